@@ -8,12 +8,12 @@ import gc
 import logging
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from tenantq.backup.backups import Backups
 from tenantq.backup.restore import RESTORED, take_note
 from tenantq.cluster.layout import HOME, first_tenant_id, shard_count, shard_dir
-from tenantq.cluster.peers import Peers
+from tenantq.cluster.node import ClusterNode
 from tenantq.domain.message import SYSTEM
 from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict, Invalid, TenantqError
@@ -23,7 +23,6 @@ from tenantq.gates.key_maker import KeyMaker
 from tenantq.gates.turns import Turns
 from tenantq.http.listener import HttpListener
 from tenantq.http.routes import ROUTES
-from tenantq.http.shard_listener import ShardListener
 from tenantq.http.standby import StandbyListener
 from tenantq.journal.checkpoint import Checkpointer
 from tenantq.journal.export_target import open_target
@@ -34,8 +33,6 @@ from tenantq.runtime.clock import Clock, SystemClock, sleep_ms
 from tenantq.runtime.listener import open_sockets
 from tenantq.runtime.tls import check_tls
 from tenantq.service import Admission, MessageEncryption, Service, open_encryption
-from tenantq.service.elsewhere import CredentialsElsewhere
-from tenantq.service.fellows import Fellows
 from tenantq.service.self_checks import (
     AuditIntegrity,
     IsolationProbe,
@@ -45,6 +42,7 @@ from tenantq.service.self_checks import (
 )
 from tenantq.settings import OFF, ServerSettings, split_address
 from tenantq.sqs import SqsEndpoint
+from tenantq.sqs.cooldowns import Cooldowns
 from tenantq.store.redis.address import parse_address
 
 if TYPE_CHECKING:
@@ -53,15 +51,11 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from tenantq.cluster.shard_spec import ShardSpec, Sockets
-    from tenantq.http.route import Route
     from tenantq.journal.exporter import Exporter
     from tenantq.rpc.listener import RpcListener
     from tenantq.store.interface import Store
 
 log = logging.getLogger("tenantq")
-
-FELLOWS_WAIT_MS: Final = 10_000
-"""How long a shard that starts waits for the others, which may be starting too, before it takes requests."""
 
 
 class Server:
@@ -90,7 +84,7 @@ class Server:
         self._opened = opened
         self._show_token = show_token
         self._home = Path(settings.data_dir if spec is None else spec.home_dir)  # where what all shards share lies
-        self._peers: Peers | None = None
+        self._node: ClusterNode | None = None  # of a server with several shards
         self.clock = clock or SystemClock()
         self.port = 0  # where it listens, once started
         self.rpc_port: int | None = None  # ... and for Cap'n Proto, if it does
@@ -149,7 +143,8 @@ class Server:
             self._exporter = self._make_exporter(segments)
             self._backups = self._make_backups(self._audit_key)
             self._encryption = open_encryption(self.shard, self._home, self.clock, settings.kms, settings.vault)
-            other_shards = self._find_other_shards()
+            if self._spec is not None:
+                self._node = ClusterNode(self._spec, self.shard, self.clock, self._in_background)
             self.service = self._service = Service(
                 self.shard,
                 self._admission,
@@ -159,7 +154,7 @@ class Server:
                 segments=segments,
                 backups=self._backups,
                 signing_key=self._audit_key,
-                other_shards=other_shards,
+                other_shards=self._node.other_shards if self._node is not None else None,
             )
             await self._note_restore()
             self._in_background(self.service.erasures.finish_pending())
@@ -176,9 +171,11 @@ class Server:
             if self._spec is None or self._spec.number == HOME:
                 await self.service.access.bootstrap(self._admin_token, self._show_token)
             turns = Turns(asyncio.get_running_loop())
-            self._listener = await self._make_listener(self.service, other_shards, turns)
-            self.service.metrics.include(self._listener.metrics)
-            await self._start_rpc(turns)
+            service = self._node.join(self.service, turns) if self._node is not None else self.service
+            self._listener = self._http_listener(service, turns)
+            if self._node is not None and self._sockets is not None:
+                await self._node.open(self._sockets.peers, self._opened)
+            await self._start_rpc(service, turns)
             await self._listener.start_on(self._http_sockets, settings.tls)
         except BaseException:
             await self.close(grace_ms=0)
@@ -223,35 +220,18 @@ class Server:
         if standby is not None:
             await standby.close()
 
-    def _find_other_shards(self) -> Fellows | None:
-        """Return the other shards of this server; None if this one is alone."""
-        if self._spec is None or self._sockets is None:
-            return None
-        self._peers = Peers(self._spec, self.clock, lambda: self.shard.state.catalog.tenants, self._in_background)
-        return Fellows(self._peers)
-
-    async def _make_listener(self, service: Service, other_shards: Fellows | None, turns: Turns) -> HttpListener:
-        """Return what listens for HTTP; one of several shards has found the others first."""
-        routes = (*ROUTES, *self._sqs_routes(service))
-        if other_shards is None or self._peers is None or self._sockets is None:
-            return HttpListener(service, self.settings.listener, clock=self.clock, turns=turns, routes=routes)
-        peers, admission = self._peers, service.admission
-        authenticator = admission.authenticator
-        authenticator.other_shards = CredentialsElsewhere(peers, self.shard, authenticator, self.clock)
-        admission.residency.mind_regions()
-        other_shards.serve(service)
-        admission.notes.note_entries = other_shards.note
-        listener = ShardListener(service, peers, self.settings.listener, clock=self.clock, turns=turns, routes=routes)
-        await peers.open(self._sockets.peers)
-        self._opened()
-        if not await peers.wait_for_all(FELLOWS_WAIT_MS):
-            log.warning("not all shards have answered; those that did not are taken for down until they do")
+    def _http_listener(self, service: Service, turns: Turns) -> HttpListener:
+        settings, routes = self.settings, ROUTES
+        if settings.sqs.enabled:
+            purges = Cooldowns(self.clock, settings.sqs.purge_pause_ms)
+            deletions = Cooldowns(self.clock, settings.sqs.recreate_pause_ms)
+            if self._node is not None:
+                purges = self._node.routed("sqs_purges", purges)
+                deletions = self._node.routed("sqs_deletions", deletions)
+            routes = (*ROUTES, *SqsEndpoint(service, self.clock, purges, deletions).routes())
+        listener = HttpListener(service, settings.listener, clock=self.clock, turns=turns, routes=routes)
+        service.metrics.include(listener.metrics)
         return listener
-
-    def _sqs_routes(self, service: Service) -> tuple[Route, ...]:
-        """Return the paths where Amazon SQS is spoken."""
-        settings = self.settings.sqs
-        return SqsEndpoint(service, self.clock, settings).routes() if settings.enabled else ()
 
     def _open_addresses(self) -> None:
         """Take the addresses; a connection waits there until it is served."""
@@ -285,22 +265,16 @@ class Server:
             )
             return ()
 
-    async def _start_rpc(self, turns: Turns) -> None:
-        """Listen for Cap'n Proto, if its address was taken."""
+    async def _start_rpc(self, service: Service, turns: Turns) -> None:
+        """Listen for Cap'n Proto, if its address is open."""
         if not self._rpc_sockets:
             return
         from tenantq.rpc.listener import RpcListener  # noqa: PLC0415  # needs pycapnp, which is an extra
 
-        listener = RpcListener(self.service, self.settings.rpc_listener, clock=self.clock, turns=turns)
-        if self._peers is not None:
-            from tenantq.rpc.passing import RpcPassing  # noqa: PLC0415  # the same
-
-            assert isinstance(self._listener, ShardListener)
-            passing = self._listener.passing
-            listener.passing = RpcPassing(listener, self._peers, passing.places, passing.fleet.poll_for)
+        listener = RpcListener(service, self.settings.rpc_listener, clock=self.clock, turns=turns)
         await listener.start_on(self._rpc_sockets, self.settings.tls)
         self._rpc_listener = listener
-        self.service.metrics.include(listener.metrics)
+        service.metrics.include(listener.metrics)
 
     async def drain(self, grace_ms: int | None = None) -> None:
         """Give notice, then take no more requests, and finish those in flight. A second call forces their end.
@@ -320,9 +294,9 @@ class Server:
         await self.drain(grace_ms)
         for sock in (*self._http_sockets, *self._rpc_sockets):  # of a start that failed; else they are closed
             sock.close()
-        if self._peers is not None:
-            peers, self._peers = self._peers, None
-            await peers.close()
+        if self._node is not None:
+            node, self._node = self._node, None
+            await node.close()
         if self._service is not None:
             service, self._service = self._service, None
             if service.status.checks is not None:

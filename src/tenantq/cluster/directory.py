@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tenantq.cluster.error_codec import shard_down
 from tenantq.cluster.layout import HOME
-from tenantq.cluster.link import shard_down
 from tenantq.domain.names import DEFAULT_TENANT, PROBE_TENANTS
 from tenantq.domain.placement import jump_hash, tenant_key
 from tenantq.errors import Invalid

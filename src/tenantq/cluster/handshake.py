@@ -1,6 +1,6 @@
-"""How two shards make sure of each other: each shows that it knows the server's secret, and neither says it.
+"""The handshake of two shards: each proves that it knows the server's secret without sending it.
 
-The inner addresses are on loopback, where anybody on the machine can call, and can answer in place of a shard that is not there.
+The internal addresses are on loopback, where every process of the machine can connect, or listen in place of a stopped shard.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ import secrets
 from typing import Final
 
 CALLER: Final = b"caller"
-DOOR: Final = b"door"
+SERVER: Final = b"server"
 _NONCE_BYTES: Final = 32
 
 
 def nonce() -> bytes:
-    """Return what makes the proofs of one connection good for no other."""
+    """Return random bytes that bind proofs to one connection."""
     return secrets.token_bytes(_NONCE_BYTES)
 
 
 def is_nonce(given: object) -> bool:
-    """Tell whether a stranger has given what may be a nonce."""
+    """Return whether a received value can be a nonce."""
     return type(given) is bytes and len(given) == _NONCE_BYTES
 
 
-def proof(secret: str, role: bytes, number: int, callers: bytes, doors: bytes) -> bytes:
-    """Return what only a shard of this server can say, in this role, on a connection with these nonces of its two ends."""
-    return hmac.digest(secret.encode(), b"%s %d " % (role, number) + callers + doors, "sha256")
+def proof(secret: str, role: bytes, number: int, callers: bytes, servers: bytes) -> bytes:
+    """Return the proof that only a shard of this server can give, in this role, on a connection with these nonces."""
+    return hmac.digest(secret.encode(), b"%s %d " % (role, number) + callers + servers, "sha256")
 
 
 def is_proof(given: object, expected: bytes) -> bool:
-    """Compare without telling by the time it takes how much of it is right."""
+    """Compare in constant time."""
     return type(given) is bytes and hmac.compare_digest(given, expected)

@@ -1,4 +1,4 @@
-"""The calling end of a connection between two shards: many questions at a time, each with its answer."""
+"""The calling end of a connection between two shards: many requests at a time, each with its reply."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import logging
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
-from tenantq import errors
+from tenantq.cluster.error_codec import decode_error, shard_down
 from tenantq.cluster.frames import (
-    ASK,
     CHALLENGE,
     FAILED,
     HELLO,
@@ -19,57 +18,66 @@ from tenantq.cluster.frames import (
     PROOF,
     PULL,
     REPLY,
+    REQUEST,
     STOP,
     WELCOME,
     Frame,
-    Wire,
+    PeerConnection,
 )
-from tenantq.cluster.handshake import CALLER, DOOR, is_nonce, is_proof, nonce, proof
-from tenantq.errors import Limited, ShardDown, TenantqError, Unavailable
+from tenantq.cluster.handshake import CALLER, SERVER, is_nonce, is_proof, nonce, proof
+from tenantq.errors import ShardDown, TenantqError, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
 log = logging.getLogger("tenantq.shards")
 
-AGAIN_S: Final = 0.1
-"""So long after a link has broken it is made anew."""
+RECONNECT_S: Final = 0.1
+"""Delay before a broken link connects again."""
 
-QUESTIONS_MAX: Final = 20_000
-"""Unanswered at a time on one link; one more is refused."""
+PENDING_MAX: Final = 20_000
+"""Unanswered requests of one link; one more is refused."""
 
-BEATS_MISSED_MAX: Final = 3
-"""So many times in a row, a second apart, nothing has come: the other shard stands still, and counts as one that does not run."""
-
-_KINDS: Final = {
-    kind.code: kind for kind in reversed(list(vars(errors).values())) if isinstance(kind, type) and issubclass(kind, TenantqError)
-}  # fmt: skip
+HEARTBEATS_MISSED_MAX: Final = 3
+"""Heartbeats in a row, a second apart, without an answer. Then the other shard counts as down."""
 
 
-class Question:
-    """One that was asked. Its ``answer`` is the payload; parts that follow it are pulled one by one."""
+class PendingReply:
+    """A request that was sent. ``reply`` is the payload of its reply. Parts that follow are pulled one by one."""
 
-    __slots__ = ("_id", "_link", "_part", "answer", "has_parts")
+    __slots__ = ("_id", "_link", "_part", "has_parts", "reply")
 
-    def __init__(self, link: Link, id: int, answer: asyncio.Future[bytes]) -> None:
+    def __init__(self, link: Link, id: int) -> None:
         self._link = link
         self._id = id
         self._part: asyncio.Future[bytes | None] | None = None
-        self.answer = answer
+        self.reply: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.has_parts = False
 
+    async def within(self, timeout_ms: int | None) -> bytes:
+        """Return the reply; raise what the other shard raised, or ShardDown if it does not reply in time."""
+        try:
+            async with asyncio.timeout(timeout_ms / 1_000 if timeout_ms is not None else None):
+                try:
+                    return await self.reply
+                except asyncio.CancelledError:
+                    self.stop(is_gone=True)
+                    raise
+        except TimeoutError:
+            raise ShardDown(f"shard {self._link.number} has not answered in time. Try again later.") from None
+
     def stop(self, *, is_gone: bool) -> None:
-        """Have the other end wait no longer: it answers with what there is, or with ``is_gone`` nobody reads its answer."""
-        self._link.tell(STOP, self._id, is_gone)
+        """Tell the other shard to reply now with what there is; with ``is_gone``, nobody reads the reply."""
+        self._link.send(STOP, self._id, is_gone)
         if is_gone:
             self._link.forget(self._id)
 
     async def parts(self) -> AsyncIterator[bytes]:
-        """Yield what follows the answer; Unavailable where it breaks off."""
+        """Yield the parts after the reply; raise Unavailable if they break off."""
         try:
             while True:
                 self._part = asyncio.get_running_loop().create_future()
-                self._link.tell(PULL, self._id)
+                self._link.send(PULL, self._id)
                 part = await self._part
                 if part is None:
                     return
@@ -77,136 +85,123 @@ class Question:
         finally:
             self.stop(is_gone=True)
 
-    def take_part(self, part: bytes | None) -> None:
-        """Hand over the next part."""
+    def receive_part(self, part: bytes | None) -> None:
+        """Hand over the next part; None after the last one."""
         if self._part is not None and not self._part.done():
             self._part.set_result(part)
 
     def fail(self, error: TenantqError) -> None:
-        """End with an error, wherever it is."""
-        for future in (self.answer, self._part):
+        """End with an error."""
+        for future in (self.reply, self._part):
             if future is not None and not future.done():
                 future.set_exception(error)
-                future.exception()  # nobody may wait for it
+                future.exception()  # perhaps nobody waits for it
 
 
 class Link:
-    """Asks one other shard. It is up once the other has said welcome, and made anew for as long as this one runs."""
+    """Sends requests to one other shard. It reconnects for as long as this shard runs."""
 
     def __init__(
         self, number: int, port: int, hello: tuple[str, int], begun: Callable[[Link], Awaitable[None]]
     ) -> None:
         self.number = number  # of the other shard
         self.is_up = False
-        self.is_ready = False  # as the other said last
+        self.is_ready = False  # as of the last heartbeat
         self._nonce = b""
         self._missed = 0
         self._port = port
         self._hello = hello
         self._begun = begun  # called when it is up
         self._ids = count(1)
-        self._questions: dict[int, Question] = {}
-        self._wire: Wire | None = None
+        self._pending: dict[int, PendingReply] = {}
+        self._connection: PeerConnection | None = None
         self._ended: asyncio.Event = asyncio.Event()
-        self._welcome: asyncio.Event = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to call."""
+        """Start to connect."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        """Call no more; whoever waits for an answer is told that there is none."""
+        """Disconnect. Pending requests fail with ShardDown."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        if self._wire is not None:
-            self._wire.close()
-            self._lost(self._wire)
+        if self._connection is not None:
+            self._connection.close()
+            self._lost(self._connection)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             self._ended.clear()
-            self._welcome.clear()
             try:
-                _, wire = await loop.create_connection(lambda: Wire(self._take, self._lost), "127.0.0.1", self._port)
-                self._wire = wire
+                _, connection = await loop.create_connection(
+                    lambda: PeerConnection(self._receive, self._lost), "127.0.0.1", self._port
+                )
+                self._connection = connection
                 self._nonce = nonce()
-                wire.send(HELLO, self._hello[1], self._nonce)
+                connection.send(HELLO, self._hello[1], self._nonce)
                 await self._ended.wait()
             except OSError:
                 log.debug("shard %d is out of reach", self.number)
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(RECONNECT_S)
 
-    def beat(self, *, is_late: bool = False) -> bool:
-        """Ask for a sign of life, to be called every second; True where the link has ended because there was none.
+    def send_heartbeat(self, *, is_late: bool = False) -> bool:
+        """Send a heartbeat; called every second. Return True if the link was closed because too many went unanswered.
 
-        ``is_late``: this shard itself stood still, so what has come may not have been looked at yet.
+        With ``is_late`` this shard itself has stalled, and may not have read the answers yet.
         """
-        wire = self._wire
-        if not self.is_up or wire is None:
+        connection = self._connection
+        if not self.is_up or connection is None:
             return False
-        self._missed = 0 if wire.has_heard or is_late else self._missed + 1
-        wire.has_heard = False
-        if self._missed < BEATS_MISSED_MAX:
-            wire.send(PING)
+        self._missed = 0 if connection.has_heard or is_late else self._missed + 1
+        connection.has_heard = False
+        if self._missed < HEARTBEATS_MISSED_MAX:
+            connection.send(PING)
             return False
         log.warning("shard %d does not answer; it is taken for down until it does", self.number)
-        wire.close()
-        self._lost(wire)
+        connection.close()
+        self._lost(connection)
         return True
 
-    async def ask(self, kind: str, payload: bytes = b"", wait_ms: int | None = None) -> bytes:
-        """Return the answer to a question; raise what the other shard raised, or ShardDown, also where it takes longer than ``wait_ms``."""
-        question = self.begin(kind, payload)
-        try:
-            async with asyncio.timeout(wait_ms / 1_000 if wait_ms is not None else None):
-                try:
-                    return await question.answer
-                except asyncio.CancelledError:
-                    question.stop(is_gone=True)
-                    raise
-        except TimeoutError:
-            raise ShardDown(f"shard {self.number} has not answered in time. Try again later.") from None
-
-    def begin(self, kind: str, payload: bytes) -> Question:
-        """Ask; the answer comes later."""
+    def begin(self, kind: str, payload: bytes) -> PendingReply:
+        """Send a request; raise ShardDown if the link is not up, or Unavailable if too many requests are pending."""
         if not self.is_up:
             raise shard_down(self.number)
-        if len(self._questions) >= QUESTIONS_MAX or (self._wire is not None and self._wire.is_full):
+        if len(self._pending) >= PENDING_MAX or (self._connection is not None and self._connection.is_full):
             raise Unavailable(f"shard {self.number} has more to answer already than it can take. Try again later.")
         id = next(self._ids)
-        question = self._questions[id] = Question(self, id, asyncio.get_running_loop().create_future())
-        self.tell(ASK, id, kind, payload)
-        return question
+        pending = self._pending[id] = PendingReply(self, id)
+        self.send(REQUEST, id, kind, payload)
+        return pending
 
-    def tell(self, *frame: object) -> None:
-        """Send a frame, if the other is there."""
-        if self._wire is not None:
-            self._wire.send(*frame)
+    def send(self, *frame: object) -> None:
+        """Send a frame if the link is connected."""
+        if self._connection is not None:
+            self._connection.send(*frame)
 
     def forget(self, id: int) -> None:
-        """Wait for an answer no longer."""
-        question = self._questions.pop(id, None)
-        if question is not None:
-            question.answer.cancel()
+        """Drop a request whose reply nobody waits for."""
+        pending = self._pending.pop(id, None)
+        if pending is not None:
+            pending.reply.cancel()
 
-    def _greet(self, wire: Wire, frame: Frame) -> None:
-        """Show who called, once the other end has shown that it is a shard of this server."""
+    def _shake_hands(self, connection: PeerConnection, frame: Frame) -> None:
+        """Prove who called, once the other end has proved that it is a shard of this server."""
         secret, number = self._hello
         match frame:
-            case [kind, doors, given] if kind == CHALLENGE and is_nonce(doors):
-                if is_proof(given, proof(secret, DOOR, number, self._nonce, doors)):
-                    wire.is_known = True
-                    wire.send(PROOF, proof(secret, CALLER, number, self._nonce, doors))
+            case [kind, servers, given] if kind == CHALLENGE and is_nonce(servers):
+                if is_proof(given, proof(secret, SERVER, number, self._nonce, servers)):
+                    connection.is_authenticated = True
+                    connection.send(PROOF, proof(secret, CALLER, number, self._nonce, servers))
                     return
         log.warning("at the inner address of shard %d somebody answers who is no shard of this server", self.number)
-        wire.close()
+        connection.close()
 
-    def _take(self, wire: Wire, frame: Frame) -> None:
-        if not wire.is_known:
-            self._greet(wire, frame)
+    def _receive(self, connection: PeerConnection, frame: Frame) -> None:
+        if not connection.is_authenticated:
+            self._shake_hands(connection, frame)
             return
         kind = frame[0]
         if kind == PONG:
@@ -214,53 +209,37 @@ class Link:
             return
         if kind == WELCOME:
             self.is_up, self._missed = True, 0
-            self.tell(PING)
-            asyncio.get_running_loop().create_task(self._begin_link())  # its errors are its own
+            self.send(PING)
+            asyncio.get_running_loop().create_task(self._begin())  # it handles its errors
             return
         id = frame[1]
-        question = self._questions.get(id)
-        if question is None:
+        pending = self._pending.get(id)
+        if pending is None:
             return  # nobody waits for it any more
         if kind == PART:
             if frame[2] is None:
-                del self._questions[id]
-            question.take_part(frame[2])
+                del self._pending[id]
+            pending.receive_part(frame[2])
             return
-        question.has_parts = kind == REPLY and frame[3]
-        if not question.has_parts:
-            del self._questions[id]
+        pending.has_parts = kind == REPLY and frame[3]
+        if not pending.has_parts:
+            del self._pending[id]
         if kind == FAILED:
-            question.fail(error_of(*frame[2:]))
-        elif not question.answer.done():
-            question.answer.set_result(frame[2])
+            pending.fail(decode_error(frame[2]))
+        elif not pending.reply.done():
+            pending.reply.set_result(frame[2])
 
-    async def _begin_link(self) -> None:
+    async def _begin(self) -> None:
         try:
             await self._begun(self)
         except TenantqError as error:
             log.debug("the link to shard %d broke at once: %s", self.number, error)
 
-    def _lost(self, wire: Wire) -> None:
-        if wire is not self._wire:
+    def _lost(self, connection: PeerConnection) -> None:
+        if connection is not self._connection:
             return
-        self._wire, self.is_up, self.is_ready = None, False, False
-        questions, self._questions = self._questions, {}
-        for question in questions.values():
-            question.fail(shard_down(self.number))
+        self._connection, self.is_up, self.is_ready = None, False, False
+        pending, self._pending = self._pending, {}
+        for one in pending.values():
+            one.fail(shard_down(self.number))
         self._ended.set()
-
-
-def shard_down(number: int) -> ShardDown:
-    """Return what is told of work for a shard that does not run."""
-    return ShardDown(
-        f"shard {number} does not run just now; its tenants are served again when it is back. Try again later."
-    )
-
-
-def error_of(code: str, message: str, retry_after_ms: int = 0) -> TenantqError:
-    """Return an error of another shard's as one of this: of the most general kind that has its code."""
-    kind = _KINDS.get(code, TenantqError)
-    error = kind(message)
-    if isinstance(error, Limited | Unavailable):
-        error.retry_after_ms = retry_after_ms
-    return error

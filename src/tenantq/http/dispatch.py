@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -14,7 +16,6 @@ from tenantq.http.problem import problem_reply
 from tenantq.http.protocol_route import ProtocolRoute
 from tenantq.http.query import parse_query
 from tenantq.http.reply import Reply, Stream, accepts_gzip, compress, compressed
-from tenantq.http.scope import AT_HOME, FLEET, HERE
 from tenantq.service.problems import fault
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tenantq.http")
 _T = TypeVar("_T")
+R = TypeVar("R", Reply, Stream, Reply | Stream)
 
 COMPRESSED_AT_ONCE_BYTES: Final = 64 << 10
 """More than this is compressed off the event loop."""
@@ -55,9 +57,9 @@ class Dispatch:
                 raise request.refusal  # noqa: TRY301  # it is treated as those that are found here
             assert route is not None
             if type(route) is ProtocolRoute:
-                return await route.serve(request, self)
+                return self._with_owner(request, await route.serve(request, self))
             if request.encoding or len(request.body) > UNJUDGED_BYTES_MAX:
-                await judge(request)
+                await authorize(request)
                 await unpack(request)
             if request.head.raw_query or route.query is not None:
                 request.query = parse_query(request.head.raw_query, route.query)
@@ -66,15 +68,26 @@ class Dispatch:
                 reply = await route.handler(listener.service, request, body)
             else:
                 reply = await self._answer_waiting(request, body, route.interrupted)
+            if route.scope == "tenant":
+                reply = self._with_owner(request, reply)
             if isinstance(reply, Stream):
                 return reply
             if len(reply.body) >= listener.settings.gzip_min_bytes and request.head.accept_encoding:
                 return await pack(request, reply)
         except TenantqError as error:
-            return problem_reply(await rather(request, error), request.call.request_id)
+            return problem_reply(await refusal_of(request, error), request.call.request_id)
         except Exception:
             log.exception("a fault in request %s", request.call.request_id)
             return problem_reply(fault(), request.call.request_id)
+        return reply
+
+    def _with_owner(self, request: Request, reply: R) -> R:
+        """Return a reply with the address of the tenant's shard. Only callers who passed the gates learn it."""
+        address = self._listener.service.other_shards.owner_address(request.call, request.tenant)
+        if not address or (isinstance(reply, Reply) and reply.status >= HTTPStatus.MULTIPLE_CHOICES):
+            return reply
+        reply = copy.copy(reply)  # replies can be shared
+        reply.headers += b"Tenantq-Shard: %b\r\n" % address.encode()
         return reply
 
     async def _answer_waiting(self, request: Request, body: Any, instead: Reply) -> Reply | Stream:
@@ -117,24 +130,24 @@ class Dispatch:
                 self._task.uncancel()
 
 
-async def judge(request: Request) -> None:
-    """Raise why its caller may not make this call where it is about to, and note it."""
+async def authorize(request: Request) -> None:
+    """Raise if the caller may not make this call, before its body is unpacked or an error in it is described."""
     route, admission = request.route, request.listener.service.admission
     assert route is not None
     if not route.secured:
         return
-    if route.scope in {FLEET, HERE}:  # a fleet takes what it may, and the rest is for every credential
+    if route.scope == "any":
         await admission.identify(request.call, route.action or "topology")
     else:
-        tenant = "" if route.scope == AT_HOME else request.tenant
+        tenant = "" if route.scope == "platform" else request.tenant
         await admission.authorize(request.call, tenant, route.action, request.queue or None)
 
 
-async def rather(request: Request, error: TenantqError) -> TenantqError:
-    """Return what a request is refused for: who may not do this at all is not told what is wrong with how it was asked."""
+async def refusal_of(request: Request, error: TenantqError) -> TenantqError:
+    """Return why a request is refused. Errors in its input are described to authorized callers only."""
     if error.code in _OF_INPUT and request.route is not None and type(request.route) is not ProtocolRoute:
         try:
-            await judge(request)
+            await authorize(request)
         except TenantqError as refusal:
             return refusal
     return error

@@ -6,6 +6,7 @@ from email.utils import formatdate
 from typing import TYPE_CHECKING
 
 from tenantq.domain.validation import validated
+from tenantq.errors import TenantqError
 from tenantq.gates.turns import Turns
 from tenantq.http.connection import HttpConnection
 from tenantq.http.description import Description
@@ -19,11 +20,11 @@ from tenantq.runtime.clock import Clock, SystemClock
 from tenantq.runtime.listener import Listener
 from tenantq.service.problems import no_room
 from tenantq.service.request_ids import RequestIds
+from tenantq.service.residency import MOVES_CONTENTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from tenantq.errors import TenantqError
     from tenantq.http.request import Request
     from tenantq.http.route import Route
     from tenantq.runtime.randomness import Randomness
@@ -69,8 +70,15 @@ class HttpListener(Listener[HttpConnection, HttpSettings]):
 
     # ---- what connections ask ----
 
-    def early_refusal(self, request: Request) -> TenantqError | None:  # noqa: ARG002  # a single shard accepts every body
-        """Return why a request is refused before its body is read, or None."""
+    def early_refusal(self, request: Request) -> TenantqError | None:
+        """Return why a request is refused before its body is read, if the tenant does not allow this shard's region."""
+        misplaced, tenant, route = self.service.admission.residency.misplaced, request.tenant, request.route
+        if not misplaced or tenant not in misplaced or route is None or route.action not in MOVES_CONTENTS:
+            return None
+        try:
+            self.service.admission.check_residency_early(request.call, tenant, route.action, request.queue or None)
+        except TenantqError as refusal:
+            return refusal
         return None
 
     def hold(self, request: Request, size: int) -> bool:

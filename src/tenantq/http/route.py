@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
@@ -12,7 +12,6 @@ from tenantq.domain.validation import explain
 from tenantq.errors import Invalid
 from tenantq.http.batch_limit import begin_decoding, with_counted_items
 from tenantq.http.problem import malformed
-from tenantq.http.scope import scope_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -36,6 +35,22 @@ BATCH_BODY_BYTES_MAX: Final = 1 << 30
 
 class Empty(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """No fields: an empty body, or ``{}``."""
+
+
+_PLATFORM_PATHS: Final = frozenset((
+    "/v1/tenants", "/v1/erasures", "/v1/erasures/{id}", "/v1/audit", "/v1/platform/keys", "/v1/platform/keys/{key_id}",
+    "/v1/backups", "/metrics",
+))  # fmt: skip
+_ANY_CREDENTIAL_PATHS: Final = frozenset(("/healthz", "/readyz", "/openapi.json", "/docs", "/v1/topology", "/v1/poll"))
+
+Scope = Literal["tenant", "platform", "any"]
+
+
+def _scope_of(path: str) -> Scope:
+    """Return what calls to a path are about: one tenant, the platform, or what every valid credential may ask for."""
+    if path in _PLATFORM_PATHS:
+        return "platform"
+    return "any" if path in _ANY_CREDENTIAL_PATHS else "tenant"
 
 
 @dataclass(slots=True, eq=False)
@@ -65,13 +80,13 @@ class Route:
     interrupted: Reply | None = None  # of a call that may wait: its reply when it is told to stop
     kinds: tuple[str, ...] = ()  # other content types that the client may ask for
     body_bytes_max: int = SMALL_BODY_BYTES_MAX  # as sent and as inflated; the listener may allow less
-    scope: Any = field(init=False)
+    scope: Scope = field(init=False)
     default: Any = field(init=False, default=None)  # the request of an empty body; None: a body is required
     _decode: Callable[[bytes], Any] = field(init=False)
 
     def __post_init__(self) -> None:
         """Derive the scope and the decoder."""
-        self.scope = scope_of(self.path)
+        self.scope = _scope_of(self.path)
         self._decode = msgspec.json.Decoder(with_counted_items(self.request)).decode
         with suppress(msgspec.ValidationError):
             self.default = msgspec.json.decode(b"{}", type=self.request)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from capnp import KjException
 
 from tenantq.errors import Invalid, TenantqError
-from tenantq.rpc.passed_reply import PassedReply
 from tenantq.rpc.replies import write_error
 from tenantq.service import Call
 from tenantq.service.problems import fault, no_room, problem_of
@@ -37,7 +36,6 @@ class RunningCall:
         "_held_bytes",
         "_is_over",
         "_is_told_to_stop",
-        "_kept",
         "_method",
         "_replied",
         "_request_id",
@@ -56,7 +54,6 @@ class RunningCall:
         self._bearer = bearer
         self._user_agent = user_agent
         self._request_id = ""
-        self._kept: bytes | None = None  # the request as it came, where it may be another shard's
         self._held_bytes = 0
         self._is_over = self._is_told_to_stop = False
         self._task: asyncio.Task[None] | None = None
@@ -95,8 +92,6 @@ class RunningCall:
             raw_id = params.requestId.encode()
             self._request_id = (request_id_of(raw_id) if raw_id else None) or connection.listener.next_request_id()
             arguments = method.read(params)
-            if connection.listener.passing is not None:
-                self._kept = connection.listener.passing.keep(method, arguments, self._bearer, params)
         except (KjException, UnicodeDecodeError) as error:
             self._request_id = self._request_id or connection.listener.next_request_id()
             raise _unreadable(error) from None
@@ -115,12 +110,8 @@ class RunningCall:
 
     def _write(self, value: Any, error: TenantqError | None) -> None:
         connection, results = self._connection, self._context.results
-        if isinstance(value, PassedReply):
-            results.from_dict(value.fields)
         if connection.listener.durability == "os":  # the other is what a reply says without a word
             results.durability = "os"
-        if isinstance(value, PassedReply):
-            return
         if error is None:
             try:
                 connection.replies(self._method.write(results, value, connection))
@@ -183,8 +174,6 @@ class RunningCall:
         )
         if method.waits and (connection.listener.is_closing or self._is_told_to_stop):
             arguments["wait_ms"] = 0
-        if self._kept is not None and connection.listener.passing is not None:
-            return await connection.listener.passing.ask(method, self._kept, call, arguments)
         return await method.facet_method(connection.listener.service)(call, **arguments)
 
     def _end(self) -> None:

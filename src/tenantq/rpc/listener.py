@@ -16,7 +16,6 @@ from tenantq.runtime.listener import Listener
 from tenantq.service.request_ids import RequestIds
 
 if TYPE_CHECKING:
-    from tenantq.rpc.passing import RpcPassing
     from tenantq.runtime.randomness import Randomness
     from tenantq.service import Service
 
@@ -42,7 +41,6 @@ class RpcListener(Listener[RpcConnection, RpcSettings]):
         self.turns = turns or Turns(self.loop)
         self.next_request_id = RequestIds(randomness).next
         self.new_bootstrap = Bootstrap
-        self.passing: RpcPassing | None = None  # set where there are several shards
         self._has_loop = False
 
     def new_connection(self) -> RpcConnection:

@@ -51,7 +51,7 @@ class FleetPolls:
         """Lease messages of one queue name in every tenant the caller may poll, or in those named."""
         check_poll(queue, max, wait_ms, lease_ms)
         check_consumer(consumer)
-        _check_tenants(tenants)
+        check_tenants(tenants)
         started_ms = self._clock.monotonic_ms()
         principal = await self._admission.identify(call, "poll")
         allowed = self._allowed_tenants(call, principal, queue, tenants)
@@ -194,7 +194,8 @@ class FleetPolls:
         ], failure
 
 
-def _check_tenants(tenants: object) -> None:
+def check_tenants(tenants: object) -> None:
+    """Raise Invalid unless a fleet poll may name these tenants."""
     if tenants is None:
         return
     if not isinstance(tenants, list | tuple) or not 1 <= len(tenants) <= limits.FLEET_TENANTS_MAX:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tenantq.backup.manifest import BackupManifest
     from tenantq.journal.erasure_certificate import ErasureCertificate
     from tenantq.service.audit_trail import AuditPage, AuditQuery
-    from tenantq.service.call import TenantInfo
+    from tenantq.service.call import Call, TenantInfo
     from tenantq.wire.topology import ShardItem
 
 
@@ -30,6 +30,9 @@ class OtherShards(Protocol):
 
     def may_create(self, tenant: str) -> bool:
         """Return whether an unknown tenant may be created on this shard."""
+
+    def owner_address(self, call: Call, tenant: str | None) -> str:
+        """Return where clients reach the shard that owns the tenant, None for the credential's own; empty if it is this one."""
 
     async def announce_deleted(self, tenant: str) -> None:
         """Return when the other running shards know that a tenant was deleted."""
@@ -74,6 +77,10 @@ class NoOtherShards:
     def may_create(self, _: str) -> bool:
         """Return True."""
         return True
+
+    def owner_address(self, _call: Call, _tenant: str | None) -> str:
+        """Return nothing: this shard owns every tenant."""
+        return ""
 
     async def announce_deleted(self, _: str) -> None:
         """Do nothing."""

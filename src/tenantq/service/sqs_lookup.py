@@ -9,7 +9,7 @@ import msgspec
 from tenantq.domain.config import QueueConfig
 from tenantq.domain.names import FIFO_SUFFIX, check_queue_name
 from tenantq.domain.validation import between, check_field
-from tenantq.errors import Forbidden, Invalid, NotFound, SignatureRefused, TenantqError
+from tenantq.errors import Forbidden, Invalid, NotFound, TenantqError
 from tenantq.service.admission import charge_of, own_tenant
 
 if TYPE_CHECKING:
@@ -60,19 +60,17 @@ class SqsLookup:
     def __init__(self, shard: Shard, admission: Admission) -> None:
         self._shard, self._admission = shard, admission
 
-    def sign_in(self, call: Call, signed: SignedRequest | SignatureRefused, action: str) -> Call:
-        """Return the call with the credential that its signature proves, in place of any other it carried.
-
-        Raises SignatureRefused, and notes it, if the signature proves nothing.
-        """
+    async def sign_in(self, call: Call, signed: SignedRequest, action: str) -> str:
+        """Return the token of the key that signed a request; raise SignatureRefused, and note it, if the signature is wrong."""
         try:
-            if isinstance(signed, SignatureRefused):
-                raise signed
-            token = self._admission.signatures.token(signed)
+            return self._admission.signatures.token(signed)
         except TenantqError as error:
-            self._admission.notes.note_refusal(call, None, None, action, None, error)
+            self.note_unsigned(call, action, error)
             raise
-        return msgspec.structs.replace(call, bearer=token)
+
+    def note_unsigned(self, call: Call, action: str, error: TenantqError) -> None:
+        """Note a request whose signature proves nothing."""
+        self._admission.notes.note_refusal(call, None, None, action, None, error)
 
     async def note_refused(self, call: Call, tenant: str, action: str, queue: str, error: TenantqError) -> None:
         """Note a request that its transport refuses, because it may name something of another tenant."""

@@ -6,20 +6,21 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from tenantq.runtime.clock import Clock
+    from tenantq.service import Call
 
 REMEMBERED_MAX: Final = 1_000
 """Queues remembered per tenant. Beyond that, the oldest of the same tenant are dropped."""
 
 
 class Cooldowns:
-    """Remembers when something was last done to a queue, until the process ends."""
+    """When an action was last done to a queue, kept by the shard that owns the tenant until it stops."""
 
     def __init__(self, clock: Clock, pause_ms: int) -> None:
         self._clock = clock
         self._pause_ms = pause_ms
         self._done: dict[int, dict[str, int]] = {}  # by tenant, the oldest first
 
-    def note(self, tenant_id: int, queue: str) -> None:
+    async def note(self, call: Call, tenant: str, tenant_id: int, queue: str) -> None:  # noqa: ARG002  # they route it
         """Start the cooldown of a queue."""
         now = self._clock.monotonic_ms()
         theirs = self._done.pop(tenant_id, {})
@@ -31,7 +32,7 @@ class Cooldowns:
         while now - _last(self._done[first := next(iter(self._done))]) >= self._pause_ms > 0:
             del self._done[first]  # all of its pauses are over
 
-    def is_on(self, tenant_id: int, queue: str) -> bool:
+    async def is_on(self, call: Call, tenant: str, tenant_id: int, queue: str) -> bool:  # noqa: ARG002  # they route it
         """Return whether the cooldown of a queue is still running."""
         at = self._done.get(tenant_id, {}).get(queue)
         return at is not None and self._clock.monotonic_ms() - at < self._pause_ms

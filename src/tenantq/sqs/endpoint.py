@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tenantq.errors import TenantqError, Unauthenticated
+from tenantq.errors import SignatureRefused, TenantqError, Unauthenticated
 from tenantq.gates.signature import SignedRequest
 from tenantq.http.problem import Refusal, problem_reply
 from tenantq.http.protocol_route import ProtocolRoute
@@ -15,7 +15,6 @@ from tenantq.http.reply import Reply
 from tenantq.service.problems import fault
 from tenantq.sqs.actions.table import ACTIONS
 from tenantq.sqs.addresses import QueueAddress, is_queue_name, number_of
-from tenantq.sqs.cooldowns import Cooldowns
 from tenantq.sqs.credential import signed_request
 from tenantq.sqs.failures import INVALID_ACTION, NO_CREDENTIAL, SqsFailure, failure_of
 from tenantq.sqs.json_protocol import TARGET, JsonProtocol
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from tenantq.http.request_head import RequestHead
     from tenantq.runtime.clock import Clock
     from tenantq.service import Call, Service
-    from tenantq.sqs.settings import SqsSettings
+    from tenantq.sqs.cooldowns import Cooldowns
 
 log = logging.getLogger("tenantq.sqs")
 
@@ -44,13 +43,13 @@ _QUEUE_PATH: Final = "/{account}/{queue}"
 class SqsEndpoint:
     """Serves Amazon SQS on the paths of an HTTP listener."""
 
-    def __init__(self, service: Service, clock: Clock, settings: SqsSettings) -> None:
+    def __init__(self, service: Service, clock: Clock, purges: Cooldowns, deletions: Cooldowns) -> None:
         self._state = EndpointState(
             service,
             clock,
             ReceiptHandles(service.admission.keys.key_for("receipt handles of Amazon SQS")),
-            purges=Cooldowns(clock, settings.purge_pause_ms),
-            deletions=Cooldowns(clock, settings.recreate_pause_ms),
+            purges=purges,
+            deletions=deletions,
         )
 
     def routes(self) -> tuple[ProtocolRoute, ...]:
@@ -94,7 +93,7 @@ class SqsEndpoint:
     ) -> dict[str, object] | None:
         known = ACTIONS.get(action)
         signed = signed_request(head, request.body)
-        call = self._sign_in(request.call, signed, known[1] if known is not None else "login")
+        call = await self._sign_in(request.call, signed, known[1] if known is not None else "login")
         if known is None:
             if not isinstance(signed, SignedRequest):
                 await self._state.service.access.log_in(call)
@@ -118,11 +117,15 @@ class SqsEndpoint:
                 ) from error
             raise
 
-    def _sign_in(self, call: Call, signed: SignedRequest | TenantqError | None, action: str) -> Call:
+    async def _sign_in(self, call: Call, signed: SignedRequest | SignatureRefused | None, action: str) -> Call:
         """Return the call with the signature's credential. Without a signature, a certificate may still authenticate it."""
         if signed is None:
             return msgspec.structs.replace(call, bearer=None)
-        return self._state.service.sqs_lookup.sign_in(call, signed, action)  # type: ignore[arg-type]  # refusals are SignatureRefused
+        lookup = self._state.service.sqs_lookup
+        if isinstance(signed, SignatureRefused):
+            lookup.note_unsigned(call, action, signed)
+            raise signed
+        return msgspec.structs.replace(call, bearer=await lookup.sign_in(call, signed, action))
 
 
 def _form(head: RequestHead, request: Request) -> dict[str, str] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
@@ -38,6 +39,7 @@ class FakeService:
         self.found = Result("pending")
         self.admission = self  # whoever asks may do everything, unless it is in ``forbids``
         self.forbids: TenantqError | None = None
+        self.residency = SimpleNamespace(misplaced=frozenset())  # every tenant may be here
         self._registry = CollectorRegistry(auto_describe=False)
         self.include_metrics = self._registry.register
 

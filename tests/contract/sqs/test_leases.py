@@ -6,6 +6,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from tenantq.service import Call
 from tenantq.sqs.cooldowns import REMEMBERED_MAX, Cooldowns
 from tenantq.testing import FakeClock
 from tests.contract.sqs.refusals import NO_QUEUE, code, refusal
@@ -242,17 +243,21 @@ def test_looking_is_within_the_rate_of_reading(server: SqsServer) -> None:
     sqs.list_queues()
 
 
-def test_one_tenants_pauses_leave_anothers_alone() -> None:
+async def test_one_tenants_pauses_leave_anothers_alone() -> None:
     """However many queues it deletes, it only loses the oldest of its own."""
     clock = FakeClock()
     pauses = Cooldowns(clock, 60_000)
-    pauses.note(1, "work")
+    await pauses.note(Call(), "one", 1, "work")
     for number in range(REMEMBERED_MAX + 1):
-        pauses.note(2, f"q{number}")
-    assert pauses.is_on(1, "work")
-    assert (pauses.is_on(2, "q0"), pauses.is_on(2, "q1"), pauses.is_on(2, f"q{REMEMBERED_MAX}")) == (False, True, True)
-    pauses.note(3, "work")
-    assert pauses.is_on(3, "work")
+        await pauses.note(Call(), "two", 2, f"q{number}")
+    assert await pauses.is_on(Call(), "one", 1, "work")
+    assert [await pauses.is_on(Call(), "two", 2, f"q{number}") for number in (0, 1, REMEMBERED_MAX)] == [
+        False,
+        True,
+        True,
+    ]
+    await pauses.note(Call(), "three", 3, "work")
+    assert await pauses.is_on(Call(), "three", 3, "work")
 
 
 def test_a_queue_takes_the_dead_letters_that_its_policy_lets_in(sqs: Any, queue: str) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 class _NoService:
     status = SimpleNamespace(durability="fsync")
+    admission = SimpleNamespace(residency=SimpleNamespace(misplaced=frozenset()))
 
 
 class _EmptyCache(HeadCache):

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from tenantq.cluster.error_codec import error_of_code
 from tenantq.cluster.layout import HOME, check_there, remember_count, shard_dir
-from tenantq.cluster.link import error_of
 from tenantq.cluster.settings import one_each
 from tenantq.cluster.shard_spec import ShardSpec
 from tenantq.cluster.supervision.addresses import (
@@ -160,9 +160,9 @@ class Supervisor:
         status = shard.status
         if status.state == "failed":
             text = f"shard {shard.number}: {status.message}" if shard.number != HOME else status.message
-            raise error_of(status.code, text)
+            raise error_of_code(status.code, text)
         if shard.has_hung_up or not shard.is_alive:
-            raise error_of("unavailable", f"shard {shard.number} ended while it started; its log says why")
+            raise error_of_code("unavailable", f"shard {shard.number} ended while it started; its log says why")
 
     async def run(self, asked: asyncio.Event) -> str:
         """Serve until a stop is requested. Return the reason if the server has to stop by itself, else an empty text."""

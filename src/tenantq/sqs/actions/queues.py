@@ -63,7 +63,7 @@ async def create_queue(sqs_call: SqsCall) -> Result:
     result: Result = {"QueueUrl": sqs_call.url(tenant.id, name)}
     if _exists(sqs_call, tenant, attributes):
         return result
-    if sqs_call.state.deletions.is_on(tenant.id, name):
+    if await sqs_call.state.deletions.is_on(sqs_call.call, tenant.name, tenant.id, name):
         raise _deleted_recently()
     check_throughput(changes, SqsQueue())
     await _check_redrive(sqs_call, changes, attributes, tenant.id, name)
@@ -235,12 +235,12 @@ async def purge_queue(sqs_call: SqsCall) -> Result:
     """Purge a queue: waiting messages, messages in flight, and deduplication IDs."""
     queue = await sqs_call.queue(sqs_call.read(Parameters).queue_url, "purge")
     purges = sqs_call.state.purges
-    if purges.is_on(queue.tenant_id, queue.name):
+    if await purges.is_on(sqs_call.call, queue.tenant, queue.tenant_id, queue.name):
         raise SqsFailure(
             PURGE_IN_PROGRESS, f"Only one PurgeQueue operation on {queue.name} is allowed every 60 seconds."
         )
     await sqs_call.service.queues.purge(sqs_call.call, queue.tenant, queue.name, confirm=queue.name, reason=_WHY)
-    purges.note(queue.tenant_id, queue.name)
+    await purges.note(sqs_call.call, queue.tenant, queue.tenant_id, queue.name)
     return None
 
 
@@ -250,5 +250,5 @@ async def delete_queue(sqs_call: SqsCall) -> Result:
     await sqs_call.service.queues.delete(
         sqs_call.call, queue.tenant, queue.name, confirm=queue.name, reason=_WHY, force=True
     )
-    sqs_call.state.deletions.note(queue.tenant_id, queue.name)
+    await sqs_call.state.deletions.note(sqs_call.call, queue.tenant, queue.tenant_id, queue.name)
     return None

@@ -13,9 +13,9 @@ import pytest
 
 from tenantq.cluster import frames, link
 from tenantq.cluster.frames import CHALLENGE, HELLO, PROOF
-from tenantq.cluster.link import BEATS_MISSED_MAX, Link
+from tenantq.cluster.link import HEARTBEATS_MISSED_MAX, Link
+from tenantq.cluster.peer_server import PeerRequest, PeerServer
 from tenantq.cluster.peers import Peers
-from tenantq.cluster.server import Asked, Door
 from tenantq.cluster.shard_spec import ShardSpec
 from tenantq.domain.placement import TopologyShard
 from tenantq.errors import ShardDown, TenantqError, Unavailable
@@ -60,10 +60,10 @@ class Talk:
         self.dropped = 0
         self.up = asyncio.Event()
 
-    async def answer(self, asked: Asked) -> bytes:
-        if asked.payload == b"later":
+    async def answer(self, request: PeerRequest) -> bytes:
+        if request.payload == b"later":
             await self.may_answer.wait()
-        asked.parts = Archive() if asked.payload == b"archive" else self._parts()
+        request.parts = Archive() if request.payload == b"archive" else self._parts()
         return b"head"
 
     async def _parts(self) -> AsyncIterator[bytes]:
@@ -78,98 +78,100 @@ class Talk:
 
 
 @asynccontextmanager
-async def talking() -> AsyncIterator[tuple[Talk, Door, Link]]:
+async def talking() -> AsyncIterator[tuple[Talk, PeerServer, Link]]:
     """Have a link between two ends that are up."""
     talk = Talk()
     with socket.create_server(("127.0.0.1", 0)) as sock:
         sock.setblocking(False)
-        door = Door(SECRET, {"kind": talk.answer}, lambda _: None)
-        await door.open(sock)
+        server = PeerServer(SECRET, {"kind": talk.answer}, lambda _: None)
+        await server.open(sock)
         calling = Link(1, sock.getsockname()[1], (SECRET, 7), talk.begun)
         calling.start()
         await talk.up.wait()
-        yield talk, door, calling
+        yield talk, server, calling
         await calling.close()
-        await door.close()
+        await server.close()
 
 
 async def test_what_follows_an_answer_and_fails_is_told(caplog: pytest.LogCaptureFixture) -> None:
     """Whatever the fault, who pulls the next part does not wait for ever."""
-    async with talking() as (_, door, calling):
-        question = calling.begin("kind", b"")
-        assert await question.answer == b"head"
+    async with talking() as (_, server, calling):
+        pending = calling.begin("kind", b"")
+        assert await pending.reply == b"head"
         with pytest.raises(TenantqError, match="its log says which"):
-            _ = [part async for part in question.parts()]
+            _ = [part async for part in pending.parts()]
         assert "the segment is gone" in caplog.text
-        assert [caller.asked for caller in door._callers.values()] == [{}]
+        assert [caller.requests for caller in server._callers.values()] == [{}]
 
 
 @pytest.mark.parametrize("whole", [True, False])
 async def test_what_follows_an_answer_is_closed_at_its_end(*, whole: bool) -> None:
     """Read wholly or given up in the middle, by the task that made it: places of requests are given back with it."""
-    async with talking() as (_, door, calling):
-        question = calling.begin("kind", b"archive")
-        await question.answer
-        parts = question.parts()
+    async with talking() as (_, server, calling):
+        pending = calling.begin("kind", b"archive")
+        await pending.reply
+        parts = pending.parts()
         assert await anext(parts) == b"one"
         if whole:
             assert [part async for part in parts] == [b"two"]
         await parts.aclose()  # type: ignore[attr-defined]  # it is a generator
         await until(lambda: Archive.last.is_closed)
-        assert [caller.asked for caller in door._callers.values()] == [{}]
+        assert [caller.requests for caller in server._callers.values()] == [{}]
 
 
-async def test_a_question_that_was_given_up_before_its_answer_leaves_nothing() -> None:
+async def test_a_request_that_was_abandoned_before_its_reply_leaves_nothing() -> None:
     """The parts that would have followed are closed."""
-    async with talking() as (talk, door, calling):
-        question = calling.begin("kind", b"later")
-        (caller,) = door._callers.values()
-        await until(lambda: caller.asked)
-        (asked,) = caller.asked.values()
-        question.stop(is_gone=True)
-        await until(lambda: asked.is_gone)
+    async with talking() as (talk, server, calling):
+        pending = calling.begin("kind", b"later")
+        (caller,) = server._callers.values()
+        await until(lambda: caller.requests)
+        (request,) = caller.requests.values()
+        pending.stop(is_gone=True)
+        await until(lambda: request.is_gone)
         talk.may_answer.set()
-        await until(lambda: asked.task is not None and asked.task.done())
-        assert (caller.asked, asked.parts is not None and asked.parts.ag_frame) == ({}, None)  # type: ignore[attr-defined]  # of a generator
+        await until(lambda: request.task is not None and request.task.done())
+        assert (caller.requests, request.parts is not None and request.parts.ag_frame) == ({}, None)  # type: ignore[attr-defined]  # of a generator
 
 
 async def test_a_shard_without_a_sign_of_life_is_down() -> None:
     """Who waits for its answer is told so; a shard that stood still itself blames nobody."""
     async with talking() as (_, _, calling):
-        question = calling.begin("kind", b"later")
-        assert not calling.beat()
-        assert [calling.beat(is_late=True) for _ in range(5)] == [False] * 5
-        assert [calling.beat() for _ in range(BEATS_MISSED_MAX)] == [False] * (BEATS_MISSED_MAX - 1) + [True]
+        pending = calling.begin("kind", b"later")
+        assert not calling.send_heartbeat()
+        assert [calling.send_heartbeat(is_late=True) for _ in range(5)] == [False] * 5
+        assert [calling.send_heartbeat() for _ in range(HEARTBEATS_MISSED_MAX)] == [False] * (
+            HEARTBEATS_MISSED_MAX - 1
+        ) + [True]
         with pytest.raises(ShardDown):
-            await question.answer
+            await pending.reply
         assert not calling.is_up
         await until(lambda: calling.is_up)
-        for _ in range(2 * BEATS_MISSED_MAX):
-            assert not calling.beat()
-            await until(lambda: calling._wire is not None and calling._wire.has_heard)
+        for _ in range(2 * HEARTBEATS_MISSED_MAX):
+            assert not calling.send_heartbeat()
+            await until(lambda: calling._connection is not None and calling._connection.has_heard)
         assert calling.is_ready
 
 
-async def test_a_question_has_its_time() -> None:
+async def test_a_request_has_a_timeout() -> None:
     """An answer that takes longer is not waited for."""
     async with talking() as (talk, _, calling):
         with pytest.raises(ShardDown, match="in time"):
-            await calling.ask("kind", b"later", wait_ms=1)
-        assert calling._questions == {}
+            await calling.begin("kind", b"later").within(1)
+        assert calling._pending == {}
         talk.may_answer.set()
 
 
 async def test_who_takes_nothing_is_asked_nothing_and_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits to be sent is bounded."""
     monkeypatch.setattr(frames, "UNSENT_BYTES_MAX", 1 << 20)
-    async with talking() as (_, door, calling):
-        (caller,) = door._callers.values()
-        assert caller.wire._transport is not None
-        caller.wire._transport.pause_reading()
+    async with talking() as (_, server, calling):
+        (caller,) = server._callers.values()
+        assert caller.connection._transport is not None
+        caller.connection._transport.pause_reading()
         with pytest.raises(Unavailable, match="than it can take"):
             _ = [calling.begin("kind", bytes(100_000)) for _ in range(10_000)]
         for _ in range(10_000):
-            calling.tell("more", bytes(100_000))
+            calling.send("more", bytes(100_000))
             await asyncio.sleep(0)
             if not calling.is_up:
                 break
@@ -188,7 +190,7 @@ async def test_neither_end_says_the_secret_or_believes_a_stranger(monkeypatch: p
         writer.close()
         ended.set()
 
-    monkeypatch.setattr(link, "AGAIN_S", 60)
+    monkeypatch.setattr(link, "RECONNECT_S", 60)
     async with await asyncio.start_server(impostor, "127.0.0.1", 0) as server:
         calling = Link(1, server.sockets[0].getsockname()[1], (SECRET, 7), Talk().begun)
         calling.start()
@@ -199,15 +201,15 @@ async def test_neither_end_says_the_secret_or_believes_a_stranger(monkeypatch: p
 
 async def test_who_calls_without_the_secret_is_not_let_in() -> None:
     """A hello alone opens nothing, and neither does a guess."""
-    async with talking() as (_, door, _):
-        assert door._server is not None
-        reader, writer = await asyncio.open_connection(*door._server.sockets[0].getsockname())
+    async with talking() as (_, server, _):
+        assert server._server is not None
+        reader, writer = await asyncio.open_connection(*server._server.sockets[0].getsockname())
         writer.write(_framed(HELLO, 3, bytes(32)) + _framed(PROOF, bytes(32)))
         answer = await reader.readexactly(int.from_bytes(await reader.readexactly(4)))
         assert msgspec.msgpack.decode(answer)[0] == CHALLENGE
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await reader.readexactly(1)
-        assert [caller.shard for caller in door._callers.values()] == [7]
+        assert [caller.shard for caller in server._callers.values()] == [7]
         writer.close()
 
 
@@ -227,10 +229,10 @@ class Two:
         self.peers = [self._peers(number, ports) for number in range(2)]
 
     def _peers(self, number: int, ports: tuple[int, ...]) -> Peers:
-        seat = ShardSpec(
+        spec = ShardSpec(
             number=number, shards=(TopologyShard("0"), TopologyShard("1")), secret=SECRET, peer_ports=ports, home_dir=""
         )
-        return Peers(seat, ManualClock(), lambda: self.own[number], self.waiting.append)
+        return Peers(spec, ManualClock(), lambda: self.own[number], self.waiting.append)
 
     def make(self, tenant: str) -> None:
         self.own[0][tenant] = SimpleNamespace(config=SimpleNamespace(regions=()))
@@ -249,7 +251,7 @@ async def two_shards() -> AsyncIterator[Two]:
         await peers.open(sock)
     for peers in two.peers:
         assert await peers.wait_for_all(10_000)
-    await until(lambda: two.peers[0]._told == {1: set()})
+    await until(lambda: two.peers[0]._announced == {1: set()})
     yield two
     for peers in two.peers:
         await peers.close()
@@ -263,15 +265,15 @@ async def test_a_tenant_that_a_shard_could_not_be_told_of_is_told_again() -> Non
         first, second = two.peers
         learn = second._handlers["tenant_changes"]
 
-        async def fail(_: Asked) -> bytes:
+        async def fail(_: PeerRequest) -> bytes:
             raise Unavailable("not now")
 
         second.answers("tenant_changes", fail)
         two.make("acme")
-        await first.tell_made("acme")
+        await first.announce("acme")
         assert second.directory.find("acme") is None
         second.answers("tenant_changes", learn)
-        first._look()
+        first._check_announced()
         await two.run()
         assert second.directory.find("acme") == 0
 
@@ -281,15 +283,15 @@ async def test_what_is_told_late_is_how_it_is_then() -> None:
     async with two_shards() as two:
         first, second = two.peers
         two.make("acme")
-        await first.tell_made("acme")
+        await first.announce("acme")
         del two.own[0]["acme"]
-        first._look()
+        first._check_announced()
         two.make("acme")
-        await first.tell_made("acme")
+        await first.announce("acme")
         await two.run()
         assert second.directory.find("acme") == 0
         del two.own[0]["acme"]
-        await first.tell_gone("acme")
+        await first.announce("acme")
         assert second.directory.find("acme") is None
 
 
@@ -298,9 +300,9 @@ async def test_a_shard_that_stands_still_has_to_call_again() -> None:
     async with two_shards() as two:
         first, second = two.peers
         two.make("acme")
-        await first.tell_made("acme")
-        for _ in range(BEATS_MISSED_MAX + 1):
-            second._beat()
+        await first.announce("acme")
+        for _ in range(HEARTBEATS_MISSED_MAX + 1):
+            second._send_heartbeats()
         await until(lambda: not second.directory.is_known(0))
         with pytest.raises(ShardDown):
             second.directory.check_reachable("acme")

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tenantq.cluster.audit_merge import merge_pages, parse_cursor
 from tenantq.cluster.directory import Directory, announced
 from tenantq.cluster.layout import first_tenant_id, parent_of, remember_count, shard_count, shard_dir, shard_dirs
 from tenantq.cluster.link import Link
-from tenantq.cluster.server import Asked, Door
+from tenantq.cluster.metrics_merge import merge_metrics
+from tenantq.cluster.peer_server import PeerRequest, PeerServer
 from tenantq.domain.placement import Topology, TopologyShard
 from tenantq.errors import Forbidden, Invalid, ShardDown, StoreDamaged
 from tenantq.journal.record import JournalRow
 from tenantq.service.audit_trail import AuditPage
-from tenantq.service.fellows import _merge, _merged_figures, _parse
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -81,31 +82,31 @@ def test_the_number_of_shards_is_remembered(tmp_path: Path) -> None:
             shard_count(tmp_path)
 
 
-async def _answer(asked: Asked) -> bytes:
-    if asked.payload == b"refuse":
+async def _answer(request: PeerRequest) -> bytes:
+    if request.payload == b"refuse":
         raise Forbidden("not you")
-    if asked.payload == b"wait":
+    if request.payload == b"wait":
         stopped = asyncio.Event()
-        asked.on_stop = stopped.set
+        request.on_stop = stopped.set
         await stopped.wait()
         return b"stopped"
-    if asked.payload == b"parts":
+    if request.payload == b"parts":
 
         async def parts() -> AsyncIterator[bytes]:
             for number in range(3):
                 yield b"%d" % number
 
-        asked.parts = parts()
-    return b"answer to " + asked.payload
+        request.parts = parts()
+    return b"answer to " + request.payload
 
 
-async def test_questions_are_answered_each_for_itself() -> None:
+async def test_pending_are_answered_each_for_itself() -> None:
     """Many at a time, with errors as they were raised, parts as they are pulled, and a word that ends a wait."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
         sock.setblocking(False)
         gone: list[int] = []
-        door = Door("secret", {"kind": _answer}, gone.append)
-        await door.open(sock)
+        server = PeerServer("secret", {"kind": _answer}, gone.append)
+        await server.open(sock)
         up = asyncio.Event()
 
         async def begun(_: Link) -> None:
@@ -113,56 +114,56 @@ async def test_questions_are_answered_each_for_itself() -> None:
 
         link = Link(1, sock.getsockname()[1], ("secret", 7), begun)
         with pytest.raises(ShardDown):
-            await link.ask("kind")
+            link.begin("kind", b"")
         link.start()
         await up.wait()
         waiting = link.begin("kind", b"wait")
-        assert await asyncio.gather(*(link.ask("kind", b"%d" % n) for n in range(50))) == [
+        assert await asyncio.gather(*(link.begin("kind", b"%d" % n).within(None) for n in range(50))) == [
             b"answer to %d" % n for n in range(50)
         ]
         with pytest.raises(Forbidden, match="not you"):
-            await link.ask("kind", b"refuse")
+            await link.begin("kind", b"refuse").within(None)
         waiting.stop(is_gone=False)
-        assert await waiting.answer == b"stopped"
-        asked = link.begin("kind", b"parts")
-        assert await asked.answer == b"answer to parts"
-        assert [part async for part in asked.parts()] == [b"0", b"1", b"2"]
+        assert await waiting.reply == b"stopped"
+        pending = link.begin("kind", b"parts")
+        assert await pending.reply == b"answer to parts"
+        assert [part async for part in pending.parts()] == [b"0", b"1", b"2"]
         last = link.begin("kind", b"wait")
-        await door.close()
+        await server.close()
         with pytest.raises(ShardDown):
-            await last.answer
+            await last.reply
         assert gone == [7]
         await link.close()
 
 
 @pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\1\x05", b"\0\0\0\2\xc1\xc1", b"\xff\xff\xff\xff"])
-async def test_strangers_at_the_inner_door_are_shown_out(said: bytes) -> None:
+async def test_unauthenticated_connections_are_closed(said: bytes) -> None:
     """Whatever they say, and without taking in more than a word of it."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
         sock.setblocking(False)
-        door = Door("secret", {}, lambda _: None)
-        await door.open(sock)
+        server = PeerServer("secret", {}, lambda _: None)
+        await server.open(sock)
         reader, writer = await asyncio.open_connection(*sock.getsockname())
         writer.write(said)
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await reader.readexactly(1)
         writer.close()
-        await door.close()
+        await server.close()
 
 
 async def test_a_shard_with_the_wrong_secret_is_nobody() -> None:
     """Its questions are not even taken."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
         sock.setblocking(False)
-        door = Door("secret", {"kind": _answer}, lambda _: None)
-        await door.open(sock)
+        server = PeerServer("secret", {"kind": _answer}, lambda _: None)
+        await server.open(sock)
         reader, writer = await asyncio.open_connection(*sock.getsockname())
         hello = b"\x93\x00\xa5wrong\x01"
         writer.write(len(hello).to_bytes(4) + hello)
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await reader.readexactly(1)
         writer.close()
-        await door.close()
+        await server.close()
 
 
 def _row(shard: str, seq: int, ts: int) -> JournalRow:
@@ -176,11 +177,11 @@ def test_pages_of_several_journals_are_one_by_time(newest_first: bool) -> None: 
     for limit in (1, 3, 7, 100):
         cursor, seen = None, list[JournalRow]()
         while True:
-            places = _parse(cursor, 3, newest_first=newest_first)
+            places = parse_cursor(cursor, 3, newest_first=newest_first)
             pages = [
                 _page(rows, place, 4, newest_first=newest_first) for rows, place in zip(journals, places, strict=True)
             ]
-            page = _merge(pages, places, limit, newest_first=newest_first)
+            page = merge_pages(pages, places, limit, newest_first=newest_first)
             seen += page.rows
             cursor = page.cursor
             if cursor is None:
@@ -191,7 +192,7 @@ def test_pages_of_several_journals_are_one_by_time(newest_first: bool) -> None: 
         assert len(seen) == 24
     for wrong in ("1.2", "all:", "all:W10=", "all:!!"):
         with pytest.raises(Invalid, match="cursor"):
-            _parse(wrong, 3, newest_first=newest_first)
+            parse_cursor(wrong, 3, newest_first=newest_first)
 
 
 def _page(rows: list[JournalRow], place: str, limit: int, *, newest_first: bool) -> AuditPage:
@@ -210,7 +211,7 @@ def _page(rows: list[JournalRow], place: str, limit: int, *, newest_first: bool)
 def test_figures_of_several_shards_are_one_text() -> None:
     """A family stands once, every sample has its shard, and one that is down is told."""
     text = b'# HELP a_total What.\n# TYPE a_total counter\na_total{x="1"} 2.0\n# HELP b That.\n# TYPE b gauge\nb 3\n'
-    merged = _merged_figures({"0": text, "1": text}, ["0", "1", "2"]).decode().splitlines()
+    merged = merge_metrics({"0": text, "1": text}, ["0", "1", "2"]).decode().splitlines()
     assert merged[:6] == [
         "# HELP a_total What.", "# TYPE a_total counter", 'a_total{shard="0",x="1"} 2.0', 'a_total{shard="1",x="1"} 2.0',
         "# HELP b That.", "# TYPE b gauge",

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from tenantq.cluster.credentials import ClusterCredentials
 from tenantq.cluster.directory import Directory
+from tenantq.cluster.gathering import STEPS_MAX, Gathering
+from tenantq.cluster.peer_calls import PeerCalls
+from tenantq.cluster.peer_queries import PeerQueries
 from tenantq.cluster.peers import Peers
 from tenantq.cluster.shard_spec import ShardSpec
+from tenantq.cluster.tenant_creation import CreatableTenants
 from tenantq.domain.access import Grant, StoredKey
 from tenantq.domain.placement import Topology, TopologyShard
 from tenantq.errors import ShardDown, Unauthenticated
 from tenantq.gates.authenticate import REMOTE_TRUST_MS, Authenticator
 from tenantq.gates.certificate import CertificateGrant, CertificateMap, CertificateSettings
 from tenantq.service.audit_trail import AuditPage, AuditQuery
-from tenantq.service.elsewhere import CredentialsElsewhere
-from tenantq.service.fellows import STEPS_MAX, Fellows
 from tests.unit.gates.credentials import MemoryBook, claims, signed, verifier
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tenantq.runtime.clock import ManualClock
+    from tenantq.service import Service
 
 SHARDS = (TopologyShard("0"), TopologyShard("1"), TopologyShard("2"))
 NAMES = {"DNS:worker.example": CertificateGrant(tenant="acme", role="consumer")}
@@ -33,8 +38,8 @@ HOUR_MS = 3_600_000
 
 def _peers(clock: ManualClock, number: int = 1) -> Peers:
     """Return the others of a shard, of which none has been heard."""
-    seat = ShardSpec(number=number, shards=SHARDS, secret="s", peer_ports=(1, 2, 3), home_dir="")  # noqa: S106  # a test's own
-    return Peers(seat, clock, dict, lambda _: None)
+    spec = ShardSpec(number=number, shards=SHARDS, secret="s", peer_ports=(1, 2, 3), home_dir="")  # noqa: S106  # a test's own
+    return Peers(spec, clock, dict, lambda _: None)
 
 
 class Another:
@@ -85,10 +90,12 @@ async def test_a_tenant_that_nobody_has_named_is_not_taken_for_ones_own(clock: M
     peers, book = _peers(clock), MemoryBook()
     gate = Authenticator(book, clock, verifier(clock, tmp_path))
 
-    class Own:
-        access = book
-
-    gate.other_shards = CredentialsElsewhere(peers, Own(), gate, clock)  # type: ignore[arg-type]  # all of a shard that it asks
+    service = SimpleNamespace(
+        shard=SimpleNamespace(state=SimpleNamespace(access=book)), admission=SimpleNamespace(authenticator=gate)
+    )
+    calls, queries = PeerCalls(peers, lambda _: None), PeerQueries(cast("Service", service), clock)
+    calls.register("peer", queries)
+    gate.other_shards = ClusterCredentials(calls, peers.directory, queries, clock)
     token = signed(claims(clock, tenant="acme", jti="one"))
     assert not gate.other_shards.is_here("acme")
     with pytest.raises(ShardDown):
@@ -124,7 +131,8 @@ async def test_a_search_that_finds_nothing_for_long_is_answered_with_where_to_go
         await asyncio.sleep(0)
         return AuditPage([], query.cursor or "1.0")
 
-    fellows = Fellows(_peers(clock, 0))
+    peers = _peers(clock, 0)
+    gathering = Gathering(peers, PeerCalls(peers, lambda _: None), CreatableTenants())
     async with asyncio.timeout(10):
-        page = await fellows._page_of(0, AuditQuery(), "", query_local)
+        page = await gathering._audit_page(0, AuditQuery(), "", query_local)
     assert (page.rows, page.cursor, pages) == ([], "1.0", STEPS_MAX)

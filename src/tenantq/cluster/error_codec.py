@@ -1,0 +1,45 @@
+"""Errors between shards: an error that one shard raises is raised again, with all its fields, on the shard that called it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tenantq import errors
+from tenantq.errors import ShardDown, TenantqError
+
+_CLASSES: Final[dict[str, type[TenantqError]]] = {
+    name: kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, TenantqError)
+}  # fmt: skip
+_BY_CODE: Final = {kind.code: kind for kind in reversed(_CLASSES.values())}
+"""The most general class of each code."""
+
+
+def encode_error(error: TenantqError) -> list[Any]:
+    """Return an error as plain values."""
+    kind = next(kind for kind in type(error).__mro__ if kind.__name__ in _CLASSES)
+    fields = {name: value for name, value in vars(error).items() if isinstance(value, str | int)}
+    return [kind.__name__, error.message, fields]
+
+
+def decode_error(encoded: list[Any]) -> TenantqError:
+    """Return the error that ``encode_error`` was given."""
+    name, message, fields = encoded
+    kind = _CLASSES.get(name, TenantqError)
+    error = kind(message)
+    for field, value in fields.items():
+        setattr(error, field, value)
+    return error
+
+
+def error_of_code(code: str, message: str) -> TenantqError:
+    """Return an error of the most general class that has a code."""
+    return _BY_CODE.get(code, TenantqError)(message)
+
+
+def shard_down(number: int) -> ShardDown:
+    """Return the error for work that belongs to a shard that does not run."""
+    return ShardDown(
+        f"shard {number} does not run just now; its tenants are served again when it is back. Try again later."
+    )

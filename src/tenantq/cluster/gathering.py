@@ -1,0 +1,198 @@
+"""Answers about all shards at once, gathered by the shard that was asked. The caller has passed its admission."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tenantq.backup.backups import BackupItem
+from tenantq.cluster.audit_merge import ALL_READ, merge_pages, parse_cursor
+from tenantq.cluster.directory import announced
+from tenantq.cluster.error_codec import shard_down
+from tenantq.cluster.metrics_merge import merge_metrics
+from tenantq.cluster.peers import QUICK_MS, READ_MS
+from tenantq.errors import TenantqError
+from tenantq.service.audit_trail import AuditPage, AuditQuery
+from tenantq.wire.topology import ShardItem
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+    from tenantq.backup.manifest import BackupManifest
+    from tenantq.cluster.peer_calls import PeerCalls
+    from tenantq.cluster.peers import Peers
+    from tenantq.cluster.shard_routing import ShardRouting
+    from tenantq.cluster.tenant_creation import CreatableTenants
+    from tenantq.journal.erasure_certificate import ErasureCertificate
+    from tenantq.journal.record import JournalEntry
+    from tenantq.service import Service
+    from tenantq.service.call import Call, TenantInfo
+
+STEPS_MAX = 20
+"""Pages of one shard's journal that a query reads to find its next row. After that it returns a cursor to continue."""
+
+
+class Gathering:
+    """The other shards, as the service of one shard sees them. See ``service.other_shards.OtherShards``."""
+
+    def __init__(self, peers: Peers, calls: PeerCalls, creatable: CreatableTenants) -> None:
+        self._peers = peers
+        self._calls = calls
+        self._creatable = creatable
+        self._topology = peers.spec.topology
+        self.number = peers.number
+        self.service: Service
+        self._routing: ShardRouting
+
+    def serve(self, service: Service, routing: ShardRouting) -> None:
+        """Set the service of this shard, once it exists."""
+        self.service = service
+        self._routing = routing
+
+    def owner_address(self, call: Call, tenant: str | None) -> str:
+        """Return the address of another shard that owns the tenant; empty if it is this one."""
+        return self._routing.owner_address(call, tenant)
+
+    def shards(self, _: ShardItem) -> list[ShardItem]:
+        """Return all shards of the server."""
+        return [ShardItem(name=one.name, region=one.region, address=one.address) for one in self._topology.shards]
+
+    def has_shard_in(self, regions: Iterable[str]) -> bool:
+        """Return whether another shard is in one of these regions."""
+        return any(place != self.number for place in self._topology.eligible(regions))
+
+    # ---- tenants ----
+
+    def may_create(self, tenant: str) -> bool:
+        """Return whether the first shard lets a tenant be created here. Only that shard knows that no other has it."""
+        return tenant in self._creatable
+
+    async def announce_deleted(self, tenant: str) -> None:
+        """Return when the other running shards know that a tenant was deleted."""
+        await self._peers.announce(tenant)
+
+    async def tenants(
+        self, own: Sequence[TenantInfo], after: str | None, limit: int, *, figures: bool
+    ) -> Sequence[TenantInfo]:
+        """Return a page of the tenants of all shards; ``own`` is the same page of this shard."""
+        pages = {self.number: own, **await self._all("tenants.list_local", after, limit, figures=figures)}
+        found: list[TenantInfo] = []
+        for shard, page in pages.items():
+            names = set(announced(shard, (one.name for one in page)))
+            found += [one for one in page if one.name in names]
+        return sorted(found, key=lambda tenant: tenant.name)[:limit]
+
+    async def _all(
+        self, path: str, *arguments: Any, timeout_ms: int | None = READ_MS, **options: Any
+    ) -> dict[int, Any]:
+        """Return the results of all other shards; raise the error of one that failed, once all have answered."""
+        found = await self._calls.query_all(path, *arguments, timeout_ms=timeout_ms, **options)
+        for one in found.values():
+            if isinstance(one, TenantqError):
+                raise one
+        return found
+
+    # ---- journals ----
+
+    async def audit(self, query: AuditQuery, query_local: Callable[[AuditQuery], Awaitable[AuditPage]]) -> AuditPage:
+        """Return a page of the journals of all shards by time."""
+        newest_first = query.order == "newest"
+        cursors = parse_cursor(query.cursor, len(self._topology.shards), newest_first=newest_first)
+        pages = await asyncio.gather(
+            *(self._audit_page(shard, query, cursor, query_local) for shard, cursor in enumerate(cursors)),
+        )
+        return merge_pages(pages, cursors, query.limit, newest_first=newest_first)
+
+    async def _audit_page(
+        self,
+        shard: int,
+        query: AuditQuery,
+        start: str,
+        query_local: Callable[[AuditQuery], Awaitable[AuditPage]],
+    ) -> AuditPage:
+        """Return the next rows of one shard; no rows with a cursor if none was found within some steps."""
+        if start == ALL_READ:
+            return AuditPage([])
+        cursor = start or None
+        for _ in range(STEPS_MAX):
+            wanted = msgspec.structs.replace(query, cursor=cursor)
+            if shard == self.number:
+                page = await query_local(wanted)
+            else:
+                page = await self._calls.query(shard, "audit.query_local", wanted)
+            if page.rows or page.cursor is None:
+                break
+            cursor = page.cursor
+        return page
+
+    async def note_entries(self, entries: list[JournalEntry]) -> None:
+        """Write entries to the journal of their tenant's shard, or to this shard's if that one does not answer."""
+        by_shard: dict[int, list[JournalEntry]] = {}
+        for one in entries:
+            shard = self._peers.directory.find(one.tenant) if one.tenant else None
+            by_shard.setdefault(self.number if shard is None else shard, []).append(one)
+        here = by_shard.pop(self.number, [])
+        for shard, theirs in by_shard.items():
+            try:
+                await self._calls.query(shard, "peer.note_entries", theirs)
+            except TenantqError:
+                here += theirs
+        if here:
+            await self.service.shard.journal.note(here)
+
+    async def erasures(self, own: Sequence[ErasureCertificate]) -> Sequence[ErasureCertificate]:
+        """Return the certificates of all shards by time."""
+        found = [*own, *(one for theirs in (await self._all("peer.erasures")).values() for one in theirs)]
+        return sorted(found, key=lambda one: one.erased_at)
+
+    # ---- backups ----
+
+    async def back_up(self, name: str, *, segments: bool) -> list[BackupManifest]:
+        """Create a backup of this name on all other shards; raise an error once all are done."""
+        return list((await self._all("backups.create_local", name, timeout_ms=None, segments=segments)).values())
+
+    async def backups(self, own: Sequence[BackupItem]) -> Sequence[BackupItem]:
+        """Return the backups. One of which a shard has no part comes with an error."""
+        listed = {self.number: own, **await self._all("backups.list_local")}
+        parts = {shard: {one.name: one for one in items} for shard, items in listed.items()}
+        names = sorted({name for items in parts.values() for name in items})
+        return [_whole_backup(name, [parts[shard].get(name) for shard in sorted(parts)]) for name in names]
+
+    # ---- status ----
+
+    async def metrics(self, own: bytes) -> bytes:
+        """Return the metrics of all shards that run, each with a label of its shard, and which shards run."""
+        found = await self._calls.query_all("status.metrics_local", timeout_ms=QUICK_MS)
+        texts = {self.number: own, **{shard: one for shard, one in found.items() if isinstance(one, bytes)}}
+        names = [shard.name for shard in self._topology.shards]
+        return merge_metrics({names[shard]: text for shard, text in sorted(texts.items())}, names)
+
+    def readiness(self) -> dict[str, Any]:
+        """Return the readiness of each shard by name: of this one in full, of the others as of their last heartbeat."""
+        found: dict[int, Any] = {self.number: self.service.status.readiness()}
+        for shard, link in self._peers.links.items():
+            is_up = link.is_up and self._peers.directory.is_known(shard)
+            ready = is_up and link.is_ready
+            status = "ready" if ready else "failed" if is_up else "down"
+            found[shard] = {"status": status, "ready": ready, "reason": "" if is_up else shard_down(shard).message}
+        return {self._topology.shards[shard].name: found[shard] for shard in sorted(found)}
+
+
+def _whole_backup(name: str, parts: list[BackupItem | None]) -> BackupItem:
+    """Return one backup of all shards. Each shard has its own journal, so that the records are those of the first."""
+    missing = [str(number) for number, part in enumerate(parts) if part is None]
+    wrong = [part.error for part in parts if part is not None and part.error]
+    there = [part for part in parts if part is not None and not part.error]
+    if missing or wrong or not there:
+        text = f"shard {', '.join(missing)} has no part of it" if missing else wrong[0]
+        return BackupItem(name, error=text)
+    return BackupItem(
+        name,
+        max(part.created_at or 0 for part in there),
+        there[0].last_seq,
+        sum(part.size or 0 for part in there),
+        there[0].segments_upto,
+        there[0].version,
+    )

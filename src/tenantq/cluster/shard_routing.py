@@ -1,0 +1,85 @@
+"""Routing: which shard owns the tenant that a call is about."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tenantq.cluster.layout import HOME
+from tenantq.errors import Forbidden, Unauthenticated
+from tenantq.service.admission import own_tenant
+
+if TYPE_CHECKING:
+    from tenantq.cluster.directory import Directory
+    from tenantq.service.admission import Admission
+    from tenantq.service.call import Call
+
+TENANTS_CACHED_MAX: Final = 10_000
+"""Credentials whose tenant is cached to route their calls. The owner still authenticates each call."""
+
+PLATFORM: Final = ""
+"""In place of a tenant: calls about all tenants, which the first shard answers."""
+
+
+class ShardRouting:
+    """Finds the owner of a call. ``tenant`` None means the credential's own tenant."""
+
+    def __init__(self, directory: Directory, admission: Admission) -> None:
+        self.number = directory.number  # of this shard
+        self.directory = directory
+        self._admission = admission
+        self._tenant_of: dict[str, str] = {}  # by bearer
+
+    def known_owner(self, call: Call, tenant: str | None) -> int | None:
+        """Return the owner if it is known at once and runs; None: ask ``find_owner``."""
+        name = tenant if tenant is not None else self._tenant_of.get(call.bearer or "")
+        if name is None:
+            return None
+        if name == PLATFORM:
+            return HOME
+        shard = self.directory.find(name)
+        return shard if shard is not None and self.directory.is_known(shard) else None
+
+    async def find_owner(self, call: Call, tenant: str | None) -> int:
+        """Return the owner; raise ShardDown if it does not run.
+
+        Only callers with a valid credential get ShardDown, and for unknown names as well as for tenants of that shard: nobody
+        else can tell them apart. A call that no shard can answer belongs to the shard that refuses it and notes that.
+        """
+        own = await self._own_tenant(call)
+        if own is None:
+            return self.number
+        if tenant is not None:
+            self.directory.check_whole()  # else it may be a tenant of a shard that does not run
+            named = self.directory.find(tenant)
+            if named is not None:  # its shard came back just now
+                return named
+        shard = self.directory.find(own)
+        if shard is None:
+            self.directory.check_whole()
+            return self.number
+        if tenant is None:
+            self.directory.check_reachable(own)
+        return shard if self.directory.is_known(shard) else self.number
+
+    def owns(self, tenant: str) -> bool:
+        """Return whether this shard owns a tenant."""
+        return self.directory.find(tenant) == self.number
+
+    def owner_address(self, call: Call, tenant: str | None) -> str:
+        """Return where clients reach the owner directly; empty if that is this shard, or not known."""
+        owner = self.known_owner(call, tenant)
+        return "" if owner is None or owner == self.number else self.directory.topology.shards[owner].address
+
+    async def _own_tenant(self, call: Call) -> str | None:
+        """Return the tenant of a credential; None if it is not valid."""
+        try:
+            bearer = self._admission.unproved_bearer(call.bearer)  # only to find the shard that verifies it
+            principal = await self._admission.authenticator.authenticate(bearer, call.certificate)
+        except (Unauthenticated, Forbidden):
+            return None
+        tenant = own_tenant(principal)
+        if call.bearer is not None:
+            if len(self._tenant_of) >= TENANTS_CACHED_MAX:
+                self._tenant_of.clear()
+            self._tenant_of[call.bearer] = tenant
+        return tenant
