@@ -1,10 +1,11 @@
-"""The sessions in docs/reference/sdk.md and docs/reference/worker.md run as they stand, against the fake."""
+"""The Python sessions of the documentation run unchanged, against the fake."""
 
 from __future__ import annotations
 
 import inspect
 import re
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,12 +18,13 @@ from tenantq.worker import Worker
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-DOCS = Path(__file__).resolve().parents[3] / "docs" / "reference"
+DOCS = Path(__file__).resolve().parents[3] / "docs"
 
 
 def sessions(name: str) -> list[str]:
     """Return the Python blocks of a page."""
-    return re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(), re.DOTALL)
+    found = re.findall(r"^( *)```python\n(.*?)^\1```", (DOCS / name).read_text(), re.DOTALL | re.MULTILINE)
+    return [textwrap.dedent(code) for _, code in found]
 
 
 @pytest.fixture
@@ -36,7 +38,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
 def test_the_sdks_sessions(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
     """They print what their reader expects."""
     said = []
-    for session in sessions("sdk.md"):
+    for session in sessions("reference/sdk.md"):
         exec(session, {"__name__": "session"})  # noqa: S102  # the session under test
         said.append(capsys.readouterr().out)
     assert said == [
@@ -52,7 +54,7 @@ def test_the_workers_sessions(
     server: FakeServer, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The module, its use, and a worker with hooks."""
-    module, use, hooks = sessions("worker.md")
+    module, use, hooks = sessions("reference/worker.md")
     (tmp_path / "shop_tasks.py").write_text(module)
     monkeypatch.syspath_prepend(tmp_path)
     sys.modules.pop("shop_tasks", None)  # another test has one of that name
@@ -65,8 +67,30 @@ def test_the_workers_sessions(
         sys.modules.pop("shop_tasks", None)
 
 
+def test_the_guides_sessions(server: FakeServer) -> None:
+    """Those that need only the SDK: a tenant with limits, a fleet, and a task instead of Celery's."""
+    (configure,) = sessions("how-to/add-a-tenant.md")
+    (fleet,) = sessions("how-to/serve-many-tenants.md")
+    _, task = sessions("how-to/move-from-celery.md")
+    for session in (configure, fleet, task):
+        code = compile(session, "session", "exec", dont_inherit=True)  # without this file's future imports
+        exec(code, {"__name__": "session"})  # noqa: S102  # the session under test
+    tenant = server.client().tenant("acme").get()
+    assert (tenant.config["weight"], tenant.config["quotas"]["backlog"]) == (2, 100_000)
+
+
+def test_the_keyrings_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It creates a keyring with one key."""
+    monkeypatch.chdir(tmp_path)
+    (session,) = sessions("internals/encryption.md")
+    exec(session, {"__name__": "session"})  # noqa: S102  # the session under test
+    assert capsys.readouterr().out == "['main']\n"
+
+
 def _documented(page: str) -> set[str]:
-    rows = re.findall(r"^\| (.*?) \|", (DOCS / page).read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| (.*?) \|", (DOCS / "reference" / page).read_text(), re.MULTILINE)
     return {name for row in rows for name in re.findall(r"`(\w+)`", row)}
 
 
