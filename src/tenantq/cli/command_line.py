@@ -1,4 +1,4 @@
-"""The command line: its commands, and every error as one line on stderr."""
+"""The command line: all commands, and one line on stderr for every error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("tenantq")
 
 DEBUG: Final = "TENANTQ_DEBUG"
-"""The variable that has the place of a bug shown."""
+"""The environment variable that shows tracebacks of bugs."""
 
 _SECTIONS: Final = {
     "Messages": ("add", "poll", "ack", "nack", "release", "extend", "redrive", "worker", "message", "queue"),
@@ -61,25 +61,25 @@ def run(arguments: Sequence[str]) -> int:
         return exit_codes.USAGE
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx is not None else "tenantq"
-        return _refuse(f"{error.format_message()} Try '{where} --help'.", exit_codes.USAGE)
+        return _print_error(f"{error.format_message()} Try '{where} --help'.", exit_codes.USAGE)
     except click.ClickException as error:
-        return _refuse(error.format_message(), exit_codes.ERROR)
+        return _print_error(error.format_message(), exit_codes.ERROR)
     except (click.Abort, KeyboardInterrupt):
         return exit_codes.INTERRUPTED
     except TenantqError as error:
-        return _refuse(error_line(error), exit_codes.exit_code(error))
+        return _print_error(error_line(error), exit_codes.exit_code(error))
     except BrokenPipeError:
         give_up_stdout()
         return exit_codes.ERROR
     except OSError as error:
-        return _refuse(f"{error.filename or ''}: {error.strerror or error}".removeprefix(": "), exit_codes.ERROR)
-    except Exception as error:  # noqa: BLE001  # the last resort: what nobody has thought of is a line, too
-        return _admit(error)
+        return _print_error(f"{error.filename or ''}: {error.strerror or error}".removeprefix(": "), exit_codes.ERROR)
+    except Exception as error:  # noqa: BLE001  # an unexpected error is one line, too
+        return _report_bug(error)
     return code if isinstance(code, int) else exit_codes.OK
 
 
 def _check_utf_8(arguments: Sequence[str]) -> None:
-    """Raise UsageError where an argument or a variable of ours is no text; nothing else could be said of it than that."""
+    """Raise UsageError if an argument or a TENANTQ_ variable is not UTF-8."""
     variables = [f"{name}={value}" for name, value in os.environ.items() if name.startswith("TENANTQ_")]
     for text in (*arguments, *variables):
         try:
@@ -89,22 +89,22 @@ def _check_utf_8(arguments: Sequence[str]) -> None:
             raise click.UsageError(f"{name} is not UTF-8. Bytes that are no text can be given on stdin.") from None
 
 
-def _admit(error: Exception) -> int:
-    """Say that an error is the program's own; where it happened goes into a server's log, or is shown on request."""
+def _report_bug(error: Exception) -> int:
+    """Report a bug. The traceback goes to a server's log, or to stderr on request."""
     if os.environ.get(DEBUG):
         traceback.print_exception(error)
     elif logging.getLogger().handlers:
         log.error("this is a bug", exc_info=error)
     told = " ".join(f"{type(error).__name__}: {error}".split())
-    return _refuse(f"this is a bug, please report it: {told} ({DEBUG}=1 shows where) [internal]", exit_codes.ERROR)
+    return _print_error(f"this is a bug, please report it: {told} ({DEBUG}=1 shows where) [internal]", exit_codes.ERROR)
 
 
 def error_line(error: TenantqError) -> str:
-    """Return an error as people read it, with the code that scripts and searches go by."""
+    """Return the message of an error with its code."""
     notes = [note for note in getattr(error, "__notes__", ()) if isinstance(note, str)]
     return f"{error.message} [{'; '.join([error.code, *notes])}]"
 
 
-def _refuse(text: str, code: int) -> int:
+def _print_error(text: str, code: int) -> int:
     click.echo(f"tenantq: {' '.join(text.split())}", err=True)
     return code

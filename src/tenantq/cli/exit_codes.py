@@ -31,7 +31,7 @@ _BY_STATUS: Final = {
 
 
 def exit_code(error: TenantqError) -> int:
-    """Return what a command exits with that ends with ``error``: the same for all errors of one HTTP status."""
+    """Return the exit code for an error. It depends on the HTTP status only."""
     if error.status in _BY_STATUS:
         return _BY_STATUS[error.status]
     return USAGE if 400 <= error.status < 500 else ERROR

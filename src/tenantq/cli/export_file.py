@@ -1,4 +1,4 @@
-"""An export on this machine: a tar or a directory, checked against its manifest before anything is believed."""
+"""An export on this machine: a tar file or a directory, verified against its manifest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FILE_BYTES_MAX: Final = 64 << 20
 
 
 class ExportFile:
-    """An export that can be read: ``with ExportFile(path) as export``. Raises Invalid where it is none."""
+    """An open export: ``with ExportFile(path) as export``. Raises Invalid if the path is not an export."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -67,7 +67,7 @@ class ExportFile:
         return manifest
 
     def read(self, file: ExportedFile) -> list[bytes]:
-        """Return a file's lines, or raise Invalid if it is not as it was written."""
+        """Return the lines of a file. Raises Invalid if it differs from the manifest."""
         data = self._read(file.name)
         if len(data) != file.size or hashlib.sha256(data).hexdigest() != file.sha256:
             raise Invalid(f"{self.path}: {file.name} is not as it was written")
@@ -77,7 +77,7 @@ class ExportFile:
         return lines
 
     def verify(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Raise Invalid if any file is missing, changed, or too many."""
+        """Raise Invalid if a file is missing, changed or unknown."""
         total, done = sum(file.size for file in self.manifest.files), 0
         known = {file.name for file in self.manifest.files}
         counts: dict[str, int] = {}
@@ -97,7 +97,7 @@ class ExportFile:
         return [path.relative_to(self.path).as_posix() for path in self.path.rglob("*") if path.is_file()]
 
     def _read(self, name: str) -> bytes:
-        """Return a file's bytes, or raise Invalid; never anything outside the export."""
+        """Return the content of a file. Raises Invalid if it is missing, too large or outside the export."""
         missing = Invalid(f"{self.path}: {name} is missing; the export is not whole")
         if self._tar is None:
             path = self.path / name

@@ -1,4 +1,4 @@
-"""How many files and connections this process, and those it starts, may have open."""
+"""The limit of open files and connections of this process and its children."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import resource
 from typing import Final
 
 _UNBOUNDED: Final = 1 << 16
-"""What is asked for where the system names no bound."""
+"""The limit to set if the system has none."""
 
 
 def raise_file_limit() -> int:
-    """Raise the soft limit as far as this user may, and return what it is now."""
+    """Raise the soft limit as far as the user may, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _UNBOUNDED if hard == resource.RLIM_INFINITY else hard
     if soft == resource.RLIM_INFINITY or soft >= wanted:

@@ -1,4 +1,4 @@
-"""A server of a command's own, as a process on loopback, with its data in a temporary directory. Both go when the command ends."""
+"""A temporary server process on loopback, with its data in a temporary directory."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _ADMIN_TOKEN: Final = "TENANTQ_ADMIN_TOKEN"  # noqa: S105  # the variable's name
 
 
 class LocalServer:
-    """A server for the time of a block. ``url`` and ``token``, its administrator's, are there inside of it.
+    """Runs a server while a block runs. ``url`` and the administrator's ``token`` are valid inside the block.
 
-    It takes no setting from the environment or a file: it must not export its journal to where another server's is.
+    The server ignores settings of the environment, so that it does not export its journal to the target of another server.
     """
 
     url: str
 
     def __init__(self, directory: Path, durability: str) -> None:
-        """Prepare a server whose data will be in a new directory inside of ``directory``."""
+        """Prepare a server with its data in a new directory inside ``directory``."""
         self.token = secrets.token_hex(24)
         self._directory = directory
         self._durability = durability
@@ -62,7 +62,7 @@ class LocalServer:
                 "--durability", self._durability, "--log-level", "warning",
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=errors,
                 env={**own, _ADMIN_TOKEN: self.token},
-                start_new_session=True,  # what is typed at the terminal is for the command
+                start_new_session=True,  # signals of the terminal are for the command
             )  # fmt: skip
         assert self._process.stdout is not None
         try:
@@ -83,17 +83,17 @@ class LocalServer:
     async def _end(self) -> None:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
-                self._process.kill()  # nothing that it would do in good order is wanted
+                self._process.kill()  # its data is deleted, so a clean stop is not needed
             await self._process.wait()
-            self._process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001  # asyncio leaves its pipe to chance
+            self._process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001  # asyncio leaves the pipe to the garbage collector
         self._remove()
 
     def kill(self) -> None:
-        """End the server and remove its data at once, where the process is about to end too."""
+        """Kill the server and remove its data before this process ends."""
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(OSError):
                 os.kill(self._process.pid, signal.SIGKILL)
-                os.waitpid(self._process.pid, 0)  # until it writes no more
+                os.waitpid(self._process.pid, 0)  # it must not write any more
         self._remove()
 
     def _remove(self) -> None:
@@ -102,7 +102,7 @@ class LocalServer:
 
 
 def file_system(path: Path) -> str | None:
-    """Return the kind of file system that a path is on, such as ext4 or tmpfs; None: the system does not tell."""
+    """Return the type of a path's file system, such as ext4 or tmpfs, or None if unknown."""
     try:
         mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

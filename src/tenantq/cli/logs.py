@@ -1,4 +1,4 @@
-"""The log of a server, on stderr: lines for people, or a JSON object per line."""
+"""The log on stderr: text lines, or a JSON object per line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OWN_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"
 
 
 def set_up_logs(level: str, kind: Literal["text", "json"], shard: str | None = None) -> None:
-    """Send everything that is logged from ``level`` on to stderr, with the name of a shard where there are several."""
+    """Write log records of at least ``level`` to stderr, with the name of the shard if given."""
     handler = logging.StreamHandler(sys.stderr)
     if shard is not None:
         handler.addFilter(lambda record: _name_shard(record, shard))
@@ -38,7 +38,7 @@ def _when(record: logging.LogRecord) -> str:
 
 
 def _extras(record: logging.LogRecord) -> Mapping[str, Any]:
-    """Return the fields that a call gave as ``extra``."""
+    """Return the fields that were passed as ``extra``."""
     return {name: value for name, value in vars(record).items() if name not in _OWN_FIELDS}
 
 

@@ -1,4 +1,4 @@
-"""The entry point. It loads next to nothing by itself: an interrupt while the rest is loaded ends the process without a word."""
+"""The entry point. It imports the command line late, so that an interrupt during the imports ends the process silently."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import sys
 
 
 def main() -> None:
-    """Run the command line, and end the process with its exit code."""
+    """Run the command line and exit with its code."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # loading is no work that would have to end in good order
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # imports need no clean-up
     from tenantq.cli.command_line import run  # noqa: PLC0415  # see above
     from tenantq.cli.standard_streams import flushed, open_missing  # noqa: PLC0415  # as above
 

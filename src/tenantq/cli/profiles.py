@@ -1,4 +1,4 @@
-"""Profiles: servers and credentials by name, in a file of the user's configuration directory that only the user reads."""
+"""Profiles: servers and credentials by name, in a file that only the user can read."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _FILE: Final = "profiles.json"
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A server, and who calls it."""
+    """A server and a credential."""
 
     url: str
     token: str | None = None
-    tenant: str | None = None  # where commands act that name none; None: the credential's own
-    ca_file: str | None = None  # PEM; whose certificates are trusted
-    cert_file: str | None = None  # PEM; the client's own certificate
+    tenant: str | None = None  # default tenant of commands; None: the credential's own
+    ca_file: str | None = None  # PEM; trusted authorities
+    cert_file: str | None = None  # PEM; the client certificate
     key_file: str | None = None  # PEM; its key
 
     def __repr__(self) -> str:
-        """Show where it leads, and never the token."""
+        """Show the address, never the token."""
         return f"<profile of {self.url}>"
 
 
 class Profiles(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """All profiles, and the one that counts where none is named."""
+    """All profiles, and the name of the default one."""
 
     current: str | None = None
     profiles: dict[str, Profile] = {}
@@ -46,12 +46,12 @@ class Profiles(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def profiles_file() -> Path:
-    """Return where profiles are kept."""
+    """Return the path of the profiles file."""
     return Path(click.get_app_dir("tenantq")) / _FILE
 
 
 def load_profiles() -> Profiles:
-    """Return what is stored, or raise Invalid if the file cannot be read."""
+    """Return the stored profiles. Raises Invalid if the file cannot be read."""
     file = profiles_file()
     try:
         return msgspec.json.decode(file.read_bytes(), type=Profiles)
@@ -60,11 +60,11 @@ def load_profiles() -> Profiles:
     except OSError as error:
         raise Invalid(f"profiles: {file}: {error.strerror}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise Invalid(f"profiles: {file} is damaged; mend or delete it") from error  # its content is not shown: tokens
+        raise Invalid(f"profiles: {file} is damaged; mend or delete it") from error  # its content may include tokens
 
 
 def save_profiles(profiles: Profiles) -> None:
-    """Replace the file at once; it and its directory are for the user alone."""
+    """Replace the file atomically. Only the user can read it and its directory."""
     file = profiles_file()
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, new = tempfile.mkstemp(dir=file.parent, prefix=f".{_FILE}.")  # mode 0600

@@ -1,4 +1,4 @@
-"""Standard streams that are not there: `tenantq … >&-`. Whatever is opened next would get their descriptors."""
+"""Closed standard streams, as in `tenantq … >&-`. The next opened file would get their descriptors."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import sys
 from typing import Final
 
 _STREAMS: Final = (("stdin", os.O_WRONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY))
-"""Opened the wrong way round, so that reading and writing fail as they should; there is nobody to tell of a missing stderr."""
+"""The null device is opened in the wrong direction, so that reading stdin and writing stdout fail as they should."""
 
 
 def give_up_stdout() -> None:
-    """Drop what stdout could not take, so that the end of the process does not try again and say that it failed."""
+    """Redirect stdout to the null device, so that the interpreter does not fail again when it flushes stdout at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)
 
 
 def flushed() -> bool:
-    """Hand out what was printed and is still held back; False: stdout does not take it."""
+    """Flush stdout. Returns whether that succeeded."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -28,11 +28,11 @@ def flushed() -> bool:
 
 
 def open_missing() -> None:
-    """Open the null device in place of each standard stream that is closed."""
+    """Open the null device for each closed standard stream."""
     for descriptor, (name, way) in enumerate(_STREAMS):
         if getattr(sys, name) is None:
             opened = os.open(os.devnull, way)
-            if opened != descriptor:  # it was opened as something else meanwhile
+            if opened != descriptor:  # the descriptor is used by another file
                 os.dup2(opened, descriptor)
                 os.close(opened)
             os.set_inheritable(descriptor, True)

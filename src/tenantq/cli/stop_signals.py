@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: the first asks to stop in good order, the second ends the process at once."""
+"""SIGINT and SIGTERM: the first signal requests a clean stop, the second ends the process immediately."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class StopSignals:
-    """Listens from the moment it is made, in the main thread and its event loop; as a block, until its end.
+    """Handles signals from its creation, in the main thread and its event loop. As a context manager, until the end of the block.
 
-    ``last`` is called before a second signal ends the process. ``also`` are more signals that ask to stop.
+    ``last`` is called before a second signal ends the process. ``also`` are more signals that request a stop.
     """
 
     def __init__(self, *, last: Callable[[], None] | None = None, also: Collection[signal.Signals] = ()) -> None:
         self.asked = asyncio.Event()
-        self.number = 0  # of the signal that asked
+        self.number = 0  # of the first signal
         self._last = last
         self._loop = asyncio.get_running_loop()
         self._before: dict[int, Any] = {
@@ -39,11 +39,11 @@ class StopSignals:
         if self.number:
             if self._last is not None:
                 self._last()
-            os._exit(SIGNAL + number)  # as safe as a crash: what was confirmed is on the disk, leases end by themselves
+            os._exit(SIGNAL + number)  # as safe as a crash: acknowledged work is durable, leases expire
         self.number = number
         self._loop.call_soon_threadsafe(self.asked.set)
 
     @property
     def name(self) -> str:
-        """What the signal that asked is called."""
+        """The name of the first signal."""
         return signal.Signals(self.number).name

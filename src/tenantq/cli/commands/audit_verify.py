@@ -101,7 +101,7 @@ def verify(
     return exit_codes.ERROR if findings else exit_codes.OK
 
 
-Found = dict[int, set[str]]  # hashes of the records that were known before
+Found = dict[int, set[str]]  # hashes of records by number
 Verified = tuple[dict[str, Any], list[dict[str, Any]], Found]
 
 
@@ -113,7 +113,7 @@ def _verify_one(
     open_store: Callable[[Path], Store] | None = None,
     shard: str | None = None,
 ) -> Verified:
-    """Verify one journal, live and archived: what was seen, what is wrong, and the records that were asked for."""
+    """Verify one journal, live and archived. Returns its figures, findings, and the hashes of the wanted records."""
     shown: dict[str, Any] = {}
     findings: list[dict[str, Any]] = []
     exam = None
@@ -146,7 +146,7 @@ def _verify_one(
 
 
 def _verify_shards(data_dir: Path, segments: str | None, keys: PublicKeys | None, wanted: dict[int, str]) -> Verified:
-    """Verify the journal of every shard, each against its own part of the archive that all share."""
+    """Verify the journal of every shard against its part of the shared archive."""
     shown: dict[str, Any] = {"shards": []}
     findings: list[dict[str, Any]] = []
     found: Found = {}
@@ -166,7 +166,7 @@ def _verify_shards(data_dir: Path, segments: str | None, keys: PublicKeys | None
 
 
 def _known(text: str) -> tuple[int, str]:
-    """Return a record's number and its hash, or raise Invalid."""
+    """Return the number and hash of a record. Raises Invalid."""
     found = _KNOWN.fullmatch(text)
     if found is None:
         raise Invalid("known: is a record's number, a colon and its hash of 64 hexadecimal digits")
@@ -184,7 +184,7 @@ def _compare_known(wanted: dict[int, str], found: Found) -> list[dict[str, Any]]
 
 
 def _keys(data_dir: Path | None, public_keys: tuple[Path, ...]) -> PublicKeys | None:
-    """Return the keys that were named, else all that the data directory has; None: there is none."""
+    """Return the given keys, by default all of the data directory, or None if there are none."""
     if public_keys:
         return PublicKeys([PublicKey.load(file) for file in public_keys])
     found = PublicKeys.of(data_dir) if data_dir is not None else None
@@ -246,7 +246,7 @@ def _verify_archive(
         raise Invalid("segments cannot be read: install tenantq[parquet]") from error
     first = exam.first_seq - 1 if exam is not None else None
     report = verify_segments(open_target(segments), keys, links_from=first, known=known, shard=shard)
-    if exam is None and not report.segments and not report.findings:  # who took all away left nothing else to find
+    if exam is None and not report.segments and not report.findings:  # an empty archive must not look clean
         report.findings.append(AuditFinding("", 1, segments, "There is no segment here."))
     return report
 

@@ -1,4 +1,4 @@
-"""What ``tenantq bench`` prints for people."""
+"""The text output of ``tenantq bench``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COMPARED: Final = ("case", "messages/s then", "now", "ratio", "p50 ratio", "p99
 
 
 def print_report(report: BenchReport) -> None:
-    """Print where it was measured, the figures, and what has to be known to read them."""
+    """Print the environment and the figures."""
     for line in _heading(report):
         click.echo(line)
     print_table(Table(_HEADINGS, [_row(figures) for figures in report.cases], "nothing was measured"))
@@ -40,7 +40,7 @@ def print_report(report: BenchReport) -> None:
 
 
 def notes(report: BenchReport) -> Iterator[str]:
-    """Yield what must not be overlooked, a line each."""
+    """Yield notes on the figures, one line each."""
     for figures in report.cases:
         refused = sum(figures.refusals.values())
         if refused:
@@ -80,16 +80,9 @@ def _heading(report: BenchReport) -> Iterator[str]:
 
 
 def _row(figures: CaseFigures) -> tuple[object, ...]:
-    return (
-        figures.case,
-        _rate(figures.messages_per_second),
-        figures.p50_ms,
-        figures.p90_ms,
-        figures.p99_ms,
-        figures.max_ms,
-        sum(figures.errors.values()),
-        sum(figures.refusals.values()),
-    )
+    times = (figures.p50_ms, figures.p90_ms, figures.p99_ms, figures.max_ms)
+    failed = (sum(figures.errors.values()), sum(figures.refusals.values()))
+    return (figures.case, _rate(figures.messages_per_second), *times, *failed)
 
 
 def _rate(per_second: float | None) -> int | None:

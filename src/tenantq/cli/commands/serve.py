@@ -1,4 +1,4 @@
-"""``tenantq serve``: one server process, from its settings to its last line."""
+"""``tenantq serve``: run a server process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tenantq.cli import exit_codes
-from tenantq.cli.connection_bounds import within_limit
+from tenantq.cli.connection_limit import within_limit
 from tenantq.cli.file_limit import raise_file_limit
 from tenantq.cli.logs import set_up_logs
 from tenantq.cli.offline_store import file_error
@@ -41,7 +41,7 @@ SHARD_COMMAND: Final = (sys.executable, "-m", "tenantq.cli.shard_process")
 """Starts the process of one shard."""
 
 _SWITCH_S: Final = 0.000_5
-"""After this a thread that exports or reads for a page has to give the interpreter back to the event loop, whose calls need it several times."""
+"""The interval after which a background thread must yield the interpreter to the event loop."""
 
 
 @click.command()
@@ -164,7 +164,7 @@ def serve(
 
 
 def _admin_token() -> str | None:
-    """Return the token that the environment sets for the first administrator, or raise Invalid naming the variable."""
+    """Return the first administrator's token from the environment. Raises Invalid with the name of the variable."""
     token = os.environ.get(ADMIN_TOKEN) or None
     try:
         return check_token(token) if token is not None else None
@@ -173,16 +173,16 @@ def _admin_token() -> str | None:
 
 
 def keep_private(data_dir: Path) -> None:
-    """Have this process make no file that others can read; its group can where the data directory lets the group in."""
+    """Set the umask so that other users cannot read new files. The group can if the data directory allows it."""
     try:
         shared = data_dir.stat().st_mode & 0o070
     except OSError:
-        shared = 0  # it is made, for its owner alone
+        shared = 0  # it will be created for its owner only
     os.umask(0o007 | (0o070 & ~shared))
 
 
 def run_loop(work: Coroutine[Any, Any, int]) -> int:
-    """Run a server's coroutine on the fastest loop there is."""
+    """Run a server's coroutine, on uvloop if it is installed."""
     sys.setswitchinterval(_SWITCH_S)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(work)
@@ -190,14 +190,14 @@ def run_loop(work: Coroutine[Any, Any, int]) -> int:
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
-        import uvloop  # noqa: PLC0415  # not there on every platform
+        import uvloop  # noqa: PLC0415  # not available on every platform
     except ImportError:
         return None
     return uvloop.new_event_loop
 
 
 async def _supervise(settings: ServerSettings, count: int, admin_token: str | None) -> int:
-    """Serve with several processes: see Supervisor."""
+    """Serve with one process per shard."""
     supervisor = Supervisor(settings, count, admin_token, SHARD_COMMAND)
     signals = StopSignals(last=supervisor.kill)
     try:
@@ -219,7 +219,7 @@ async def _supervise(settings: ServerSettings, count: int, admin_token: str | No
 
 
 def _announce(url: str, rpc: str | None) -> None:
-    """Say on stdout where the server listens; one that nobody listens to serves all the same, and its log says as much."""
+    """Print the addresses on stdout. If stdout is closed, log a warning and serve anyway."""
     try:
         if rpc is not None:
             click.echo(f"Cap'n Proto on {rpc}")
@@ -230,7 +230,7 @@ def _announce(url: str, rpc: str | None) -> None:
 
 
 async def start(server: Server) -> str:
-    """Start a server and return its address as clients write it; what stands in the way is one typed error."""
+    """Start a server and return its URL. Raises a typed error if it cannot start."""
     try:
         await server.start()
     except TenantqError:
@@ -275,7 +275,7 @@ async def _serve(settings: ServerSettings, admin_token: str | None) -> int:
 
 
 async def _started(server: Server, signals: StopSignals) -> str | None:
-    """Start a server and return its address; None: it was asked to stop while it waited for its shard."""
+    """Start a server and return its URL, or None if a signal arrived while it waited for its shard."""
     starting = asyncio.ensure_future(start(server))
     asked = asyncio.ensure_future(signals.asked.wait())
     try:
@@ -290,7 +290,7 @@ async def _started(server: Server, signals: StopSignals) -> str | None:
 
 
 async def closed(server: Server, grace_ms: int | None = None) -> int:
-    """Close a server and return its exit code. A store that has failed, before or meanwhile, is told of in one line."""
+    """Close a server and return the exit code. Prints one line if the store failed."""
     try:
         await server.close(grace_ms)
     except (TenantqError, OSError):
@@ -304,7 +304,7 @@ async def closed(server: Server, grace_ms: int | None = None) -> int:
 
 
 async def _until_stopped(server: Server, signals: StopSignals) -> bool:
-    """Wait for a signal or for a failure of the store; tell whether it was the latter."""
+    """Wait for a signal or a failure of the store. Returns whether the store failed."""
     waits = [asyncio.ensure_future(event.wait()) for event in (signals.asked, server.shard.loop.stopped)]
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -315,7 +315,7 @@ async def _until_stopped(server: Server, signals: StopSignals) -> bool:
 
 
 def show_token(token: str, url: str) -> None:
-    """Show the first administrator's token on stdout, or raise Unavailable: a token that nobody saw must not count."""
+    """Print the first administrator's token. Raises Unavailable if stdout fails, because a token that was not seen must not be valid."""
     lines = [
         "This token may do everything. It is shown this once and stored hashed:",
         "",

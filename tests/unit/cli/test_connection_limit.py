@@ -7,7 +7,7 @@ import resource
 
 import pytest
 
-from tenantq.cli.connection_bounds import within_limit
+from tenantq.cli.connection_limit import within_limit
 from tenantq.cli.file_limit import raise_file_limit
 from tenantq.http.settings import HttpSettings
 from tenantq.settings import ServerSettings

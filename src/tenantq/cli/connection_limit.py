@@ -1,4 +1,4 @@
-"""How many connections a server takes: no more than it may open beside the files of its store."""
+"""The number of connections that a server accepts, limited by the files that its process may open."""
 
 from __future__ import annotations
 
@@ -12,30 +12,28 @@ from tenantq.settings import OFF, ServerSettings
 log = logging.getLogger("tenantq")
 
 RESERVE: Final = 600
-"""Files for the store, the journal's export and other servers, at most about; the store keeps 512 open. Of a small limit it is half."""
-
-
+"""Files for the store, the export of the journal and other servers. The store keeps 512 open. At most half of the limit."""
 PLENTY: Final = 2_048
-"""Connections that hardly anybody misses any beyond, who has not asked for them."""
+"""Connections that are enough unless the settings ask for more."""
 
 
 def within_limit(settings: ServerSettings, limit: int) -> ServerSettings:
-    """Return the settings with no more connections than ``limit`` leaves beside the store, and say so where it is fewer.
+    """Return the settings with no more connections than ``limit`` leaves after the reserve, and log a reduction.
 
-    A connection too many is refused; a file that the store cannot open would end the server. It is a warning where somebody wanted
-    more, or few are left.
+    A surplus connection is refused, but a file that the store cannot open ends the server. The log line is a warning if the
+    settings ask for more, or if few connections are left.
     """
-    room = limit - min(RESERVE, limit // 2)
+    available = limit - min(RESERVE, limit // 2)
     http = settings.listener.connections_max
     rpc = 0 if settings.rpc == OFF else settings.rpc_listener.connections_max
-    if http + rpc <= room:
+    if http + rpc <= available:
         return settings
-    fewer_http = max(1, room * http // (http + rpc))
-    fewer_rpc = max(1, room - fewer_http)
+    fewer_http = max(1, available * http // (http + rpc))
+    fewer_rpc = max(1, available - fewer_http)
     default = ServerSettings()
     was_set = settings.listener != default.listener or settings.rpc_listener != default.rpc_listener
     log.log(
-        logging.WARNING if was_set or room < PLENTY else logging.DEBUG,
+        logging.WARNING if was_set or available < PLENTY else logging.DEBUG,
         "this process may have %s files open, so it takes fewer connections than set: raise the limit (ulimit -n, LimitNOFILE=)",
         limit,
         extra={"http": fewer_http, "rpc": fewer_rpc if rpc else OFF},
