@@ -21,7 +21,7 @@ from tenantq.journal.manifest import Head, Manifest, segment_name
 from tenantq.journal.record import GENESIS, JournalEntry, Record, encode_record
 from tenantq.journal.segment import SCHEMA, to_parquet
 from tenantq.journal.signing import SigningKey
-from tenantq.pipeline.bronze.id_texts import id_texts
+from tenantq.pipeline.bronze.segment_check import id_texts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,8 +13,7 @@ import pytest
 
 from tenantq.journal.manifest import Manifest, manifest_names, read_manifest
 from tenantq.journal.segment import SCHEMA, to_parquet
-from tenantq.pipeline.bronze.id_texts import id_texts
-from tenantq.pipeline.bronze.segment_check import verdict
+from tenantq.pipeline.bronze.segment_check import id_texts, verdict
 from tenantq.runtime.randomness import id_text
 from tests.pipeline.journals import START, JournalWriter, entry, message_id
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from tenantq.errors import Invalid, NotFound
@@ -12,8 +13,6 @@ from tenantq.pipeline.lake.archive import need_warm
 from tenantq.pipeline.silver.places_daily import offset
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
     from tenantq.pipeline.lake.lake import Lake
 
 

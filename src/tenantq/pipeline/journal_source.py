@@ -16,13 +16,12 @@ from urllib.parse import unquote
 import msgspec
 
 from tenantq.errors import Invalid, Unavailable
-from tenantq.journal.export_target import DirectoryTarget, open_target, shown_url
+from tenantq.journal.export_target import DirectoryTarget, ExportTarget, open_target, shown_url
 from tenantq.journal.manifest import MANIFESTS, manifest_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tenantq.journal.export_target import ExportTarget
     from tenantq.pipeline.lake.lake import Lake
     from tenantq.pipeline.run_options import RunOptions
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from tenantq.cluster.layout import shard_dirs
@@ -18,8 +19,6 @@ from tenantq.store.rocks import RocksStore
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-
-    from pyspark.sql import DataFrame, SparkSession
 
     from tenantq.pipeline.lake.lake import Lake
 

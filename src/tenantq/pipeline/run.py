@@ -10,21 +10,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tenantq.pipeline.bronze.ingestion import NewSegments, overlap
 from tenantq.pipeline.bronze.rows import RowRules
-from tenantq.pipeline.journal_source import FETCH, local_journal
+from tenantq.pipeline.journal_source import FETCH, JournalFiles, local_journal
 from tenantq.pipeline.lake.archive import bring_back, deleted_dates
 from tenantq.pipeline.lake.lake import with_pieces
 from tenantq.pipeline.run_options import RunOptions, RunReport
 from tenantq.pipeline.scopes import Selection, Selector
-from tenantq.pipeline.tables import JOURNAL, TABLES, day_of
+from tenantq.pipeline.tables import JOURNAL, TABLES, Input, LakeTable, day_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from tenantq.pipeline.journal_source import JournalFiles
     from tenantq.pipeline.lake.lake import Lake
-    from tenantq.pipeline.tables import Input, LakeTable
 
 VERIFY: Final = "verify segments"
 COMMIT: Final = "commit"

@@ -4,31 +4,24 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DecimalType,
-    DoubleType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types as spark
+from pyspark.sql.types import ArrayType, BinaryType, BooleanType, DecimalType, StructField, StructType
 
 from tenantq.domain.access import ACTIONS
 
-_text, _long, _int, _time, _double = StringType(), LongType(), IntegerType(), TimestampType(), DoubleType()
+_text, _long, _int, _time, _double = (
+    spark.StringType(),
+    spark.LongType(),
+    spark.IntegerType(),
+    spark.TimestampType(),
+    spark.DoubleType(),
+)
 MONEY: Final = DecimalType(38, 2)
 PRICE: Final = DecimalType(38, 10)
 BYTE_MS: Final = DecimalType(38, 0)
 
 
-def _table(**columns: DataType) -> StructType:
+def _table(**columns: spark.DataType) -> StructType:
     return StructType([StructField(name, kind) for name, kind in columns.items()])
 
 
@@ -111,7 +104,7 @@ COMPLIANCE: Final = _table(
 
 MESSAGES: Final = _table(
     id=_text, tenant=_text, queue=_text, state=_text, body=BinaryType(), body_error=_text, size=_long, priority=_int,
-    attributes=MapType(_text, _text), group=_text, attempts=_int, max_attempts=_int, added_at=_time, visible_at=_time,
+    attributes=spark.MapType(_text, _text), group=_text, attempts=_int, max_attempts=_int, added_at=_time, visible_at=_time,
     expires_at=_time, lease_until=_time, history=ArrayType(_table(attempt=_int, at=_time, outcome=_text, reason=_text)),
     dead=_table(reason=_text, source=_text, attempts=_int, at=_time),
 )  # fmt: skip

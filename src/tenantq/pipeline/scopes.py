@@ -8,14 +8,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import msgspec
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from tenantq.pipeline.silver.message_lives import OPEN, life_events
 from tenantq.pipeline.tables import Scope, day_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
     from tenantq.pipeline.bronze.ingestion import NewSegments
     from tenantq.pipeline.lake.lake import Lake
     from tenantq.pipeline.lake.state import LakeState

@@ -18,6 +18,7 @@ from urllib.parse import unquote
 
 import msgspec
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from tenantq.errors import Invalid
@@ -29,7 +30,6 @@ from tenantq.pipeline.run import process
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from tenantq.pipeline.lake.lake import Lake

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from tenantq.pipeline.bronze.quarantine import row_faults
@@ -21,8 +22,6 @@ from tenantq.pipeline.silver.queue_resets import is_reset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from pyspark.sql import DataFrame, SparkSession
 
 _FILES_PER_TASK: Final = 4
 _HOUR_MS: Final = 3_600_000

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from tenantq.pipeline.bronze.rows import row_fault
+from tenantq.pipeline.bronze.rows import RowRules, row_fault
 from tenantq.pipeline.bronze.segments import chain_breaks
 from tenantq.pipeline.schemas import QUARANTINE
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from tenantq.pipeline.bronze.rows import RowRules
 
 _ROW_REASONS: Final = ("missing_value", "unknown_op", "negative_value", "future_timestamp")
 

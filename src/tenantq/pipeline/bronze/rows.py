@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from tenantq.pipeline.schemas import BRONZE, KNOWN_OPS
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 FUTURE_MS = 86_400_000
 """How far a row may be ahead of the pipeline's clock, because clocks of machines differ."""

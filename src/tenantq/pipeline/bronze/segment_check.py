@@ -1,4 +1,7 @@
-"""One segment against its manifest, each record against the chain, each row against its record. Runs inside Spark's workers."""
+"""Verifies a segment against its manifest, its records against the hash chain, and its rows against its records.
+
+This runs in Spark workers, on whole columns.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,8 @@ import pyarrow.parquet as pq
 
 from tenantq.errors import Invalid, StoreDamaged
 from tenantq.journal.manifest import SCHEMA_VERSION, Manifest, read_manifest
-from tenantq.journal.record import JournalEntry, decode_record
+from tenantq.journal.record import JournalEntry, Record, decode_record
 from tenantq.journal.segment import SCHEMA
-from tenantq.pipeline.bronze.id_texts import ID_BYTES, id_texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,12 +26,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tenantq.journal.export_target import ExportTarget
-    from tenantq.journal.record import Record
     from tenantq.journal.signing import PublicKey
 
+ID_BYTES: Final = 16
+_TEXT: Final = 36
+_DIGITS: Final = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), "u1").reshape(256, 2)
+_GROUPS: Final = ((0, 4, 0), (4, 6, 9), (6, 8, 14), (8, 10, 19), (10, 16, 24))
+"""Bytes from, to, and where their text begins."""
 
-class Refused(Exception):
-    """A segment that must not be processed, and why."""
+
+class SegmentRefused(Exception):
+    """A segment failed verification."""
 
     def __init__(self, reason: str, details: str, rows: int = 0) -> None:
         super().__init__(details)
@@ -49,7 +56,7 @@ def verdict(target: ExportTarget, name: str, key: PublicKey | None) -> dict[str,
         _check_manifest(manifest, name, key)
         found["signed"] = key is not None
         _check(target, manifest)
-    except Refused as refused:
+    except SegmentRefused as refused:
         found["reason"], found["details"] = refused.reason, refused.details
     return found
 
@@ -58,42 +65,42 @@ def _manifest(target: ExportTarget, name: str) -> Manifest:
     try:
         return read_manifest(target, name)
     except (Invalid, OSError) as error:
-        raise Refused("unreadable_manifest", str(error)) from error
+        raise SegmentRefused("unreadable_manifest", str(error)) from error
 
 
 def _check_manifest(manifest: Manifest, name: str, key: PublicKey | None) -> None:
     if manifest.name != name:
-        raise Refused("wrong_manifest", f"the manifest belongs under {manifest.name}")
+        raise SegmentRefused("wrong_manifest", f"the manifest belongs under {manifest.name}")
     if manifest.schema != SCHEMA_VERSION:
-        raise Refused("wrong_schema", f"schema version {manifest.schema}; this program reads {SCHEMA_VERSION}")
+        raise SegmentRefused("wrong_schema", f"schema version {manifest.schema}; this program reads {SCHEMA_VERSION}")
     if key is not None and not key.verifies(manifest.signature, manifest.signed_text()):
-        raise Refused("bad_signature", "the manifest's signature is not the server's")
+        raise SegmentRefused("bad_signature", "the manifest's signature is not the server's")
 
 
 def _check(target: ExportTarget, manifest: Manifest) -> None:
     try:
         data = target.read(manifest.file)
     except FileNotFoundError as error:
-        raise Refused("missing_segment", "the segment is not there") from error
+        raise SegmentRefused("missing_segment", "the segment is not there") from error
     except OSError as error:
-        raise Refused("unreadable_segment", str(error)) from error
+        raise SegmentRefused("unreadable_segment", str(error)) from error
     try:
         table = pq.read_table(io.BytesIO(data))
     except (pa.ArrowException, OSError) as error:
-        raise Refused("truncated", "the segment is not readable as Parquet to its end") from error
+        raise SegmentRefused("truncated", "the segment is not readable as Parquet to its end") from error
     if table.schema.names != SCHEMA.names or not table.schema.equals(SCHEMA):
-        raise Refused("wrong_schema", "its columns are not those of a segment")
+        raise SegmentRefused("wrong_schema", "its columns are not those of a segment")
     if hashlib.sha256(data).hexdigest() != manifest.sha256:
-        raise Refused("changed_segment", "the file is not the one that its manifest was written for")
+        raise SegmentRefused("changed_segment", "the file is not the one that its manifest was written for")
     if table.num_rows != manifest.rows:
-        raise Refused("changed_segment", f"{table.num_rows} rows; the manifest says {manifest.rows}")
+        raise SegmentRefused("changed_segment", f"{table.num_rows} rows; the manifest says {manifest.rows}")
     wrong = _differing(table, list(_records(table, manifest)))
     if wrong:
-        raise Refused("rows_differ", f"the rows are not what was journaled: {wrong}")
+        raise SegmentRefused("rows_differ", f"the rows are not what was journaled: {wrong}")
 
 
 def _records(table: pa.Table, manifest: Manifest) -> Iterator[Record]:
-    """Yield the records of a segment along the chain."""
+    """Yield the records of a segment in the order of the chain."""
     payloads, links = table["payload"], table["link"]
     there = links.is_valid()
     seq, link = manifest.first_seq - 1, bytes.fromhex(manifest.previous_link)
@@ -101,17 +108,19 @@ def _records(table: pa.Table, manifest: Manifest) -> Iterator[Record]:
         try:
             _, record = decode_record(stored + (payload or b""), link)
         except StoreDamaged as error:
-            raise Refused("broken_chain", f"record {seq + 1} was changed, or the one before it taken out") from error
+            raise SegmentRefused(
+                "broken_chain", f"record {seq + 1} was changed, or the one before it taken out"
+            ) from error
         seq, link = seq + 1, stored
         if record.seq != seq:
-            raise Refused("broken_chain", f"record {record.seq} stands where record {seq} belongs")
+            raise SegmentRefused("broken_chain", f"record {record.seq} stands where record {seq} belongs")
         yield record
     if seq != manifest.last_seq or link.hex() != manifest.last_link:
-        raise Refused("broken_chain", f"the segment ends at record {seq}, its manifest says {manifest.last_seq}")
+        raise SegmentRefused("broken_chain", f"the segment ends at record {seq}, its manifest says {manifest.last_seq}")
 
 
 def _differing(table: pa.Table, records: list[Record]) -> str:
-    """Return the first column that is not what the records say, or nothing. Works on whole columns, entry by entry at most."""
+    """Return the first column that differs from the records, or an empty string."""
     entries = [entry for record in records for entry in record.entries]
     ids = [entry.ids for entry in entries]
     counts = np.array([max(1, len(one) // ID_BYTES) for one in ids], "i8")
@@ -126,45 +135,45 @@ def _differing(table: pa.Table, records: list[Record]) -> str:
     of_record = np.repeat(np.arange(len(records)), entries_of)[of_entry]
     first_entry = np.cumsum(entries_of) - entries_of
     first_row = (np.cumsum(counts) - counts)[np.minimum(first_entry, len(entries) - 1)]
-    for name in ("shard", "seq", "ts"):
-        values = pa.array([getattr(record, name) for record in records], SCHEMA.field(name).type)
-        if not _equal(table, name, values.take(pa.array(of_record))):
-            return name
-    if not _equal(table, "n", pa.array(np.arange(len(of_entry)) - first_row[of_record])):
-        return "n"
-    if not _equal(table, "message_id", _message_ids(ids, of_entry)):
-        return "message_id"
     by_field = dict(
         zip(JournalEntry.__struct_fields__, zip(*map(msgspec.structs.astuple, entries), strict=True), strict=True)
     )
-    where = pa.array(of_entry)
-    for name in _SAME_FOR_ALL:
-        if not _equal(table, name, pa.array(by_field[name], SCHEMA.field(name).type).take(where)):
-            return name
-    for name in ("bytes", "priority", "attempt", "wait_ms", "process_ms"):
-        if not _equal(table, name, _spread(by_field["size" if name == "bytes" else name], counts.tolist())):
-            return name
-    return ""
+    of_records = {name: [getattr(record, name) for record in records] for name in ("shard", "seq", "ts")}
+    expected = {
+        **{name: _array(name, values).take(pa.array(of_record)) for name, values in of_records.items()},
+        "n": pa.array(np.arange(len(of_entry)) - first_row[of_record]),
+        "message_id": _message_ids(ids, of_entry),
+        **{name: _array(name, by_field[name]).take(pa.array(of_entry)) for name in _SAME_FOR_ALL},
+        **{name: _spread(by_field[field], counts.tolist()) for name, field in _OF_EACH_ROW.items()},
+    }
+    return next((name for name, column in expected.items() if not _equal(table, name, column)), "")
 
 
+_OF_EACH_ROW: Final = {
+    "bytes": "size", "priority": "priority", "attempt": "attempt", "wait_ms": "wait_ms", "process_ms": "process_ms",
+}  # fmt: skip
 _SAME_FOR_ALL: Final = (
     "tenant", "queue", "op", "principal", "outcome", "error_code", "remote", "request_id", "details", "count",
     "user_agent",
 )  # fmt: skip
 
 
+def _array(name: str, values: Sequence[Any]) -> pa.Array:
+    return pa.array(values, SCHEMA.field(name).type)
+
+
 def _equal(table: pa.Table, name: str, expected: pa.Array) -> bool:
     wanted = SCHEMA.field(name).type
     try:
         cast = expected if expected.type == wanted else expected.cast(wanted)
-    except pa.ArrowInvalid:  # a number that the column cannot hold
+    except pa.ArrowInvalid:  # a number out of the column's range
         return False
     found: bool = table[name].equals(pa.chunked_array([cast]))
     return found
 
 
 def _message_ids(ids: list[bytes], of_entry: NDArray[Any]) -> pa.Array:
-    """Return the text of each row's id; rows of an entry without ids have none."""
+    """Return the id of each row; rows of an entry without ids have an empty one."""
     if all(ids):
         return id_texts(b"".join(ids))
     without = np.array([not one for one in ids])[of_entry]
@@ -172,7 +181,7 @@ def _message_ids(ids: list[bytes], of_entry: NDArray[Any]) -> pa.Array:
 
 
 def _spread(values: Sequence[list[int] | int], counts: list[int]) -> pa.Array:
-    """Return a number for each row; an entry has one for all its rows, or a list with one for each."""
+    """Return a number for each row. An entry has one for all its rows, or a list."""
     spread: list[int] = []
     for value, count in zip(values, counts, strict=True):
         spread += value if isinstance(value, list) else [value] * count
@@ -182,6 +191,12 @@ def _spread(values: Sequence[list[int] | int], counts: list[int]) -> pa.Array:
         return pa.array([], pa.int64())
 
 
-def as_batch(found: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
-    """Return verdicts as Arrow."""
-    return pa.RecordBatch.from_pylist([msgspec.to_builtins(one) for one in found], schema=schema)
+def id_texts(ids: bytes) -> Any:
+    """Return an Arrow array with the text of each id. ``ids`` are 16 bytes each, concatenated."""
+    raw = np.frombuffer(ids, "u1").reshape(-1, ID_BYTES)
+    text = np.full((len(raw), _TEXT), ord("-"), "u1")
+    digits = _DIGITS[raw]
+    for first, last, at in _GROUPS:
+        text[:, at : at + 2 * (last - first)] = digits[:, first:last].reshape(len(raw), 2 * (last - first))
+    offsets = np.arange(0, (len(raw) + 1) * _TEXT, _TEXT, dtype="i4")
+    return pa.StringArray.from_buffers(len(raw), pa.py_buffer(offsets), pa.py_buffer(text))

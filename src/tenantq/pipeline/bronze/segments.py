@@ -6,7 +6,7 @@ import gc
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -19,8 +19,6 @@ from tenantq.pipeline.schemas import SEGMENTS
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from pyspark.sql import DataFrame
 
 
 def verify(manifests: DataFrame, journal: str, public_key: Path | None) -> DataFrame:

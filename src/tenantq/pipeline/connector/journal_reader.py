@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceReader
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from tenantq.pipeline.connector.journal_rows import JournalRows
 from tenantq.pipeline.connector.pushdown import PushedFilters, split_filters
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
-    from pyspark.sql.datasource import Filter, InputPartition
     from pyspark.sql.types import StructType
 
     from tenantq.pipeline.connector.options import JournalOptions

@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from tenantq.errors import StoreDamaged
 from tenantq.journal.segment import SCHEMA
 from tenantq.pipeline.bronze.segment_check import verdict
-from tenantq.pipeline.connector.record_ranges import open_journal
+from tenantq.pipeline.connector.record_ranges import SegmentPart, open_journal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from tenantq.journal.export_target import ExportTarget
     from tenantq.pipeline.connector.options import JournalOptions
     from tenantq.pipeline.connector.pushdown import PushedFilters
-    from tenantq.pipeline.connector.record_ranges import SegmentPart
 
 BATCH_ROWS: Final = 10_000
 _ADVICE: Final = "see `tenantq audit verify`, and restore the journal"

@@ -13,15 +13,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql.datasource import DataSourceStreamReader
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxFiles,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming import datasource as streaming
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from tenantq.errors import Invalid, StoreDamaged
 from tenantq.pipeline.connector.journal_rows import JournalRows
@@ -40,7 +34,6 @@ from tenantq.pipeline.connector.record_ranges import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from pyspark.sql.datasource import InputPartition
     from pyspark.sql.types import StructType
 
     from tenantq.pipeline.connector.options import StreamOptions
@@ -77,7 +70,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         new = self._following(begun.end)
         if self._target_end is not None:
             new = _within(new, {}, self._target_end)
-        if isinstance(limit, ReadAllAvailable):
+        if isinstance(limit, streaming.ReadAllAvailable):
             return begun.reached(_ends(new)).plain()
         return begun.reached(self._limited(new, limit)).plain()
 
@@ -173,9 +166,9 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             advance(line)
 
     def _size(self, part: SegmentPart, limit: ReadLimit) -> int:
-        if isinstance(limit, ReadMaxFiles):
+        if isinstance(limit, streaming.ReadMaxFiles):
             return 1
-        if isinstance(limit, ReadMaxBytes):
+        if isinstance(limit, streaming.ReadMaxBytes):
             return part.manifest.size
         return part.manifest.rows if part.is_whole else len(self._seqs(part))
 
@@ -200,21 +193,18 @@ def _chosen_limit(options: StreamOptions) -> ReadLimit:
     if options.max_rows_per_batch is not None:
         chosen["maxRowsPerBatch"] = ReadMaxRows(options.max_rows_per_batch)
     if options.max_segments_per_batch is not None:
-        chosen["maxSegmentsPerBatch"] = ReadMaxFiles(options.max_segments_per_batch)
+        chosen["maxSegmentsPerBatch"] = streaming.ReadMaxFiles(options.max_segments_per_batch)
     if options.max_bytes_per_batch is not None:
-        chosen["maxBytesPerBatch"] = ReadMaxBytes(options.max_bytes_per_batch)
+        chosen["maxBytesPerBatch"] = streaming.ReadMaxBytes(options.max_bytes_per_batch)
     if len(chosen) > 1:
         raise Invalid(f"options {' and '.join(chosen)}: Spark takes one limit; give one of them")
-    return next(iter(chosen.values()), ReadAllAvailable())
+    return next(iter(chosen.values()), streaming.ReadAllAvailable())
 
 
 def _amount(limit: ReadLimit) -> int:
-    if isinstance(limit, ReadMaxRows):
-        return limit.max_rows
-    if isinstance(limit, ReadMaxFiles):
-        return limit.max_files
-    if isinstance(limit, ReadMaxBytes):
-        return limit.max_bytes
+    for name in ("max_rows", "max_files", "max_bytes"):
+        if hasattr(limit, name):
+            return int(getattr(limit, name))
     raise Invalid(f"{type(limit).__name__}: a journal cannot be read by this limit")
 
 

@@ -5,17 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from pyspark.sql.types import (
-    BinaryType,
-    ByteType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructType,
-)
+from pyspark.sql import types as spark
+from pyspark.sql.types import DataType, MapType, StringType
 
 from tenantq.domain.message import NewMessage
 from tenantq.errors import Invalid
@@ -27,10 +18,10 @@ if TYPE_CHECKING:
 
     from tenantq.pipeline.connector.options import WriteOptions
 
-_NUMBER: Final = (ByteType, ShortType, IntegerType, LongType)
+_NUMBER: Final = (spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)
 _TEXT: Final = (StringType,)
 COLUMNS: Final[dict[str, tuple[type[DataType], ...]]] = {
-    "body": (BinaryType, StringType),
+    "body": (spark.BinaryType, StringType),
     "priority": _NUMBER,
     "delay_ms": _NUMBER,
     "ttl_ms": _NUMBER,
@@ -53,7 +44,7 @@ class OutgoingRow(msgspec.Struct, frozen=True):
     message: NewMessage
 
 
-def check_columns(schema: StructType, options: WriteOptions) -> None:
+def check_columns(schema: spark.StructType, options: WriteOptions) -> None:
     """Raise Invalid unless every column is known, and every row will have a body and a queue."""
     for field in schema.fields:
         kinds = COLUMNS.get(field.name)

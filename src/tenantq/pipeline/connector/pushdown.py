@@ -13,21 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.datasource import (
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-    Not,
-    StringContains,
-    StringEndsWith,
-    StringStartsWith,
-)
+from pyspark.sql import datasource as spark
+from pyspark.sql.datasource import Filter, In, IsNotNull, Not
 
 from tenantq.journal.segment import SCHEMA
 
@@ -39,17 +26,17 @@ if TYPE_CHECKING:
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _IN_MAX: Final = 10_000
 _COMPARED: Final[dict[type[Filter], Any]] = {
-    EqualTo: operator.eq,
-    EqualNullSafe: operator.eq,
-    GreaterThan: operator.gt,
-    GreaterThanOrEqual: operator.ge,
-    LessThan: operator.lt,
-    LessThanOrEqual: operator.le,
+    spark.EqualTo: operator.eq,
+    spark.EqualNullSafe: operator.eq,
+    spark.GreaterThan: operator.gt,
+    spark.GreaterThanOrEqual: operator.ge,
+    spark.LessThan: operator.lt,
+    spark.LessThanOrEqual: operator.le,
 }
 _TEXT: Final[dict[type[Filter], Any]] = {
-    StringStartsWith: pc.starts_with,
-    StringEndsWith: pc.ends_with,
-    StringContains: pc.match_substring,
+    spark.StringStartsWith: pc.starts_with,
+    spark.StringEndsWith: pc.ends_with,
+    spark.StringContains: pc.match_substring,
 }
 
 
@@ -142,11 +129,11 @@ def _may_hold(one: Filter, ranges: dict[str, tuple[Any, Any]]) -> bool:
     value: Any = one.value  # type: ignore[attr-defined]
     if isinstance(one, In):
         return any(low <= item <= high for item in value)
-    if isinstance(one, EqualTo | EqualNullSafe):
+    if isinstance(one, spark.EqualTo | spark.EqualNullSafe):
         return bool(low <= value <= high)
-    if isinstance(one, GreaterThan | GreaterThanOrEqual):
-        return bool(high > value or (high == value and isinstance(one, GreaterThanOrEqual)))
-    return bool(low < value or (low == value and isinstance(one, LessThanOrEqual)))
+    if isinstance(one, spark.GreaterThan | spark.GreaterThanOrEqual):
+        return bool(high > value or (high == value and isinstance(one, spark.GreaterThanOrEqual)))
+    return bool(low < value or (low == value and isinstance(one, spark.LessThanOrEqual)))
 
 
 def _at(ms: int) -> datetime:

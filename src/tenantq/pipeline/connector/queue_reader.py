@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from tenantq.client import Retries
+from tenantq.client import Client, Queue, Retries, StoredMessage
 from tenantq.errors import NotFound
 from tenantq.pipeline.connector.columns import check_schema
 from tenantq.pipeline.connector.tracebacks import without_traceback
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import StructType
 
-    from tenantq.client import Client, Queue, StoredMessage
     from tenantq.pipeline.connector.options import SnapshotOptions
 
 PAGE_MESSAGES: Final = 1_000

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from functools import reduce
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from pyspark.sql import Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from tenantq.pipeline.gold.exclude_probe_tenants import exclude_probe_tenants
 from tenantq.pipeline.schemas import ANOMALIES
 from tenantq.pipeline.silver.places_daily import offset
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 BURST_PER_MINUTE: Final = 20
 """Denials of one principal within a minute that count as a burst."""

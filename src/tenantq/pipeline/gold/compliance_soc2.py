@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from tenantq.pipeline.gold.exclude_probe_tenants import exclude_probe_tenants
@@ -12,8 +13,6 @@ from tenantq.pipeline.gold.verification import evidence_rows, verification
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from pyspark.sql import DataFrame
 
 CONTROLS: Final = {
     "CC6.1": ("Access is restricted: calls that were denied", ("*",), ("denied",)),

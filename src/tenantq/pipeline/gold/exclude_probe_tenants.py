@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from tenantq.domain.names import PROBE_TENANTS
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 
 def exclude_probe_tenants(rows: DataFrame) -> DataFrame:

@@ -6,6 +6,7 @@ from decimal import ROUND_HALF_EVEN, Decimal, localcontext
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -13,8 +14,6 @@ from tenantq.pipeline.schemas import INVOICE_LINES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from pyspark.sql import DataFrame
 
     from tenantq.pipeline.price_book import Item, PriceBook
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from tenantq.pipeline.gold.exclude_probe_tenants import exclude_probe_tenants
@@ -12,8 +13,6 @@ from tenantq.pipeline.schemas import SLO_DAILY
 
 if TYPE_CHECKING:
     from collections.abc import Collection
-
-    from pyspark.sql import Column, DataFrame
 
 _DAY_MS: Final = 86_400_000
 

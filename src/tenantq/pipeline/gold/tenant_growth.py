@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from pyspark.sql import Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from tenantq.pipeline.schemas import TENANT_GROWTH
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 TREND_DAYS: Final = 28
 HORIZON_DAYS: Final = 3_650

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from pyspark.sql import Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from tenantq.pipeline.gold.exclude_probe_tenants import exclude_probe_tenants
 from tenantq.pipeline.schemas import BYTE_MS, USAGE_HOURLY
 from tenantq.pipeline.silver.queue_resets import with_resets
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 _COUNTS: Final = (
     "operations", "messages_in", "messages_out", "bytes_in", "bytes_out", "refused", "throttled", "denied",

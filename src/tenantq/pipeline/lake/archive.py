@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from tenantq.errors import NotFound
@@ -29,8 +30,6 @@ from tenantq.pipeline.tables import TABLES, day_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
-
-    from pyspark.sql import DataFrame, SparkSession
 
     from tenantq.pipeline.lake.lake import Lake
     from tenantq.pipeline.lake.retention import Retention

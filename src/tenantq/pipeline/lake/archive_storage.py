@@ -12,14 +12,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tenantq.errors import StoreDamaged
-from tenantq.journal.export_target import open_target
+from tenantq.journal.export_target import ExportTarget, open_target
 from tenantq.pipeline.lake.state import ArchivedFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from tenantq.journal.export_target import ExportTarget
     from tenantq.pipeline.lake.state import ArchivedDay
 
 PART_BYTES: Final = 128_000_000

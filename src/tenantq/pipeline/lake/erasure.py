@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from tenantq.errors import Conflict, Invalid, NotFound, StoreDamaged
@@ -22,7 +23,7 @@ from tenantq.pipeline.gold.invoice_lines import SUMS, month_sums
 from tenantq.pipeline.lake.archive_storage import day_place, open_storage, read_rows, store, sweep, tenants_in
 from tenantq.pipeline.lake.state import ArchivedDay, Erasure, Removal
 from tenantq.pipeline.silver.tenant_changes import held_tenants
-from tenantq.pipeline.tables import TABLES
+from tenantq.pipeline.tables import TABLES, LakeTable
 from tenantq.runtime.durable_files import write_durably
 
 if TYPE_CHECKING:
@@ -30,11 +31,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame, SparkSession
 
     from tenantq.journal.signing import SigningKey
     from tenantq.pipeline.lake.lake import Lake
-    from tenantq.pipeline.tables import LakeTable
 
 CERTIFICATES: Final = "erasures"
 _ERASED_NAME: Final = "an erased tenant"

@@ -17,22 +17,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tenantq.errors import Conflict, Invalid, NotFound
 from tenantq.pipeline.lake.state import LakeState
-from tenantq.pipeline.tables import TABLES
+from tenantq.pipeline.tables import TABLES, LakeTable
 from tenantq.runtime.durable_files import sync, sync_all, tree, write_durably
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from datetime import datetime
 
-    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
-
-    from tenantq.pipeline.tables import LakeTable
 
 _STAGING: Final = "_staging"
 _INCOMING: Final = "_incoming"

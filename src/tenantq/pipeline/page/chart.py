@@ -6,7 +6,7 @@ every bar and point has its value as a tooltip. The markup is in ``templates/cha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
@@ -16,8 +16,6 @@ from tenantq.pipeline.page import number_format
 from tenantq.pipeline.page.rendering import render
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     Unit = Callable[[float], str]
 
 _WIDTH: Final = 420

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 from tenantq.pipeline.page import number_format
 from tenantq.pipeline.page.chart import ReferenceLine, Series, draw_chart
 from tenantq.pipeline.page.rendering import render
-from tenantq.pipeline.report.data import service_level
+from tenantq.pipeline.report.data import Period, ReportData, Row, service_level
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from markupsafe import Markup
-
-    from tenantq.pipeline.report.data import Period, ReportData, Row
 
 _GROWTH_NAMES: Final = {"messages_per_day": "Messages a day", "backlog": "Backlog", "stored_bytes": "Bytes stored"}
 _ORDER: Final = ("item", "shared", "minimum", "credit")

@@ -10,18 +10,15 @@ from functools import cache, reduce
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
-from tenantq.pipeline.report.data import ReportData
+from tenantq.pipeline.report.data import Period, ReportData, Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pyspark.sql import Column, DataFrame, SparkSession
-
     from tenantq.pipeline.lake.lake import Lake
-    from tenantq.pipeline.report.data import Period, Row
 
     Sections = list[tuple[str, DataFrame, tuple[str, ...]]]  # name, rows, columns that order them
 

@@ -9,15 +9,13 @@ numbers cannot be compared. Then the wall clock decides.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from tenantq.pipeline.schemas import LAST, MESSAGE_LIVES
 from tenantq.pipeline.silver.queue_resets import with_resets
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 OPEN: Final = ("waiting", "in_flight", "dead")
 """Outcomes of messages that are still in a queue."""

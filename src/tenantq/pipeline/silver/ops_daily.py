@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from tenantq.pipeline.schemas import OPS_DAILY
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 
 def ops_daily(rows: DataFrame) -> DataFrame:

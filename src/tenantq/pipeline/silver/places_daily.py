@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from tenantq.pipeline.schemas import PLACES_DAILY
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 _DAY_MS: Final = 86_400_000
 _ROWS: Final = Decimal(10**10)  # more than a record can have

@@ -7,16 +7,13 @@ An hour has its own changes and their peak above its start. Hours can therefore 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from pyspark.sql import Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from tenantq.pipeline.schemas import BYTE_MS, QUEUE_HOURS
 from tenantq.pipeline.silver.queue_resets import with_resets
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 _TARGET: Final = r"^to ([^:]*)"
 _PURGED: Final = r"^([0-9]+) messages"

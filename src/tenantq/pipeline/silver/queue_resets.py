@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from tenantq.pipeline.schemas import QUEUE_RESETS
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 
 def is_reset() -> Column:

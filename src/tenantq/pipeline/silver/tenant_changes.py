@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from tenantq.pipeline.schemas import TENANT_CHANGES
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 PLACED: Final = "hold_tenant"
 LIFTED: Final = "release_hold"

@@ -7,6 +7,7 @@ import io
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from tenantq.errors import Invalid, NotFound
@@ -15,8 +16,6 @@ from tenantq.pipeline.tables import day_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from pyspark.sql import DataFrame, SparkSession
 
     from tenantq.domain.placement import Topology
     from tenantq.pipeline.lake.lake import Lake

@@ -6,17 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from tenantq.domain.placement import MULTIPLIER, tenant_key
+from tenantq.domain.placement import MULTIPLIER, Topology, tenant_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from pyspark.sql import DataFrame
-
-    from tenantq.domain.placement import Topology
 
 NOWHERE = -1
 """The shard index of a tenant that no shard may hold."""
