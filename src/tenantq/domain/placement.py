@@ -14,15 +14,15 @@ bytes = 500000000000               # optional: capacity
 from __future__ import annotations
 
 import hashlib
-import tomllib
 from itertools import count
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
 from tenantq.domain.names import OptionalRegionName, ShardName
 from tenantq.domain.validation import between, build
 from tenantq.errors import Invalid
+from tenantq.runtime.toml_files import read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -113,13 +113,7 @@ class Topology(msgspec.Struct, frozen=True):
 def load_topology(file: Path) -> Topology:
     """Read a topology file. Raises Invalid if it is malformed."""
     where = f"topology {file}: "
-    try:
-        given = tomllib.loads(file.read_text())
-    except OSError as error:
-        raise Invalid(f"{where}{error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise Invalid(f"{where}{error}") from error
-    entries = build(_File, given, where).shards
+    entries = build(_File, read_toml(file, dict[str, Any], "topology"), where).shards
     if sum(entry.count or 1 for entry in entries) > SHARDS_MAX:
         raise Invalid(f"{where}more than {SHARDS_MAX} shards")
     shards = [shard for entry in entries for shard in entry.expanded()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import unquote
 
 from tenantq.errors import Invalid
 from tenantq.runtime.durable_files import sync, write_durably
@@ -146,6 +147,14 @@ def shown_url(url: str) -> str:
     return f"{scheme}{mark}{place.rpartition('@')[2]}{slash}{path}"
 
 
+def local_path(where: str) -> Path | None:
+    """Return the path that a path or a file:// URL names, or None for any other URL."""
+    scheme, found, rest = where.partition("://")
+    if not found:
+        return Path(where)
+    return Path(unquote(rest.removeprefix("localhost"))) if scheme == "file" else None
+
+
 def open_target(where: str | Path, **options: Any) -> ExportTarget:
     """Return the target for a path or URL."""
     if isinstance(where, str) and where.startswith("s3://"):
@@ -154,6 +163,5 @@ def open_target(where: str | Path, **options: Any) -> ExportTarget:
         except ImportError as error:
             raise Invalid("export.target: a bucket needs pyarrow; install tenantq[parquet]") from error
         return BucketTarget(where)
-    if isinstance(where, str) and "://" in where:
-        return RemoteTarget(where, **options)
-    return DirectoryTarget(Path(where))
+    path = local_path(str(where))
+    return DirectoryTarget(path) if path is not None else RemoteTarget(str(where), **options)

@@ -11,12 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote
 
 import msgspec
 
 from tenantq.errors import Invalid, Unavailable
-from tenantq.journal.export_target import DirectoryTarget, ExportTarget, open_target, shown_url
+from tenantq.journal.export_target import DirectoryTarget, ExportTarget, local_path, open_target, shown_url
 from tenantq.journal.manifest import MANIFESTS, manifest_names
 
 if TYPE_CHECKING:
@@ -39,21 +38,15 @@ class JournalFiles(msgspec.Struct):
     segments: list[str] = []  # those that the manifests name
 
 
-def is_remote(journal: str) -> bool:
-    """Tell whether a journal is behind a URL other than file://."""
-    scheme, found, _ = journal.partition("://")
-    return bool(found) and scheme != "file"
-
-
 def journal_path(journal: str) -> str:
     """Return the directory that a path or a file:// URL names; raise Invalid if it cannot be read."""
-    scheme, found, rest = journal.partition("://")
-    if is_remote(journal):
+    local = local_path(journal)
+    if local is None:
         raise Invalid(
             f"journal {shown_url(journal)}: this needs a directory, a mounted one, or a file:// URL; tenantq pipeline run "
-            f"fetches what is new from {scheme}://"
+            f"fetches what is new from {journal.partition('://')[0]}://"
         )
-    path = Path(unquote(rest.removeprefix("localhost")) if found else journal).absolute()
+    path = local.absolute()
     try:
         if not path.is_dir():
             raise Invalid(f"journal {journal}: is no directory; give the one that holds date=… and manifest/")
@@ -77,7 +70,7 @@ def local_journal(
 
     Raise Invalid for a journal that does not exist or is empty, Unavailable if a remote one cannot be read.
     """
-    if not is_remote(journal):
+    if local_path(journal) is not None:
         root = journal_path(journal)
         yield new_files(DirectoryTarget(Path(root)), root, lake, options)
         return

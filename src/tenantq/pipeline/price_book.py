@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import tomllib
 from decimal import Decimal, InvalidOperation
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
@@ -36,6 +35,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tenantq.errors import Invalid
+from tenantq.runtime.toml_files import read_toml
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -120,14 +120,7 @@ def load_price_book(file: Path | None) -> PriceBook:
     """Read and check a book; raise Invalid naming what is wrong."""
     if file is None:
         return check_price_book(DEFAULT, "the default price book")
-    try:
-        text = file.read_text()
-        book = msgspec.convert(tomllib.loads(text), PriceBook)
-    except OSError as error:
-        raise Invalid(f"price book {file}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
-        raise Invalid(f"price book {file}: {error}") from error
-    return check_price_book(book, f"price book {file}")
+    return check_price_book(read_toml(file, PriceBook, "price book"), f"price book {file}")
 
 
 def check_price_book(book: PriceBook, where: str) -> PriceBook:

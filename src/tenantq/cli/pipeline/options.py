@@ -5,29 +5,27 @@ from __future__ import annotations
 import os
 import re
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote
 
 import click
 
 from tenantq.cli.options import FILE, options
 from tenantq.errors import Invalid, Unavailable
+from tenantq.journal.export_target import local_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 
 def directory(text: str) -> Path:
     """Return the directory that a path or a file:// URL names. click accepts functions as types."""
-    scheme, found, rest = text.partition("://")
-    if not found:
-        return Path(text)
-    if scheme != "file":
+    path = local_path(text)
+    if path is None:
         raise click.BadParameter(
-            f"{scheme}:// is not supported, since a commit relies on renames; give a directory, a mounted one, or a file:// URL"
+            f"{text.partition('://')[0]}:// is not supported, since a commit relies on renames; give a directory, a mounted one, or a file:// URL"
         )
-    return Path(unquote(rest.removeprefix("localhost")))
+    return path
 
 
 def _size(_context: click.Context, _option: click.Parameter, value: str) -> str:

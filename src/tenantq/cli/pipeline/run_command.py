@@ -41,13 +41,13 @@ def run(journal: str, lake_path: Path, *, master: str | None, memory: str, **giv
       130  stopped by Ctrl-C, 143 by SIGTERM; the tables are as before, or the next run finishes them
     """  # noqa: D301  # \b is click's mark for lines that stay as they are
     wanted = run_options(**given)  # reports a wrong price book before Spark starts
-    from tenantq.journal.export_target import open_target  # noqa: PLC0415  # --help must not need these
-    from tenantq.pipeline.journal_source import FETCH, is_remote, journal_path  # noqa: PLC0415
+    from tenantq.journal.export_target import local_path, open_target  # noqa: PLC0415  # --help must not need these
+    from tenantq.pipeline.journal_source import FETCH, journal_path  # noqa: PLC0415
     from tenantq.pipeline.lake.lake import Lake  # noqa: PLC0415
     from tenantq.pipeline.run import STAGES  # noqa: PLC0415
     from tenantq.pipeline.run import run as start  # noqa: PLC0415
 
-    remote = is_remote(journal)
+    remote = local_path(journal) is None
     (open_target if remote else journal_path)(journal)
     lake = Lake(lake_path)
     with lake.locked():

@@ -13,7 +13,7 @@ import msgspec
 from pyspark.sql.datasource import InputPartition
 
 from tenantq.errors import Invalid, StoreDamaged
-from tenantq.journal.export_target import ExportTarget, open_target
+from tenantq.journal.export_target import ExportTarget, local_path, open_target
 from tenantq.journal.manifest import SCHEMA_VERSION, Manifest, manifest_names, read_manifest
 from tenantq.journal.signing import PublicKey
 
@@ -58,11 +58,9 @@ class SegmentParts(InputPartition):
 
 def open_journal(url: str) -> ExportTarget:
     """Return the target that a journal is in; raise Invalid if its directory does not exist."""
-    if "://" not in url or url.startswith("file://"):
-        path = Path(url.removeprefix("file://"))
-        if not path.is_dir():
-            raise Invalid(f"option journal: {path} is no directory; name the one that holds {'manifest/'!r}")
-        return open_target(path)
+    path = local_path(url)
+    if path is not None and not path.is_dir():
+        raise Invalid(f"option journal: {path} is no directory; name the one that holds {'manifest/'!r}")
     return open_target(url)
 
 

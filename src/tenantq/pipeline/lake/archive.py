@@ -14,10 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from tenantq.errors import NotFound
+from tenantq.journal.export_target import open_target
 from tenantq.pipeline.lake.archive_storage import (
     day_place,
     fetch,
-    open_storage,
     partition_rows,
     store,
     sweep,
@@ -54,7 +54,7 @@ def archive(
 ) -> ArchiveReport:  # fmt: skip
     """Move days that ``rules`` call old to ``url``, and delete archived days after their retention."""
     report = ArchiveReport(archived=[], deleted=[], held=[])
-    target = open_storage(url)
+    target = open_target(url)
     today = datetime.fromtimestamp(now_ms / 1_000, UTC).date()
     with lake.locked():
         newest = max((day_of(one) for one in lake.partitions("bronze")), default="")
@@ -93,7 +93,7 @@ def restore(spark: SparkSession, lake: Lake, wanted: Callable[[ArchivedDay], boo
         mine = [day for day in days if day.table == table]
         copies = lake.scratch(f"restore_{table}")
         for day in mine:
-            target = open_storage(day.url)
+            target = open_target(day.url)
             for number, file in enumerate(day.files):
                 (copies / f"{day.date}_{number:05d}.parquet").write_bytes(fetch(target, file))
         rows = spark.read.schema(TABLES[table].columns).parquet(str(copies))
@@ -170,7 +170,7 @@ def _delete_old(spark: SparkSession, lake: Lake, rules: Retention, today: str, r
             continue
         if held is None:
             held = held_tenants(lake.read(spark, "tenant_changes"))
-        target = open_storage(day.url)
+        target = open_target(day.url)
         if held and held & tenants_in(target, day):
             report.held.append(f"{day.table}/{day.date}")
             continue

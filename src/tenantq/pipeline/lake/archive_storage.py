@@ -5,31 +5,23 @@ from __future__ import annotations
 import hashlib
 import io
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tenantq.errors import StoreDamaged
-from tenantq.journal.export_target import ExportTarget, open_target
 from tenantq.pipeline.lake.state import ArchivedFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+    from tenantq.journal.export_target import ExportTarget
     from tenantq.pipeline.lake.state import ArchivedDay
 
 PART_BYTES: Final = 128_000_000
 """The size of a file in memory; it is smaller on disk."""
-
-
-def open_storage(url: str) -> ExportTarget:
-    """Return the target that a path or URL names. Files in a directory are synced."""
-    if url.startswith("file://"):
-        return open_target(unquote(url.removeprefix("file://").removeprefix("localhost")))
-    return open_target(url)
 
 
 def partition_rows(root: Path, names: Iterable[str]) -> Iterator[pa.Table]:

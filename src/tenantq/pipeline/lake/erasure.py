@@ -10,7 +10,6 @@ import hashlib
 import os
 import re
 from collections import Counter
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -18,9 +17,11 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from tenantq.domain.formatting import show_time
 from tenantq.errors import Conflict, Invalid, NotFound, StoreDamaged
+from tenantq.journal.export_target import open_target
 from tenantq.pipeline.gold.invoice_lines import SUMS, month_sums
-from tenantq.pipeline.lake.archive_storage import day_place, open_storage, read_rows, store, sweep, tenants_in
+from tenantq.pipeline.lake.archive_storage import day_place, read_rows, store, sweep, tenants_in
 from tenantq.pipeline.lake.state import ArchivedDay, Erasure, Removal
 from tenantq.pipeline.silver.tenant_changes import held_tenants
 from tenantq.pipeline.tables import TABLES, LakeTable
@@ -105,7 +106,7 @@ def _erase_tables(spark: SparkSession, lake: Lake, entry: Erasure, progress: Cal
             digests = digest_of(lake.path / place), digest_of(lake.staged_path(place))
             removals.append(Removal(place, row["_rows"], row["_of_tenant"], *digests))
     archived = (day for day in lake.state().archived if day.files)
-    if not removals and not any(tenant in tenants_in(open_storage(day.url), day) for day in archived):
+    if not removals and not any(tenant in tenants_in(open_target(day.url), day) for day in archived):
         raise NotFound(f"tenant {tenant!r}: the lake has no row of it", tenant=tenant)
     entry = msgspec.structs.replace(entry, removals=sorted(removals, key=lambda one: one.partition), months=months)
     _remember(lake, entry)
@@ -116,7 +117,7 @@ def _erase_tables(spark: SparkSession, lake: Lake, entry: Erasure, progress: Cal
 def _erase_archive(lake: Lake, entry: Erasure, progress: Callable[[str], None]) -> Erasure:
     """Rewrite archived days without the tenant, one commit each."""
     for day in lake.state().archived:
-        target = open_storage(day.url)
+        target = open_target(day.url)
         tables = [read_rows(target, file) for file in day.files]
         kept = [_archived_without(rows, TABLES[day.table], entry.tenant) for rows in tables]
         removed = sum(one.num_rows - other.num_rows for one, other in zip(tables, kept, strict=True))
@@ -147,7 +148,7 @@ def _certify(
     earlier = [one for one in lake.state().erased if one.certificate]
     previous = _read(lake.path / earlier[-1].certificate).sha256 if earlier else ""
     certificate = Certificate(
-        tenant=entry.tenant, reason=entry.reason, erased_at=_moment(now_ms), rows_until=_moment(entry.until_ms),
+        tenant=entry.tenant, reason=entry.reason, erased_at=show_time(now_ms), rows_until=show_time(entry.until_ms),
         rows_removed=sum(one.rows_removed for one in entry.removals), removals=entry.removals, rows_left=left,
         previous_sha256=previous,
     )  # fmt: skip
@@ -196,7 +197,7 @@ def _rows_left(spark: SparkSession, lake: Lake, tenant: str) -> dict[str, int]:
     )
     for day in lake.state().archived:
         for file in day.files:
-            rows = read_rows(open_storage(day.url), file)
+            rows = read_rows(open_target(day.url), file)
             left[f"archive/{day.table}"] += rows != _archived_without(rows, TABLES[day.table], tenant)
     return dict(left)
 
@@ -261,7 +262,3 @@ def digest_of(partition: Path) -> str:
 def _files_digest(day: ArchivedDay) -> str:
     text = "".join(f"{file.name} {file.sha256}\n" for file in day.files)
     return hashlib.sha256(text.encode()).hexdigest() if text else ""
-
-
-def _moment(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

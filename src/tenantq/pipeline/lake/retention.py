@@ -10,13 +10,13 @@ delete_after_days = 2557              # and are deleted there at this age; defau
 
 from __future__ import annotations
 
-import tomllib
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from tenantq.errors import Invalid
 from tenantq.pipeline.tables import TABLES
+from tenantq.runtime.toml_files import read_toml
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,14 +48,7 @@ class Retention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def load_retention(file: Path | None, older_than_days: int | None) -> Retention:
     """Read rules. ``older_than_days`` replaces the default. Raise Invalid with what is wrong."""
-    rules = Retention()
-    if file is not None:
-        try:
-            rules = msgspec.convert(tomllib.loads(file.read_text()), Retention)
-        except OSError as error:
-            raise Invalid(f"retention rules {file}: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
-            raise Invalid(f"retention rules {file}: {error}") from error
+    rules = Retention() if file is None else read_toml(file, Retention, "retention rules")
     if older_than_days is not None:
         rules = msgspec.structs.replace(
             rules, default=msgspec.structs.replace(rules.default, archive_after_days=older_than_days)

@@ -1,0 +1,25 @@
+"""TOML files that are read into a type."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from tenantq.errors import Invalid
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_T = TypeVar("_T")
+
+
+def read_toml(file: Path, type: type[_T], what: str) -> _T:
+    """Return the content of a file as ``type``; raise Invalid, which says ``what`` the file is, if that fails."""
+    try:
+        return msgspec.convert(tomllib.loads(file.read_text()), type)
+    except OSError as error:
+        raise Invalid(f"{what} {file}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        raise Invalid(f"{what} {file}: {error}") from error
