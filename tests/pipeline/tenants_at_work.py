@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from tenantq.pipeline.price_book import Credit, Item, PriceBook, Shared, Tier
+from tenantq.pipeline.price_book import Credit, Item, PriceBook, SharedCost, Tier
 from tests.pipeline.journals import DAY, HOUR, MINUTE, START, JournalWriter, entry, message_id
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ PRICES = PriceBook(
     minimum="5.00",
     items=[Item("Operations", "operations", [Tier("1.2345")]), Item("Storage <b>", "gb_hours", [Tier("12.5")])],
     credits=[Credit("globex", "2026-01", "1.25", HOSTILE_DETAILS)],
-    shared=[Shared("Platform", "100.00", "operations")],
+    shared=[SharedCost("Platform", "100.00", "operations")],
 )
 BROKEN = "globex"
 """Its workers fail all messages on one day."""

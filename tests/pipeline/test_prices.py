@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tenantq.errors import Invalid
 from tenantq.pipeline.gold.invoice_lines import month_lines
-from tenantq.pipeline.price_book import Credit, Item, PriceBook, Shared, Tier, check_price_book, load_price_book
+from tenantq.pipeline.price_book import Credit, Item, PriceBook, SharedCost, Tier, check_price_book, load_price_book
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +40,7 @@ def test_tiers_minimum_and_credit_make_the_total() -> None:
 def test_shared_cost_is_allocated_to_the_last_cent(weights: list[int], cents: int) -> None:
     """The shares are the cost, none is off by a cent or more from its exact part."""
     amount = Decimal(cents) / 100
-    book = PriceBook(shared=[Shared("Platform", str(amount), "operations")])
+    book = PriceBook(shared=[SharedCost("Platform", str(amount), "operations")])
     lines = month_lines([sums(f"t{at:02d}", operations=weight) for at, weight in enumerate(weights)], book)
     assert sum(line["amount"] for line in lines) == amount
     whole = sum(weights)
@@ -118,7 +118,7 @@ def test_a_book_whose_times_have_a_gap_or_an_overlap_is_refused(times: list[tupl
 
 def test_others_do_not_bear_the_share_of_a_tenant_that_was_erased() -> None:
     """Its use still weighs, without a name and without a line."""
-    book = PriceBook(shared=[Shared("Platform", "90.00", "operations")])
+    book = PriceBook(shared=[SharedCost("Platform", "90.00", "operations")])
     lines = month_lines([sums("acme", operations=100)], book, [sums("", operations=200)])
     assert [(line["tenant"], line["amount"]) for line in lines] == [("acme", Decimal("30.00"))]
 

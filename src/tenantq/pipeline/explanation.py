@@ -11,6 +11,8 @@ from pyspark.sql import functions as f
 from tenantq.errors import Invalid, NotFound
 from tenantq.pipeline.lake.archive import need_warm
 from tenantq.pipeline.silver.places_daily import offset
+from tenantq.pipeline.silver.queue_hours import change_counts, message_change
+from tenantq.pipeline.silver.queue_resets import is_reset
 
 if TYPE_CHECKING:
     from tenantq.pipeline.lake.lake import Lake
@@ -54,23 +56,17 @@ def behind(spark: SparkSession, lake: Lake, line: str) -> tuple[dict[str, Any], 
         raise NotFound(f"there is no invoice line {line!r} in this lake", tenant=tenant)
     found = lines[0].asDict()
     need_warm(lake, "bronze", lambda date: date.startswith(period))
-    counts, quantity = _metric(found["metric"])
     rows = lake.read(spark, "bronze").where((f.substring("date", 1, 7) == period) & (f.col("tenant") == tenant))
-    return found, rows.where(counts).withColumn("quantity", quantity)
+    counted = rows.withColumns(
+        {"rows": f.lit(1), "calls": f.col("count"), "asked": f.col("principal") != "system", "purged": f.lit(None)}
+    )
+    return found, counted.withColumn("quantity", _quantity(found["metric"])).where(f.col("quantity").isNotNull())
 
 
-def _metric(metric: str) -> tuple[Column, Column]:
-    """Return which rows count for a metric, and how much."""
-    op, ok = f.col("op"), f.col("outcome") == "ok"
-    one = f.lit(1).cast("bigint")
-    if metric == "operations":
-        return ok & (f.col("principal") != "system"), f.col("count")
-    if metric in {"messages_in", "gb_in"}:
-        return (op == "add") & ok, one if metric == "messages_in" else f.col("bytes")
-    if metric in {"messages_out", "gb_out"}:
-        return (op == "poll") & ok, one if metric == "messages_out" else f.col("bytes")
+def _quantity(metric: str) -> Column:
+    """Return how much a journal row counts for a metric, by the rules of queue_hours; null if it does not count."""
     if metric == "gb_hours":  # every change of what was stored; older messages have their rows in earlier months
-        stored = op.isin("add", "ack", "remove", "redrive", "purge", "drop_queue", "delete_tenant") & ok
-        moved = (op == "expire") | ((op == "dead_letter") & (f.col("outcome") == "dead"))
-        return stored | moved, f.when(op == "add", f.col("bytes")).otherwise(-f.col("bytes"))
-    return f.lit(False), one  # a minimum or a credit comes from the price book alone
+        emptied = f.when(is_reset(), -f.col("bytes"))
+        return f.when(message_change() != 0, message_change() * f.col("bytes")).otherwise(emptied)
+    column = {"gb_in": "bytes_in", "gb_out": "bytes_out"}.get(metric, metric)
+    return change_counts().get(column, f.lit(None))  # a minimum or a credit comes from the price book alone

@@ -1,4 +1,4 @@
-"""The price book: what is charged for, read from TOML, checked whole before anything is computed with it.
+"""The price book: what is charged for. It is read from TOML and checked before anything is computed with it.
 
 currency = "EUR"
 minimum = "5.00"                      # of a tenant's month, before credits
@@ -6,10 +6,10 @@ minimum = "5.00"                      # of a tenant's month, before credits
 [[items]]
 name = "Operations"
 metric = "operations"                 # operations, messages_in, messages_out, gb_in, gb_out, gb_hours
-unit = "1000"                         # the price is per so many
+unit = "1000"                         # the price is for this many
 tiers = [{ from = "0", upto = "1000000", price = "0" }, { from = "1000000", price = "0.40" }]
-since = "2030-01"                     # first month it holds for; another item of the name may go before it
-before = "2031-01"                    # the month in which it holds no more
+since = "2030-01"                     # first month; another item of the same name may apply before
+before = "2031-01"                    # first month in which it no longer applies
 
 [[credits]]
 tenant = "acme"
@@ -44,7 +44,7 @@ METRICS: Final = ("operations", "messages_in", "messages_out", "gb_in", "gb_out"
 
 
 class Tier(msgspec.Struct, frozen=True, rename={"start": "from"}, forbid_unknown_fields=True):
-    """A price for the part of a month's quantity that lies between two bounds."""
+    """The price of the part of a month's quantity between two bounds."""
 
     price: str
     start: str = "0"
@@ -52,7 +52,7 @@ class Tier(msgspec.Struct, frozen=True, rename={"start": "from"}, forbid_unknown
 
 
 class Item(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Something that is charged by its quantity."""
+    """Something that is charged by quantity."""
 
     name: str
     metric: str
@@ -62,12 +62,12 @@ class Item(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     before: str = ""
 
     def holds_in(self, period: str) -> bool:
-        """Tell whether this is the price of a month."""
+        """Tell whether it applies to a month."""
         return self.since <= period and (not self.before or period < self.before)
 
 
 class Credit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Money given back."""
+    """A credit to a tenant."""
 
     tenant: str
     period: str
@@ -75,8 +75,8 @@ class Credit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str = ""
 
 
-class Shared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A cost that all tenants bear, by their share of a metric."""
+class SharedCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A cost that all tenants share by a metric."""
 
     name: str
     amount: str
@@ -85,13 +85,13 @@ class Shared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PriceBook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Prices as they hold."""
+    """All prices."""
 
     currency: str = "EUR"
     minimum: str = "0"
     items: list[Item] = []
     credits: list[Credit] = []
-    shared: list[Shared] = []
+    shared: list[SharedCost] = []
 
     def in_period(self, period: str) -> PriceBook:
         """Return what the book says about one month."""
@@ -103,7 +103,7 @@ class PriceBook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def digest(self, period: str) -> str:
-        """Return a hash of what the book says about a month: where it differs, the month's lines are computed anew."""
+        """Return a hash of what the book says about a month. If it changes, the month is computed again."""
         return hashlib.sha256(msgspec.json.encode(self.in_period(period), order="sorted")).hexdigest()
 
 
@@ -113,18 +113,18 @@ DEFAULT: Final = PriceBook(
         Item("Storage", "gb_hours", [Tier("0.0001")]),
     ]
 )
-"""Used where no book is given, so that tables have lines to look at."""
+"""The default, so that tables have lines to look at."""
 
 
 def load_price_book(file: Path | None) -> PriceBook:
-    """Read and check a book; raise Invalid naming what is wrong."""
+    """Read and check a book; raise Invalid with what is wrong."""
     if file is None:
         return check_price_book(DEFAULT, "the default price book")
     return check_price_book(read_toml(file, PriceBook, "price book"), f"price book {file}")
 
 
 def check_price_book(book: PriceBook, where: str) -> PriceBook:
-    """Return ``book`` if tiers and times have neither gap nor overlap and every number is one, else raise Invalid."""
+    """Return ``book`` if tiers and months have neither gaps nor overlaps and all numbers are valid, else raise Invalid."""
     if not book.currency:
         raise Invalid(f"{where}: currency is empty")
     _number(f"{where}: minimum", book.minimum, places=2)
@@ -155,7 +155,7 @@ def check_price_book(book: PriceBook, where: str) -> PriceBook:
 
 
 def _check_times(place: str, items: list[Item]) -> None:
-    """Refuse items of one name whose months overlap or leave some out in between."""
+    """Raise Invalid if months of items with one name overlap or leave a gap."""
     for item in items:
         for name, month in (("since", item.since), ("before", item.before)):
             if month:

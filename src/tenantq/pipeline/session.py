@@ -1,4 +1,4 @@
-"""The Spark session: quiet, in UTC, with the settings that the tables rely on."""
+"""The Spark session: in UTC, with the settings that the tables rely on, and the Java process behind it."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _JAVA_MIN: Final = 17
-_END_S: Final = 20  # how long Java may take to end by itself
+_END_S: Final = 20  # how long Java may take to end
 _ENDING_S: Final = 1
 _LIBRARIES: Final = {"pyspark": "Spark", "py4j": "Spark", "pyarrow": "Arrow"}
-_LOCAL_PARTITIONS: Final = 64  # of a shuffle, before small ones are put together: each is a file of each task
+_LOCAL_PARTITIONS: Final = 64  # of a shuffle, before Spark coalesces small ones; each is a file per task
 _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.adaptive.enabled": "true",
-    "spark.sql.execution.replaceHashWithSortAgg": "true",  # lives come sorted: they are put together as they pass
-    "spark.sql.files.maxPartitionBytes": "32m",  # rows compress well, so this is about a million of them
+    "spark.sql.execution.replaceHashWithSortAgg": "true",  # message lives are sorted before they are merged
+    "spark.sql.files.maxPartitionBytes": "32m",  # about a million rows, which compress well
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "16m",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
-    "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",  # listing is cheaper than a job that lists
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",  # listing directories is cheaper than a job that does
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    "spark.python.sql.dataFrameDebugging.enabled": "false",  # else each column asks Java and the stack where it was made
+    "spark.python.sql.dataFrameDebugging.enabled": "false",  # otherwise each column asks Java for its call site
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.ansi.enabled": "true",
@@ -47,10 +47,10 @@ _SETTINGS: Final = {
 def open_session(
     master: str | None = None, settings: dict[str, str] | None = None, *, quiet: bool = False
 ) -> SparkSession:
-    """Return a session on ``master`` (default ``local[*]``); raise Unavailable where Java or pyspark is missing.
+    """Return a session on ``master`` (default ``local[*]``); raise Unavailable if Java or PySpark is missing.
 
-    ``quiet``: what Java says on stderr is kept aside, and told only if it does not start. A cluster's workers are given this
-    package; the libraries it needs must be there.
+    ``quiet`` hides Java's stderr unless Java does not start. Workers of a cluster get this package; the libraries it needs
+    must be installed there.
     """
     try:
         from pyspark import SparkConf, SparkContext  # noqa: PLC0415  # an extra: only the pipeline needs it
@@ -60,13 +60,13 @@ def open_session(
     except ImportError as error:
         raise Unavailable("the pipeline needs PySpark: install tenantq[spark]") from error
     _find_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the workers must see the same libraries
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers must have the same libraries
     local = master is None or master.startswith("local")
     if local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     java = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}"
     wanted = {**_SETTINGS, "spark.driver.extraJavaOptions": java}
-    if local:  # all work is done by this one Java
+    if local:  # this Java does all the work
         wanted["spark.driver.extraJavaOptions"] += " -XX:+UseParallelGC"
         wanted["spark.sql.shuffle.partitions"] = f"{_LOCAL_PARTITIONS}"
     wanted |= settings or {}
@@ -75,7 +75,7 @@ def open_session(
     if there is not None:
         return there
     with tempfile.TemporaryFile() as said:
-        # In a session of its own, so that a Ctrl-C at the terminal reaches this process alone: a micro-batch must end well.
+        # In its own process group, so that Ctrl-C at the terminal reaches only this process and a micro-batch can end.
         apart = {"start_new_session": True, **({"stdout": said, "stderr": said} if quiet else {})}
         try:
             gateway = launch_gateway(conf, apart)  # type: ignore[no-untyped-call]  # PySpark has no types for it
@@ -88,21 +88,23 @@ def open_session(
     if quiet:
         _keep_traces_quiet(session)
     if not local:
-        place = Path(session.sparkContext._temp_dir)  # noqa: SLF001  # goes with Java, however that ends
+        place = Path(session.sparkContext._temp_dir)  # noqa: SLF001  # removed with Java, however that ends
         session.sparkContext.addPyFile(str(_zipped(place)))
     return session
 
 
 def _keep_traces_quiet(session: SparkSession) -> None:
-    """Keep py4j and the server of counters from printing traces when Java goes: what matters is raised all the same."""
+    """Keep py4j and the accumulator server from printing traces when Java ends. Errors are raised all the same."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    logging.getLogger().addFilter(lambda record: Path(record.pathname).parent.name != "py4j")  # it uses the root's, too
-    counters = session.sparkContext._accumulatorServer  # noqa: SLF001  # it has no other name
-    counters.handle_error = lambda *_: None  # type: ignore[method-assign]  # socketserver's way to say where errors go
+    logging.getLogger().addFilter(
+        lambda record: Path(record.pathname).parent.name != "py4j"
+    )  # it uses the root logger, too
+    counters = session.sparkContext._accumulatorServer  # noqa: SLF001  # there is no public name
+    counters.handle_error = lambda *_: None  # type: ignore[method-assign]  # the hook of socketserver
 
 
 def _zipped(directory: Path) -> Path:
-    """Return this very package as a file that Spark gives to its workers, so that they run what the driver runs."""
+    """Return this package as a file that Spark sends to its workers, so that they run the driver's code."""
     package = Path(__file__).parent.parent
     file = directory / "tenantq.zip"
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -112,17 +114,17 @@ def _zipped(directory: Path) -> Path:
 
 
 def is_open() -> bool:
-    """Tell whether this process has Spark open."""
+    """Tell whether this process has an open Spark session."""
     return _java() is not None
 
 
 def end_java() -> None:
-    """Let Java go, if this process started it, and wait until it is gone, Python's workers and temporary files with it."""
+    """End Java, if this process started it, with its Python workers and temporary files, and wait for that."""
     process = _java()
     if process is None:
         return
     assert process.stdin is not None
-    process.stdin.close()  # which it ends by
+    process.stdin.close()  # Java ends when its stdin closes
     try:
         process.wait(_END_S)
     except subprocess.TimeoutExpired:
@@ -135,7 +137,7 @@ def _java() -> subprocess.Popen[bytes] | None:
         from pyspark import SparkContext  # noqa: PLC0415  # as above
     except ImportError:
         return None
-    gateway = SparkContext._gateway  # noqa: SLF001  # there is no other way to the process
+    gateway = SparkContext._gateway  # noqa: SLF001  # there is no public way to the process
     return gateway.proc if gateway is not None else None
 
 
@@ -144,7 +146,7 @@ def _java_ended() -> bool:
     if java is None:
         return False
     try:
-        java.wait(_ENDING_S)  # a call to it fails a moment before it is gone
+        java.wait(_ENDING_S)  # a call fails shortly before the process has ended
     except subprocess.TimeoutExpired:
         return False
     return True
@@ -152,7 +154,7 @@ def _java_ended() -> bool:
 
 @contextmanager
 def spark_failures() -> Iterator[None]:
-    """Turn what Spark fails with into one line: the innermost cause, or that Java is gone."""
+    """Turn a failure of Spark into one line: the innermost cause, or that Java has ended."""
     try:
         yield
     except TenantqError:
@@ -170,7 +172,7 @@ def spark_failures() -> Iterator[None]:
 
 
 def _cause(text: str) -> str:
-    """Return the innermost cause that a Java trace names, else the first line."""
+    """Return the innermost cause in a Java trace, else the first line."""
     causes = re.findall(r"^\s*(?:Caused by: |: )?([\w.$]*(?:Exception|Error)): (.+)$", text, re.MULTILINE)
     if causes:
         name, message = causes[-1]

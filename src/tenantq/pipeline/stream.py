@@ -95,7 +95,7 @@ def stream(
     place = Path(root) / MANIFESTS
     if not place.is_dir():
         raise Invalid(f"journal {journal}: has no {MANIFESTS}/ yet; begin the stream when the first segment is there")
-    running = PipelineStream(_newest_hour_ms(lake))
+    running = PipelineStream(lake.newest_ms("bronze", "ts"))
 
     def batch(manifests: DataFrame, _: int) -> None:
         rows = manifests.select("path", f.unix_millis("newest")).collect()
@@ -136,14 +136,6 @@ def stream(
     )
     running.query = trigger.start()
     return running
-
-
-def _newest_hour_ms(lake: Lake) -> int:
-    """Return when the newest hour of the lake begins; 0 if the lake is empty."""
-    newest = max(lake.partitions("bronze"), default="")
-    if not newest:
-        return 0
-    return int(datetime.strptime(f"{newest} +0000", "date=%Y-%m-%d/hour=%H %z").timestamp() * 1_000)
 
 
 def _relative(path: str) -> str:

@@ -147,23 +147,9 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yield segments by the time they begin, in order per shard. Manifests are read when needed."""
         manifests = self._read_manifests()
         manifests.forget(new)
-        lines = [iter(list(mine)) for _, mine in groupby(new, key=lambda one: one.shard)]
-        heads: list[tuple[int, str, int]] = []
-        waiting: dict[int, SegmentPart] = {}
-
-        def advance(line: int) -> None:
-            span = next(lines[line], None)
-            if span is not None:
-                (part,) = manifests.read([span])
-                waiting[line] = part
-                heapq.heappush(heads, (part.manifest.min_ts, span.shard, line))
-
-        for line in range(len(lines)):
-            advance(line)
-        while heads:
-            line = heapq.heappop(heads)[2]
-            yield waiting.pop(line)
-            advance(line)
+        shards = [list(mine) for _, mine in groupby(new, key=lambda one: one.shard)]
+        parts = (map(manifests.read_one, mine) for mine in shards)
+        return heapq.merge(*parts, key=lambda part: (part.manifest.min_ts, part.span.shard))
 
     def _size(self, part: SegmentPart, limit: ReadLimit) -> int:
         if isinstance(limit, streaming.ReadMaxFiles):

@@ -102,6 +102,10 @@ class ManifestReader:
             self._known.update(zip(new, pool.map(self._read, new), strict=True))
         return [SegmentPart(span, self._known[span.name]) for span in wanted]
 
+    def read_one(self, wanted: RecordRange) -> SegmentPart:
+        """Return a range with its manifest."""
+        return self.read([wanted])[0]
+
     def _read(self, name: str) -> Manifest:
         manifest = read_manifest(self._target, name)
         if manifest.name != name:

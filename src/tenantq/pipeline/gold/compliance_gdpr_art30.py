@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import TYPE_CHECKING, Final
 
-from tenantq.pipeline.gold.compliance_soc2 import controlled
-from tenantq.pipeline.gold.exclude_probe_tenants import exclude_probe_tenants
-from tenantq.pipeline.gold.verification import verification
+from tenantq.pipeline.gold.compliance_evidence import compliance, verification
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +24,5 @@ def compliance_gdpr_art30(
     ops: DataFrame, segments: DataFrame, quarantine: DataFrame, dates: Sequence[str] = ()
 ) -> DataFrame:
     """Return rows of COMPLIANCE for the days of ``ops`` (ops_daily); ``dates`` are all days of the lake."""
-    found = [controlled(ops, control, *rest) for control, rest in ACTIVITIES.items()]
     title = "Security: the record itself is complete and unchanged"
-    found.append(verification(ops, segments, quarantine, "30.1.g", title, dates))
-    return exclude_probe_tenants(reduce(lambda one, other: one.unionByName(other), found))
+    return compliance(ops, ACTIVITIES, verification(ops, segments, quarantine, "30.1.g", title, dates))

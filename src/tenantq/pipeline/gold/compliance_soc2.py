@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from tenantq.pipeline.gold.exclude_probe_tenants import exclude_probe_tenants
-from tenantq.pipeline.gold.verification import evidence_rows, verification
+from tenantq.pipeline.gold.compliance_evidence import compliance, evidence_rows, verification
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,24 +31,11 @@ def compliance_soc2(
     ops: DataFrame, anomalies: DataFrame, segments: DataFrame, quarantine: DataFrame, dates: Sequence[str] = ()
 ) -> DataFrame:
     """Return rows of COMPLIANCE for the days of ``ops`` (ops_daily); ``dates`` are all days of the lake."""
-    found = [controlled(ops, control, *rest) for control, rest in CONTROLS.items()]
     seen = anomalies.groupBy("date", "tenant", f.concat_ws(": ", "severity", "kind").alias("evidence"))
     status = f.when(f.col("evidence").startswith("high"), "review").otherwise("pass")
-    found.append(
-        evidence_rows(
-            seen.agg(f.count("*").alias("count")), "CC7.2", "The system is watched for anomalies", status
-        )
+    counted = seen.agg(f.count("*").alias("count"))
+    return compliance(
+        ops, CONTROLS,
+        evidence_rows(counted, "CC7.2", "The system is watched for anomalies", status),
+        verification(ops, segments, quarantine, "PI1.4", "Records are complete and unchanged", dates),
     )  # fmt: skip
-    found.append(verification(ops, segments, quarantine, "PI1.4", "Records are complete and unchanged", dates))
-    return exclude_probe_tenants(reduce(lambda one, other: one.unionByName(other), found))
-
-
-def controlled(
-    ops: DataFrame, control: str, title: str, names: tuple[str, ...], outcomes: tuple[str, ...]
-) -> DataFrame:
-    """Return the evidence for one control: how often each op occurred."""
-    wanted = f.col("outcome").isin(*outcomes)
-    if names != ("*",):
-        wanted &= f.col("op").isin(*names)
-    grouped = ops.where(wanted).groupBy("date", "tenant", f.concat_ws(" ", "op", "outcome").alias("evidence"))
-    return evidence_rows(grouped.agg(f.sum("calls").alias("count")), control, title, f.lit("pass"))

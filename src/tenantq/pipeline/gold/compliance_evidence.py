@@ -1,16 +1,20 @@
-"""The result of verifying the journal, as evidence in every compliance table."""
+"""Evidence for controls, as rows of the compliance tables: which ops occurred, and what verifying the journal found."""
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
+from tenantq.pipeline.gold.exclude_probe_tenants import exclude_probe_tenants
 from tenantq.pipeline.schemas import COMPLIANCE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    Controls = Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]]  # control -> subject, ops, outcomes
 
 
 def verification(
@@ -35,9 +39,26 @@ def verification(
     return evidence_rows(both.withColumn("tenant", f.lit("")), control, title)
 
 
+def compliance(ops: DataFrame, controls: Controls, *more: DataFrame) -> DataFrame:
+    """Return the evidence of all ``controls`` from ``ops`` (ops_daily), and ``more`` evidence, about customers."""
+    found = [op_evidence(ops, control, *rest) for control, rest in controls.items()]
+    return exclude_probe_tenants(reduce(DataFrame.unionByName, [*found, *more]))
+
+
 def evidence_rows(found: DataFrame, control: str, title: str, status: Column | None = None) -> DataFrame:
     """Shape evidence as rows of COMPLIANCE."""
     rows = found.withColumn("control", f.lit(control)).withColumn("title", f.lit(title))
     if status is not None:
         rows = rows.withColumn("status", status)
     return rows.select(*COMPLIANCE.names)
+
+
+def op_evidence(
+    ops: DataFrame, control: str, title: str, names: tuple[str, ...], outcomes: tuple[str, ...]
+) -> DataFrame:
+    """Return the evidence for one control: how often each op occurred."""
+    wanted = f.col("outcome").isin(*outcomes)
+    if names != ("*",):
+        wanted &= f.col("op").isin(*names)
+    grouped = ops.where(wanted).groupBy("date", "tenant", f.concat_ws(" ", "op", "outcome").alias("evidence"))
+    return evidence_rows(grouped.agg(f.sum("calls").alias("count")), control, title, f.lit("pass"))
