@@ -12,7 +12,7 @@ from tenantq.pipeline.bronze.ingestion import NewSegments, overlap
 from tenantq.pipeline.bronze.rows import RowRules
 from tenantq.pipeline.journal_source import FETCH, JournalFiles, local_journal
 from tenantq.pipeline.lake.archive import bring_back, deleted_dates
-from tenantq.pipeline.lake.lake import with_pieces
+from tenantq.pipeline.lake.partition_files import with_pieces
 from tenantq.pipeline.run_options import RunOptions, RunReport
 from tenantq.pipeline.scopes import Selection, Selector
 from tenantq.pipeline.tables import JOURNAL, TABLES, Input, LakeTable, day_of

@@ -110,8 +110,6 @@ MESSAGES: Final = _table(
 )  # fmt: skip
 """A message in a queue. Body and attributes are null if the token may not read them, or if they cannot be decrypted."""
 
-OUTCOMES: Final = frozenset({"ok", "refused", "denied", "throttled", "expired", "dead", "deferred", "healed"})
-
 KNOWN_OPS: Final = frozenset(ACTIONS) | {
     "lease_expired", "expire", "dead_letter", "collect", "heal", "mend", "create_tenant", "configure_tenant",
     "quota_warning", "quota_critical", "note_key_use", "note_entries", "alert", "create_queue", "configure_queue",

@@ -17,11 +17,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tenantq.errors import Conflict, Invalid, NotFound
+from tenantq.pipeline.lake.partition_files import (
+    PIECE,
+    column_chunks,
+    count_rows,
+    name_files,
+    nullable_columns,
+    partition_names,
+    same_rows,
+    with_pieces,
+)
 from tenantq.pipeline.lake.state import LakeState
 from tenantq.pipeline.tables import TABLES, LakeTable
 from tenantq.runtime.durable_files import sync, sync_all, tree, write_durably
@@ -30,7 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from datetime import datetime
 
-    from pyspark.sql.types import StructType
+    from pyspark.sql import DataFrame, SparkSession
+
 
 _STAGING: Final = "_staging"
 _INCOMING: Final = "_incoming"
@@ -40,9 +49,6 @@ _STATE: Final = "_state"
 _STATE_FILE: Final = "state.json"
 _EMPTY: Final = "empty.parquet"
 """The only file of a partitioned table that has no rows: it has the table's columns, so every reader finds a table."""
-_NO_TEXT: Final = "\0"  # never a date, file name, reason or shard
-PIECE: Final = "piece"
-"""The column that says to which file of its partition a row belongs."""
 ROW_GROUP_BYTES: Final = 16_000_000
 """Rows are sorted by tenant, so a query for one tenant reads only the row groups whose statistics include it."""
 
@@ -156,7 +162,7 @@ class Lake:
 
     def partitions(self, table: str, *, staged: bool = True) -> set[str]:
         """Return the partition directories of a table: as committed, with what is ``staged`` applied."""
-        found = _leaves(self.path / table, TABLES[table])
+        found = partition_names(self.path / table, TABLES[table])
         if staged:
             for name, filled in self._staged.get(table, {}).items():
                 (found.add if filled else found.discard)(name)
@@ -194,7 +200,7 @@ class Lake:
         places = [(name, root / name) for root, names in self._roots(table, staged=True) for name in names]
         if not places:
             return 0
-        groups = [group for file in max(places)[1].glob("*.parquet") for group in _column_chunks(file, column)]
+        groups = [group for file in max(places)[1].glob("*.parquet") for group in column_chunks(file, column)]
         newest: datetime = max(group.statistics.max for group in groups)
         return round(newest.timestamp() * 1_000)
 
@@ -218,17 +224,17 @@ class Lake:
         if known.split is not None:
             keys = (*keys, PIECE)
             if PIECE not in rows.columns:
-                rows = with_pieces(rows, known, _sizes(rows, known) if sizes is None else sizes).repartition(*keys)
+                rows = with_pieces(rows, known, count_rows(rows, known) if sizes is None else sizes).repartition(*keys)
         elif keys:
             rows = rows.repartition(*keys)
         else:
             rows = rows.coalesce(1)
         sorted_rows = rows.sortWithinPartitions(*keys, *known.order)
-        writer = _nullable(sorted_rows, known.columns, keys).write.mode("overwrite")
+        writer = nullable_columns(sorted_rows, known.columns, keys).write.mode("overwrite")
         writer = writer.option("parquet.block.size", ROW_GROUP_BYTES)
         writer = writer.option("parquet.enable.dictionary#message_id", value=False)  # ids hardly repeat
         (writer.partitionBy(*keys) if keys else writer).parquet(str(place))
-        staged = dict.fromkeys(_name_files(place, known), True)
+        staged = dict.fromkeys(name_files(place, known), True)
         for name in self.partitions(table, staged=False):
             if covers(name):
                 staged.setdefault(name, False)
@@ -248,7 +254,7 @@ class Lake:
             name: sum(
                 group.num_values - group.statistics.null_count
                 for file in (self.path / table / name).glob("*.parquet")
-                for group in _column_chunks(file, split.counted)
+                for group in column_chunks(file, split.counted)
             )
             for name in names
         }
@@ -285,7 +291,7 @@ class Lake:
                 source = os.path.normpath(f"{self._staging}/{table}/{name}")
                 if not filled:
                     moves.append(PartitionMove("", target))
-                elif not _same_rows(self.path / source, self.path / target):
+                elif not same_rows(self.path / source, self.path / target):
                     moves.append(PartitionMove(source, target))
         if moves:
             # Staged files must be on disk before the record of the commit, and the record before the first move.
@@ -324,97 +330,3 @@ class Lake:
         sync_all(touched)  # new names must be on disk before the record that would make them again is removed
         (self.path / _COMMIT).unlink()
         sync(self.path)
-
-
-def with_pieces(rows: DataFrame, table: LakeTable, sizes: Mapping[str, int]) -> DataFrame:
-    """Add the column ``piece`` to rows of a split table, or to rows that will be merged into one."""
-    split = table.split
-    assert split is not None, table.name
-    pieces = [
-        (*[part.partition("=")[2] for part in name.split("/")], 1 + (size - 1) // split.rows)
-        for name, size in sorted(sizes.items())
-        if size > split.rows
-    ]
-    count = f.lit(1)
-    if pieces:
-        columns = ", ".join([*[f"{name} string" for name in table.partitions], "_pieces int"])
-        rows = rows.join(
-            f.broadcast(rows.sparkSession.createDataFrame(pieces, columns)), list(table.partitions), "left"
-        )
-        count = f.coalesce(f.col("_pieces"), count)
-    return rows.withColumn(PIECE, f.pmod(f.xxhash64(*split.by), count).cast("int")).drop("_pieces")
-
-
-def _sizes(rows: DataFrame, table: LakeTable) -> dict[str, int]:
-    """Count the rows that each partition will have."""
-    assert table.split is not None, table.name
-    counted = rows.groupBy(*table.partitions).agg(f.count(table.split.counted)).collect()
-    return {
-        "/".join(f"{name}={value}" for name, value in zip(table.partitions, row[:-1], strict=True)): row[-1]
-        for row in counted
-    }
-
-
-def _nullable(rows: DataFrame, columns: StructType, keys: tuple[str, ...]) -> DataFrame:
-    """Return the same rows in exactly the columns of a table, each of them nullable, with ``keys`` last.
-
-    Spark writes into a file whether a column can be null, which depends on how the rows were computed. Files of one table
-    must have one schema, so that they can be compared and concatenated.
-    """
-    wanted = [column for column in columns if column.name not in keys]
-    never = f.col([*keys, wanted[0].name][0]).eqNullSafe(f.lit(_NO_TEXT))
-    shaped = [
-        f.when(never, f.lit(None).cast(column.dataType)).otherwise(f.col(column.name)).alias(column.name)
-        for column in wanted
-    ]
-    return rows.select(*shaped, *keys)
-
-
-def _leaves(root: Path, table: LakeTable) -> set[str]:
-    """Return the directories below ``root`` that hold files, relative; "." is the root itself."""
-    found = {file.parent.relative_to(root).as_posix() for file in root.rglob("*.parquet")}
-    return found - {"."} if table.partitions else found
-
-
-def _name_files(root: Path, table: LakeTable) -> set[str]:
-    """Give the files that Spark wrote names that do not depend on tasks; return the partitions."""
-    for stray in [*root.rglob("*.crc"), *root.rglob("_SUCCESS")]:
-        stray.unlink()
-    for piece in list(root.rglob(f"{PIECE}=*")):
-        (file,) = piece.iterdir()  # fails if rows were not partitioned by piece
-        file.rename(piece.parent / f"{int(piece.name.partition('=')[2]):05d}.parquet")
-        piece.rmdir()
-    leaves = _leaves(root, table)
-    for leaf in leaves:
-        for number, file in enumerate(sorted((root / leaf).glob("*.parquet"))):
-            file.rename(file.with_name(f"{number:05d}.parquet"))
-    return leaves
-
-
-def _column_chunks(file: Path, column: str) -> list[Any]:
-    """Return what a file's footer says about a column, per row group."""
-    meta = pq.read_metadata(file)
-    at = meta.schema.names.index(column)
-    return [meta.row_group(number).column(at) for number in range(meta.num_row_groups)]
-
-
-def _same_rows(one: Path, other: Path) -> bool:
-    """Tell whether two partitions, or two files, have the same rows in the same order, file by file.
-
-    Bytes are no measure: what else is in a Parquet file depends on the process and the version that wrote it.
-    """
-    if one.is_dir() and other.is_dir():
-        names = {file.name for file in one.iterdir()}
-        return names == {file.name for file in other.iterdir()} and all(
-            _same_rows(one / name, other / name) for name in names
-        )
-    if one.is_dir() or not other.is_file():
-        return False
-    if one.suffix != ".parquet":
-        return one.read_bytes() == other.read_bytes()
-    files = (pq.ParquetFile(one), pq.ParquetFile(other))
-    metas = [file.metadata for file in files]
-    if (metas[0].num_rows, metas[0].num_row_groups) != (metas[1].num_rows, metas[1].num_row_groups):
-        return False
-    groups = range(metas[0].num_row_groups)
-    return all(files[0].read_row_group(at).equals(files[1].read_row_group(at)) for at in groups)
