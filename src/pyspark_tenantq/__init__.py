@@ -2,7 +2,7 @@
 
 try:
     from tenantq.pipeline.connector import TenantqSource as DefaultSource
-except ImportError:  # without pyarrow, other sources of the same Spark must go on working
+except ImportError:  # without pyarrow, other data sources of the session must keep working
     __all__: list[str] = []
 else:
     __all__ = ["DefaultSource"]

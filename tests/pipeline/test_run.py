@@ -132,11 +132,11 @@ def test_a_stream_that_was_stopped_and_begun_again_gives_the_tables_of_a_batch(
         reports.append(report)
         first.result().stop()
 
-    first.set_result(stream(spark, journal, streamed, options, every_s=1, files_per_batch=half, told=stopped))
+    first.set_result(stream(spark, journal, streamed, options, every_s=1, files_per_batch=half, on_batch=stopped))
     first.result().wait()
     assert [one.accepted for one in reports] == [half]
     assert reports[0].watermark == "2026-01-02T05:43:00Z"
-    rest = stream(spark, journal, streamed, options, files_per_batch=half, told=reports.append)
+    rest = stream(spark, journal, streamed, options, files_per_batch=half, on_batch=reports.append)
     rest.wait()
     assert sum(one.accepted for one in reports) == len(made.writer.files)
     tables = {name: value for name, value in digests(streamed).items() if not name.startswith("_")}

@@ -82,7 +82,7 @@ def stream(
     files_per_batch: int = 1_000,
     lateness_s: int = LATENESS_S,
     now: Callable[[], int] | None = None,
-    told: Callable[[RunReport], None] = lambda _: None,
+    on_batch: Callable[[RunReport], None] = lambda _: None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> PipelineStream:
     """Start a stream that processes what is new and ends, or that checks every ``every_s`` seconds until stopped.
@@ -115,7 +115,7 @@ def stream(
             running.newest_ms = max([running.newest_ms, *ends])
             watermark = datetime.fromtimestamp(max(running.newest_ms / 1_000 - lateness_s, 0), UTC)
             report.watermark = watermark.isoformat(timespec="seconds").replace("+00:00", "Z")
-            told(report)
+            on_batch(report)
 
     newest = f.timestamp_millis(f.get_json_object("value", "$.max_ts").try_cast("bigint"))
     manifests = (

@@ -61,7 +61,7 @@ class Input(msgspec.Struct, frozen=True):
 
     table: str
     part: Literal["all", "selected", "new", "known", "verdicts", "strays", "faults", "rows"] = "all"
-    through: Callable[[DataFrame], DataFrame] | None = None  # applied to what is read
+    through: Callable[[DataFrame], DataFrame] | None = None  # applied to the rows
 
 
 class Split(msgspec.Struct, frozen=True):
@@ -94,7 +94,7 @@ class LakeTable(msgspec.Struct, frozen=True, kw_only=True):
     order: tuple[str, ...]
     partitions: tuple[str, ...] = ("date",)
     parameters: tuple[str, ...] = ()  # values of the run that the function takes; see run.py
-    appends: bool = False  # the function returns rows to add to those that are there
+    appends: bool = False  # the function returns rows to add to the existing ones
     cached: bool = False  # small, and read by several tables in a run
     split: Split | None = None  # None: its partitions are small
     archivable: bool = False  # days may leave the lake; the others are small, and later days are computed from them

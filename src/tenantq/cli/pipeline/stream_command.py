@@ -74,7 +74,7 @@ def stream(
         running = start(
             work.spark, journal, lake, wanted, every_s=every_ms / 1_000 if every_ms is not None else None,
             files_per_batch=files_per_batch, lateness_s=lateness_ms // 1_000, now=SystemClock().wall_ms,
-            told=print_batch, progress=work.progress.begin,
+            on_batch=print_batch, progress=work.progress.begin,
         )  # fmt: skip
         work.stop = running.stop
         running.wait()

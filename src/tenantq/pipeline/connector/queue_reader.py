@@ -1,7 +1,7 @@
 """``spark.read.format("tenantq")`` of a queue: everything it holds at one point in time, read by many tasks.
 
-When the query is planned, the server takes a snapshot, and every task reads a part of it. The server drops the snapshot when
-nobody reads it any more.
+When the query is planned, the server takes a snapshot, and every task reads a part of it. The server drops unused
+snapshots after a while.
 """
 
 from __future__ import annotations

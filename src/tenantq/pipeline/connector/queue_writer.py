@@ -35,9 +35,9 @@ _RETRIES: Final = Retries(count=2, base_ms=100, max_ms=1_000)
 
 def total(messages: Sequence[WriterCommitMessage | None]) -> WriteCounts:
     """Return the sum of the counts of tasks. None is a task that failed."""
-    told = [one for one in messages if isinstance(one, WriteCounts)]
+    counts = [one for one in messages if isinstance(one, WriteCounts)]
     return WriteCounts(
-        sum(one.rows for one in told), sum(one.added for one in told), sum(one.duplicates for one in told)
+        sum(one.rows for one in counts), sum(one.added for one in counts), sum(one.duplicates for one in counts)
     )
 
 

@@ -1,1 +1,1 @@
-"""What finance, operators, security officers and customers read."""
+"""Gold: usage, invoices, service levels, anomalies, growth and compliance evidence."""

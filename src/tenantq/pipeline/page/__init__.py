@@ -1,1 +1,1 @@
-"""Pages that are one file: HTML with its style and its plots inside, readable on a phone and on paper."""
+"""HTML pages in one file each, with inline style and charts, for phone, laptop and print."""

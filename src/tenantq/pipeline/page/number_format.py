@@ -1,4 +1,4 @@
-"""Figures as people read them. Money and quantities of an invoice stay exact; the rest is rounded to be read."""
+"""Numbers as people read them. Invoices stay exact; everything else is rounded."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from decimal import Decimal
 from typing import Final
 
+_NONE: Final = "–"  # noqa: RUF001  # an en dash
 _SIZES: Final = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 _COUNTS: Final = ("", "k", "M", "G", "T", "P", "E")
 _LENGTHS: Final = ((86_400_000.0, "d"), (3_600_000.0, "h"), (60_000.0, "min"), (1_000.0, "s"))
@@ -16,16 +17,16 @@ _STEPS: Final = (
     (3_600_000.0, (1, 2, 3, 6, 12)),
     (86_400_000.0, (1, 2, 5)),
 )
-"""What an axis of durations may go by."""
+"""Steps for an axis of durations, by unit."""
 
 
 def count(value: float) -> str:
-    """Return a whole number with separators: 1,234,567."""
+    """Return an integer with separators: 1,234,567."""
     return f"{value:,.0f}"
 
 
 def brief(value: float) -> str:
-    """Return a whole number, shortened where it is too long to be read at a glance."""
+    """Return an integer, shortened from a million on."""
     return count(value) if abs(value) < 1_000_000 else short(value)
 
 
@@ -35,14 +36,14 @@ def short(value: float) -> str:
 
 
 def size(value: float) -> str:
-    """Return bytes in powers of a thousand, as an invoice counts them: 1.2 GB."""
+    """Return bytes in powers of 1,000, as invoices count them: 1.2 GB."""
     return _scaled(value, _SIZES, " ")
 
 
 def duration(ms: float | None) -> str:
-    """Return a length of time: 850 ms, 1.5 s, 3 min; a dash where there is none."""
+    """Return a duration: 850 ms, 1.5 s, 3 min; a dash for None."""
     if ms is None:
-        return "–"  # noqa: RUF001  # a dash is what is meant
+        return _NONE
     for unit_ms, unit in _LENGTHS:
         if ms >= unit_ms:
             return f"{_plain(ms / unit_ms)} {unit}"
@@ -50,7 +51,7 @@ def duration(ms: float | None) -> str:
 
 
 def duration_step(step: float) -> float:
-    """Return the next step for an axis of durations: a round number of the unit that people would use."""
+    """Return the next larger step for an axis of durations, in a usual unit."""
     for unit_ms, rounds in _STEPS:
         for factor in rounds:
             if step <= factor * unit_ms:
@@ -59,8 +60,8 @@ def duration_step(step: float) -> float:
 
 
 def round_step(step: float) -> float:
-    """Return the next step for an axis that is easy to read."""
-    step = max(step, 1e-9)  # finer than anything that is counted
+    """Return the next larger round step for an axis."""
+    step = max(step, 1e-9)  # smaller than any value
     power = 10.0 ** math.floor(math.log10(step))
     for factor in (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0):
         if step <= factor * power * (1 + 1e-9):
@@ -69,9 +70,9 @@ def round_step(step: float) -> float:
 
 
 def percent(share: float | None) -> str:
-    """Return a share of one, never rounded up to all or down to none: 99.95 %."""
+    """Return a share in percent, never rounded up to 100 or down to 0: 99.95 %."""
     if share is None:
-        return "–"  # noqa: RUF001  # a dash is what is meant
+        return _NONE
     text = f"{share * 100:.3f}"
     if share < 1 and text == "100.000":
         return "> 99.999 %"
@@ -81,7 +82,7 @@ def percent(share: float | None) -> str:
 
 
 def exact(text: str) -> str:
-    """Return a decimal of a table to its last digit that says something, with separators; cents stay two."""
+    """Return a decimal with separators, without trailing zeros; two decimal places stay."""
     number = Decimal(text)
     kept = 2 if number.as_tuple().exponent == -2 else 0
     whole, _, places = f"{number:,f}".partition(".")
@@ -98,7 +99,7 @@ def _scaled(value: float, units: tuple[str, ...], gap: str) -> str:
 
 
 def _plain(value: float) -> str:
-    """Return three digits, without zeros that say nothing."""
+    """Return three significant digits without trailing zeros."""
     places = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
     text = f"{value:.{places}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text

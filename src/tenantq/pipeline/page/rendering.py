@@ -1,4 +1,4 @@
-"""Templates: every value is escaped, and what could deceive a reader's eye is shown as what it is."""
+"""Renders templates: escapes every value and makes hidden characters visible. Writes pages atomically."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ _HIDDEN: Final = dict.fromkeys(
     ),
     "\N{REPLACEMENT CHARACTER}",
 )  # fmt: skip
-"""Control characters, marks that turn the direction of writing, characters without width, halves of pairs."""
+"""Control characters, direction marks, zero-width characters and surrogates."""
 
 
 def render(template: str, **values: Any) -> bytes:
-    """Return a page; what a template does not find is an error."""
+    """Return a rendered template. Undefined names are an error."""
     text = _environment().get_template(template).render(**values)
     return text.encode()
 
 
 def visible(text: str) -> str:
-    """Return text in which nothing is hidden and nothing turns the direction of what follows."""
+    """Return text without hidden characters and direction marks."""
     return text.translate(_HIDDEN)
 
 
 def write_page(file: Path, data: bytes | Iterable[bytes]) -> None:
-    """Put a file in its place as a whole; Invalid says why that cannot be done."""
+    """Write a file atomically; raise Invalid if that fails."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         handle, fresh = tempfile.mkstemp(dir=file.parent, prefix=".", suffix=".new")
@@ -65,14 +65,6 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=lambda value: visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
     )
-    for one in (
-        number_format.count,
-        number_format.brief,
-        number_format.short,
-        number_format.size,
-        number_format.duration,
-        number_format.percent,
-        number_format.exact,
-    ):
-        found.filters[one.__name__] = one
+    for name in ("count", "brief", "short", "size", "duration", "percent", "exact"):
+        found.filters[name] = getattr(number_format, name)
     return found

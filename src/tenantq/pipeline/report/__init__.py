@@ -1,1 +1,1 @@
-"""Reports: what the lake says of one tenant, and of the platform, as pages for people."""
+"""Reports about one tenant or the whole platform, as HTML pages."""

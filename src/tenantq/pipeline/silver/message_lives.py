@@ -69,8 +69,8 @@ def message_lives(events: DataFrame, known: DataFrame | None, resets: DataFrame)
         events, known = events.select(*both, *_OF_EVENTS), known.select(*both, *_OF_LIVES)
         parts = events.unionByName(known, allowMissingColumns=True)
     merged = _merged(parts, place, with_known=known is not None)
-    lies = {"_queue": f.col("last.queue"), "_shard": f.col("last.shard")}
-    placed = with_resets(merged.withColumns(lies), resets, "_queue", "_shard")
+    ends = {"_queue": f.col("last.queue"), "_shard": f.col("last.shard")}
+    placed = with_resets(merged.withColumns(ends), resets, "_queue", "_shard")
     later = f.filter(
         "resets", lambda one: f.struct(one["seq"], one["n"]) > f.struct(f.col("last.seq"), f.col("last.place"))
     )
