@@ -1,4 +1,4 @@
-"""A made-up journal of any size: seeded, vectorised, with real hash chains, hashes and signatures.
+"""A synthetic journal of any size: seeded, vectorised, with real hash chains, hashes and signatures.
 
 Messages live as in the engine: added in batches, delivered after a wait, acked, or failed and tried again up to three times,
 then moved to the dead letters; some expire, some are removed or purged; calls are denied and throttled. A tenant belongs to one
@@ -33,7 +33,7 @@ START_MS: Final = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 HOUR_MS: Final = 3_600_000
 ROUND_MS: Final = 100
 GIANT_SHARE: Final = 0.9
-_ROWS_PER_MESSAGE: Final = 3.09  # measured: what an hour's messages come to, refusals with them
+_ROWS_PER_MESSAGE: Final = 3.09  # measured, including refusals
 _ATTEMPTS: Final = 3
 _FAILURES: Final = 0.04
 _PURGE_HOURS: Final = 6
@@ -43,7 +43,7 @@ _DEAD: Final = 4  # from a queue to its dead letters
 _AGENTS: Final = ("tenantq-python/0.1", "curl/8.5", "worker/2.3")
 
 _KINDS: Final = (
-    # op, outcome, error_code, whether the shard itself did it; the order is that inside a record
+    # op, outcome, error_code, whether the shard itself did it; in the order within a record
     ("create_tenant", "ok", "", False),
     ("create_queue", "ok", "", False),
     ("lease_expired", "expired", "", True),
@@ -69,11 +69,11 @@ _EVENT: Final = np.dtype(
         ("priority", "i1"), ("attempt", "i1"), ("wait_ms", "i8"), ("process_ms", "i8"), ("count", "i4"),
     ]
 )  # fmt: skip
-"""What happens to a message, or a call without one (``low`` is 0). ``group``: rows of one call."""
+"""An event of a message, or a call without one (``low`` is 0). ``group`` has the rows of one call."""
 
 
 class Made(msgspec.Struct, frozen=True):
-    """What was made."""
+    """The journal that was written."""
 
     rows: int
     records: int
@@ -82,19 +82,19 @@ class Made(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be made."""
+    """The journal to write."""
 
     rows: int
     rows_per_day: int = 10_000_000
     seed: int = 1
     shards: int = 4
     tenants: int = 200  # of each shard; sizes follow a power law
-    giant: bool = False  # one tenant has nine of ten rows
+    giant: bool = False  # one tenant has 90 % of the rows
     segment_rows: int = 50_000
 
 
 def make_journal(directory: Path, plan: Plan, processes: int = 2) -> Made:
-    """Write a journal of about ``plan.rows`` rows below ``directory``; the key that signs it lies in ``directory``.parent."""
+    """Write a journal of about ``plan.rows`` rows to ``directory``. The signing key is in its parent."""
     directory.mkdir(parents=True, exist_ok=True)
     SigningKey.load_or_make(directory.parent)
     shares = [1 / plan.shards] * plan.shards
@@ -120,7 +120,7 @@ def _make_shard(directory: Path, plan: Plan, shard: int, rows: int) -> Made:
 
 
 class _Traffic:
-    """What tenants of one shard do, hour by hour; what reaches beyond an hour is carried over."""
+    """The events of one shard by hour. Events after the end of an hour are carried over."""
 
     def __init__(self, plan: Plan, shard: int) -> None:
         self.random = np.random.default_rng((plan.seed, shard))
@@ -132,10 +132,10 @@ class _Traffic:
         self._next_low = (2 << 62) | (shard << 48) | 1
         self._next_group = 1
         self._scratch: dict[int, tuple[int, int]] = {}  # messages and bytes since the last purge
-        self.purged: dict[int, str] = {}  # by group: what its row says
+        self.purged: dict[int, str] = {}  # by group: the details of its row
 
     def hour(self, start: int, messages: int) -> NDArray[Any]:
-        """Return the events of an hour, in order of their rounds."""
+        """Return the events of an hour in the order of rounds."""
         fresh = [self._beginning(start)] if start == START_MS else []
         added, held = self._adds(start, messages)
         fresh += [added, *self._lives(held), self._refusals(start, messages)]
@@ -158,13 +158,13 @@ class _Traffic:
         return found
 
     def _adds(self, start: int, messages: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return adds, and the same messages without those that nobody polls."""
+        """Return adds, and the same messages without those that are never polled."""
         sizes = self.random.choice([1, 2, 5, 10, 20], messages // 3 + 20, p=[0.35, 0.25, 0.2, 0.15, 0.05])
         calls = min(len(sizes), int(np.searchsorted(np.cumsum(sizes), messages)) + 1)
         sizes = sizes[:calls]
         tenant = self.random.choice(len(self.tenants), calls, p=self._weights)
         queue = self.random.choice(4, calls, p=[0.6, 0.25, 0.14, 0.01])
-        # The first round of all makes tenants and queues, so nothing is added in it.
+        # The first round creates tenants and queues, so nothing is added in it.
         ts = start + ROUND_MS + self.random.integers(0, HOUR_MS - 2 * ROUND_MS, calls)
         at = np.repeat(np.arange(calls), sizes)
         found = np.zeros(len(at), _EVENT)
@@ -210,7 +210,7 @@ class _Traffic:
         return [*found, *self._buried(left)]
 
     def _polls(self, messages: NDArray[Any], attempt: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return deliveries, those of one call at once, and how long each is worked on."""
+        """Return deliveries, grouped by call, and their processing times."""
         calls, at = np.unique(messages["group"], return_inverse=True)
         waits = (self.random.lognormal(6.5, 1.6, len(calls)).astype("i8") + 2 * ROUND_MS)[at]
         times = (self.random.lognormal(5.0, 1.2, len(calls)).astype("i8") + 2 * ROUND_MS)[at]
@@ -229,7 +229,7 @@ class _Traffic:
         return found
 
     def _buried(self, failed: NDArray[Any]) -> list[NDArray[Any]]:
-        """Return the moves to the dead letters, in the round of the last failure, and the removal of some of them."""
+        """Return the moves to dead letters, in the round of the last failure, and the removal of some."""
         letters = _copy(failed, _DEAD_LETTER)
         letters["process_ms"], letters["group"] = 0, self._groups(len(letters))
         removed = _copy(letters[self.random.random(len(letters)) < 0.3], _REMOVE)
@@ -248,7 +248,7 @@ class _Traffic:
         return found
 
     def _purges(self, start: int) -> NDArray[Any]:
-        """Empty the queues that nobody polls, in the hour's last round."""
+        """Purge the queues that are never polled, in the last round of the hour."""
         found = np.zeros(len(self._scratch), _EVENT)
         found["ts"], found["kind"], found["count"] = start + HOUR_MS - ROUND_MS, _PURGE, 1
         found["place"] = list(self._scratch)
@@ -273,7 +273,7 @@ def _copy(events: NDArray[Any], kind: int) -> NDArray[Any]:
 
 
 class _Writer:
-    """Seals events into records, one for each round in which something happened, and writes them as segments."""
+    """Encodes events as records, one per round with events, and writes them as segments."""
 
     def __init__(self, directory: Path, plan: Plan, shard: int, key: SigningKey) -> None:
         self._target, self._plan, self._key, self._shard = DirectoryTarget(directory), plan, key, str(shard)
@@ -281,7 +281,7 @@ class _Writer:
         self._rows = self._segments = self._bytes = 0
 
     def finish(self) -> Made:
-        """Write the head; say what was made."""
+        """Write the head; return what was written."""
         head = Head(shard=self._shard, last_seq=self._seq, last_link=self._link.hex(), key_id=self._key.public.id)
         head = msgspec.structs.replace(head, signature=self._key.sign(head.signed_text()))
         self._target.write(head.name, msgspec.json.encode(head, order="sorted"))
@@ -329,7 +329,7 @@ class _Writer:
 
 
 class _Calls:
-    """The calls of one segment: what is the same for all rows of one, and the entries that the records hold."""
+    """The calls of one segment: the values that all rows of a call share, and the entries of the records."""
 
     def __init__(self, events: NDArray[Any], traffic: _Traffic, shard: str) -> None:
         self._events = events
@@ -391,7 +391,7 @@ class _Calls:
     def table(
         self, shard: str, first_seq: int, rounds: NDArray[Any], links: list[bytes], payloads: list[bytes]
     ) -> pa.Table:
-        """Return the rows as a segment has them."""
+        """Return the rows of the segment."""
         events, count = self._events, len(self._events)
         sizes = np.diff(rounds)
         of_record = np.repeat(np.arange(len(sizes)), sizes)
@@ -421,7 +421,7 @@ def _as(column: Any, kind: pa.DataType) -> pa.Array:
 
 
 def _place(place: int, tenants: Sequence[str]) -> tuple[str, str]:
-    """Return tenant and queue; below zero the tenant itself is meant."""
+    """Return tenant and queue. A negative number is a tenant without a queue."""
     if place < 0:
         return tenants[-1 - place], ""
     return tenants[place // len(_QUEUES)], _QUEUES[place % len(_QUEUES)]

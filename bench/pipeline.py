@@ -1,4 +1,4 @@
-"""The pipeline: made-up journals of growing size through all layers, one with a giant tenant, and DuckDB beside it."""
+"""The pipeline: synthetic journals of growing size through all layers, one with a giant tenant, compared with DuckDB."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bench.two_tables import by_duckdb
 if TYPE_CHECKING:
     from pathlib import Path
 
-MEMORY: Final = "2g"  # Java's, as the command has it when nothing is said
+MEMORY: Final = "2g"  # Java's, the default of the command
 _SIZES: Final = (1_000_000, 10_000_000, 50_000_000)
 _GROWTH: Final = 1.1
 _RATIO: Final = 3.0
@@ -45,7 +45,7 @@ class _Whole(msgspec.Struct):
 
     @property
     def seconds(self) -> float:
-        """The stages' time, without Spark's start."""
+        """The time of all stages, without the start of Spark."""
         return sum(self.report.stages.values())
 
     @property
@@ -54,7 +54,7 @@ class _Whole(msgspec.Struct):
 
 
 async def run(directory: Path, *, quick: bool) -> None:
-    """Leave 15 GB of disk for all sizes."""
+    """Run all sizes. This needs 15 GB of disk."""
     table = Table(
         "rows", "made in s", "journal MB", "run s", "rows/s", "us/row", "Java MB", "Python MB", "lake MB", "files"
     )  # fmt: skip

@@ -30,11 +30,11 @@ _SLO: Final = (
     "tenant", "queue", "date", "deliveries", "wait_max_ms", "settled", "process_max_ms", "oldest_age_ms", "acked", "dead", "expired",
     "slow", *[f"round({name}_p{p}_ms, 6)" for name in ("wait", "process") for p in (50, 95, 99)],
 )  # fmt: skip
-"""What is compared. Percentiles lie between two values; the two compute that point in another order."""
+"""The compared columns. Percentiles are rounded, because both interpolate in another order."""
 
 
 def by_spark(journal: Path, into: Path, memory: str) -> float:
-    """Write both tables; return the seconds, without Spark's start."""
+    """Write both tables; return the seconds, without the start of Spark."""
     spark = open_session(None, {"spark.driver.memory": memory})
     started = time.perf_counter()
     files = [str(file) for file in sorted(journal.glob("date=*/*/*/*.parquet"))]
@@ -42,8 +42,10 @@ def by_spark(journal: Path, into: Path, memory: str) -> float:
     resets = queue_resets(rows).coalesce(1).persist()
     events = life_events(rows)
     removed = rows.where("op = 'remove' AND outcome = 'ok'").select("tenant", "message_id")
-    told = events.join(f.broadcast(removed), ["tenant", "message_id"], "left_semi")  # few: no need to move all events
-    of_removed = message_lives(told, None, resets)
+    of_removed_messages = events.join(
+        f.broadcast(removed), ["tenant", "message_id"], "left_semi"
+    )  # few, so not all events are shuffled
+    of_removed = message_lives(of_removed_messages, None, resets)
     hours = str(into / "queue_hours")
     queue_hours(rows, of_removed, resets).write.mode("overwrite").parquet(hours)
     usage_hourly(spark.read.schema(QUEUE_HOURS).parquet(hours), resets).write.mode("overwrite").parquet(
@@ -59,7 +61,7 @@ def by_spark(journal: Path, into: Path, memory: str) -> float:
 
 
 def by_duckdb(journal: Path, spark_tables: Path) -> tuple[float, int, int]:
-    """Compute both tables; return the seconds, their rows, and how many rows Spark has not or has otherwise."""
+    """Compute both tables; return the seconds, their rows, and how many rows differ from Spark's."""
     database = duckdb.connect()
     database.execute("SET TimeZone = 'UTC'")
     started = time.perf_counter()
@@ -77,5 +79,5 @@ def by_duckdb(journal: Path, spark_tables: Path) -> tuple[float, int, int]:
     return spent, rows, differing
 
 
-if __name__ == "__main__":  # in a process of its own, so that nothing else is in its memory
+if __name__ == "__main__":  # a separate process, for its memory to be measured
     print(by_spark(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]))
