@@ -8,6 +8,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from tenantq.pipeline.schemas import TENANT_GROWTH
+from tenantq.pipeline.silver.tenant_changes import newest_setting
 
 TREND_DAYS: Final = 28
 HORIZON_DAYS: Final = 3_650
@@ -66,18 +67,10 @@ def _days(usage: DataFrame) -> DataFrame:
 
 def quotas(changes: DataFrame) -> DataFrame:
     """Return the quota of each tenant and metric, from the newest change that names it."""
-    body = f.regexp_extract("details", r"(?s)(\{.*\})", 1)
-    order = f.struct("ts", "shard", "seq", "n")
-    metrics = f.explode(f.array(*[f.lit(metric) for metric in METRICS])).alias("metric")
-    named = changes.select("tenant", "op", order.alias("at"), body.alias("body"), metrics)
-    given = f.lit("")
-    for metric in METRICS:
-        found = f.regexp_extract("body", f'"{metric}":(null|[0-9]+)', 1)
-        given = f.when(f.col("metric") == metric, found).otherwise(given)
-    renewed = f.col("op").isin("create_tenant", "delete_tenant")
-    said = named.select("tenant", "metric", "at", given.alias("given"), renewed.alias("renewed"))
-    said = said.where((f.col("given") != "") | f.col("renewed"))
-    last = said.groupBy("tenant", "metric").agg(f.max_by("given", "at").alias("given"))
+    metrics = f.explode(f.array(*[f.lit(metric) for metric in METRICS]))
+    pattern = f.concat(f.lit('"'), f.col("metric"), f.lit('":(null|[0-9]+)'))
+    given = f.call_function("regexp_extract", f.col("details"), pattern, f.lit(1))
+    last = newest_setting(changes.withColumn("metric", metrics), given, "metric")
     return last.select(
         "tenant", "metric", f.when(f.col("given").rlike("^[0-9]+$"), f.col("given").cast("bigint")).alias("quota")
     )

@@ -14,6 +14,8 @@ from tenantq.pipeline.silver.queue_resets import with_resets
 _COUNTS: Final = (
     "operations", "messages_in", "messages_out", "bytes_in", "bytes_out", "refused", "throttled", "denied",
 )  # fmt: skip
+_LEVELS: Final = ("messages", "bytes", "in_flight")
+_TOPS: Final = ("backlog_top", "in_flight_top")
 _HOUR: Final = "interval 1 hour"
 
 
@@ -28,57 +30,47 @@ def usage_hourly(hours: DataFrame, resets: DataFrame, from_date: str = "") -> Da
     hours = hours.withColumn("at", at)
     before = Window.partitionBy(*key).orderBy("at").rowsBetween(Window.unboundedPreceding, -1)
     following = Window.partitionBy(*key).orderBy("at")
-    for name in ("messages", "bytes", "in_flight"):
+    for name in _LEVELS:
         carried = f.coalesce(f.sum(f"{name}_net").over(before), f.lit(0).cast("bigint"))
         hours = hours.withColumn(f"{name}_before", carried)
     hours = hours.withColumn("next_at", f.lead("at").over(following))
     end = f.get("resets", f.col("epoch"))["ts"]
     hours = with_resets(hours, resets, "queue").withColumn("epoch_end", end).drop("resets")
-    rows = _active(hours).unionByName(_silent(hours))
+    rows = _usage(hours.unionByName(_silent(hours)))
     if from_date:
         rows = rows.where(f.date_format("at", "yyyy-MM-dd") >= from_date)
     return _by_queue(exclude_probe_tenants(rows))
 
 
-def _active(hours: DataFrame) -> DataFrame:
-    """Return the hours that have operations."""
-    over = f.col("epoch_end").isNotNull() & (f.col("epoch_end") < f.col("at") + f.expr(_HOUR))
-    backlog = f.col("messages_before") - f.col("in_flight_before")
-    return hours.select(
-        "tenant", "queue", "shard", "at", *_COUNTS,
-        (f.col("byte_ms") + _held(f.col("bytes_before"))).cast(BYTE_MS).alias("byte_ms"),
-        _unless(over, f.col("messages_before") + f.col("messages_net")).alias("messages_stored"),
-        _unless(over, f.col("bytes_before") + f.col("bytes_net")).alias("bytes_stored"),
-        f.greatest(backlog, backlog + f.col("backlog_top"), f.lit(0)).alias("peak_backlog"),
-        f.greatest(f.col("in_flight_before"), f.col("in_flight_before") + f.col("in_flight_top"), f.lit(0)).alias(
-            "peak_in_flight"
-        ),
-    )  # fmt: skip
-
-
 def _silent(hours: DataFrame) -> DataFrame:
-    """Return the hours in between, in which messages were only stored."""
+    """Return the hours in between, in which messages were only stored: hours that begin with these levels and change nothing."""
     newest = hours.agg(f.max("at").alias("newest"))
-    level = (
-        hours.crossJoin(f.broadcast(newest))
-        .withColumn("messages", f.col("messages_before") + f.col("messages_net"))
-        .withColumn("bytes", f.col("bytes_before") + f.col("bytes_net"))
-        .withColumn("in_flight", f.col("in_flight_before") + f.col("in_flight_net"))
-        .where((f.col("messages") != 0) | (f.col("bytes") != 0))
-    )
+    left = {f"{name}_before": f.col(f"{name}_before") + f.col(f"{name}_net") for name in _LEVELS}
+    stored = (f.col("messages_before") != 0) | (f.col("bytes_before") != 0)
+    after = hours.crossJoin(f.broadcast(newest)).withColumns(left).where(stored)
     first = f.col("at") + f.expr(_HOUR)
     last = f.least(
         f.coalesce(f.col("next_at") - f.expr(_HOUR), f.col("newest")), f.date_trunc("hour", f.col("epoch_end"))
     )
-    filled = level.where(last >= first).withColumn("at", f.explode(f.sequence(first, last, f.expr(_HOUR))))
+    filled = after.where(last >= first).withColumn("at", f.explode(f.sequence(first, last, f.expr(_HOUR))))
+    none = dict.fromkeys((*_COUNTS, *(f"{name}_net" for name in _LEVELS), *_TOPS), f.lit(0).cast("bigint"))
+    return filled.withColumns({**none, "byte_ms": f.lit(0).cast(BYTE_MS)}).select(*hours.columns)
+
+
+def _usage(hours: DataFrame) -> DataFrame:
+    """Return the levels at the end of each hour, and their peaks."""
     over = f.col("epoch_end").isNotNull() & (f.col("epoch_end") < f.col("at") + f.expr(_HOUR))
-    return filled.select(
-        "tenant", "queue", "shard", "at", *[f.lit(0).cast("bigint").alias(name) for name in _COUNTS],
-        _held(f.col("bytes")).cast(BYTE_MS).alias("byte_ms"),
-        _unless(over, f.col("messages")).alias("messages_stored"),
-        _unless(over, f.col("bytes")).alias("bytes_stored"),
-        f.greatest(f.col("messages") - f.col("in_flight"), f.lit(0)).alias("peak_backlog"),
-        f.greatest(f.col("in_flight"), f.lit(0)).alias("peak_in_flight"),
+
+    def at_end(level: str) -> Column:
+        return f.when(over, f.lit(0).cast("bigint")).otherwise(f.col(f"{level}_before") + f.col(f"{level}_net"))
+
+    backlog, in_flight = f.col("messages_before") - f.col("in_flight_before"), f.col("in_flight_before")
+    return hours.select(
+        "tenant", "queue", "shard", "at", *_COUNTS,
+        (f.col("byte_ms") + _held(f.col("bytes_before"))).cast(BYTE_MS).alias("byte_ms"),
+        at_end("messages").alias("messages_stored"), at_end("bytes").alias("bytes_stored"),
+        f.greatest(backlog, backlog + f.col("backlog_top"), f.lit(0)).alias("peak_backlog"),
+        f.greatest(in_flight, in_flight + f.col("in_flight_top"), f.lit(0)).alias("peak_in_flight"),
     )  # fmt: skip
 
 
@@ -86,10 +78,6 @@ def _held(size: Column) -> Column:
     """Return the byte-milliseconds of what was stored from the start of the hour to its end, or to the reset of the queue."""
     end = f.least(f.col("at") + f.expr(_HOUR), f.col("epoch_end"))
     return size.cast(BYTE_MS) * (f.unix_millis(end) - f.unix_millis("at")).cast("decimal(18,0)")
-
-
-def _unless(over: Column, value: Column) -> Column:
-    return f.when(over, f.lit(0).cast("bigint")).otherwise(value)
 
 
 def _by_queue(rows: DataFrame) -> DataFrame:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from tenantq.pipeline.schemas import TENANT_CHANGES
@@ -24,3 +24,13 @@ def held_tenants(changes: DataFrame) -> set[str]:
     newest = f.max_by("op", f.struct("ts", "shard", "seq", "n")).alias("op")
     last = changes.where(f.col("op").isin(PLACED, LIFTED)).groupBy("tenant").agg(newest)
     return {row["tenant"] for row in last.where(f.col("op") == PLACED).collect()}
+
+
+def newest_setting(changes: DataFrame, given: Column, *keys: str) -> DataFrame:
+    """Return per tenant, and ``keys``, the text ``given`` of the newest change that has one.
+
+    Creating or deleting a tenant resets it to an empty text.
+    """
+    named = (given != "") | f.col("op").isin("create_tenant", "delete_tenant")
+    newest = f.max_by(given, f.struct("ts", "shard", "seq", "n")).alias("given")
+    return changes.where(named).groupBy("tenant", *keys).agg(newest)

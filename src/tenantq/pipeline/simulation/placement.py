@@ -11,6 +11,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from tenantq.domain.placement import MULTIPLIER, Topology, tenant_key
+from tenantq.pipeline.silver.tenant_changes import newest_setting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,10 +68,6 @@ def placed(tenants: DataFrame, before: Topology, after: Topology) -> DataFrame:
 
 def allowed_regions(changes: DataFrame) -> DataFrame:
     """Return the regions that each tenant allows, from the newest of ``changes`` (tenant_changes) that names them."""
-    given = f.regexp_extract("details", r'"regions":(null|\[[^\]]*\])', 1)
-    renewed = f.col("op").isin("create_tenant", "delete_tenant")
-    said = changes.select("tenant", f.struct("ts", "shard", "seq", "n").alias("at"), given.alias("given"), renewed.alias("renewed"))  # fmt: skip
-    said = said.where((f.col("given") != "") | f.col("renewed"))
-    last = said.groupBy("tenant").agg(f.max_by("given", "at").alias("given"))
+    last = newest_setting(changes, f.regexp_extract("details", r'"regions":(null|\[[^\]]*\])', 1))
     names = f.sort_array(f.array_distinct(f.from_json("given", "array<string>")))
     return last.select("tenant", f.coalesce(f.array_join(names, ","), f.lit("")).alias("regions"))
