@@ -59,9 +59,8 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         there = self._spans()
         if where == "latest":
             return Offset.beginning(_ends(there)).plain()
-        firsts = {
-            span.shard: span.first - 1 for span in reversed(there)
-        }  # the first of each shard comes last, and counts
+        # Of several ranges of a shard, the first one comes last here, and counts.
+        firsts = {span.shard: span.first - 1 for span in reversed(there)}
         return Offset.beginning(dict(sorted(firsts.items()))).plain()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  # Spark's name
