@@ -1,4 +1,7 @@
-"""The options of ``format("tenantq")``, checked by name, type and range. Representations never show a token."""
+"""The options of ``format("tenantq")``, checked by name, type and range. Representations never show a token.
+
+Spark's names are camel case, and case-insensitive.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,7 @@ _OF_SPARK: Final = frozenset({"checkpointlocation"})
 """Options that Spark itself adds."""
 
 
-class _Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """Options by their names in Spark, which are case-insensitive."""
-
-
-class JournalOptions(_Options, frozen=True, kw_only=True):
+class JournalOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """How a journal is read."""
 
     journal: str  # its directory or URL
@@ -49,7 +48,7 @@ class StreamOptions(JournalOptions, frozen=True, kw_only=True):
     on_gap: Literal["fail", "wait", "skip"] = "fail"  # what to do where records are missing between segments
 
 
-class ServerOptions(_Options, frozen=True, kw_only=True):
+class ServerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """How a server is reached."""
 
     url: str
