@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from markupsafe import Markup
 
-    from tenantq.pipeline.simulation.load_forecast import LoadForecast, ShardLoad
+    from tenantq.pipeline.simulation.load_forecast import LoadForecast, ShardForecast
 
 _POINTS: Final = 101
 _LISTED: Final = 20
@@ -43,18 +43,18 @@ def simulation_page(found: LoadForecast) -> bytes:
     )  # fmt: skip
 
 
-def _fullest(loads: Sequence[ShardLoad]) -> float | None:
+def _fullest(loads: Sequence[ShardForecast]) -> float | None:
     return max((load.fullness for load in loads if load.fullness is not None), default=None)
 
 
-def uneven(loads: Sequence[ShardLoad]) -> float:
+def uneven(loads: Sequence[ShardForecast]) -> float:
     """Return the load of the busiest shard relative to the mean: 1 is even, 2 is twice the mean."""
     total = sum(load.busiest_hour for load in loads)
     return max(load.busiest_hour for load in loads) * len(loads) / total if total else 1.0
 
 
 def _curve(
-    title: str, found: LoadForecast, value: Callable[[ShardLoad], float], unit: Callable[[float], str] = number_format.short,
+    title: str, found: LoadForecast, value: Callable[[ShardForecast], float], unit: Callable[[float], str] = number_format.short,
     levels: Sequence[ReferenceLine] = (),
 ) -> tuple[str, Markup]:  # fmt: skip
     """Draw any number of shards from the fullest to the emptiest, before and after."""

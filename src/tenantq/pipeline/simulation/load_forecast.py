@@ -24,7 +24,7 @@ _NAMED_MAX: Final = 20
 _SIDES: Final = ("before", "after")
 
 
-class ShardLoad(msgspec.Struct):
+class ShardForecast(msgspec.Struct):
     """The load of a shard."""
 
     name: str
@@ -52,8 +52,8 @@ class LoadForecast(msgspec.Struct):
     placed_first: int  # tenants that no shard may hold before, and one may after
     regions: list[dict[str, Any]]
     residency: list[dict[str, Any]]  # by the regions that tenants allow: the tenants, and the shards that may hold them
-    before: list[ShardLoad]
-    after: list[ShardLoad]
+    before: list[ShardForecast]
+    after: list[ShardForecast]
 
     def summary(self) -> dict[str, Any]:
         """Return everything except the single shards."""
@@ -108,7 +108,7 @@ class Placement:
                 row["queues"], row["bytes"],
             )  # fmt: skip
 
-    def loads(self) -> dict[str, list[ShardLoad]]:
+    def loads(self) -> dict[str, list[ShardForecast]]:
         """Return the load of each shard, before and after."""
         # A merge join, no broadcast: the list of all tenants is too large for every task.
         homes = self.tenants.select("tenant", *_SIDES).hint("merge")
@@ -128,7 +128,7 @@ class Placement:
         counts = f.count("*").alias("tenants"), f.sum("queues").alias("queues")
         counted = by_side(self.tenants).groupBy("side", "place").agg(*counts)
         found = {
-            side: [ShardLoad(shard.name, shard.region) for shard in topology.shards]
+            side: [ShardForecast(shard.name, shard.region) for shard in topology.shards]
             for side, topology in self.sides.items()
         }
         for row in peaks.join(counted, ["side", "place"]).collect():
@@ -141,7 +141,7 @@ class Placement:
                 load.fullness = max((have / can for have, can in used if can), default=None)
         return found
 
-    def regions(self, loads: dict[str, list[ShardLoad]]) -> list[dict[str, Any]]:
+    def regions(self, loads: dict[str, list[ShardForecast]]) -> list[dict[str, Any]]:
         """Return what each region has before and after, and how many tenants arrive from other regions."""
         found: dict[str, dict[str, Any]] = {}
         for region in self.sides["after"].regions:
@@ -192,7 +192,7 @@ def shards_csv(found: LoadForecast) -> Iterator[bytes]:
     yield b"shard,region,tenants_before,tenants,queues_before,queues,operations,busiest_hour,bytes_before,bytes,fullness_before,fullness\r\n"
     earlier = {load.name: load for load in found.before}
     for load in found.after:
-        was = earlier.get(load.name, ShardLoad(load.name, load.region))
+        was = earlier.get(load.name, ShardForecast(load.name, load.region))
         yield _csv(
             load.name, load.region, was.tenants, load.tenants, was.queues, load.queues, load.operations, load.busiest_hour,
             was.bytes, load.bytes,
