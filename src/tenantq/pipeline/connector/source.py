@@ -7,18 +7,22 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSource
 
 from tenantq.errors import Invalid
-from tenantq.pipeline.connector import options as kinds
 from tenantq.pipeline.connector.columns import check_schema
 from tenantq.pipeline.connector.journal_reader import BatchJournalReader, FilteringJournalReader
 from tenantq.pipeline.connector.journal_stream import JournalStreamReader
-from tenantq.pipeline.connector.options import read_options
+from tenantq.pipeline.connector.options import (
+    JournalOptions,
+    SnapshotOptions,
+    StreamOptions,
+    WriteOptions,
+    read_options,
+)
 from tenantq.pipeline.connector.queue_reader import QueueReader
 from tenantq.pipeline.connector.queue_writer import QueueStreamWriter, QueueWriter
 from tenantq.pipeline.schemas import JOURNAL, MESSAGES, SEGMENT_ROW
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql import datasource as spark_types
+    from pyspark.sql import SparkSession, datasource
     from pyspark.sql.types import StructType
 
 FORMAT: Final = "tenantq"
@@ -43,20 +47,20 @@ class TenantqSource(DataSource):
         """Return the columns of the journal or the queue."""
         return MESSAGES if self._is_queue() else JOURNAL
 
-    def reader(self, schema: StructType) -> spark_types.DataSourceReader:
+    def reader(self, schema: StructType) -> datasource.DataSourceReader:
         """Return a batch reader."""
         if self._is_queue():
-            return QueueReader(read_options(kinds.SnapshotOptions, self.options), schema)
-        options = read_options(kinds.JournalOptions, self.options)
+            return QueueReader(read_options(SnapshotOptions, self.options), schema)
+        options = read_options(JournalOptions, self.options)
         kind = FilteringJournalReader if options.pushdown else BatchJournalReader
         return kind(options, check_schema(schema, SEGMENT_ROW, "the journal"))
 
-    def streamReader(self, schema: StructType) -> spark_types.DataSourceStreamReader:  # noqa: N802  # Spark's name
+    def streamReader(self, schema: StructType) -> datasource.DataSourceStreamReader:  # noqa: N802  # Spark's name
         """Return a reader that follows a journal."""
         if self._is_queue():
             raise Invalid("a queue's content cannot be followed; follow the journal, or poll with a worker")
         return JournalStreamReader(
-            read_options(kinds.StreamOptions, self.options), check_schema(schema, SEGMENT_ROW, "the journal")
+            read_options(StreamOptions, self.options), check_schema(schema, SEGMENT_ROW, "the journal")
         )
 
     def _is_queue(self) -> bool:
@@ -67,10 +71,10 @@ class TenantqSource(DataSource):
             raise Invalid('give .option("journal", …) to read a journal, or .option("url", …) to read a queue')
         return "url" in self.options
 
-    def writer(self, schema: StructType, overwrite: bool) -> spark_types.DataSourceWriter:  # noqa: FBT001  # Spark's signature
+    def writer(self, schema: StructType, overwrite: bool) -> datasource.DataSourceWriter:  # noqa: FBT001  # Spark's signature
         """Return a writer that adds rows to queues."""
-        return QueueWriter(read_options(kinds.WriteOptions, self.options), schema, overwrite=overwrite)
+        return QueueWriter(read_options(WriteOptions, self.options), schema, overwrite=overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> spark_types.DataSourceStreamWriter:  # noqa: FBT001, N802  # likewise
+    def streamWriter(self, schema: StructType, overwrite: bool) -> datasource.DataSourceStreamWriter:  # noqa: FBT001, N802  # likewise
         """Return a writer that adds the rows of a stream to queues."""
-        return QueueStreamWriter(read_options(kinds.WriteOptions, self.options), schema, overwrite=overwrite)
+        return QueueStreamWriter(read_options(WriteOptions, self.options), schema, overwrite=overwrite)

@@ -29,7 +29,7 @@ from tenantq.pipeline.silver.tenant_changes import held_tenants
 from tenantq.pipeline.tables import TABLES, day_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
 
     from tenantq.pipeline.lake.lake import Lake
     from tenantq.pipeline.lake.retention import Retention
@@ -72,7 +72,7 @@ def archive(
                 files = store(target, day_place(table, date), partition_rows(lake.path / table, names))
                 day = ArchivedDay(table, date, url, files, len(names))
                 report.files_before += sum(len(list((lake.path / table / name).glob("*.parquet"))) for name in names)
-                _remember(lake, [day])
+                lake.stage_state(lake.state().with_archived(day))
                 lake.stage_removal(table, names)
                 lake.commit()
                 sweep(target, day)
@@ -99,7 +99,8 @@ def restore(spark: SparkSession, lake: Lake, wanted: Callable[[ArchivedDay], boo
         rows = spark.read.schema(TABLES[table].columns).parquet(str(copies))
         dates = {day.date for day in mine}
         lake.stage(rows, table, lambda one, dates=dates: day_of(one) in dates)  # type: ignore[misc]  # bound now
-    _remember(lake, [msgspec.structs.replace(day, restored=True) for day in days])
+    restored = [msgspec.structs.replace(day, restored=True) for day in days]
+    lake.stage_state(lake.state().with_archived(*restored))
     lake.commit()
     return [f"{day.table}/{day.date}" for day in days]
 
@@ -149,14 +150,6 @@ def _days(spark: SparkSession, lake: Lake, table: str, before: str) -> dict[str,
     return found
 
 
-def _remember(lake: Lake, days: Collection[ArchivedDay]) -> None:
-    state = lake.state()
-    fresh = {(day.table, day.date) for day in days}
-    kept = [day for day in state.archived if (day.table, day.date) not in fresh]
-    merged = sorted([*kept, *days], key=lambda day: (day.table, day.date))
-    lake.stage_state(msgspec.structs.replace(state, archived=merged))
-
-
 def _delete_old(spark: SparkSession, lake: Lake, rules: Retention, today: str, report: ArchiveReport) -> None:
     """Delete archived days after their retention, unless they have rows of a tenant under a legal hold."""
     held: set[str] | None = None
@@ -176,6 +169,6 @@ def _delete_old(spark: SparkSession, lake: Lake, rules: Retention, today: str, r
             continue
         for file in day.files:
             target.delete(file.name)
-        _remember(lake, [msgspec.structs.replace(day, files=[], deleted=True)])
+        lake.stage_state(lake.state().with_archived(msgspec.structs.replace(day, files=[], deleted=True)))
         lake.commit()
         report.deleted.append(f"{day.table}/{day.date}")

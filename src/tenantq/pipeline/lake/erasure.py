@@ -109,7 +109,7 @@ def _erase_tables(spark: SparkSession, lake: Lake, entry: Erasure, progress: Cal
     if not removals and not any(tenant in tenants_in(open_target(day.url), day) for day in archived):
         raise NotFound(f"tenant {tenant!r}: the lake has no row of it", tenant=tenant)
     entry = msgspec.structs.replace(entry, removals=sorted(removals, key=lambda one: one.partition), months=months)
-    _remember(lake, entry)
+    lake.stage_state(lake.state().with_erasure(entry))
     lake.commit()
     return entry
 
@@ -133,7 +133,7 @@ def _erase_archive(lake: Lake, entry: Erasure, progress: Callable[[str], None]) 
             _files_digest(after), day.url,
         )  # fmt: skip
         entry = msgspec.structs.replace(entry, removals=[*entry.removals, removal])
-        _remember(lake, entry, after)
+        lake.stage_state(lake.state().with_erasure(entry).with_archived(after))
         lake.commit()
         sweep(target, after)
     return entry
@@ -161,7 +161,8 @@ def _certify(
     (lake.path / CERTIFICATES).mkdir(exist_ok=True)
     write_durably(lake.path / name, msgspec.json.format(msgspec.json.encode(certificate)) + b"\n")
     # The tombstone keeps what later runs need. The removals are in the certificate.
-    _remember(lake, msgspec.structs.replace(entry, removals=[], certificate=name))
+    finished = msgspec.structs.replace(entry, removals=[], certificate=name)
+    lake.stage_state(lake.state().with_erasure(finished))
     lake.commit()
     return certificate, lake.path / name
 
@@ -239,15 +240,6 @@ def _archived_without(rows: pa.Table, table: LakeTable, tenant: str) -> pa.Table
 def _mention(tenant: str) -> str:
     """Return a pattern, for Java and Python, of the name as a whole word."""
     return rf"(?<![A-Za-z0-9_.-]){re.escape(tenant)}(?![A-Za-z0-9_.-])"
-
-
-def _remember(lake: Lake, entry: Erasure, day: ArchivedDay | None = None) -> None:
-    state = lake.state()
-    others = [one for one in state.erased if (one.tenant, one.until_ms) != (entry.tenant, entry.until_ms)]
-    archived = [
-        day if day is not None and (one.table, one.date) == (day.table, day.date) else one for one in state.archived
-    ]
-    lake.stage_state(msgspec.structs.replace(state, erased=[*others, entry], archived=archived))
 
 
 def digest_of(partition: Path) -> str:

@@ -63,3 +63,13 @@ class LakeState(msgspec.Struct, frozen=True):
     objective: str = ""  # digest of the service level objective
     erased: list[Erasure] = []
     archived: list[ArchivedDay] = []
+
+    def with_archived(self, *days: ArchivedDay) -> LakeState:
+        """Return the state with these days, which replace those of the same table and date."""
+        merged = {(day.table, day.date): day for day in (*self.archived, *days)}
+        return msgspec.structs.replace(self, archived=[merged[place] for place in sorted(merged)])
+
+    def with_erasure(self, erasure: Erasure) -> LakeState:
+        """Return the state with an erasure, which replaces an unfinished one of the same tenant and time."""
+        others = [one for one in self.erased if (one.tenant, one.until_ms) != (erasure.tenant, erasure.until_ms)]
+        return msgspec.structs.replace(self, erased=[*others, erasure])
