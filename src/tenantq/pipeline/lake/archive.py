@@ -15,14 +15,7 @@ from pyspark.sql import functions as f
 
 from tenantq.errors import NotFound
 from tenantq.journal.export_target import open_target
-from tenantq.pipeline.lake.archive_storage import (
-    day_place,
-    fetch,
-    partition_rows,
-    store,
-    sweep,
-    tenants_in,
-)
+from tenantq.pipeline.lake.archive_storage import day_place, fetch, partition_rows, store, sweep, tenants_in
 from tenantq.pipeline.lake.state import ArchivedDay, LakeState
 from tenantq.pipeline.silver.message_lives import OPEN, life_date, life_events
 from tenantq.pipeline.silver.tenant_changes import held_tenants
