@@ -117,12 +117,12 @@ _EVIDENCE: Final = ("control", "tenant", "evidence")
 _REGISTERED: Final = (
     LakeTable(
         name="segments", layer="bronze", function=segments, scope=Scope.SEGMENTS,
-        inputs=(Input(JOURNAL, "verdicts"), Input("segments")),
+        inputs=(Input(JOURNAL, "verdicts"), Input("segments", "known")),
         columns=schemas.SEGMENTS, partitions=(), order=("manifest",),
     ),
     LakeTable(
         name="quarantine", layer="bronze", function=quarantine, scope=Scope.SEGMENTS,
-        inputs=(Input("segments"), Input(JOURNAL, "strays"), Input(JOURNAL, "faults"), Input("quarantine")),
+        inputs=(Input("segments"), Input(JOURNAL, "strays"), Input(JOURNAL, "faults"), Input("quarantine", "known")),
         columns=schemas.QUARANTINE, partitions=(), order=("reason", "shard", "first_seq", "file", "details"),
     ),
     LakeTable(

@@ -39,8 +39,10 @@ def verify(manifests: DataFrame, journal: str, public_key: Path | None) -> DataF
     return manifests.select("manifest").mapInArrow(check, SEGMENTS)
 
 
-def segments(verified: DataFrame, known: DataFrame) -> DataFrame:
-    """Return ``known`` rows, replaced by those ``verified`` in this run where both have a manifest."""
+def segments(verified: DataFrame, known: DataFrame | None) -> DataFrame:
+    """Return the ``known`` rows, if any, replaced by those ``verified`` in this run where both have a manifest."""
+    if known is None:
+        return verified
     return known.join(f.broadcast(verified.select("manifest")), "manifest", "left_anti").unionByName(verified)
 
 
