@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import tomllib
 import types
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -30,10 +32,6 @@ from tenantq.sqs.settings import SqsSettings
 from tenantq.store.redis.address import parse_address
 from tenantq.store.redis.settings import RedisSettings
 from tenantq.vault.settings import VaultSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 ENVIRONMENT: Final = "TENANTQ_"
 RPC_DEFAULT: Final = "127.0.0.1:7071"

@@ -15,8 +15,10 @@ import asyncio
 import contextlib
 import shutil
 import tempfile
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from types import TracebackType
+from typing import Any, Self
 
 from tenantq.client.async_client import AsyncClient
 from tenantq.client.loop_thread import LoopThread
@@ -32,10 +34,6 @@ from tenantq.http.listener import HttpListener
 from tenantq.journal.signing import SigningKey
 from tenantq.runtime.clock import Clock, SystemClock, Timer
 from tenantq.service import Admission, GateSettings, Service, open_encryption
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
-    from types import TracebackType
 
 _MEMORY_BYTES = 8 << 20
 _IN_MEMORY = Path("/dev/shm")  # noqa: S108  # a fresh directory is made in it, for this user only

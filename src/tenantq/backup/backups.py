@@ -10,9 +10,11 @@ import asyncio
 import os
 import shutil
 import threading
+from collections.abc import Collection
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -29,22 +31,15 @@ from tenantq.backup.manifest import (
 )
 from tenantq.cluster.layout import DIRECTORY, REMEMBERED
 from tenantq.engine.data_key_rows import DATA_KEY_ROW
+from tenantq.engine.shard import Shard, StoreCheckpoint
 from tenantq.errors import Closed, Conflict, DiskFull, Invalid, TenantqError, Unavailable
 from tenantq.journal.export_target import DirectoryTarget
 from tenantq.journal.manifest import HEAD, MANIFESTS, manifest_names, read_manifest
-from tenantq.journal.signing import PUBLIC_FILE, retired_ids
+from tenantq.journal.signing import PUBLIC_FILE, SigningKey, retired_ids
 from tenantq.runtime.durable_files import write_durably
-from tenantq.store.scrub import scrub
+from tenantq.store.interface import Beat
+from tenantq.store.scrub import JournalEnds, scrub
 from tenantq.store.sync_marker import SyncMarker
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-    from pathlib import Path
-
-    from tenantq.engine.shard import Shard, StoreCheckpoint
-    from tenantq.journal.signing import SigningKey
-    from tenantq.store.interface import Beat
-    from tenantq.store.scrub import JournalEnds
 
 JOURNAL: Final = "journal"
 _PARTIAL: Final = "partial"

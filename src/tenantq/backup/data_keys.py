@@ -6,17 +6,15 @@ decrypted from any backup.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from tenantq.errors import Invalid, StoreDamaged
 from tenantq.runtime.durable_files import write_durably
 from tenantq.vault.stored_keys import is_key
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-    from pathlib import Path
 
 FORMAT: Final = 1
 

@@ -6,17 +6,14 @@ import errno
 import hashlib
 import os
 import shutil
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tenantq.backup.manifest import CHUNK_BYTES, BackupFile
 from tenantq.errors import DiskFull, StoreFailed, StoreLocked, Unavailable
 from tenantq.runtime.durable_files import sync
 from tenantq.store.directory_lock import DirectoryLock
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 _LOCK = ".atomic_directory"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

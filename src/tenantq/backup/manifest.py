@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from tenantq.cluster.layout import DIRECTORY
 from tenantq.errors import Invalid, NotFound, StoreDamaged
-from tenantq.journal.signing import SignedDocument
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tenantq.journal.signing import PublicKey
+from tenantq.journal.signing import PublicKey, SignedDocument
 
 FORMAT: Final = 1
 MANIFEST: Final = "backup.json"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 
@@ -19,19 +21,13 @@ from tenantq.engine.data_key_rows import DataKeyRows
 from tenantq.errors import Conflict, Invalid, NotFound, StoreDamaged
 from tenantq.gates.key_maker import KEY_FILE as KEY_MAKER
 from tenantq.gates.key_maker import read_root
-from tenantq.journal.export_target import DirectoryTarget
+from tenantq.journal.export_target import DirectoryTarget, ExportTarget
 from tenantq.journal.manifest import manifest_names, read_manifest
 from tenantq.journal.signing import KEY_FILE, PUBLIC_FILE, PublicKey, SigningKey, retired_name
 from tenantq.runtime.durable_files import write_durably
 from tenantq.store.keys import tenant_prefix
 from tenantq.store.rocks import RocksStore
 from tenantq.vault.stored_keys import used_up
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-    from pathlib import Path
-
-    from tenantq.journal.export_target import ExportTarget
 
 _FIRST: Final = "first"
 RESTORED: Final = "restored.json"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import traceback
+from collections.abc import Sequence
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
@@ -14,9 +15,6 @@ from tenantq.cli import exit_codes
 from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.standard_streams import give_up_stdout
 from tenantq.errors import TenantqError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 log = logging.getLogger("tenantq")
 

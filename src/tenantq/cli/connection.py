@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final, TypeVar
 
 import click
 import msgspec
@@ -11,14 +12,9 @@ from click.core import ParameterSource
 
 from tenantq.cli.options import duration, options
 from tenantq.cli.profiles import Profile, Profiles, load_profiles
-from tenantq.client import NO_RETRIES, AsyncClient, Client, Retries, Tls
+from tenantq.client import NO_RETRIES, AsyncClient, Client, Platform, Queue, Retries, Tenant, Tls
 from tenantq.client.settings import URL_DEFAULT
 from tenantq.errors import BadAnswer, ConnectionFailed, Invalid, Unauthenticated
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-
-    from tenantq.client import Platform, Queue, Tenant
 
 R = TypeVar("R")
 

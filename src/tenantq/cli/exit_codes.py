@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from tenantq.errors import TenantqError
+from tenantq.errors import TenantqError
 
 OK: Final = 0
 ERROR: Final = 1

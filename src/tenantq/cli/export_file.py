@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from types import TracebackType
+from typing import Final, Self
 
 import msgspec
 
 from tenantq.errors import Invalid
-from tenantq.wire.exports import ExportManifest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
-    from typing import Self
-
-    from tenantq.wire.exports import ExportedFile
+from tenantq.wire.exports import ExportedFile, ExportManifest
 
 FORMAT: Final = 1
 MANIFEST: Final = "manifest.json"

@@ -11,12 +11,10 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from types import TracebackType
+from typing import Final, Self
 
 from tenantq.errors import Unavailable
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 _START_S: Final = 60
 _READY: Final = b"ready on "

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import click
 
 from tenantq.cli.options import options
 from tenantq.domain.validation import validated
 from tenantq.errors import Invalid, Unavailable
+from tenantq.store.interface import Store
 from tenantq.store.redis.address import parse_address
 from tenantq.store.redis.settings import RedisSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tenantq.store.interface import Store
 
 _STORE: Final = click.option(
     "--store",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import io
 import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import click
 import msgspec
@@ -18,13 +19,9 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from tenantq.cli import exit_codes
+from tenantq.client import StoredMessage
 from tenantq.domain.formatting import printable, show_time
 from tenantq.wire.json_bytes import text_or_base64
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from tenantq.client import StoredMessage
 
 _GAP: Final = 2
 _FOLDED_MIN: Final = 24  # terminal columns that a wrapped last column needs

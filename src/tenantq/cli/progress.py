@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 
 from tenantq.cli.output import console
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from rich.progress import ProgressColumn
 
 BAR = BarColumn(bar_width=20)
 DESCRIPTION = TextColumn("{task.description}", markup=False)

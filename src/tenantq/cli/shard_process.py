@@ -8,17 +8,14 @@ from __future__ import annotations
 import signal
 import socket
 import sys
-from typing import TYPE_CHECKING
 
 from tenantq.cli import exit_codes
 from tenantq.cli.commands.serve import closed, run_loop, show_token
 from tenantq.cli.logs import set_up_logs
 from tenantq.cluster.supervision.addresses import shown_url
+from tenantq.cluster.supervision.messages import ShardStartup
 from tenantq.cluster.supervision.shard_runner import ShardRunner, receive_startup
 from tenantq.errors import TenantqError
-
-if TYPE_CHECKING:
-    from tenantq.cluster.supervision.messages import ShardStartup
 
 
 def main() -> int:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Collection
+from typing import Any, Self
 
 from tenantq.cli.exit_codes import SIGNAL
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
 
 
 class StopSignals:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import NoneType
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 from urllib.parse import quote
 
 from tenantq.client.session import ClientSession, query
 from tenantq.wire.access import CreatedKey, CreateKeyRequest, KeyItem, KeysReply
 from tenantq.wire.tenants import AuditReply
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class AsyncAdminScope:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Self
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Final, Self
 
 from tenantq.client.async_admin import AsyncPlatform
 from tenantq.client.async_queue import AsyncFleet, AsyncQueue
@@ -13,15 +15,9 @@ from tenantq.client.settings import URL_DEFAULT, Retries, Settings, Tls, parse
 from tenantq.client.tenant_router import TenantRouter
 from tenantq.wire.backups import BackupReply, BackupRequest, BackupsReply
 from tenantq.wire.erasures import ErasureReply, ErasuresReply
-from tenantq.wire.queues import QueuesReply
+from tenantq.wire.queues import QueueReply, QueuesReply
 from tenantq.wire.tenants import TenantReply, TenantsReply
 from tenantq.wire.topology import TopologyReply
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from types import TracebackType
-
-    from tenantq.wire.queues import QueueReply
 
 FIGURES_PAGE: Final = 200
 """Tenants per page if their figures are requested. A larger page would block the server for too long."""

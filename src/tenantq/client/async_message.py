@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Self
+from types import TracebackType
+from typing import Any, Self
 
 from tenantq.client.bodies import UNSET, Unset, to_bytes
-from tenantq.client.queue_calls import LeaseSettlement
+from tenantq.client.queue_calls import LeasedMessage, LeaseSettlement, QueueCalls
 from tenantq.client.received import LeaseState, Received, bounded_reason, reason_of
 from tenantq.errors import Invalid, LeaseLost, TenantqError, TooLarge
+from tenantq.runtime.clock import Timer
 from tenantq.wire.json_bytes import text_or_base64
 from tenantq.wire.messages import WireResult
-
-if TYPE_CHECKING:
-    import asyncio
-    from types import TracebackType
-
-    from tenantq.client.queue_calls import LeasedMessage, QueueCalls
-    from tenantq.runtime.clock import Timer
 
 log = logging.getLogger("tenantq.client")
 

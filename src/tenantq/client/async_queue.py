@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 from urllib.parse import quote
 
 from tenantq.client import values
@@ -14,6 +15,7 @@ from tenantq.client.outgoing_message import OutgoingMessage, new_message, prepar
 from tenantq.client.queue_calls import LeaseSettlement, QueueRegistry
 from tenantq.client.result_watch import WAIT_SLICE_MS, ResultWatch
 from tenantq.client.session import ApiRequest, ClientSession, decoder, query
+from tenantq.client.values import Added, JobResult, Page, StoredMessage
 from tenantq.domain import limits
 from tenantq.domain.names import check_queue_name, check_tenant_name
 from tenantq.domain.validation import check_field
@@ -31,12 +33,6 @@ from tenantq.wire.messages import (
     TraceReply,
 )
 from tenantq.wire.queues import DigestReply, PurgeReply, QueueReply, RedriveChoice, RedriveReply, RedriveRequest
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
-
-    from tenantq.client.values import Added, JobResult, Page, StoredMessage
-
 
 _NO_OPTIONS: Final = (None, None, None, None)
 DIGEST_MS_MAX: Final = 3_600_000

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 from urllib.parse import quote
 
 from tenantq.client.async_admin import AsyncAdminScope
 from tenantq.client.async_queue import AsyncQueue
+from tenantq.client.queue_calls import QueueRegistry
 from tenantq.client.session import query
 from tenantq.domain.names import check_queue_name, check_tenant_name
 from tenantq.wire.access import GrantItem, GrantRequest, GrantsReply, RevokeTokenRequest
@@ -16,11 +18,6 @@ from tenantq.wire.erasures import ErasureReply
 from tenantq.wire.exports import ImportReply, ImportRequest
 from tenantq.wire.queues import QueueReply, QueuesReply
 from tenantq.wire.tenants import EncryptionReply, TenantReply, UsageReply
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tenantq.client.queue_calls import QueueRegistry
 
 ERASURE_MS_MAX: Final = 3_600_000
 """How long the erasure of a tenant may take."""

@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final, Generic, TypeVar
 
-from tenantq.client.dispatcher import REQUESTS_MAX, Dispatcher, refuse
+from tenantq.client.dispatcher import REQUESTS_MAX, Departure, Dispatcher, refuse
 from tenantq.client.session import ClientSession, closed
 from tenantq.errors import Conflict, Invalid, Limited, TenantqError, TooLarge
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
-
-    from tenantq.client.dispatcher import Departure
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")

@@ -6,15 +6,13 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable  # msgspec reads the fields' types
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from tenantq.client.http_connection import ClientConnection, HttpReply
+from tenantq.client.settings import Settings
 from tenantq.errors import Closed, ConnectionFailed, TimedOut
-
-if TYPE_CHECKING:
-    from tenantq.client.settings import Settings
 
 IDLE_MS_MAX: Final = 20_000
 """Idle connections are closed after this, before servers and proxies usually do."""

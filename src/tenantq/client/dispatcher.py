@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final
 
 from tenantq.client.session import ClientSession, closed
 from tenantq.errors import TenantqError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
-
-    Departure = tuple[list[asyncio.Future[Any]], Coroutine[Any, Any, None]]
-    """The callers that wait for a request, and the coroutine that sends it."""
+Departure = tuple[list[asyncio.Future[Any]], Coroutine[Any, Any, None]]
+"""The callers that wait for a request, and the coroutine that sends it."""
 
 REQUESTS_MAX: Final = 2
 """Requests in flight per batcher. With two, the server already has the next one when it has answered the first."""

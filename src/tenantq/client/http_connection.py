@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 import httptools
 import msgspec
 
 from tenantq.errors import BadAnswer, ConnectionFailed, TenantqError, TimedOut
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tenantq.runtime.clock import Clock
+from tenantq.runtime.clock import Clock
 
 REPLY_BYTES_MAX: Final = 64 << 20
 HEADER_BYTES_MAX: Final = 64 << 10

@@ -7,12 +7,10 @@ import concurrent.futures
 import functools
 import os
 import threading
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
 from tenantq.errors import Closed, Invalid
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 
 A = TypeVar("A")
 A_co = TypeVar("A_co", covariant=True)

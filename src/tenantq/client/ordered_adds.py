@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal
 
 from tenantq.client.batcher import BYTES_MAX, ITEMS_MAX, ONE_MAY_BE_AT_FAULT
 from tenantq.client.dispatcher import own_copy
 from tenantq.client.outgoing_message import OutgoingMessage, new_message, prepare_message
+from tenantq.client.queue_calls import QueueCalls
 from tenantq.client.values import Added
 from tenantq.domain.message import NewMessage
 from tenantq.errors import Limited, TenantqError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from tenantq.client.queue_calls import QueueCalls
 
 
 class OrderedAdds:

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final, Generic, TypeVar
 
-from tenantq.client.dispatcher import REQUESTS_MAX, Dispatcher, refuse
+from tenantq.client.dispatcher import REQUESTS_MAX, Departure, Dispatcher, refuse
+from tenantq.client.session import ClientSession
 from tenantq.domain import limits
+from tenantq.errors import TenantqError
+from tenantq.runtime.clock import Timer
 from tenantq.runtime.futures import wake
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
-
-    from tenantq.client.dispatcher import Departure
-    from tenantq.client.session import ClientSession
-    from tenantq.errors import TenantqError
-    from tenantq.runtime.clock import Timer
 
 M = TypeVar("M")
 

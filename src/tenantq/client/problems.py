@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
 from tenantq import errors
 from tenantq.errors import Limited, TenantqError
 from tenantq.wire.kinds import Problem, WireError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _KINDS: Final = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, TenantqError)]
 BY_CODE: Final[dict[str, type[TenantqError]]] = {

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from tenantq.client.batcher import ITEMS_MAX, Batcher
+from tenantq.client.outgoing_message import OutgoingMessage
 from tenantq.client.poll_batcher import PollBatcher
 from tenantq.client.problems import from_item
 from tenantq.client.session import ApiRequest, ClientSession, decoder, encode, new_key
@@ -31,11 +33,6 @@ from tenantq.wire.messages import (
     SettleReply,
     WireResult,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Sequence
-
-    from tenantq.client.outgoing_message import OutgoingMessage
 
 T = TypeVar("T")
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+from typing import Any, Final, TypeVar, overload
 
 from tenantq.client.bodies import UNSET, Unset, from_json, from_wire
+from tenantq.client.queue_calls import LeasedMessage
 from tenantq.domain import limits
-
-if TYPE_CHECKING:
-    from tenantq.client.queue_calls import LeasedMessage
 
 T = TypeVar("T")
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from typing import Any, Final, NamedTuple
 
+from tenantq.client.values import JobResult
 from tenantq.errors import NotFound, TimedOut
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-
-    from tenantq.client.values import JobResult
-    from tenantq.runtime.clock import Clock
+from tenantq.runtime.clock import Clock
 
 AT_ONCE: Final = 16
 """Maximum number of concurrent requests."""

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable  # msgspec evaluates the annotations of the fields
+from collections.abc import (
+    Callable,  # msgspec evaluates the annotations of the fields
+    Coroutine,
+)
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
 
 from tenantq.client.connection_pool import HttpRequest
+from tenantq.client.http_connection import HttpReply
 from tenantq.client.problems import from_reply
+from tenantq.client.settings import Settings
 from tenantq.errors import BadAnswer, Closed, Invalid, Limited, TenantqError, Unavailable
 from tenantq.runtime.futures import wake
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
-    from tenantq.client.http_connection import HttpReply
-    from tenantq.client.settings import Settings
 
 R = TypeVar("R")
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
+from typing import Annotated, Any, Final, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
@@ -14,10 +16,6 @@ from tenantq.errors import Invalid, Limited, TenantqError, Unavailable
 from tenantq.runtime.backoff import Backoff
 from tenantq.runtime.clock import Clock, SystemClock
 from tenantq.runtime.randomness import Randomness, system_randomness
-
-if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable
 
 URL_DEFAULT: Final = "http://127.0.0.1:7070"
 TIMEOUT_MS_MAX: Final = 3_600_000

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import weakref
-from typing import TYPE_CHECKING, Any, Literal, Self
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Literal, Self
 
 from tenantq.client.async_admin import AsyncPlatform
 from tenantq.client.async_client import AsyncClient
@@ -13,14 +15,9 @@ from tenantq.client.async_queue import AsyncFleet, AsyncQueue, AsyncSnapshots
 from tenantq.client.async_tenant import AsyncTenant
 from tenantq.client.loop_thread import BlockingWrapper, LoopThread, blocking, like
 from tenantq.client.received import Received
+from tenantq.client.settings import Settings
+from tenantq.client.values import Added, JobResult
 from tenantq.errors import TenantqError
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
-    from types import TracebackType
-
-    from tenantq.client.settings import Settings
-    from tenantq.client.values import Added, JobResult
 
 log = logging.getLogger("tenantq.client")
 

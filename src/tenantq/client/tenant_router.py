@@ -6,18 +6,15 @@ credential is never sent to another host, nor from https to http.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
 
-from tenantq.client.connection_pool import ConnectionPool
+from tenantq.client.connection_pool import ConnectionPool, HttpRequest
+from tenantq.client.http_connection import HttpReply
+from tenantq.client.settings import Settings
 from tenantq.errors import Closed, Unavailable
-
-if TYPE_CHECKING:
-    from tenantq.client.connection_pool import HttpRequest
-    from tenantq.client.http_connection import HttpReply
-    from tenantq.client.settings import Settings
 
 SHARD_HEADER: Final = "tenantq-shard"
 CONNECT_MS_MAX: Final = 1_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 import msgspec
 
@@ -10,10 +10,8 @@ from tenantq.client.bodies import from_json, from_wire
 from tenantq.client.problems import from_item
 from tenantq.domain.message import DeadLetter, HistoryEntry
 from tenantq.errors import Invalid, TenantqError
-
-if TYPE_CHECKING:
-    from tenantq.wire.kinds import WireError
-    from tenantq.wire.messages import MessageFacts, PeekReply, ResultReply
+from tenantq.wire.kinds import WireError
+from tenantq.wire.messages import MessageFacts, PeekReply, ResultReply
 
 T = TypeVar("T")
 

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from textual.binding import Binding
+from textual.dom import DOMNode
 
+from tenantq.client import AsyncQueue
 from tenantq.console.dialog import Dialog
 from tenantq.console.tenant_settings import FormField, changed_settings, check_destroy, form_fields
 from tenantq.domain.names import check_tenant_name
 from tenantq.errors import Conflict, NotFound
+from tenantq.wire.queues import QueueReply, RedriveReply
+from tenantq.wire.tenants import TenantReply
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
-    from textual.dom import DOMNode
-
-    from tenantq.client import AsyncQueue
     from tenantq.console.app import ConsoleApp
-    from tenantq.wire.queues import QueueReply, RedriveReply
-    from tenantq.wire.tenants import TenantReply
 
 T = TypeVar("T")
 

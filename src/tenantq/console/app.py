@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import ClassVar, Final, Literal, TypeVar
 
 from textual.app import App
 from textual.binding import Binding, BindingType
 
+from tenantq.client import AsyncClient
 from tenantq.console.help_screen import HelpScreen
 from tenantq.console.main_screen import MainScreen
 from tenantq.console.reader import ConsoleReader
@@ -14,11 +16,6 @@ from tenantq.console.state import ConsoleState, error_line
 from tenantq.console.state_screen import StateScreen
 from tenantq.errors import NotFound, TenantqError, Unauthenticated
 from tenantq.runtime.clock import Clock, SystemClock
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from tenantq.client import AsyncClient
 
 T = TypeVar("T")
 

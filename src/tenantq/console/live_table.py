@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from rich.text import Text
 from textual.coordinate import Coordinate
+from textual.events import Resize
 from textual.widgets import DataTable
 
 from tenantq.console.table import PADDING, Cell, Column, Row, Tone, fitting
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from textual.events import Resize
 
 _STYLES: Final[dict[Tone, str]] = {
     "": "",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 from textual import work
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
+from textual.events import DescendantFocus
 from textual.widgets import Static, Tab, Tabs
 
 from tenantq.console import actions
@@ -18,10 +20,6 @@ from tenantq.console.state_screen import StateScreen
 from tenantq.console.tenant_rows import NUMBERED
 from tenantq.console.tenant_switcher import TenantSwitcher
 from tenantq.console.tenants_panel import TenantsPanel
-
-if TYPE_CHECKING:
-    from textual.app import ComposeResult
-    from textual.events import DescendantFocus
 
 _PANELS: Final = {"tenants": "Tenants", "queues": "Queues", "security": "Security"}
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 from textual import work
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Static
 
@@ -15,9 +16,6 @@ from tenantq.console.queue_rows import SETTING_COLUMNS, encryption_line, facts_l
 from tenantq.console.state_screen import StateScreen
 from tenantq.console.table import Column
 from tenantq.domain.formatting import show_time
-
-if TYPE_CHECKING:
-    from textual.app import ComposeResult
 
 _QUOTAS: Final = (
     Column("name", "quota", 18, 0),

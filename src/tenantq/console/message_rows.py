@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import msgspec
 
+from tenantq.client import StoredMessage
 from tenantq.console.not_granted import NOT_GRANTED_TEXT, NotGranted
 from tenantq.console.table import Cell, Column, Row, show_size
 from tenantq.domain.formatting import preview, printable, show_age, show_time
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tenantq.client import StoredMessage
 
 MESSAGE_COLUMNS: Final = (
     Column("id", "id", 13, 1, width_max=36),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual import work
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Static
@@ -12,12 +13,8 @@ from textual.widgets import Static
 from tenantq.console import actions
 from tenantq.console.message_rows import message_text
 from tenantq.console.not_granted import or_not_granted
+from tenantq.console.state import ConsoleState
 from tenantq.console.state_screen import StateScreen
-
-if TYPE_CHECKING:
-    from textual.app import ComposeResult
-
-    from tenantq.console.state import ConsoleState
 
 
 class MessageScreen(StateScreen):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeVar
+from collections.abc import Awaitable
+from typing import Final, TypeVar
 
 import msgspec
 
 from tenantq.errors import Forbidden
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable
 
 T = TypeVar("T")
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.widgets import Input
 
 from tenantq.console.live_table import LiveTable
-
-if TYPE_CHECKING:
-    from tenantq.console.state import ConsoleState
+from tenantq.console.state import ConsoleState
 
 
 class Panel(Vertical):

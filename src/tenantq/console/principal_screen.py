@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from rich.markup import escape
 from textual import work
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
@@ -15,12 +16,8 @@ from tenantq.console import actions
 from tenantq.console.live_table import LiveTable
 from tenantq.console.reader import PERMISSIONS_TENANTS_MAX, Permission
 from tenantq.console.security_rows import GRANT_COLUMNS, KEY_PRINCIPAL, grant_rows
+from tenantq.console.state import ConsoleState
 from tenantq.domain.formatting import printable
-
-if TYPE_CHECKING:
-    from textual.app import ComposeResult
-
-    from tenantq.console.state import ConsoleState
 
 
 class PrincipalScreen(ModalScreen[None]):

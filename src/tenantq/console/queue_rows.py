@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from tenantq.console.not_granted import NOT_GRANTED_TEXT, NotGranted
 from tenantq.console.rate_history import RateHistory, show_rate, sparkline
 from tenantq.console.table import Cell, Column, Row, count_cell, show_count, show_size
 from tenantq.console.tenant_rows import health_cell
 from tenantq.domain.formatting import show_age, show_time
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from tenantq.wire.queues import QueueReply
-    from tenantq.wire.tenants import EncryptionReply, TenantReply, UsageItem, UsageReply
+from tenantq.wire.queues import QueueReply
+from tenantq.wire.tenants import EncryptionReply, TenantReply, UsageItem, UsageReply
 
 COLUMNS: Final = (
     Column("name", "queue", 10, 0, width_max=40),

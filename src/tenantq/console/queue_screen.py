@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Final
+from collections.abc import Awaitable
+from typing import ClassVar, Final
 
 from textual import work
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Static, TabbedContent, TabPane
 
@@ -16,19 +18,13 @@ from tenantq.console.message_screen import MessageScreen
 from tenantq.console.not_granted import NOT_GRANTED_TEXT, NotGranted, or_not_granted
 from tenantq.console.queue_rows import SETTING_COLUMNS, setting_rows
 from tenantq.console.rate_history import show_rate, sparkline
+from tenantq.console.state import ConsoleState
 from tenantq.console.state_screen import StateScreen
 from tenantq.console.table import show_size
 from tenantq.domain.formatting import show_age
 from tenantq.domain.names import dead_letter_name
 from tenantq.errors import NotFound
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
-    from textual.app import ComposeResult
-
-    from tenantq.console.state import ConsoleState
-    from tenantq.wire.queues import QueueReply
+from tenantq.wire.queues import QueueReply
 
 PAGE: Final = 50
 _SPARKLINE: Final = 16

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 from textual import work
+from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.widgets import Static
 
 from tenantq.console import actions
@@ -22,13 +24,7 @@ from tenantq.console.queue_rows import (
     truncation_note,
 )
 from tenantq.console.queue_screen import QueueScreen
-from tenantq.console.reader import QUEUES_MAX
-
-if TYPE_CHECKING:
-    from textual.app import ComposeResult
-    from textual.binding import BindingType
-
-    from tenantq.console.reader import TenantView
+from tenantq.console.reader import QUEUES_MAX, TenantView
 
 _SPARKLINE_MAX: Final = 24
 _RATE_CHARS: Final = 34  # of the line of rates, without its two sparklines

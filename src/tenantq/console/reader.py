@@ -8,26 +8,22 @@ most ``SECURITY_REQUESTS_MAX`` requests, less often. Messages are read only on r
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final, TypeVar
 
 import msgspec
 
+from tenantq.client import AsyncClient, AsyncTenant
 from tenantq.client.async_client import FIGURES_PAGE
 from tenantq.console.not_granted import NOT_GRANTED, NotGranted, known, or_not_granted
-from tenantq.console.security_rows import KEY_PRINCIPAL
+from tenantq.console.security_rows import KEY_PRINCIPAL, AuditFilter
 from tenantq.console.tenant_rows import TenantSummary, own_summary, summaries
 from tenantq.domain.names import DEFAULT_TENANT
 from tenantq.errors import NotFound
+from tenantq.runtime.clock import Clock
 from tenantq.wire.access import GrantItem, KeyItem
 from tenantq.wire.queues import QueueReply
 from tenantq.wire.tenants import AuditReply, EncryptionReply, TenantReply, UsageReply
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
-
-    from tenantq.client import AsyncClient, AsyncTenant
-    from tenantq.console.security_rows import AuditFilter
-    from tenantq.runtime.clock import Clock
 
 T = TypeVar("T")
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 import msgspec
 from textual import work
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import ContentSwitcher, Static
 
@@ -21,6 +23,7 @@ from tenantq.console.security_rows import (
     GRANT_COLUMNS,
     KEY_COLUMNS,
     TENANT_AUDIT_COLUMNS,
+    AuditFilter,
     audit_key,
     audit_rows,
     grant_rows,
@@ -28,15 +31,8 @@ from tenantq.console.security_rows import (
     next_filter,
     parse_filter,
 )
+from tenantq.console.table import Row
 from tenantq.console.tenant_settings import FormField
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from textual.app import ComposeResult
-
-    from tenantq.console.security_rows import AuditFilter
-    from tenantq.console.table import Row
 
 _VIEWS: Final = {"audit": "a audit", "keys": "k keys", "grants": "g grants"}
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 
 from tenantq.console.table import Cell, Column, Row, Tone
 from tenantq.domain.formatting import parse_duration, printable, show_time
 from tenantq.errors import Invalid
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from tenantq.wire.access import GrantItem, KeyItem
+from tenantq.wire.access import GrantItem, KeyItem
 
 Result = Literal["SUCCESS", "DENIED", "ERROR"]
 

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from tenantq.console.not_granted import NotGranted, known
 from tenantq.console.queue_rows import totals, truncation_note
 from tenantq.console.rate_history import RateHistory
-from tenantq.console.reader import TENANTS_MAX, UNNAMED
+from tenantq.console.reader import TENANTS_MAX, UNNAMED, ConsoleSnapshot, SecurityView, TenantView
 from tenantq.console.security_rows import FILTERS
 from tenantq.console.tenant_rows import SORT_KEYS, SortKey, TenantSummary, arrange, summary_line
 from tenantq.domain.formatting import printable, show_time
 from tenantq.errors import TenantqError, Unavailable
-
-if TYPE_CHECKING:
-    from typing import Any
-
-    from tenantq.console.reader import ConsoleSnapshot, SecurityView, TenantView
-    from tenantq.wire.queues import QueueReply
+from tenantq.wire.queues import QueueReply
 
 
 def error_line(error: TenantqError) -> str:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from textual.app import ComposeResult
 from textual.screen import Screen
 from textual.widgets import Footer, Static
 
-if TYPE_CHECKING:
-    from textual.app import ComposeResult
-
-    from tenantq.console.state import ConsoleState
+from tenantq.console.state import ConsoleState
 
 
 class StateScreen(Screen[None]):

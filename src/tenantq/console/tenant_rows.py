@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Literal
 
 import msgspec
 
 from tenantq.console.not_granted import NOT_GRANTED, NOT_GRANTED_TEXT, NotGranted, known
 from tenantq.console.table import Cell, Column, Row, Tone, count_cell, show_size
 from tenantq.domain.names import dead_letter_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from tenantq.wire.queues import QueueReply
-    from tenantq.wire.tenants import TenantFigures, TenantReply, UsageReply
+from tenantq.wire.queues import QueueReply
+from tenantq.wire.tenants import TenantFigures, TenantReply, UsageReply
 
 Health = Literal["good", "warning", "critical"]
 SortKey = Literal["name", "quota", "backlog", "in_flight", "dead", "throttled", "weight"]

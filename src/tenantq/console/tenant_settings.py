@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import msgspec
 
 from tenantq.domain.formatting import parse_value
 from tenantq.domain.limits import REASON_CHARS_MIN
 from tenantq.errors import Invalid
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class FormField(msgspec.Struct, frozen=True):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Final
+from collections.abc import Sequence
+from typing import ClassVar, Final
 
 from rich.text import Text
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
@@ -15,11 +17,6 @@ from tenantq.console.table import show_count
 from tenantq.console.tenant_rows import NUMBERED, TenantSummary, arrange, health_cell
 from tenantq.domain.names import check_tenant_name
 from tenantq.errors import Invalid
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from textual.app import ComposeResult
 
 _SHOWN_MAX: Final = 200
 _NAME_CHARS: Final = 32

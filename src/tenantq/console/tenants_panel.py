@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual import work
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
 from tenantq.console import actions
@@ -13,9 +14,6 @@ from tenantq.console.panel import Panel
 from tenantq.console.queue_rows import truncation_note
 from tenantq.console.reader import TENANTS_MAX
 from tenantq.console.tenant_rows import COLUMNS, tenant_row
-
-if TYPE_CHECKING:
-    from textual.app import ComposeResult
 
 
 class TenantsPanel(Panel):

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
+from tenantq.doctor.report import FindingLog
 from tenantq.domain.names import FIFO_SUFFIX
 from tenantq.engine.catalog import NEXT_TENANT_ID, QUEUE_ROW, TENANT_ROW, QueueRow, TenantRow
 from tenantq.engine.data_key_rows import DATA_KEY_ROW
+from tenantq.store.interface import Store
 from tenantq.store.keys import PREFIX_BYTES, QUEUE_FAMILIES, after, digest, split_prefix
 from tenantq.store.row_pages import pages_of_items, pages_of_keys
 from tenantq.vault.stored_keys import is_key
-
-if TYPE_CHECKING:
-    from tenantq.doctor.report import FindingLog
-    from tenantq.store.interface import Store
 
 _END = b"\xff" * 65
 _TENANT_SECRET = 0

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from tenantq.engine.queue_state import NEVER
 from tenantq.store.keys import from_be64
+from tenantq.store.rows import CountersRow, LevelRow
 
 if TYPE_CHECKING:
     from tenantq.doctor.queue_check import QueueCheck
-    from tenantq.store.rows import CountersRow, LevelRow
 
 
 class LevelRecount:

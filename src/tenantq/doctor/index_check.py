@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
+from tenantq.store.interface import Family
 from tenantq.store.keys import (
     EXPIRES_KEY,
     EXPIRES_TTL,
@@ -19,10 +21,7 @@ from tenantq.store.row_pages import VALUES_PER_PAGE, pages_of_items, pages_of_ke
 from tenantq.store.rows import unpack_key, unpack_lease, unpack_message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from tenantq.doctor.queue_check import QueueCheck
-    from tenantq.store.interface import Family
 
 T = TypeVar("T")
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from tenantq.doctor.report import FindingLog
 from tenantq.doctor.usage_check import UsageRecount
 from tenantq.errors import StoreDamaged
 from tenantq.journal.record import ANCHOR_KEY, GENESIS, decode_record
+from tenantq.store.interface import Store
 from tenantq.store.keys import be64, from_be64
 from tenantq.store.row_pages import pages_of_items
-
-if TYPE_CHECKING:
-    from tenantq.doctor.report import FindingLog
-    from tenantq.store.interface import Store
 
 _END = b"\xff" * 9
 _HASH_BYTES = 32

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -10,16 +12,11 @@ from tenantq.errors import StoreFailed
 from tenantq.journal.chain import ChainWalk
 from tenantq.journal.checkpoint import CHECKPOINT_ROW
 from tenantq.journal.record import ANCHOR_KEY, GENESIS
+from tenantq.journal.signing import PublicKey, PublicKeys
+from tenantq.store.interface import Store
 from tenantq.store.keys import after, from_be64
 from tenantq.store.rocks import RocksStore
 from tenantq.store.row_pages import pages_of_items
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-    from pathlib import Path
-
-    from tenantq.journal.signing import PublicKey, PublicKeys
-    from tenantq.store.interface import Store
 
 FINDINGS_MAX: Final = 100
 _END: Final = b"\xff" * 16

@@ -7,13 +7,17 @@ read once.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal
 
 import msgspec
 
 from tenantq.doctor import index_check
+from tenantq.doctor.catalog_check import KnownQueue
 from tenantq.doctor.counters_check import Recount, compare
+from tenantq.doctor.report import FindingLog, Kind
 from tenantq.errors import SealBroken
+from tenantq.store.interface import Family, Store
 from tenantq.store.keys import (
     EXPIRES_KEY,
     EXPIRES_RESULT,
@@ -41,13 +45,6 @@ from tenantq.store.rows import (
     unpack_result,
 )
 from tenantq.vault.envelope import key_number
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from tenantq.doctor.catalog_check import KnownQueue
-    from tenantq.doctor.report import FindingLog, Kind
-    from tenantq.store.interface import Family, Store
 
 _DELIVERED_BEFORE = b"\x01"
 

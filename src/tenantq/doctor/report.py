@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Literal
 
 import msgspec
 
 from tenantq.runtime.randomness import id_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
 
 FINDINGS_LISTED_MAX: Final = 1_000
 

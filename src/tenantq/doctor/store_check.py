@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
@@ -16,13 +17,8 @@ from tenantq.doctor.report import DoctorReport, FindingLog, joined
 from tenantq.domain.names import DEFAULT_TENANT, PROBE_TENANTS
 from tenantq.engine.catalog import Catalog
 from tenantq.errors import StoreDamaged, StoreFailed
+from tenantq.store.interface import Store
 from tenantq.store.rocks import RocksStore
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tenantq.store.interface import Store
 
 
 def open_embedded(data_dir: Path) -> Store:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
+from tenantq.doctor.report import FindingLog
 from tenantq.domain.limits import DAY_MS, HOUR_MS
 from tenantq.engine.catalog import TENANT_ROW, USAGE_ROW, TenantRow
 from tenantq.engine.usage import Usage, WindowsRow
+from tenantq.journal.record import Record
+from tenantq.store.interface import Store
 from tenantq.store.keys import after
 from tenantq.store.row_pages import pages_of_items
-
-if TYPE_CHECKING:
-    from tenantq.doctor.report import FindingLog
-    from tenantq.journal.record import Record
-    from tenantq.store.interface import Store
 
 _ID_BYTES = 16
 _decode_tenant = msgspec.msgpack.Decoder(TenantRow).decode

@@ -14,8 +14,10 @@ bytes = 500000000000               # optional: capacity
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Mapping
 from itertools import count
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -23,10 +25,6 @@ from tenantq.domain.names import OptionalRegionName, ShardName
 from tenantq.domain.validation import between, build
 from tenantq.errors import Invalid
 from tenantq.runtime.toml_files import read_toml
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
 SHARDS_MAX: Final = 100_000
 MULTIPLIER: Final = 2_862_933_555_777_941_757

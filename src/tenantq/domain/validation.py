@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import re
 import reprlib
+from collections.abc import Callable, Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import inspect
 
 from tenantq.errors import Invalid
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _T = TypeVar("_T")
 _S = TypeVar("_S", bound=msgspec.Struct)

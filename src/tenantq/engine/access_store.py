@@ -10,21 +10,18 @@ The platform itself has tenant id 0.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
 
 import msgspec
 
 from tenantq.domain import limits
 from tenantq.domain.access import Grant, KeyUse, StoredKey
+from tenantq.engine.catalog import Catalog
 from tenantq.errors import Conflict, NotFound, QuotaExceeded
+from tenantq.store.interface import Batch, Store
 from tenantq.store.keys import after, tenant_prefix
 from tenantq.store.row_pages import rows_under
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-
-    from tenantq.engine.catalog import Catalog
-    from tenantq.store.interface import Batch, Store
 
 KEY_ROW: Final = b"key/"
 USE_ROW: Final = b"keyuse/"

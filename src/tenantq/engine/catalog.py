@@ -8,7 +8,8 @@ next_tenant_id        be32; ids are never reused
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 import msgspec
 
@@ -19,14 +20,10 @@ from tenantq.engine import quota_checks
 from tenantq.engine.fair_lines import TenantLine
 from tenantq.engine.queue_state import Hold, QueueState, Status, Suspension, TenantState, TenantStatus
 from tenantq.errors import Invalid, NotFound, Unavailable
+from tenantq.store.interface import Batch, Store
 from tenantq.store.keys import after, queue_prefix, split_prefix, tenant_prefix
 from tenantq.store.row_pages import pages_of_items, rows_under
 from tenantq.store.rows import unpack_counters
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tenantq.store.interface import Batch, Store
 
 TENANT_ROW: Final = b"tenant/"
 QUEUE_ROW: Final = b"queue/"

@@ -6,20 +6,19 @@ nothing else waits, the event loop syncs by itself. Otherwise a thread syncs, an
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from tenantq.errors import StoreFailed
+from tenantq.runtime.clock import Clock
 from tenantq.runtime.histogram import Histogram
+from tenantq.store.interface import Store
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable
-
     from tenantq.engine.round import Round
-    from tenantq.runtime.clock import Clock
-    from tenantq.store.interface import Store
 
 QUICK_MS: Final = 2
 """A longer sync indicates a slow disk, which the event loop does not wait for."""

@@ -6,15 +6,12 @@ datakey/<tenant id be32><number be32>     a wrapped key, in the vault's own form
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
+from tenantq.store.interface import Batch, Store
 from tenantq.store.keys import after, tenant_prefix
 from tenantq.store.row_pages import rows_under
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tenantq.store.interface import Batch, Store
 
 DATA_KEY_ROW: Final = b"datakey/"
 _PLACE = struct.Struct(">II")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tenantq.domain.message import DeadLetter, Result
 from tenantq.engine import discard, groups
-from tenantq.engine.queue_state import DEAD
+from tenantq.engine.effects import Effects
+from tenantq.engine.queue_state import DEAD, QueueState
 from tenantq.engine.state import DeadLetterEvent
 from tenantq.store.keys import EXPIRES_RESULT, EXPIRES_TTL, expiry_key
 from tenantq.store.rows import (
@@ -21,10 +20,6 @@ from tenantq.store.rows import (
     pack_result,
     unpack_message,
 )
-
-if TYPE_CHECKING:
-    from tenantq.engine.effects import Effects
-    from tenantq.engine.queue_state import QueueState
 
 _NO_BOUND = 1 << 30
 _RETRY_MS = 1_000

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from tenantq.domain import limits
 from tenantq.domain.limits import SEAL_BYTES
 from tenantq.domain.message import Delivery
 from tenantq.engine import dead_letter, discard, groups
-from tenantq.engine.queue_state import DELIVERED
+from tenantq.engine.effects import Effects
+from tenantq.engine.polls import FleetPoll, Poll
+from tenantq.engine.queue_state import DELIVERED, Level, QueueState
 from tenantq.journal.record import column
 from tenantq.store.keys import SUFFIX_BYTES, be64, from_be64
-from tenantq.store.rows import HAS_EXTRAS, MESSAGE_HEAD, SEALED, pack_first_lease, pack_lease, unpack_message
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tenantq.engine.effects import Effects
-    from tenantq.engine.polls import FleetPoll, Poll
-    from tenantq.engine.queue_state import Level, QueueState
-    from tenantq.store.rows import LeaseRow, MessageRow
+from tenantq.store.rows import (
+    HAS_EXTRAS,
+    MESSAGE_HEAD,
+    SEALED,
+    LeaseRow,
+    MessageRow,
+    pack_first_lease,
+    pack_lease,
+    unpack_message,
+)
 
 _EXPIRES = slice(20, 28)  # the position of a message's expiry time in its stored row
 _NEVER = bytes(8)

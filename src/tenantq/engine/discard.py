@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tenantq.engine import groups
-from tenantq.engine.queue_state import EXPIRED
+from tenantq.engine.effects import Effects
+from tenantq.engine.queue_state import EXPIRED, QueueState
 from tenantq.store.keys import EXPIRES_TTL, expiry_key
-
-if TYPE_CHECKING:
-    from tenantq.engine.effects import Effects
-    from tenantq.engine.queue_state import QueueState
-    from tenantq.store.rows import LeaseRow, MessageRow
+from tenantq.store.rows import LeaseRow, MessageRow
 
 
 def discard(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tenantq.errors import DiskFull
-
-if TYPE_CHECKING:
-    from tenantq.runtime.clock import Clock
-    from tenantq.store.interface import Store
+from tenantq.runtime.clock import Clock
+from tenantq.store.interface import Store
 
 MEASURE_MS: Final = 50
 """The maximum age of the last measurement."""

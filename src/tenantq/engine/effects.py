@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from tenantq.domain.config import QueueConfig
+from tenantq.domain.message import Caller
 from tenantq.engine import quota_checks
-from tenantq.engine.queue_state import HEALED, queue_suspended
-from tenantq.errors import Draining, Suspended
+from tenantq.engine.queue_state import HEALED, Level, QueueState, TenantState, queue_suspended
+from tenantq.engine.state import DeadLetterEvent, QuotaEvent, ShardState
+from tenantq.errors import Draining, Suspended, TenantqError
 from tenantq.journal.record import JournalEntry
 from tenantq.store.keys import be64
 from tenantq.store.rows import (
@@ -23,11 +26,6 @@ from tenantq.store.rows import (
 )
 
 if TYPE_CHECKING:
-    from tenantq.domain.config import QueueConfig
-    from tenantq.domain.message import Caller
-    from tenantq.engine.queue_state import Level, QueueState, TenantState
-    from tenantq.engine.state import DeadLetterEvent, QuotaEvent, ShardState
-    from tenantq.errors import TenantqError
     from tenantq.journal.signing import SigningKey
 
 

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from hashlib import sha256
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from tenantq.domain.message import LOCAL, SYSTEM
+from tenantq.domain.message import LOCAL, SYSTEM, Caller
 from tenantq.domain.names import DEFAULT_TENANT
 from tenantq.engine.arguments import check_reason
 from tenantq.engine.data_key_rows import tenant_range
 from tenantq.engine.ops.data_keys import DropDataKeys
 from tenantq.engine.ops.erasure import ERASURE_ROW, decode_erasure
 from tenantq.engine.ops.lifecycle import DeleteTenant
+from tenantq.engine.round_loop import RoundLoop
+from tenantq.engine.shard_journal import ShardJournal
 from tenantq.errors import Conflict
 from tenantq.journal.erasure_certificate import DestroyedKey, ErasureCertificate
 from tenantq.store.keys import after, tenant_prefix
 from tenantq.store.row_pages import rows_under
-
-if TYPE_CHECKING:
-    from tenantq.domain.message import Caller
-    from tenantq.engine.round_loop import RoundLoop
-    from tenantq.engine.shard_journal import ShardJournal
 
 
 class TenantErasure:

@@ -16,10 +16,9 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from tenantq.engine.queue_state import QueueState
+from tenantq.engine.queue_state import QueueState
 
 DEBT_DELIVERIES: Final = 8
 """How far a queue may fall behind the others, or be left behind by them, in deliveries of its usual processing time."""

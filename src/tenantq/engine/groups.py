@@ -6,15 +6,10 @@ available again, nothing behind them is delivered: the head is then either in fl
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from tenantq.engine.effects import Effects
+from tenantq.engine.queue_state import QueueState
 from tenantq.store.keys import ID_BYTES
-from tenantq.store.rows import unpack_message
-
-if TYPE_CHECKING:
-    from tenantq.engine.effects import Effects
-    from tenantq.engine.queue_state import QueueState
-    from tenantq.store.rows import LeaseRow
+from tenantq.store.rows import LeaseRow, unpack_message
 
 
 def join(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from tenantq.engine.shard_clock import ShardClock
-    from tenantq.runtime.clock import Clock, Timer
-    from tenantq.store.interface import Store
+from tenantq.engine.shard_clock import ShardClock
+from tenantq.runtime.clock import Clock, Timer
+from tenantq.store.interface import Store
 
 LOOK_AGAIN_MS: Final = 5_000
 """How long after a beat the store's MANIFEST is checked again."""

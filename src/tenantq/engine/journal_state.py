@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tenantq.journal.record import ANCHOR_KEY, GENESIS, decode_record
+from tenantq.store.interface import Store
 from tenantq.store.keys import from_be64
-
-if TYPE_CHECKING:
-    from tenantq.store.interface import Store
 
 
 class JournalState:

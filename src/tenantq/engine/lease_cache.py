@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tenantq.store.keys import PREFIX_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 LEASES_MAX: Final = 32_768
 """About 8 MB. Beyond this the older half is dropped; the store has all rows."""

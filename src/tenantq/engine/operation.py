@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Final, Generic, TypeVar
+from typing import ClassVar, Final, Generic, TypeVar
 
-if TYPE_CHECKING:
-    import asyncio
-
-    from tenantq.domain.message import Caller
-    from tenantq.engine.effects import Effects
-    from tenantq.engine.fair_lines import TenantLine
-    from tenantq.engine.queue_state import TenantState
-    from tenantq.errors import TenantqError
+from tenantq.domain.message import Caller
+from tenantq.engine.effects import Effects
+from tenantq.engine.fair_lines import TenantLine
+from tenantq.engine.queue_state import TenantState
+from tenantq.errors import TenantqError
 
 # A round runs its operations in this order, so that whatever scans the store runs before anything of the same round
 # has changed the rows it scans.

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from typing import Any
 
 from tenantq.domain import limits
 from tenantq.engine.delivery import deliver
-
-if TYPE_CHECKING:
-    from collections import deque
-
-    from tenantq.engine.effects import Effects
-    from tenantq.engine.fleet import FleetLane
-    from tenantq.engine.polls import FleetPoll, Poll
-    from tenantq.engine.queue_state import QueueState
+from tenantq.engine.effects import Effects
+from tenantq.engine.fleet import FleetLane
+from tenantq.engine.polls import FleetPoll, Poll
+from tenantq.engine.queue_state import QueueState
 
 _SHARED_TURNS = 4  # while others wait, a round delivers at most this many times round_cost_shared
 

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import deque
 
 from tenantq.domain import limits
-from tenantq.domain.message import Delivery
+from tenantq.domain.message import Caller, Delivery
 from tenantq.domain.names import check_queue_name
 from tenantq.domain.validation import check_field
 from tenantq.engine import quota_checks
 from tenantq.engine.arguments import check_bool
+from tenantq.engine.effects import Effects
 from tenantq.engine.operation import REGISTER, Operation
+from tenantq.engine.queue_state import TenantState
 from tenantq.errors import Draining, Unavailable
-
-if TYPE_CHECKING:
-    from collections import deque
-
-    from tenantq.domain.message import Caller
-    from tenantq.engine.effects import Effects
-    from tenantq.engine.queue_state import TenantState
-    from tenantq.runtime.clock import Timer
+from tenantq.runtime.clock import Timer
 
 
 def check_poll(queue: str, max: int, wait_ms: int, lease_ms: int | None) -> None:

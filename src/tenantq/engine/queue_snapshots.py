@@ -12,22 +12,21 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tenantq.domain import limits
-from tenantq.domain.message import Page
+from tenantq.domain.message import Facts, Page
 from tenantq.domain.validation import check_field
 from tenantq.engine import reads
+from tenantq.engine.queue_state import QueueState
+from tenantq.engine.state import ShardState
 from tenantq.engine.tenant_snapshot import TenantSnapshot
 from tenantq.errors import NotFound, QuotaExceeded
+from tenantq.runtime.clock import Timer
 from tenantq.runtime.randomness import id_bytes, id_text
+from tenantq.store.interface import StoreSnapshot
 from tenantq.store.keys import after
 from tenantq.store.rows import unpack_lease, unpack_message
 
 if TYPE_CHECKING:
-    from tenantq.domain.message import Facts
-    from tenantq.engine.queue_state import QueueState
     from tenantq.engine.round_loop import RoundLoop
-    from tenantq.engine.state import ShardState
-    from tenantq.runtime.clock import Timer
-    from tenantq.store.interface import StoreSnapshot
 
 _WALK_ROWS: Final = 2_000  # keys to walk before other tasks get their turn
 _PAGE_BYTES: Final = limits.REPLY_BYTES_MAX // 2

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
+from tenantq.domain.config import QueueConfig, TenantConfig
+from tenantq.engine.fair_lines import TenantLine
 from tenantq.engine.usage import Usage
 from tenantq.errors import LegalHold, Suspended
+from tenantq.runtime.clock import Timer
 from tenantq.store.keys import ID_LAST, be64, digest, level_prefix, queue_prefix
 from tenantq.store.rows import CountersRow, LevelRow, pack_counters
-
-if TYPE_CHECKING:
-    import asyncio
-
-    from tenantq.domain.config import QueueConfig, TenantConfig
-    from tenantq.engine.fair_lines import TenantLine
-    from tenantq.runtime.clock import Timer
 
 NEVER: Final = (1 << 63) - 1
 _FIRST: Final = b""

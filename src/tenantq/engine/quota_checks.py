@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tenantq.domain.quotas import QuotaState, state_of
+from tenantq.engine.queue_state import TenantState
 from tenantq.engine.usage import reset_time
 from tenantq.errors import QuotaExceeded, TenantqError, TooLarge
-
-if TYPE_CHECKING:
-    from tenantq.engine.queue_state import TenantState
 
 _REARM_PERCENT: Final = 10  # a warning is repeated only after usage fell this far below the soft limit
 _RANK: Final[dict[QuotaState, int]] = {"good": 0, "warning": 1, "critical": 2}

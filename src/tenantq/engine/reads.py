@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING, Literal
 from tenantq.domain import limits
 from tenantq.domain.message import Facts, Page, QueueStats, Result
 from tenantq.domain.validation import check_field
-from tenantq.engine.queue_state import TOTALS
+from tenantq.engine.queue_state import TOTALS, QueueState
 from tenantq.errors import Invalid, NotFound
 from tenantq.journal.record import JournalRow, decode_record, rows
 from tenantq.runtime.futures import wake
 from tenantq.runtime.randomness import id_bytes, id_text
 from tenantq.store.keys import SUFFIX_BYTES, after, be64, from_be64
-from tenantq.store.rows import QUEUE_DEFAULT_ATTEMPTS, unpack_lease, unpack_message, unpack_result
+from tenantq.store.rows import QUEUE_DEFAULT_ATTEMPTS, LeaseRow, MessageRow, unpack_lease, unpack_message, unpack_result
 
 if TYPE_CHECKING:
-    from tenantq.engine.queue_state import QueueState
     from tenantq.engine.round_loop import RoundLoop
-    from tenantq.store.rows import LeaseRow, MessageRow
 
 _TRACE_SLICE = 64
 _GROUP_HEAD_BYTES = 24

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from tenantq.engine.catalog import USAGE_ROW
+from tenantq.engine.queue_state import QueueState, TenantState
+from tenantq.engine.state import ShardState
 from tenantq.engine.usage import WindowsRow
 from tenantq.store.keys import after, tenant_prefix
 from tenantq.store.rows import unpack_counters, unpack_message
-
-if TYPE_CHECKING:
-    from tenantq.engine.queue_state import QueueState, TenantState
-    from tenantq.engine.state import ShardState
 
 _QUEUES_MAX: Final = 5_000
 """How many queues of a tenant one run checks: their counters are copied on the event loop."""

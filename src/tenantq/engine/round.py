@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tenantq.domain.quotas import NO_QUOTAS
 from tenantq.engine import poll_matching, quota_checks
 from tenantq.engine.effects import Effects
-from tenantq.engine.operation import POINT, REGISTER
+from tenantq.engine.operation import POINT, REGISTER, Operation
 from tenantq.engine.polls import Poll
-from tenantq.engine.state import QuotaEvent
+from tenantq.engine.queue_state import TenantState
+from tenantq.engine.state import QuotaEvent, ShardState
 from tenantq.errors import NotFound, StoreFailed, TenantqError
 from tenantq.journal import checkpoint
 from tenantq.journal.record import JournalEntry, Record, encode_record
 from tenantq.runtime.futures import wake
 from tenantq.store.keys import be64
-
-if TYPE_CHECKING:
-    from tenantq.engine.operation import Operation
-    from tenantq.engine.queue_state import TenantState
-    from tenantq.engine.state import ShardState
 
 log = logging.getLogger("tenantq")
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from tenantq.engine.fair_lines import FairLines, TenantLine
-    from tenantq.engine.operation import Operation
-    from tenantq.engine.settings import ShardSettings
-    from tenantq.runtime.clock import Clock
+from tenantq.engine.fair_lines import FairLines, TenantLine
+from tenantq.engine.operation import Operation
+from tenantq.engine.settings import ShardSettings
+from tenantq.runtime.clock import Clock
 
 SHARED_LATELY_MS: Final = 1_000
 """How long rounds stay short after a call of another tenant."""

@@ -6,35 +6,30 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-from tenantq.domain.message import LOCAL, check_caller
+from tenantq.domain.message import LOCAL, Caller, Delivery, check_caller
 from tenantq.engine.background_work import BackgroundWork
 from tenantq.engine.committer import Committer
 from tenantq.engine.disk_space import DiskSpace
 from tenantq.engine.heartbeat_timer import HeartbeatTimer
+from tenantq.engine.operation import Operation
 from tenantq.engine.ops.lifecycle import DropQueue, defers_drop
+from tenantq.engine.ops.redrive import RedriveTask
 from tenantq.engine.ops.repair import Repair
 from tenantq.engine.ops.settle import Release
 from tenantq.engine.ops.sweep import Advance, Sweep
 from tenantq.engine.polls import Poll
-from tenantq.engine.queue_state import NEVER
+from tenantq.engine.queue_state import NEVER, QueueState
 from tenantq.engine.round import Round
 from tenantq.engine.round_budget import RoundBudget
+from tenantq.engine.state import ShardState
 from tenantq.errors import Busy, Closed, StoreFailed
+from tenantq.runtime.clock import Timer
 from tenantq.runtime.futures import wake
 from tenantq.runtime.histogram import Histogram
 from tenantq.store.keys import after
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tenantq.domain.message import Caller, Delivery
-    from tenantq.engine.operation import Operation
-    from tenantq.engine.ops.redrive import RedriveTask
-    from tenantq.engine.queue_state import QueueState
-    from tenantq.engine.state import ShardState
-    from tenantq.runtime.clock import Timer
 
 log = logging.getLogger("tenantq")
 

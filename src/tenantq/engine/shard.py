@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeVar
+from types import TracebackType
+from typing import Self, TypeVar
 
 import msgspec
 
 from tenantq.domain import limits
-from tenantq.domain.message import LOCAL, SYSTEM, check_caller
+from tenantq.domain.message import LOCAL, SYSTEM, Added, Caller, Delivery, NewMessage, Outcome, Result, check_caller
 from tenantq.domain.names import DEFAULT_TENANT
 from tenantq.domain.validation import check_field, validated
 from tenantq.engine.arguments import check_bool
 from tenantq.engine.erasure import TenantErasure
+from tenantq.engine.operation import Operation
 from tenantq.engine.ops.add import Add
 from tenantq.engine.ops.lifecycle import PutTenant
 from tenantq.engine.ops.redrive import RedriveFilter, RedriveTask, check_filter
@@ -22,26 +25,17 @@ from tenantq.engine.ops.remove import Remove
 from tenantq.engine.ops.settle import Ack, Extend, Nack, Release
 from tenantq.engine.polls import FleetPoll, Poll
 from tenantq.engine.queue_snapshots import QueueSnapshots
+from tenantq.engine.queue_state import TenantState
 from tenantq.engine.reads import Reads
 from tenantq.engine.round_loop import RoundLoop
 from tenantq.engine.settings import ShardSettings
 from tenantq.engine.shard_journal import ShardJournal
 from tenantq.engine.state import DeadLetterEvent, QuotaEvent, ShardState
-from tenantq.errors import Closed, Invalid, StoreFailed
+from tenantq.errors import Closed, Invalid, StoreFailed, TenantqError
 from tenantq.runtime.clock import Clock, SystemClock
 from tenantq.runtime.randomness import Randomness, system_randomness
-from tenantq.store.interface import Beat
+from tenantq.store.interface import Beat, OpenStore, Store
 from tenantq.store.rocks import RocksStore
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-    from types import TracebackType
-
-    from tenantq.domain.message import Added, Caller, Delivery, NewMessage, Outcome, Result
-    from tenantq.engine.operation import Operation
-    from tenantq.engine.queue_state import TenantState
-    from tenantq.errors import TenantqError
-    from tenantq.store.interface import OpenStore, Store
 
 _R = TypeVar("_R")
 _NOT_OPEN = "the shard is not open yet: use 'async with', or await open() first"

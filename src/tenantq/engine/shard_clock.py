@@ -7,12 +7,10 @@ to wall time when the reply is built, so they are right after the clock was corr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from tenantq.runtime.clock import Clock
 from tenantq.store.interface import Beat
-
-if TYPE_CHECKING:
-    from tenantq.runtime.clock import Clock
 
 _UNSTEADY_MS: Final = 2
 

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final
+from collections.abc import Sequence
+from typing import Annotated, Final
 
 from tenantq.domain.message import SYSTEM
 from tenantq.domain.validation import between, check_field
 from tenantq.engine.ops.access import NoteEntries
 from tenantq.engine.ops.journal import SignJournal, TrimJournal
+from tenantq.engine.round_loop import RoundLoop
 from tenantq.errors import StoreDamaged, TenantqError
 from tenantq.journal.checkpoint import CHECKPOINT_ROW
-from tenantq.journal.record import ANCHOR_KEY, GENESIS
+from tenantq.journal.record import ANCHOR_KEY, GENESIS, JournalEntry
+from tenantq.journal.signing import SigningKey
 from tenantq.store.keys import after, be64, from_be64
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tenantq.engine.round_loop import RoundLoop
-    from tenantq.journal.record import JournalEntry
-    from tenantq.journal.signing import SigningKey
 
 CHECKPOINTS_MAX: Final = 100_000
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import msgspec
 
@@ -12,24 +12,16 @@ from tenantq.domain.names import check_queue_name
 from tenantq.engine.access_store import AccessStore
 from tenantq.engine.catalog import Catalog
 from tenantq.engine.data_key_rows import DataKeyRows
-from tenantq.engine.fair_lines import FairLines, TenantLine
+from tenantq.engine.fair_lines import FairLines, TenantLine, Work
 from tenantq.engine.fleet import FleetLane
 from tenantq.engine.journal_state import JournalState
 from tenantq.engine.lease_cache import LeaseCache
-from tenantq.engine.queue_state import TenantState
+from tenantq.engine.queue_state import QueueState, TenantState
+from tenantq.engine.settings import ShardSettings
 from tenantq.engine.shard_clock import ShardClock
-from tenantq.runtime.randomness import MessageIds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tenantq.engine.fair_lines import Work
-    from tenantq.engine.queue_state import QueueState
-    from tenantq.engine.settings import ShardSettings
-    from tenantq.runtime.clock import Clock
-    from tenantq.runtime.randomness import Randomness
-    from tenantq.store.interface import Store
-
+from tenantq.runtime.clock import Clock
+from tenantq.runtime.randomness import MessageIds, Randomness
+from tenantq.store.interface import Store
 
 _LANES_MAX = 1_000
 

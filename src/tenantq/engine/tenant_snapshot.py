@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 import msgspec
 
 from tenantq.domain.config import QueueConfig, TenantConfig
 from tenantq.domain.message import DeadLetter, HistoryEntry, Result
-from tenantq.engine.queue_state import Hold, Status, TenantStatus
+from tenantq.engine.queue_state import Hold, QueueState, Status, TenantState, TenantStatus
+from tenantq.engine.state import ShardState
 from tenantq.store.keys import after, tenant_prefix
-from tenantq.store.rows import QUEUE_DEFAULT_ATTEMPTS, unpack_key, unpack_lease, unpack_message, unpack_result
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tenantq.engine.queue_state import QueueState, TenantState
-    from tenantq.engine.state import ShardState
-    from tenantq.store.rows import LeaseRow, MessageRow
+from tenantq.store.rows import (
+    QUEUE_DEFAULT_ATTEMPTS,
+    LeaseRow,
+    MessageRow,
+    unpack_key,
+    unpack_lease,
+    unpack_message,
+    unpack_result,
+)
 
 _FAMILIES: Final = ("m", "le", "re", "ik")
 

@@ -10,14 +10,12 @@ with its count, so that a clock that was wrong for a short time does not hold a 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from tenantq.domain.limits import DAY_MS, HOUR_MS
-
-if TYPE_CHECKING:
-    from tenantq.domain.quotas import QuotaState
+from tenantq.domain.quotas import QuotaState
 
 COUNTED: Final = ("messages_per_hour", "messages_per_day", "backlog", "stored_bytes", "in_flight", "queues")
 """The quotas that the shard counts. The others limit a single message or consumer."""

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
-from tenantq.domain.access import Principal
+from tenantq.domain.access import Principal, StoredKey
 from tenantq.errors import Invalid, Unauthenticated
-
-if TYPE_CHECKING:
-    from tenantq.domain.access import StoredKey
 
 PREFIX: Final = "tq"
 ID_BYTES: Final = 10

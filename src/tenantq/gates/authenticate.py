@@ -7,21 +7,19 @@ invalid when it expires, when stored keys or revocations change, and when the ke
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from tenantq.domain.access import Grant, Principal
+from tenantq.domain.access import Grant, Principal, StoredKey
 from tenantq.domain.names import DEFAULT_TENANT
 from tenantq.errors import Forbidden, Unauthenticated
 from tenantq.gates.api_key import TOKEN_CHARS_MAX, KeySource, find_key, is_over, key_principal
+from tenantq.gates.certificate import CertificateMap
+from tenantq.runtime.clock import Clock
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tenantq.domain.access import StoredKey
-    from tenantq.gates.certificate import CertificateMap
     from tenantq.gates.json_web_token import JwtVerifier
-    from tenantq.runtime.clock import Clock
 
 ANONYMOUS: Final = Principal("anonymous", DEFAULT_TENANT, (Grant(role="producer"), Grant(role="consumer")))
 """The caller without a credential, if the server allows it."""

@@ -9,16 +9,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Collection, Iterator
+from typing import Final, Protocol
 
-from tenantq.domain.access import MATRIX, check_grant
+from tenantq.domain.access import MATRIX, Grant, Principal, check_grant
 from tenantq.errors import Forbidden
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    from tenantq.domain.access import Grant, Principal
-    from tenantq.runtime.clock import Clock
+from tenantq.runtime.clock import Clock
 
 PLATFORM_ACTIONS: Final = MATRIX["platform-admin"] - MATRIX["tenant-admin"]
 DECISIONS_MAX: Final = 65_536

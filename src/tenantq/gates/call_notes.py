@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING, Final, Literal
+from collections.abc import Callable
+from typing import Final, Literal
 
 import msgspec
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tenantq.runtime.clock import Clock, Timer
+from tenantq.runtime.clock import Clock, Timer
 
 log = logging.getLogger("tenantq")
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import ipaddress
 import re
 import ssl
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 import msgspec
 
@@ -17,9 +18,6 @@ from tenantq.domain.access import Grant, Principal
 from tenantq.domain.names import check_tenant_name
 from tenantq.domain.validation import build
 from tenantq.errors import Forbidden, Invalid, Unauthenticated
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 NAMES_MAX: Final = 100_000
 _NAME_CHARS_MAX: Final = 512

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
-from tenantq.domain.rates import Rate
-
-if TYPE_CHECKING:
-    from tenantq.domain.rates import Limits
+from tenantq.domain.rates import Limits, Rate
 
 RateKind = Literal["read", "write"]
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 from tenantq.domain.validation import check_field, text
 from tenantq.errors import QuotaExceeded
-
-if TYPE_CHECKING:
-    from tenantq.runtime.clock import Clock
+from tenantq.runtime.clock import Clock
 
 CONSUMER_CHARS_MAX: Final = 256  # with its principal and address
 _Consumer = Annotated[str, text(CONSUMER_CHARS_MAX)]

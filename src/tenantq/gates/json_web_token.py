@@ -11,7 +11,7 @@ import json
 import logging
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 import jwt
 import msgspec
@@ -22,12 +22,9 @@ from tenantq.domain.names import check_tenant_name
 from tenantq.domain.urls import check_secure_url
 from tenantq.domain.validation import about, between, build, items, validated
 from tenantq.errors import Forbidden, Invalid, Unauthenticated
-from tenantq.gates.key_set import KeyFile, KeyUrl
+from tenantq.gates.key_set import KeyFile, KeySource, KeyUrl
 from tenantq.gates.verification_key import PUBLIC_ALGORITHMS, SHARED_ALGORITHM, parse_key_set, parse_secrets
-
-if TYPE_CHECKING:
-    from tenantq.gates.key_set import KeySource
-    from tenantq.runtime.clock import Clock
+from tenantq.runtime.clock import Clock
 
 log = logging.getLogger("tenantq")
 

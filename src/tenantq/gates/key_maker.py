@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
 
 from tenantq.errors import StoreDamaged
 from tenantq.gates.api_key import ID_BYTES, PREFIX, NewKey, key_text, token_hash
 from tenantq.runtime.durable_files import write_durably
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 KEY_FILE: Final = "key_maker"
 ROOT_BYTES: Final = 32

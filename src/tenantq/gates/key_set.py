@@ -11,20 +11,16 @@ import logging
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final, Protocol
+from http.client import HTTPMessage
+from pathlib import Path
+from typing import IO, Final, Protocol
 
 from tenantq.domain.urls import check_secure_url
 from tenantq.errors import Invalid, Unavailable
 from tenantq.gates.verification_key import VerificationKey, parse_key_set
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from http.client import HTTPMessage
-    from pathlib import Path
-    from typing import IO
-
-    from tenantq.runtime.clock import Clock
+from tenantq.runtime.clock import Clock
 
 log = logging.getLogger("tenantq")
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from tenantq.domain.rates import Rate
+from tenantq.gates.charge import Charge
 from tenantq.gates.token_bucket import TokenBucket
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tenantq.gates.charge import Charge
 
 
 class LimitStatus(NamedTuple):

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from typing import TYPE_CHECKING
 
 from tenantq.errors import RateLimited, TooLarge
+from tenantq.gates.charge import Charge, RateKind
 from tenantq.gates.rate_buckets import Buckets
-
-if TYPE_CHECKING:
-    from tenantq.gates.charge import Charge, RateKind
-    from tenantq.runtime.clock import Clock, Timer
+from tenantq.runtime.clock import Clock, Timer
 
 
 class _WaitingCharge:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import ipaddress
 import logging
 from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
 from tenantq.domain.validation import about, between
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from tenantq.runtime.clock import Clock
+from tenantq.runtime.clock import Clock
 
 log = logging.getLogger("tenantq")
 

@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import hmac
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from tenantq.errors import SignatureRefused
-from tenantq.gates.api_key import token_hash
-
-if TYPE_CHECKING:
-    from tenantq.gates.api_key import KeySource
-    from tenantq.gates.key_maker import KeyMaker
-    from tenantq.runtime.clock import Clock
+from tenantq.gates.api_key import KeySource, token_hash
+from tenantq.gates.key_maker import KeyMaker
+from tenantq.runtime.clock import Clock
 
 ALGORITHM: Final = "AWS4-HMAC-SHA256"
 SERVICE: Final = "sqs"

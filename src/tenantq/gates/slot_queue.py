@@ -7,9 +7,10 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
+from tenantq.runtime.clock import Timer
+
 if TYPE_CHECKING:
     from tenantq.gates.slots import Ticket
-    from tenantq.runtime.clock import Timer
 
 Task = asyncio.Task[Any] | None
 

@@ -10,17 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING, Final, Literal, Self
+from collections.abc import Hashable
+from types import TracebackType
+from typing import Final, Literal, Self
 
+from tenantq.domain.rates import Concurrency
 from tenantq.errors import Busy
 from tenantq.gates.slot_queue import Slot, SlotQueue, SlotScope, SlotWaiter, Task
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable
-    from types import TracebackType
-
-    from tenantq.domain.rates import Concurrency
-    from tenantq.runtime.clock import Clock
+from tenantq.runtime.clock import Clock
 
 log = logging.getLogger("tenantq")
 

@@ -8,12 +8,10 @@ loop busy with a hundred of a loud one.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Final, Protocol
-
-if TYPE_CHECKING:
-    import asyncio
+from typing import Final, Protocol
 
 EACH_TURN: Final = 32
 """Requests begun in one turn of the event loop while several callers share it; about what goes into a round that tenants share."""

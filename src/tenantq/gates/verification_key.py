@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import jwt
 import msgspec
@@ -18,9 +19,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from tenantq.errors import Invalid
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 log = logging.getLogger("tenantq")
 

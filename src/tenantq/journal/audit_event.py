@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import msgspec
 
 from tenantq.journal.record import JournalRow
 from tenantq.journal.row_filter import result_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 EVENT_FIELDS: Final = ("event_id", "result", "resource", *JournalRow.__struct_fields__)
 

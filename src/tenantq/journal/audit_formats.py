@@ -5,16 +5,14 @@ from __future__ import annotations
 import csv
 import io
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from tenantq.errors import Invalid
 from tenantq.journal.audit_event import EVENT_FIELDS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 FORMATS: Final = ("jsonl", "csv", "parquet")
 NUMBERS: Final = frozenset(("seq", "n", "bytes", "priority", "attempt", "wait_ms", "process_ms", "count"))

@@ -13,11 +13,10 @@ import msgspec
 
 from tenantq.domain import limits
 from tenantq.errors import Invalid, Unavailable
-from tenantq.journal.record import JournalRow, decode_record, rows
+from tenantq.journal.record import JournalRow, LiveJournal, decode_record, rows
+from tenantq.journal.row_filter import JournalFilter
 
 if TYPE_CHECKING:
-    from tenantq.journal.record import LiveJournal
-    from tenantq.journal.row_filter import JournalFilter
     from tenantq.journal.segment_index import SegmentIndex, SegmentSpan
 
 log = logging.getLogger("tenantq.journal")

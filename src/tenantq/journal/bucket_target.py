@@ -6,16 +6,13 @@ URL: ``s3://bucket/prefix?region=…&endpoint_override=…``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import BinaryIO
 
 import pyarrow as pa
 from pyarrow import fs
 
 from tenantq.errors import Invalid
 from tenantq.journal.export_target import shown_url
-
-if TYPE_CHECKING:
-    from typing import BinaryIO
 
 
 class BucketTarget:

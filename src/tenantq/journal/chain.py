@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from tenantq.errors import StoreDamaged
 from tenantq.journal.checkpoint import CHECKPOINT_OP, JournalCheckpoint, unpack
-from tenantq.journal.record import decode_record
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from tenantq.journal.record import Record
-    from tenantq.journal.signing import PublicKey, PublicKeys
+from tenantq.journal.record import Record, decode_record
+from tenantq.journal.signing import PublicKey, PublicKeys
 
 _HASH_BYTES: Final = 32
 

@@ -7,21 +7,16 @@ record, and thereby everything before it.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Annotated, Final, Protocol
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any, Final, Protocol
 
 import msgspec
 
 from tenantq.domain.limits import DAY_MS
 from tenantq.domain.validation import between, validated
 from tenantq.errors import StoreDamaged, TenantqError
-from tenantq.journal.signing import SignedDocument
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-    from typing import Any
-
-    from tenantq.journal.signing import PublicKey, PublicKeys, SigningKey
-    from tenantq.runtime.clock import Clock, Timer
+from tenantq.journal.signing import PublicKey, PublicKeys, SignedDocument, SigningKey
+from tenantq.runtime.clock import Clock, Timer
 
 log = logging.getLogger("tenantq.journal")
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from tenantq.errors import Invalid
-from tenantq.journal.signing import SignedDocument
-
-if TYPE_CHECKING:
-    from tenantq.journal.signing import SigningKey
+from tenantq.journal.signing import SignedDocument, SigningKey
 
 FORMAT: Final = 1
 

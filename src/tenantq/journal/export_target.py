@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, BinaryIO, Protocol
 from urllib.parse import unquote
 
 from tenantq.errors import Invalid
 from tenantq.runtime.durable_files import sync, write_durably
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import BinaryIO
 
 
 class ExportTarget(Protocol):

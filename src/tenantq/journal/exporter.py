@@ -9,25 +9,22 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Iterator
+from typing import Final, Protocol
 
 import msgspec
 
 from tenantq.domain.validation import validated
 from tenantq.errors import Invalid, StoreDamaged, TenantqError
+from tenantq.journal.export_settings import ExportSettings
+from tenantq.journal.export_target import ExportTarget
 from tenantq.journal.manifest import Head, Manifest, manifest_names, read_head, read_manifest, segment_name
 from tenantq.journal.record import LiveJournal
 from tenantq.journal.segment_batch import SegmentBatch, SegmentEncoder
+from tenantq.journal.segment_index import SegmentIndex
+from tenantq.journal.signing import SigningKey
 from tenantq.runtime.backoff import Backoff
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tenantq.journal.export_settings import ExportSettings
-    from tenantq.journal.export_target import ExportTarget
-    from tenantq.journal.segment_index import SegmentIndex
-    from tenantq.journal.signing import SigningKey
-    from tenantq.runtime.clock import Clock, Timer
+from tenantq.runtime.clock import Clock, Timer
 
 log = logging.getLogger("tenantq.journal")
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from tenantq.errors import Invalid
+from tenantq.journal.export_target import ExportTarget
 from tenantq.journal.signing import SignedDocument
-
-if TYPE_CHECKING:
-    from tenantq.journal.export_target import ExportTarget
 
 SCHEMA_VERSION: Final = 1
 """Version of the columns of segments."""

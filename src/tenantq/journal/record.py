@@ -6,15 +6,13 @@ On disk: sha256(previous hash + payload), then the payload. The chain starts fro
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Iterator
+from typing import Final, Protocol
 
 import msgspec
 
 from tenantq.errors import StoreDamaged
 from tenantq.runtime.randomness import id_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 GENESIS: Final = bytes(32)
 ANCHOR_KEY: Final = b"journal_anchor"

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 import msgspec
 
 from tenantq.domain.access import matches
+from tenantq.journal.record import JournalRow
 from tenantq.runtime.randomness import id_bytes
-
-if TYPE_CHECKING:
-    from tenantq.journal.record import JournalRow
 
 AuditResult = Literal["SUCCESS", "DENIED", "ERROR"]
 RESULTS: Final[tuple[str, ...]] = get_args(AuditResult)

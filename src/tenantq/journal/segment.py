@@ -7,7 +7,8 @@ can recompute the chain and compare the rows with what was journaled.
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -15,9 +16,6 @@ import pyarrow.parquet as pq
 
 from tenantq.journal.manifest import SCHEMA_VERSION
 from tenantq.journal.record import ChainedRecord, JournalRow, decode_record, rows
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _NUMBERS: Final = {
     **dict.fromkeys(("seq", "bytes", "wait_ms", "process_ms", "count"), pa.int64()),

@@ -5,16 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import os
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
-from typing import TYPE_CHECKING, Final, Self
+from types import TracebackType
+from typing import Final, Self
 
 from tenantq.domain.limits import HOUR_MS
+from tenantq.journal.export_settings import ExportSettings
 from tenantq.journal.record import decode_record
 from tenantq.journal.segment import encode_stored
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from tenantq.journal.export_settings import ExportSettings
 
 _INLINE_RECORDS_MAX: Final = 500  # about 20 ms of work
 

@@ -7,15 +7,13 @@ import threading
 from array import array
 from bisect import bisect_left, bisect_right
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from tenantq.domain.limits import HOUR_MS
+from tenantq.journal.export_target import ExportTarget
 from tenantq.journal.manifest import Manifest, segment_name
-
-if TYPE_CHECKING:
-    from tenantq.journal.export_target import ExportTarget
 
 _SEGMENT: Final = re.compile(r"date=(\d{4}-\d\d-\d\d)/hour=(\d\d)/shard=([^/]+)/(\d{20})-(\d{20})\.parquet")
 _MANIFEST: Final = re.compile(r"manifest/shard=([^/]+)/(\d{20})-(\d{20})\.json")

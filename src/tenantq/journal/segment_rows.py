@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tenantq.journal.record import JournalRow
-from tenantq.journal.row_filter import result_of
+from tenantq.journal.row_filter import JournalFilter, result_of
 from tenantq.journal.segment import ROW_COLUMNS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import BinaryIO
-
-    from tenantq.journal.row_filter import JournalFilter
 
 _FILTER_COLUMNS: Final = ["seq", "n", "ts", "tenant", "queue", "op", "message_id", "principal", "outcome"]
 _NAMES: Final = ["tenant", "queue", "op", "principal", "outcome"]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from typing import TYPE_CHECKING, ClassVar, Final, Self
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar, Final, Self
 
 import msgspec
 from cryptography.exceptions import InvalidSignature
@@ -20,10 +22,6 @@ from cryptography.hazmat.primitives.serialization import (
 
 from tenantq.errors import Invalid, StoreDamaged
 from tenantq.runtime.durable_files import write_durably
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 log = logging.getLogger("tenantq.journal")
 

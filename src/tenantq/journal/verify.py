@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Collection
+from typing import Final
 
 import msgspec
 
 from tenantq.errors import Invalid, StoreDamaged
-from tenantq.journal.manifest import manifest_names, read_head, read_manifest
+from tenantq.journal.export_target import ExportTarget
+from tenantq.journal.manifest import Manifest, manifest_names, read_head, read_manifest
 from tenantq.journal.record import GENESIS, decode_record, rows
 from tenantq.journal.segment import decode
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
-    from tenantq.journal.export_target import ExportTarget
-    from tenantq.journal.manifest import Manifest
-    from tenantq.journal.signing import PublicKey, PublicKeys
+from tenantq.journal.signing import PublicKey, PublicKeys
 
 FINDINGS_MAX: Final = 100
 LINKS_MAX: Final = 1_000_000

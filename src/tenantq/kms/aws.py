@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import boto3  # type: ignore[import-untyped]  # boto3 has no types
 from botocore.config import Config  # type: ignore[import-untyped]  # nor has botocore
@@ -25,12 +26,8 @@ from botocore.exceptions import (  # type: ignore[import-untyped]
 
 from tenantq.errors import Invalid, KeyDisabled, KmsDenied, KmsError, SealBroken, TenantqError
 from tenantq.kms.blocking_provider import THREADS, ProviderThreads, busy_error, silence_debug, unreachable_error
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tenantq.kms.interface import Context
-    from tenantq.kms.settings import AwsSettings
+from tenantq.kms.interface import Context
+from tenantq.kms.settings import AwsSettings
 
 NAME: Final = "aws-kms"
 REGIONS_MAX: Final = 64

@@ -12,7 +12,8 @@ import hashlib
 import hmac
 import re
 import struct
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
 from azure.core.rest import HttpRequest
@@ -21,13 +22,8 @@ from azure.keyvault.keys import KeyClient, KeyType
 
 from tenantq.errors import Invalid, KeyDisabled, KmsDenied, KmsError, SealBroken, TenantqError
 from tenantq.kms.blocking_provider import ProviderThreads, busy_error, silence_debug, unreachable_error
-from tenantq.kms.interface import context_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tenantq.kms.interface import Context
-    from tenantq.kms.settings import AzureSettings
+from tenantq.kms.interface import Context, context_bytes
+from tenantq.kms.settings import AzureSettings
 
 NAME: Final = "azure-kv"
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from tenantq.errors import KmsUnavailable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 THREADS: Final = 8
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from google.api_core import exceptions as google
 from google.auth import exceptions as auth
@@ -20,14 +21,9 @@ from requests import RequestException
 
 from tenantq.errors import Invalid, KeyDisabled, KmsDenied, KmsError, KmsUnavailable, SealBroken, TenantqError
 from tenantq.kms.blocking_provider import ProviderThreads, busy_error, silence_debug, unreachable_error
-from tenantq.kms.interface import context_bytes
+from tenantq.kms.interface import Context, context_bytes
 from tenantq.kms.secret_file import read_secret_file
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tenantq.kms.interface import Context
-    from tenantq.kms.settings import GcpSettings
+from tenantq.kms.settings import GcpSettings
 
 NAME: Final = "gcp-kms"
 

@@ -17,8 +17,10 @@ import hmac
 import os
 import re
 import struct
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Literal
+from pathlib import Path
+from typing import Any, Final, Literal
 
 import msgspec
 from cryptography.exceptions import InvalidTag
@@ -28,10 +30,6 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from tenantq.errors import Conflict, Invalid, KeyDisabled, NotFound, SealBroken
 from tenantq.kms.secret_file import read_secret_file, remove_unfinished, write_secret_file
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 FORMAT: Final = "tenantq-keyring"
 VERSION: Final = 1

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tenantq.errors import Invalid, KmsUnavailable
 from tenantq.kms.blocking_provider import ProviderThreads
 from tenantq.kms.interface import Context, context_bytes
 from tenantq.kms.keyring import KEY_BYTES, Keyring, Protection, Unlock, check_key_name, parse_keyring
 from tenantq.kms.secret_file import read_secret_file, stamp_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from tenantq.kms.settings import LocalSettings
+from tenantq.kms.settings import LocalSettings
 
 log = logging.getLogger("tenantq")
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tenantq.domain.validation import validated
 from tenantq.errors import Invalid
+from tenantq.kms.interface import KeyWrapper, Kms
 from tenantq.kms.local import LocalKms
 from tenantq.kms.resilient import ResilientKms
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tenantq.kms.interface import KeyWrapper, Kms
-    from tenantq.kms.settings import KmsSettings
-    from tenantq.runtime.clock import Clock
-    from tenantq.runtime.randomness import Randomness
+from tenantq.kms.settings import KmsSettings
+from tenantq.runtime.clock import Clock
+from tenantq.runtime.randomness import Randomness
 
 
 def open_kms(

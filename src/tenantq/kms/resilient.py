@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 import msgspec
 
@@ -17,14 +18,9 @@ from tenantq.errors import KeyDisabled, KmsDenied, KmsError, KmsUnavailable, Sea
 from tenantq.kms.interface import Context, KeyHealth, KeyState, KeyWrapper
 from tenantq.kms.settings import RetrySettings
 from tenantq.runtime.backoff import Backoff
-from tenantq.runtime.clock import sleep_ms
+from tenantq.runtime.clock import Clock, sleep_ms
 from tenantq.runtime.futures import wake
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from tenantq.runtime.clock import Clock
-    from tenantq.runtime.randomness import Randomness
+from tenantq.runtime.randomness import Randomness
 
 log = logging.getLogger("tenantq")
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import stat
 from glob import escape
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from tenantq.errors import Invalid
 from tenantq.runtime.durable_files import sync
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 BYTES_MAX: Final = 4 << 20
 

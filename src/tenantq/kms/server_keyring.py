@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
 
 from tenantq.errors import Conflict, Invalid, KmsUnavailable, NotFound
 from tenantq.kms.interface import KeyRef
@@ -15,12 +17,7 @@ from tenantq.kms.keyring import KEY_BYTES, KeyringFile, Unlock
 from tenantq.kms.local import NAME
 from tenantq.kms.secret_file import write_secret_file
 from tenantq.kms.settings import LocalSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tenantq.runtime.clock import Clock
+from tenantq.runtime.clock import Clock
 
 KEYRING: Final = "keyring.json"
 MASTER_KEY: Final = "keyring.key"

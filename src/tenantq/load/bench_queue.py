@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from tenantq.client import AsyncQueue
 from tenantq.domain.formatting import plural
 from tenantq.errors import Conflict, Forbidden, NotFound, TenantqError
-
-if TYPE_CHECKING:
-    from tenantq.client import AsyncQueue
-    from tenantq.wire.queues import QueueReply
+from tenantq.wire.queues import QueueReply
 
 _ATTEMPTS: Final = 1_000
 """So many attempts that no dead-letter queue is created."""

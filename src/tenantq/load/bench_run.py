@@ -8,24 +8,23 @@ import math
 import os
 import platform
 import secrets
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+from tenantq.client import AsyncClient, AsyncQueue
 from tenantq.errors import TenantqError
 from tenantq.load.bench_queue import BenchQueue
 from tenantq.load.cases import make_add, make_batch_add, make_batch_cycle, make_cycle
 from tenantq.load.closed_loop import drive_seconds
+from tenantq.load.loaded_server import LoadedServer
 from tenantq.load.measurement import Measurement
 from tenantq.load.neighbour import NeighbourTenants, measure
 from tenantq.load.report import BenchEnvironment, BenchReport, CaseFigures, LoadSettings, NeighbourRatios, case_figures
 from tenantq.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection, Sequence
-
-    from tenantq.client import AsyncClient, AsyncQueue
     from tenantq.load.closed_loop import LoadCall
-    from tenantq.load.loaded_server import LoadedServer
 
     Progress = Callable[[str, float, float, int], None]
     """Called periodically with the case, seconds so far, seconds in total, and messages so far."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from tenantq.errors import TimedOut
+from tenantq.client import Added, AsyncQueue
+from tenantq.errors import TenantqError, TimedOut
 from tenantq.load.closed_loop import PartlyDoneError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tenantq.client import Added, AsyncQueue
-    from tenantq.errors import TenantqError
     from tenantq.load.closed_loop import LoadCall
 
     QueueOf = Callable[[int], AsyncQueue]

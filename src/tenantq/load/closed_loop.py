@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
 
 from tenantq.errors import LeaseLost, Limited, TenantqError, Unavailable
+from tenantq.load.latencies import Latencies
 from tenantq.load.measurement import MeasuredInterval, Measurement
 from tenantq.load.stopwatch import Stopwatch, SystemStopwatch
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from tenantq.load.latencies import Latencies
-
-    LoadCall = Callable[[int], Awaitable[int]]
-    """One call by the loop with this number. Returns the number of messages."""
+LoadCall = Callable[[int], Awaitable[int]]
+"""One call by the loop with this number. Returns the number of messages."""
 
 TEMPORARY: Final = (Limited, Unavailable, LeaseLost)
 """Errors that may not occur at the next call. Other errors end the measurement."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import math
 import sys
-from typing import TYPE_CHECKING, Final, Self
+from types import TracebackType
+from typing import Final, Self
 
 import msgspec
 
@@ -19,9 +20,6 @@ from tenantq.load.cases import make_add
 from tenantq.load.closed_loop import drive_seconds
 from tenantq.load.measurement import EndReason, Measurement
 from tenantq.load.stopwatch import SystemStopwatch
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 _END_S: Final = 10
 

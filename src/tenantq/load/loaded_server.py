@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
-from tenantq.client import AsyncClient, Retries, Tls
-
-if TYPE_CHECKING:
-    from tenantq.client import AsyncQueue
+from tenantq.client import AsyncClient, AsyncQueue, Retries, Tls
 
 _RETRIES = Retries(count=3)
 

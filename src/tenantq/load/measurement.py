@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from tenantq.errors import Limited
+from tenantq.errors import Limited, TenantqError
 from tenantq.load.latencies import Latencies
-
-if TYPE_CHECKING:
-    from tenantq.errors import TenantqError
 
 EndReason = Literal["time", "bytes", "interrupted", "failed"]
 

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Final
+from collections.abc import AsyncIterator, Callable
+from typing import Final
 
+from tenantq.client import AsyncClient
 from tenantq.errors import Forbidden, NotFound, TenantqError, Unavailable
 from tenantq.load.flood import Flood, FloodFigures, FloodSettings
+from tenantq.load.loaded_server import LoadedServer
 from tenantq.load.measurement import Measurement
 from tenantq.load.open_loop import send_steadily
 from tenantq.load.report import CaseFigures, LoadSettings, NeighbourRatios, case_figures, ratio
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
-    from tenantq.client import AsyncClient
-    from tenantq.load.loaded_server import LoadedServer
-
-    Watching = Callable[[str, Measurement], contextlib.AbstractAsyncContextManager[None]]
-    """Shows the progress of a measurement while a block runs."""
+Watching = Callable[[str, Measurement], contextlib.AbstractAsyncContextManager[None]]
+"""Shows the progress of a measurement while a block runs."""
 
 ALONE: Final = "victim alone"
 BESIDE: Final = "victim beside the flood"

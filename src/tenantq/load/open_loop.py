@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 from tenantq.errors import TenantqError
 from tenantq.load.closed_loop import TEMPORARY, wait_for_tasks
 from tenantq.load.measurement import MeasuredInterval, Measurement
 from tenantq.load.stopwatch import Stopwatch, SystemStopwatch
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 CONCURRENT_MAX: Final = 1_000
 """Maximum of concurrent calls. Further calls wait, and the wait counts as latency."""

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from tenantq.errors import Invalid
-from tenantq.load.measurement import EndReason
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tenantq.load.measurement import Measurement
+from tenantq.load.measurement import EndReason, Measurement
 
 FORMAT: Final = 1
 _OVERHEAD_BYTES: Final = 200

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from tenantq.client import Client, Queue, Tenant
 from tenantq.errors import ConnectionFailed, NotFound, TenantqError, Unavailable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tenantq.client import Client, Queue, Tenant
-    from tenantq.wire.queues import QueueReply
-    from tenantq.wire.tenants import TenantReply
-    from tenantq.wire.topology import TopologyReply
+from tenantq.wire.queues import QueueReply
+from tenantq.wire.tenants import TenantReply
+from tenantq.wire.topology import TopologyReply
 
 LABELS = ("source", "target")
 

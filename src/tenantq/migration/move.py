@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Literal
 
 import msgspec
 
 from tenantq.errors import Conflict, Unavailable
-from tenantq.migration.plan import make_plan, moving_queues
+from tenantq.migration.endpoint import Endpoint
+from tenantq.migration.plan import MigrationPlan, make_plan, moving_queues
 from tenantq.migration.queue_transfer import QueueTransfer, TransferResult
 from tenantq.migration.source import SourceFence
 from tenantq.migration.target import MigrationTarget
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from tenantq.migration.endpoint import Endpoint
-    from tenantq.migration.plan import MigrationPlan
-    from tenantq.runtime.clock import Clock
-    from tenantq.wire.access import CreatedKey
-    from tenantq.wire.queues import QueueReply
-    from tenantq.wire.tenants import TenantReply
+from tenantq.runtime.clock import Clock
+from tenantq.wire.access import CreatedKey
+from tenantq.wire.queues import QueueReply
+from tenantq.wire.tenants import TenantReply
 
 Stage = Literal["plan", "fence", "copy", "verify", "cut over", "done"]
 _TRANSFERS_MAX: Final = 3  # attempts to transfer a queue whose export breaks off

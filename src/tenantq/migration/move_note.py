@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
-if TYPE_CHECKING:
-    from tenantq.wire.acts import SuspensionItem
+from tenantq.wire.acts import SuspensionItem
 
 _OUT: Final = re.compile(r"(moving|moved) to ([0-9a-f]*)/([a-z0-9-]+) at (\S+)")
 _IN: Final = re.compile(r"being moved here from ([0-9a-f]*)/([a-z0-9-]+) at (\S+)( \(made for it\))?")

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import msgspec
 
 from tenantq.domain.names import DEFAULT_TENANT, dead_letter_name
 from tenantq.errors import Forbidden, Invalid, NotFound, Unauthenticated
+from tenantq.migration.endpoint import Endpoint
 from tenantq.migration.move_note import parse_incoming, parse_outgoing
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tenantq.migration.endpoint import Endpoint
-    from tenantq.wire.queues import QueueReply
-    from tenantq.wire.tenants import TenantReply
+from tenantq.wire.queues import QueueReply
+from tenantq.wire.tenants import TenantReply
 
 State = Literal["new", "under way", "cut over"]
 

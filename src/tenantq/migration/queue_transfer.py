@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import tarfile
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import msgspec
 
 from tenantq.errors import Invalid
+from tenantq.migration.endpoint import Endpoint
 from tenantq.wire.exports import (
     ExportedKey,
     ExportedMessage,
@@ -17,11 +19,6 @@ from tenantq.wire.exports import (
     ExportManifest,
     ImportRequest,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tenantq.migration.endpoint import Endpoint
 
 _BLOCK: Final = tarfile.BLOCKSIZE
 _FILE_BYTES_MAX: Final = 64 << 20

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from collections.abc import Callable, Sequence
+from typing import Final, Literal
 
 from tenantq.errors import Conflict
+from tenantq.migration.endpoint import Endpoint
 from tenantq.migration.move_note import OutgoingMove, parse_outgoing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tenantq.migration.endpoint import Endpoint
-    from tenantq.runtime.clock import Clock
+from tenantq.runtime.clock import Clock
 
 POLL_EVERY_MS: Final = 250
 

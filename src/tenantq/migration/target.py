@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 from tenantq.domain.access import can_be_granted_to
 from tenantq.errors import Conflict, NotFound, Unavailable
+from tenantq.migration.endpoint import Endpoint
 from tenantq.migration.move_note import IncomingMove, parse_incoming
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tenantq.migration.endpoint import Endpoint
-    from tenantq.wire.queues import QueueReply
-    from tenantq.wire.tenants import TenantReply
+from tenantq.wire.queues import QueueReply
+from tenantq.wire.tenants import TenantReply
 
 _CHECKS_MAX: Final = 1_000
 _ABORTED: Final = "the move to this server was given up"

@@ -6,13 +6,11 @@ import asyncio
 import heapq
 import itertools
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from tenantq.runtime.futures import wake
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Timer(Protocol):

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from asyncio import Future
+from asyncio import Future
 
 
 def wake(future: Future[None] | None) -> None:

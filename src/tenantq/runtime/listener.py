@@ -5,20 +5,15 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+from collections.abc import Iterable, Iterator
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar, cast
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from tenantq.runtime.clock import Clock, Timer
 from tenantq.runtime.futures import wake
 from tenantq.runtime.tls import TlsContext, TlsFiles
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from prometheus_client.core import Metric
-
-    from tenantq.runtime.clock import Clock, Timer
 
 TICK_MS: Final = 500
 """How often slow clients and changed certificates are looked for; time limits are kept to this precision."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import tomllib
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from tenantq.errors import Invalid
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _T = TypeVar("_T")
 

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from tenantq.domain import limits
-from tenantq.domain.access import Grant, StoredKey, can_be_granted_to, check_grant
+from tenantq.domain.access import Grant, Principal, StoredKey, can_be_granted_to, check_grant
 from tenantq.domain.message import Caller
 from tenantq.domain.validation import check_field
-from tenantq.engine.access_store import PLATFORM
+from tenantq.engine.access_store import PLATFORM, AccessStore
 from tenantq.engine.ops.access import DropGrant, PutGrant, PutKey, RevokeKey, RevokeToken
 from tenantq.errors import Conflict, Invalid
 from tenantq.gates.api_key import check_token, token_hash
 from tenantq.gates.authorize import PLATFORM_ACTIONS
+from tenantq.service.admission import Admission
+from tenantq.service.call import Call
 from tenantq.wire.access import CreatedKey, GrantItem, KeyItem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tenantq.domain.access import Principal
-    from tenantq.engine.access_store import AccessStore
     from tenantq.engine.shard import Shard
-    from tenantq.service.admission import Admission
-    from tenantq.service.call import Call
 
 PRINCIPAL_CHARS_MAX: Final = 300
 BOOTSTRAP: Final = Caller("system")

@@ -2,41 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
-from tenantq.domain.access import KeyUse
+from tenantq.domain.access import Grant, KeyUse, Principal
 from tenantq.domain.message import SYSTEM, Caller
 from tenantq.domain.names import DEFAULT_TENANT, check_queue_name
 from tenantq.domain.rates import Concurrency
 from tenantq.engine.ops.access import NoteKeyUse
+from tenantq.engine.queue_state import TenantState
 from tenantq.errors import Conflict, Invalid, NotFound, TenantqError
 from tenantq.gates.authenticate import Authenticator
 from tenantq.gates.authorize import Authorizer
-from tenantq.gates.charge import Charge
+from tenantq.gates.certificate import CertificateMap
+from tenantq.gates.charge import Charge, RateKind
 from tenantq.gates.consumers import CONSUMER_CHARS_MAX, Consumers
 from tenantq.gates.key_maker import KeyMaker
 from tenantq.gates.rate_limit import RateLimits
 from tenantq.gates.signature import ALGORITHM, Signatures
-from tenantq.gates.slots import Slots
+from tenantq.gates.slots import SlotKind, Slots
+from tenantq.runtime.clock import Clock, Timer
 from tenantq.service.admitted_call import AdmittedCall
 from tenantq.service.audit_notes import AuditNotes
+from tenantq.service.call import Call
 from tenantq.service.gate_counters import GateCounters
+from tenantq.service.gate_settings import GateSettings
 from tenantq.service.residency import MOVES_CONTENTS, Residency
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
-    from tenantq.domain.access import Grant, Principal
-    from tenantq.engine.queue_state import TenantState
     from tenantq.engine.shard import Shard
-    from tenantq.gates.certificate import CertificateMap
-    from tenantq.gates.charge import RateKind
     from tenantq.gates.json_web_token import JwtVerifier
-    from tenantq.gates.slots import SlotKind
-    from tenantq.runtime.clock import Clock, Timer
-    from tenantq.service.call import Call
-    from tenantq.service.gate_settings import GateSettings
 
 _CLEAN_UP_MS: Final = 1_000
 _PLATFORM: Final = ""  # owner of slots that belong to no tenant

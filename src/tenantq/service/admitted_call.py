@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from types import TracebackType
+from typing import Self
 
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from tenantq.domain.access import Principal
-    from tenantq.domain.message import Caller
-    from tenantq.engine.queue_state import TenantState
-    from tenantq.gates.slots import Ticket
-    from tenantq.runtime.clock import Clock
-    from tenantq.runtime.histogram import Histogram
+from tenantq.domain.access import Principal
+from tenantq.domain.message import Caller
+from tenantq.engine.queue_state import TenantState
+from tenantq.gates.slots import Ticket
+from tenantq.runtime.clock import Clock
+from tenantq.runtime.histogram import Histogram
 
 
 class AdmittedCall:

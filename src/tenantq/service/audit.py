@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
-from tenantq.service.audit_trail import AuditQuery, check_query
-
-if TYPE_CHECKING:
-    from tenantq.service.admission import Admission
-    from tenantq.service.audit_trail import AuditPage, AuditTrail
-    from tenantq.service.call import Call
-    from tenantq.service.other_shards import OtherShards
+from tenantq.service.admission import Admission
+from tenantq.service.audit_trail import AuditPage, AuditQuery, AuditTrail, check_query
+from tenantq.service.call import Call
+from tenantq.service.other_shards import OtherShards
 
 ALL_ROWS: Final = AuditQuery()
 

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from tenantq.domain.access import Principal
 from tenantq.domain.message import Caller
 from tenantq.domain.names import PROBE_TENANTS
 from tenantq.errors import Forbidden, Limited, TenantqError, Unauthenticated, Unavailable
 from tenantq.gates.call_notes import CallNote, CallNotes, CountedCallNote, Outcome
 from tenantq.gates.signals import Alert, Signals
 from tenantq.journal.record import JournalEntry
+from tenantq.runtime.clock import Clock
+from tenantq.service.admitted_call import AdmittedCall
+from tenantq.service.call import Call
+from tenantq.service.gate_counters import GateCounters
+from tenantq.service.gate_settings import GateSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
-
-    from tenantq.domain.access import Principal
     from tenantq.engine.shard import Shard
-    from tenantq.runtime.clock import Clock
-    from tenantq.service.admitted_call import AdmittedCall
-    from tenantq.service.call import Call
-    from tenantq.service.gate_counters import GateCounters
-    from tenantq.service.gate_settings import GateSettings
 
 _NAME_SHOWN_CHARS = 40
 

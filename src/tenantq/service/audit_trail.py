@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,16 +14,13 @@ from tenantq.domain import limits
 from tenantq.domain.limits import DAY_MS
 from tenantq.domain.validation import check_field
 from tenantq.errors import Closed, Invalid, NotFound
-from tenantq.journal.audit_query import AuditReader, Cursor
+from tenantq.journal.audit_query import AuditReader, Cursor, JournalPage
 from tenantq.journal.record import JournalRow
 from tenantq.journal.row_filter import RESULTS, JournalFilter
 from tenantq.runtime.randomness import id_bytes, id_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tenantq.engine.shard import Shard
-    from tenantq.journal.audit_query import JournalPage
     from tenantq.journal.segment_index import SegmentIndex
 
 TEXT_CHARS_MAX: Final = 300

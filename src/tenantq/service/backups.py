@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from tenantq.errors import Conflict
+from tenantq.service.admission import Admission
 from tenantq.service.audit_notes import audit_entry
+from tenantq.service.call import Call
+from tenantq.service.other_shards import OtherShards
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tenantq.backup.backups import BackupItem, Backups
     from tenantq.backup.manifest import BackupManifest
     from tenantq.engine.shard import Shard
-    from tenantq.service.admission import Admission
-    from tenantq.service.call import Call
-    from tenantq.service.other_shards import OtherShards
 
 
 class ServerBackups:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
 from tenantq.domain.config import QueueConfig, TenantConfig
 from tenantq.domain.message import QueueStats
-from tenantq.engine.queue_state import Hold, Suspension
+from tenantq.engine.queue_state import Hold, Suspension, TenantState
 from tenantq.wire.tenants import TenantFigures
-
-if TYPE_CHECKING:
-    from tenantq.engine.queue_state import TenantState
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):

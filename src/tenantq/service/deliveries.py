@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
+from tenantq.domain.message import Delivery
 from tenantq.errors import NotFound, SealBroken, TenantqError
+from tenantq.service.admission import Admission
+from tenantq.service.admitted_call import AdmittedCall
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
-
-    from tenantq.domain.message import Delivery
     from tenantq.engine.shard import Shard
-    from tenantq.service.admission import Admission
-    from tenantq.service.admitted_call import AdmittedCall
     from tenantq.service.encryption import MessageEncryption
 
 log = logging.getLogger("tenantq")

@@ -8,34 +8,29 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence  # msgspec reads the fields' types
+from collections.abc import Iterator, Mapping, Sequence  # msgspec reads the fields' types
 from fnmatch import translate
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from tenantq.domain.config import Encryption
 from tenantq.domain.message import Delivery, Facts, NewMessage, Result, check_message, is_plain
 from tenantq.engine.ops.add import batch_bytes
 from tenantq.engine.ops.settle import check_results, parse_receipt
+from tenantq.engine.queue_state import TenantState
+from tenantq.engine.tenant_snapshot import StoredMessage, StoredResult
 from tenantq.errors import Invalid, KeyDisabled, KmsDenied, KmsError, KmsUnavailable, SealBroken, TenantqError
-from tenantq.kms.interface import KeyRef
-from tenantq.kms.server_keyring import PREFIX
+from tenantq.kms.interface import KeyHealth, KeyRef, Kms
+from tenantq.kms.server_keyring import PREFIX, ServerManagedKeys
+from tenantq.runtime.clock import Clock
 from tenantq.store.keys import digest
-from tenantq.vault import KeyPolicy
+from tenantq.vault import KeyPolicy, TenantCipher, Vault, VaultHealth, WrappedKey
+from tenantq.vault.stored_keys import StoredDataKeys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tenantq.domain.config import Encryption
-    from tenantq.engine.queue_state import TenantState
     from tenantq.engine.shard import Shard
-    from tenantq.engine.tenant_snapshot import StoredMessage, StoredResult
-    from tenantq.kms.interface import KeyHealth, Kms
-    from tenantq.kms.server_keyring import ServerManagedKeys
-    from tenantq.runtime.clock import Clock
-    from tenantq.vault import TenantCipher, Vault, VaultHealth, WrappedKey
-    from tenantq.vault.stored_keys import StoredDataKeys
 
 log = logging.getLogger("tenantq")
 

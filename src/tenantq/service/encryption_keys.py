@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tenantq.engine.queue_state import TenantState
 from tenantq.errors import Conflict
+from tenantq.service.admission import Admission
+from tenantq.service.admitted_call import AdmittedCall
 from tenantq.service.audit_notes import audit_entry
+from tenantq.service.call import Call
 from tenantq.wire.tenants import DataKeyItem, EncryptionReply
 
 if TYPE_CHECKING:
-    from tenantq.engine.queue_state import TenantState
     from tenantq.engine.shard import Shard
-    from tenantq.service.admission import Admission
-    from tenantq.service.admitted_call import AdmittedCall
-    from tenantq.service.call import Call
     from tenantq.service.encryption import MessageEncryption
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,15 +13,13 @@ from tenantq.kms import KmsSettings, open_kms
 from tenantq.kms.keyring import KeyringFile
 from tenantq.kms.local import unlock_of
 from tenantq.kms.server_keyring import KEYRING, ServerManagedKeys, default_keyring
+from tenantq.runtime.clock import Clock
 from tenantq.runtime.randomness import system_randomness
 from tenantq.service.encryption import MessageEncryption
 from tenantq.vault import StoredDataKeys, Vault, VaultSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from tenantq.engine.shard import Shard
-    from tenantq.runtime.clock import Clock
 
 
 def open_encryption(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -11,20 +12,18 @@ from tenantq.domain.message import SYSTEM
 from tenantq.domain.names import DEFAULT_TENANT
 from tenantq.engine.ops.erasure import CertifyErasure
 from tenantq.errors import Conflict, NotFound, TenantqError
+from tenantq.journal.erasure_certificate import ErasureCertificate
+from tenantq.journal.signing import SigningKey
+from tenantq.runtime.clock import Clock, Timer
+from tenantq.service.admission import Admission
+from tenantq.service.call import Call
+from tenantq.service.encryption import MessageEncryption
+from tenantq.service.other_shards import OtherShards
 from tenantq.service.request_checks import check_destroy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tenantq.backup.backups import Backups
     from tenantq.engine.shard import Shard
-    from tenantq.journal.erasure_certificate import ErasureCertificate
-    from tenantq.journal.signing import SigningKey
-    from tenantq.runtime.clock import Clock, Timer
-    from tenantq.service.admission import Admission
-    from tenantq.service.call import Call
-    from tenantq.service.encryption import MessageEncryption
-    from tenantq.service.other_shards import OtherShards
 
 log = logging.getLogger("tenantq")
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import hashlib
 import io
 import tarfile
-from typing import TYPE_CHECKING, Final, Literal
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, Literal
 
 import msgspec
 
 from tenantq.wire.exports import ExportedFile
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 FORMAT: Final = 1
 PART_BYTES: Final = 4 << 20

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tenantq.domain import limits
 from tenantq.domain.names import check_queue_name
 from tenantq.domain.validation import check_field
-from tenantq.engine.ops.import_part import ImportPart, last_imported_part
+from tenantq.engine.ops.import_part import ImportedPart, ImportPart, last_imported_part
 from tenantq.errors import Forbidden, Invalid, TooLarge
 from tenantq.service.access import key_items
+from tenantq.service.admission import Admission
+from tenantq.service.admitted_call import AdmittedCall
 from tenantq.service.audit_notes import audit_entry
+from tenantq.service.audit_trail import AuditTrail
+from tenantq.service.call import Call
 from tenantq.service.exported_lines import export_id, stored_message, stored_result, taken_key
 from tenantq.service.tenant_export import TenantExport, digest_of
 from tenantq.wire.exports import ExportedKey, ExportedMessage, ExportedResult
+from tenantq.wire.queues import DigestReply
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tenantq.engine.ops.import_part import ImportedPart
     from tenantq.engine.shard import Shard
-    from tenantq.service.admission import Admission
-    from tenantq.service.admitted_call import AdmittedCall
-    from tenantq.service.audit_trail import AuditTrail
-    from tenantq.service.call import Call
     from tenantq.service.encryption import MessageEncryption
-    from tenantq.wire.queues import DigestReply
 
 
 class Exports:

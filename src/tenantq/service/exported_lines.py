@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -16,16 +16,13 @@ from tenantq.domain.message import (
     check_result,
 )
 from tenantq.domain.validation import all_fields, check_field
-from tenantq.engine.tenant_snapshot import StoredIdempotencyKey, StoredMessage, StoredResult
+from tenantq.engine.tenant_snapshot import QueueCopy, StoredIdempotencyKey, StoredMessage, StoredResult, TenantSnapshot
 from tenantq.errors import Invalid, TenantqError
 from tenantq.runtime.randomness import id_bytes, id_text
 from tenantq.wire.exports import ExportedKey, ExportedMessage, ExportedQueue, ExportedResult, ExportedTenant
 from tenantq.wire.json_bytes import bytes_of, text_or_base64
 from tenantq.wire.messages import WireDeadLetter, WireHistory
 from tenantq.wire.tenants import HoldItem
-
-if TYPE_CHECKING:
-    from tenantq.engine.tenant_snapshot import QueueCopy, TenantSnapshot
 
 _OUTCOMES: Final = ("nacked", "lease_expired", "released")
 

@@ -5,20 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tenantq.domain import limits
+from tenantq.domain.access import Principal
+from tenantq.domain.message import Delivery
 from tenantq.engine.polls import check_poll
 from tenantq.errors import Invalid, TenantqError
-from tenantq.service.admission import charge_of
+from tenantq.runtime.clock import Clock
+from tenantq.service.admission import Admission, charge_of
+from tenantq.service.admitted_call import AdmittedCall
+from tenantq.service.call import Call
+from tenantq.service.deliveries import Deliveries
 from tenantq.service.messages import check_consumer
 
 if TYPE_CHECKING:
-    from tenantq.domain.access import Principal
-    from tenantq.domain.message import Delivery
     from tenantq.engine.shard import Shard
-    from tenantq.runtime.clock import Clock
-    from tenantq.service.admission import Admission
-    from tenantq.service.admitted_call import AdmittedCall
-    from tenantq.service.call import Call
-    from tenantq.service.deliveries import Deliveries
     from tenantq.service.encryption import MessageEncryption
 
 

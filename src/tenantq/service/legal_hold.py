@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tenantq.domain.message import Caller
 from tenantq.engine.ops.hold import HoldTenant, ReleaseHold
-from tenantq.service.call import TenantInfo
+from tenantq.service.admission import Admission
+from tenantq.service.call import Call, TenantInfo
 from tenantq.service.request_checks import check_reason
 
 if TYPE_CHECKING:
-    from tenantq.domain.message import Caller
     from tenantq.engine.shard import Shard
-    from tenantq.service.admission import Admission
-    from tenantq.service.call import Call
 
 
 class LegalHolds:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from tenantq.domain.message import Facts, Page, Result
+from tenantq.engine.queue_snapshots import SnapshotFacts
 from tenantq.errors import NotFound, SealBroken
+from tenantq.journal.record import JournalRow
 from tenantq.runtime.randomness import id_bytes, id_text
+from tenantq.service.admission import Admission
+from tenantq.service.admitted_call import AdmittedCall
+from tenantq.service.audit_trail import AuditTrail
+from tenantq.service.call import Call
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-    from typing import TypeVar
-
-    from tenantq.engine.queue_snapshots import SnapshotFacts
     from tenantq.engine.shard import Shard
-    from tenantq.journal.record import JournalRow
-    from tenantq.service.admission import Admission
-    from tenantq.service.admitted_call import AdmittedCall
-    from tenantq.service.audit_trail import AuditTrail
-    from tenantq.service.call import Call
     from tenantq.service.encryption import MessageEncryption
 
     _T = TypeVar("_T")

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tenantq.domain import limits
-from tenantq.domain.message import NewMessage, check_batch
+from tenantq.domain.message import Added, Delivery, NewMessage, check_batch
 from tenantq.domain.names import check_queue_name
 from tenantq.domain.validation import check_field
 from tenantq.engine.polls import check_poll
 from tenantq.errors import Conflict, JournalBehind, NotFound, TenantqError
+from tenantq.runtime.clock import Clock
+from tenantq.service.admission import Admission
+from tenantq.service.admitted_call import AdmittedCall
+from tenantq.service.call import Call
+from tenantq.service.deliveries import Deliveries
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tenantq.domain.message import Added, Delivery
     from tenantq.engine.shard import Shard
     from tenantq.journal.exporter import Exporter
-    from tenantq.runtime.clock import Clock
-    from tenantq.service.admission import Admission
-    from tenantq.service.admitted_call import AdmittedCall
-    from tenantq.service.call import Call
-    from tenantq.service.deliveries import Deliveries
     from tenantq.service.encryption import MessageEncryption
 
 

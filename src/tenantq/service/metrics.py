@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
 
-from tenantq.engine.queue_state import TOTALS
+from tenantq.engine.queue_state import TOTALS, TenantState
+from tenantq.runtime.histogram import Histogram
+from tenantq.service.admission import Admission
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
-
-    from prometheus_client.core import Metric
-    from prometheus_client.registry import Collector
-
-    from tenantq.engine.queue_state import TenantState
     from tenantq.engine.shard import Shard
     from tenantq.journal.exporter import Exporter
-    from tenantq.runtime.histogram import Histogram
-    from tenantq.service.admission import Admission
     from tenantq.service.encryption import MessageEncryption
     from tenantq.service.self_checks import SelfChecks
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+from tenantq.service.audit_trail import AuditPage, AuditQuery
+from tenantq.service.call import Call, TenantInfo
+from tenantq.wire.topology import ShardItem
 
+if TYPE_CHECKING:
     from tenantq.backup.backups import BackupItem
     from tenantq.backup.manifest import BackupManifest
     from tenantq.journal.erasure_certificate import ErasureCertificate
-    from tenantq.service.audit_trail import AuditPage, AuditQuery
-    from tenantq.service.call import Call, TenantInfo
-    from tenantq.wire.topology import ShardItem
 
 
 class OtherShards(Protocol):

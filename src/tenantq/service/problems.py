@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from tenantq.domain.message import Added
 from tenantq.errors import Limited, StoreFailed, TenantqError, Unavailable
 from tenantq.wire.kinds import Problem, WireError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tenantq.domain.message import Added
 
 DETAIL_CHARS_MAX: Final = 1_000
 RETRY_AFTER_DEFAULT_MS: Final = 1_000

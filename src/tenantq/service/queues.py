@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tenantq.domain import limits
+from tenantq.domain.config import QueueConfig
 from tenantq.domain.names import check_queue_name
 from tenantq.domain.validation import check_field
 from tenantq.engine.ops.lifecycle import DeleteQueue, EditQueue, PauseQueue, Purge, PutQueue, UnpauseQueue
 from tenantq.engine.ops.suspension import ResumeQueue, SuspendQueue
+from tenantq.engine.queue_state import SuspensionMode
 from tenantq.errors import Conflict
-from tenantq.service.call import QueueInfo
+from tenantq.service.admission import Admission
+from tenantq.service.call import Call, QueueInfo
 from tenantq.service.request_checks import check_destroy, check_settings, page_of_names
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tenantq.domain.config import QueueConfig
-    from tenantq.engine.queue_state import SuspensionMode
     from tenantq.engine.shard import Shard
-    from tenantq.service.admission import Admission
-    from tenantq.service.call import Call
 
 
 class _ConfigChanged(Conflict):

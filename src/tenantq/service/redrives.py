@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
+from tenantq.engine.ops.redrive import RedriveFilter, RedriveTask
 from tenantq.errors import NotFound
+from tenantq.service.admission import Admission
+from tenantq.service.admitted_call import AdmittedCall
 from tenantq.service.audit_notes import audit_entry
+from tenantq.service.call import Call
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tenantq.engine.ops.redrive import RedriveFilter, RedriveTask
     from tenantq.engine.shard import Shard
-    from tenantq.service.admission import Admission
-    from tenantq.service.admitted_call import AdmittedCall
-    from tenantq.service.call import Call
 
 _REDRIVES_MAX: Final = 1_000
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 from tenantq.domain import limits
 from tenantq.errors import Invalid
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 def check_settings(changes: object) -> dict[str, Any]:

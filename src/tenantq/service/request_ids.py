@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from tenantq.runtime.randomness import system_randomness
-
-if TYPE_CHECKING:
-    from tenantq.runtime.randomness import Randomness
+from tenantq.runtime.randomness import Randomness, system_randomness
 
 _REQUEST_ID_CHARS_MAX: Final = 128
 _USER_AGENT_CHARS_MAX: Final = 256

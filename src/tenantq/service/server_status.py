@@ -5,6 +5,9 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
+from tenantq.service.admission import Admission
+from tenantq.service.call import Call
+from tenantq.service.other_shards import OtherShards
 from tenantq.service.problems import detail_of
 from tenantq.store.crash_recovery import FORMAT
 from tenantq.wire.topology import ShardItem, TopologyReply
@@ -13,11 +16,8 @@ if TYPE_CHECKING:
     from tenantq.engine.shard import Shard
     from tenantq.journal.exporter import Exporter
     from tenantq.journal.signing import SigningKey
-    from tenantq.service.admission import Admission
-    from tenantq.service.call import Call
     from tenantq.service.encryption import MessageEncryption
     from tenantq.service.metrics import Metrics
-    from tenantq.service.other_shards import OtherShards
     from tenantq.service.self_checks import SelfChecks
 
 VERSION: Final = version("tenantq")

@@ -8,11 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tenantq.backup.backups import Backups
+from tenantq.engine.shard import Shard
+from tenantq.journal.segment_index import SegmentIndex
+from tenantq.journal.signing import SigningKey
+from tenantq.runtime.clock import Clock
 from tenantq.service.access import Access
+from tenantq.service.admission import Admission
 from tenantq.service.audit import Audit
 from tenantq.service.audit_trail import AuditTrail
 from tenantq.service.backups import ServerBackups
 from tenantq.service.deliveries import Deliveries
+from tenantq.service.encryption import MessageEncryption
 from tenantq.service.encryption_keys import EncryptionKeys
 from tenantq.service.erasure import Erasures
 from tenantq.service.export_import import Exports
@@ -21,7 +28,7 @@ from tenantq.service.legal_hold import LegalHolds
 from tenantq.service.message_reads import MessageReads
 from tenantq.service.messages import Messages
 from tenantq.service.metrics import Metrics
-from tenantq.service.other_shards import NoOtherShards
+from tenantq.service.other_shards import NoOtherShards, OtherShards
 from tenantq.service.queues import Queues
 from tenantq.service.redrives import Redrives
 from tenantq.service.server_status import ServerStatus
@@ -30,15 +37,7 @@ from tenantq.service.sqs_lookup import SqsLookup
 from tenantq.service.tenants import Tenants
 
 if TYPE_CHECKING:
-    from tenantq.backup.backups import Backups
-    from tenantq.engine.shard import Shard
     from tenantq.journal.exporter import Exporter
-    from tenantq.journal.segment_index import SegmentIndex
-    from tenantq.journal.signing import SigningKey
-    from tenantq.runtime.clock import Clock
-    from tenantq.service.admission import Admission
-    from tenantq.service.encryption import MessageEncryption
-    from tenantq.service.other_shards import OtherShards
 
 
 class Service:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tenantq.domain.message import check_batch
+from tenantq.domain.message import Outcome, Result, check_batch
 from tenantq.domain.names import FIFO_SUFFIX
 from tenantq.engine.ops.settle import OK, parse_receipt
 from tenantq.errors import Conflict, NotFound
+from tenantq.service.admission import Admission
+from tenantq.service.call import Call
 from tenantq.service.reasons import label_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tenantq.domain.message import Outcome, Result
     from tenantq.engine.shard import Shard
-    from tenantq.service.admission import Admission
-    from tenantq.service.call import Call
     from tenantq.service.encryption import MessageEncryption
 
 

@@ -6,19 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 
+from tenantq.domain.access import Principal
 from tenantq.domain.config import QueueConfig
 from tenantq.domain.names import FIFO_SUFFIX, check_queue_name
 from tenantq.domain.validation import between, check_field
+from tenantq.engine.queue_state import TenantState
 from tenantq.errors import Forbidden, Invalid, NotFound, TenantqError
-from tenantq.service.admission import charge_of, own_tenant
+from tenantq.gates.signature import SignedRequest
+from tenantq.service.admission import Admission, charge_of, own_tenant
+from tenantq.service.call import Call
 
 if TYPE_CHECKING:
-    from tenantq.domain.access import Principal
-    from tenantq.engine.queue_state import TenantState
     from tenantq.engine.shard import Shard
-    from tenantq.gates.signature import SignedRequest
-    from tenantq.service.admission import Admission
-    from tenantq.service.call import Call
 
 _NUMBER_MAX: Final = 10**12 - 1  # account numbers have twelve digits
 _READS: Final = frozenset(("get_queue", "list_queues"))

@@ -5,31 +5,28 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import struct
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
 from tenantq.domain import limits
-from tenantq.engine.tenant_snapshot import StoredIdempotencyKey, StoredMessage, StoredResult
+from tenantq.engine.tenant_snapshot import QueueCopy, StoredIdempotencyKey, StoredMessage, StoredResult, TenantSnapshot
 from tenantq.errors import SealBroken
+from tenantq.journal.record import JournalRow
 from tenantq.service.access import grant_items
-from tenantq.service.audit_trail import AuditQuery
+from tenantq.service.admitted_call import AdmittedCall
+from tenantq.service.audit_trail import AuditQuery, AuditTrail
 from tenantq.service.export_archive import END, FORMAT, MANIFEST, PART_BYTES, PART_LINES, Archive, encode_line
 from tenantq.service.exported_lines import key_line, message_line, queue_line, result_line, tenant_line
+from tenantq.wire.access import KeyItem
 from tenantq.wire.exports import ExportManifest
 from tenantq.wire.queues import DigestReply
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
-
     from tenantq.engine.shard import Shard
-    from tenantq.engine.tenant_snapshot import QueueCopy, TenantSnapshot
-    from tenantq.journal.record import JournalRow
-    from tenantq.service.admitted_call import AdmittedCall
-    from tenantq.service.audit_trail import AuditTrail
     from tenantq.service.encryption import MessageEncryption
-    from tenantq.wire.access import KeyItem
 
 _EXPORT_CHARS: Final = 32
 _T = TypeVar("_T", StoredMessage, StoredResult, StoredIdempotencyKey)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from tenantq.domain.quotas import QuotaState, state_of
+from tenantq.engine.queue_state import TenantState
 from tenantq.engine.usage import reset_time
 from tenantq.wire.tenants import TenantFigures, UsageItem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tenantq.engine.queue_state import TenantState
     from tenantq.engine.shard import Shard
 
 _STATES: Final[tuple[QuotaState, ...]] = ("good", "warning", "critical")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tenantq.domain import limits
@@ -11,22 +12,19 @@ from tenantq.domain.names import PROBE_TENANTS, check_tenant_name
 from tenantq.domain.validation import check_field
 from tenantq.engine.ops.lifecycle import PutTenant
 from tenantq.engine.ops.suspension import ResumeTenant, SuspendTenant
+from tenantq.engine.queue_state import SuspensionMode
 from tenantq.errors import Conflict
 from tenantq.kms.interface import KeyRef
-from tenantq.service.call import TenantInfo
+from tenantq.service.admission import Admission
+from tenantq.service.call import Call, TenantInfo
+from tenantq.service.encryption import MessageEncryption
+from tenantq.service.other_shards import OtherShards
 from tenantq.service.request_checks import check_settings, page_of_names
 from tenantq.service.tenant_figures import figures_of, usage_items, worst
 from tenantq.wire.tenants import UsageReply
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tenantq.engine.queue_state import SuspensionMode
     from tenantq.engine.shard import Shard
-    from tenantq.service.admission import Admission
-    from tenantq.service.call import Call
-    from tenantq.service.encryption import MessageEncryption
-    from tenantq.service.other_shards import OtherShards
 
 
 class Tenants:

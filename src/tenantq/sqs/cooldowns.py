@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tenantq.runtime.clock import Clock
+
 if TYPE_CHECKING:
-    from tenantq.runtime.clock import Clock
     from tenantq.service import Call
 
 REMEMBERED_MAX: Final = 1_000

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tenantq.sqs.message_attributes import TypedValue
+from tenantq.sqs.message_attributes import TypedValue
 
 _TEXT = b"\x01"
 _BYTES = b"\x02"

@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from tenantq.errors import SignatureRefused, TenantqError, Unauthenticated
 from tenantq.gates.signature import SignedRequest
 from tenantq.http.problem import Refusal, problem_reply
-from tenantq.http.protocol_route import ProtocolRoute
+from tenantq.http.protocol_route import ProtocolRoute, Waiting
 from tenantq.http.reply import Reply
+from tenantq.http.request import Request
+from tenantq.http.request_head import RequestHead
+from tenantq.runtime.clock import Clock
+from tenantq.service import Call, Service
 from tenantq.service.problems import fault
 from tenantq.sqs.actions.table import ACTIONS
 from tenantq.sqs.addresses import QueueAddress, is_queue_name, number_of
+from tenantq.sqs.cooldowns import Cooldowns
 from tenantq.sqs.credential import signed_request
 from tenantq.sqs.failures import INVALID_ACTION, NO_CREDENTIAL, SqsFailure, failure_of
 from tenantq.sqs.json_protocol import TARGET, JsonProtocol
 from tenantq.sqs.query_protocol import KIND, QueryProtocol, parse_form
 from tenantq.sqs.receipt_handles import ReceiptHandles
 from tenantq.sqs.sqs_call import EndpointState, SqsCall
-
-if TYPE_CHECKING:
-    from tenantq.http.protocol_route import Waiting
-    from tenantq.http.request import Request
-    from tenantq.http.request_head import RequestHead
-    from tenantq.runtime.clock import Clock
-    from tenantq.service import Call, Service
-    from tenantq.sqs.cooldowns import Cooldowns
 
 log = logging.getLogger("tenantq.sqs")
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from tenantq.http.reply import Reply
 from tenantq.sqs.failures import MALFORMED, SqsFailure
+from tenantq.sqs.requests import Parameters
 
-if TYPE_CHECKING:
-    from tenantq.sqs.requests import Parameters
-
-    _P = TypeVar("_P", bound=Parameters)
+_P = TypeVar("_P", bound=Parameters)
 
 KIND: Final = b"application/x-amz-json-1.0"
 TARGET: Final = b"AmazonSQS."

@@ -9,17 +9,14 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 import msgspec
 
 from tenantq.sqs.failures import INVALID_VALUE, SqsFailure
+from tenantq.sqs.requests import AttributeValue
 from tenantq.sqs.xml_text import ILLEGAL_TOLD, is_legal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from tenantq.sqs.requests import AttributeValue
 
 ATTRIBUTES_MAX: Final = 10
 NAME_CHARS_MAX: Final = 256

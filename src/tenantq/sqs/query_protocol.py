@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
 
 from tenantq.http.reply import Reply
 from tenantq.sqs.failures import MALFORMED, NO_SUCH_QUEUE, SqsFailure
+from tenantq.sqs.requests import Parameters
 from tenantq.sqs.xml_text import escape
 
-if TYPE_CHECKING:
-    from tenantq.sqs.requests import Parameters
-
-    _P = TypeVar("_P", bound=Parameters)
+_P = TypeVar("_P", bound=Parameters)
 
 KIND: Final = b"text/xml"
 NAMESPACE: Final = "http://queue.amazonaws.com/doc/2012-11-05/"

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tenantq.domain.config import SqsQueue
+from tenantq.domain.config import QueueConfig, SqsQueue
 from tenantq.domain.limits import ATTEMPTS_MAX
+from tenantq.domain.message import QueueStats
 from tenantq.domain.names import FIFO_SUFFIX, dead_letter_name
 from tenantq.sqs.addresses import QueueAddress, parse_queue_arn, queue_arn
 from tenantq.sqs.failures import INVALID_ATTRIBUTE_NAME, INVALID_ATTRIBUTE_VALUE, SqsFailure, invalid_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from tenantq.domain.config import QueueConfig
-    from tenantq.domain.message import QueueStats
     from tenantq.service.sqs_lookup import FoundQueue
 
     _Reader = Callable[[str, str, dict[str, Any], dict[str, Any]], None]

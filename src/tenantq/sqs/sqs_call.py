@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from tenantq.domain.config import QueueConfig
+from tenantq.runtime.clock import Clock
 from tenantq.sqs.addresses import QueueAddress, account_of, parse_queue_url, queue_arn
+from tenantq.sqs.cooldowns import Cooldowns
 from tenantq.sqs.failures import missing
+from tenantq.sqs.receipt_handles import ReceiptHandles
+from tenantq.sqs.requests import Parameters
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from typing import TypeVar
-
-    from tenantq.domain.config import QueueConfig
     from tenantq.http.protocol_route import Waiting
-    from tenantq.runtime.clock import Clock
     from tenantq.service import Call, Service
     from tenantq.service.sqs_lookup import FoundQueue
-    from tenantq.sqs.cooldowns import Cooldowns
-    from tenantq.sqs.receipt_handles import ReceiptHandles
-    from tenantq.sqs.requests import Parameters
 
     _P = TypeVar("_P", bound=Parameters)
     _T = TypeVar("_T")

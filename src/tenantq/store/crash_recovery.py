@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
+from rocksdict import Rdict
 
 from tenantq.errors import StoreDamaged, StoreFailed, StoreFormat
 from tenantq.runtime.durable_files import sync, write_durably
 from tenantq.store.database import last_item, name_failure, open_rocks
 from tenantq.store.framing import check_manifest, torn_logs
 from tenantq.store.keys import from_be64
-from tenantq.store.sync_marker import read_beat
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import ExitStack
-
-    from rocksdict import Rdict
-
-    from tenantq.store.sync_marker import SyncMarker
+from tenantq.store.sync_marker import SyncMarker, read_beat
 
 FORMAT: Final = 1
 STAGE: Final = "checkpoint.new"

@@ -6,7 +6,8 @@ scans seek to their start and bound only their end; an iterator points into the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from rocksdict import (
     AccessType,
@@ -22,9 +23,6 @@ from rocksdict import (
 
 from tenantq.errors import DiskFull, StoreDamaged, StoreFailed
 from tenantq.store.keys import FAMILIES
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CONSUMED: Final = ("m", "vi", "le", "li", "gr", "ex", "ik", "re")
 """Families whose rows go when their messages do."""

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tenantq.errors import StoreLocked
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class DirectoryLock:

@@ -9,14 +9,11 @@ length(2), type(1), payload; types 1 full, 2 first, 3 middle, 4 last. Checksums 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import Literal
 
 from tenantq.errors import StoreDamaged
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tenantq.store.interface import Beat
+from tenantq.store.interface import Beat
 
 _BLOCK = 32_768
 _HEAD = struct.Struct("<IHB")

@@ -6,15 +6,13 @@ one: docs/internals/extending.md.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping
-    from pathlib import Path
-
-    from tenantq.errors import StoreFailed
+from tenantq.errors import StoreFailed
 
 
 class Beat(msgspec.Struct, frozen=True):

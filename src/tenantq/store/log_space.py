@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Final
 
 AHEAD_BYTES: Final = 1 << 20
 _ZEROS: Final = bytes(AHEAD_BYTES)

@@ -9,28 +9,22 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from rocksdict import BottommostLevelCompaction, Checkpoint, CompactOptions, WriteBatch
 
-from tenantq.errors import StoreFormat
+from tenantq.errors import StoreFailed, StoreFormat
 from tenantq.store.crash_recovery import STAGE, check_format, open_database
 from tenantq.store.database import CONSUMED, bounded, last_item, name_failure
 from tenantq.store.directory_lock import DirectoryLock
 from tenantq.store.framing import current_manifest
-from tenantq.store.interface import Families, Family
+from tenantq.store.interface import Beat, Families, Family
 from tenantq.store.keys import FAMILIES, QUEUE_FAMILIES
 from tenantq.store.log_space import LogSpace
 from tenantq.store.snapshot import RocksSnapshot
 from tenantq.store.sync_marker import SyncMarker, read_beat
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tenantq.errors import StoreFailed
-    from tenantq.store.interface import Beat
 
 
 class RocksStore(Families):

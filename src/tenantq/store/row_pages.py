@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
+from tenantq.store.interface import Family, Store
 from tenantq.store.keys import after
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tenantq.store.interface import Family, Store
 
 KEYS_PER_PAGE: Final = 1_000
 VALUES_PER_PAGE: Final = 64

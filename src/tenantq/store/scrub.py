@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 from rocksdict import BottommostLevelCompaction, CompactOptions
 
 from tenantq.store.database import last_item, name_failure, open_rocks
 from tenantq.store.keys import after, from_be64
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _MEMORY_BYTES = 8 << 20
 _HASH_BYTES = 32

@@ -6,16 +6,14 @@ there now.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from tenantq.errors import StoreFailed
 from tenantq.store.interface import Items
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from rocksdict import RdictIter, ReadOptions
-
-    from tenantq.errors import StoreFailed
 
 
 class RocksSnapshot:

@@ -14,15 +14,12 @@ import mmap
 import os
 import struct
 import zlib
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from msgspec.structs import astuple
 
 from tenantq.errors import StoreDamaged
 from tenantq.store.interface import Beat
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _SLOT = struct.Struct(">QQQQQ16s?QQ")  # which one it is, counted from 1, and the fields of a beat
 _SLOT_BYTES = 128

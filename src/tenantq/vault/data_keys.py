@@ -9,25 +9,20 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from tenantq.errors import Erased, Invalid, KmsError, KmsUnavailable, SealBroken, StoreFailed, TenantqError
+from tenantq.kms.interface import KeyRef, Kms
+from tenantq.runtime.clock import Clock
 from tenantq.vault.envelope import KEY_BYTES, NUMBER_MAX, DataKey, PlainKey, TenantSecret
-from tenantq.vault.single_flight import SingleFlight
-from tenantq.vault.wrapped_key import WrappedKey
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-
-    from tenantq.kms.interface import KeyRef, Kms
-    from tenantq.runtime.clock import Clock
-    from tenantq.vault.key_cache import KeyCache
-    from tenantq.vault.settings import KeyPolicy, VaultSettings
-    from tenantq.vault.single_flight import Spawn, Work
-    from tenantq.vault.wrapped_key import DataKeyStore
+from tenantq.vault.key_cache import KeyCache
+from tenantq.vault.settings import KeyPolicy, VaultSettings
+from tenantq.vault.single_flight import SingleFlight, Spawn, Work
+from tenantq.vault.wrapped_key import DataKeyStore, WrappedKey
 
 log = logging.getLogger("tenantq")
 

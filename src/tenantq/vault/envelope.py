@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from typing import TYPE_CHECKING, Final, Literal
+from collections.abc import Sequence
+from typing import Final, Literal
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -26,9 +27,6 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from tenantq.domain.limits import SEAL_BYTES
 from tenantq.errors import Invalid, SealBroken
 from tenantq.runtime.randomness import id_text
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 Kind = Literal["body", "attributes", "result"]
 

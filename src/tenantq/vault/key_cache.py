@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
+from tenantq.runtime.clock import Clock, Timer
+
 if TYPE_CHECKING:
-    from tenantq.runtime.clock import Clock, Timer
     from tenantq.vault.envelope import PlainKey
 
 SWEEPS_PER_AGE: Final = 4

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from tenantq.errors import KmsUnavailable, TenantqError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
-    Work = Callable[[], Coroutine[Any, Any, None]]
-    Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+Work = Callable[[], Coroutine[Any, Any, None]]
+Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
 class SingleFlight:

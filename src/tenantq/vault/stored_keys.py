@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from tenantq.domain.message import SYSTEM
 from tenantq.engine.ops.data_keys import PutDataKey, ReplaceDataKey
+from tenantq.engine.queue_state import TenantState
 from tenantq.kms.interface import KeyRef
 from tenantq.vault.settings import USES_MAX
 from tenantq.vault.wrapped_key import WrappedKey
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tenantq.engine.queue_state import TenantState
     from tenantq.engine.shard import Shard
 
 DAMAGED: Final = "damaged"

@@ -13,24 +13,20 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 
 from tenantq.errors import Erased, KmsError, KmsUnavailable, SealBroken, TenantqError
-from tenantq.kms.interface import KeyHealth, KeyRef
+from tenantq.kms.interface import KeyHealth, KeyRef, Kms
+from tenantq.runtime.clock import Clock
 from tenantq.runtime.randomness import id_text
 from tenantq.vault.data_keys import SECRET, TenantKeys, VaultContext
 from tenantq.vault.envelope import FORMAT, NONCE_BYTES, OVERHEAD_BYTES, DataKey, Kind, TenantSecret, key_number
 from tenantq.vault.key_cache import KeyCache
 from tenantq.vault.settings import KeyPolicy, VaultSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-
-    from tenantq.kms.interface import Kms
-    from tenantq.runtime.clock import Clock
-    from tenantq.vault.wrapped_key import DataKeyStore
+from tenantq.vault.wrapped_key import DataKeyStore
 
 _CLOSED: Final = "The vault is closed."
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping
+from typing import Protocol
 
 import msgspec
 
 from tenantq.kms.interface import KeyRef
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class WrappedKey(msgspec.Struct, frozen=True):

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tenantq.domain import limits
-
-if TYPE_CHECKING:
-    from tenantq.worker.job import Job
+from tenantq.worker.job import Job
 
 RESERVED_S: Final = 1.0
 """How long a poll without wait keeps its reservation. A limit at the server may delay the poll for longer."""

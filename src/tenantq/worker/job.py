@@ -6,25 +6,21 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
+from tenantq.client.async_message import AsyncMessage
 from tenantq.client.bodies import Unset, to_bytes
-from tenantq.client.received import reason_of
+from tenantq.client.loop_thread import LoopThread
+from tenantq.client.received import Received, reason_of
 from tenantq.client.sync_client import Message
 from tenantq.domain import limits
 from tenantq.domain.validation import check_field
 from tenantq.errors import LeaseLost, TenantqError
+from tenantq.worker.handler_threads import HandlerThreads
+from tenantq.worker.plan import WorkerPlan
 from tenantq.worker.retry import Retry
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tenantq.client.async_message import AsyncMessage
-    from tenantq.client.loop_thread import LoopThread
-    from tenantq.client.received import Received
-    from tenantq.worker.handler_threads import HandlerThreads
-    from tenantq.worker.plan import WorkerPlan
-    from tenantq.worker.task import Task
+from tenantq.worker.task import Task
 
 log = logging.getLogger("tenantq.worker")
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from tenantq.client.async_client import AsyncClient
+from tenantq.client.async_message import AsyncMessage
 from tenantq.errors import Forbidden, NotFound, QuotaExceeded, TenantqError, Unauthenticated
-
-if TYPE_CHECKING:
-    from tenantq.client.async_client import AsyncClient
-    from tenantq.client.async_message import AsyncMessage
 
 log = logging.getLogger("tenantq.worker")
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tenantq.client.received import Received
-
-if TYPE_CHECKING:
-    from tenantq.runtime.randomness import Randomness
-    from tenantq.worker.task import Task
+from tenantq.runtime.randomness import Randomness
+from tenantq.worker.task import Task
 
 Before = Callable[[Received], Awaitable[None] | None]
 After = Callable[[Received, Any], Awaitable[None] | None]

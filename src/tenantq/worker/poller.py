@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
 
+from tenantq.client.async_client import AsyncClient
+from tenantq.client.async_message import AsyncMessage
+from tenantq.client.async_queue import AsyncFleet, AsyncQueue
 from tenantq.errors import Closed, NotFound, TenantqError, Unauthenticated
 from tenantq.runtime.backoff import Backoff
+from tenantq.worker.capacity import WorkerCapacity
 from tenantq.worker.named_fleet import NamedFleet
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from tenantq.client.async_client import AsyncClient
-    from tenantq.client.async_message import AsyncMessage
-    from tenantq.client.async_queue import AsyncFleet, AsyncQueue
-    from tenantq.worker.capacity import WorkerCapacity
-    from tenantq.worker.plan import WorkerPlan
-    from tenantq.worker.task import Task
+from tenantq.worker.plan import WorkerPlan
+from tenantq.worker.task import Task
 
 log = logging.getLogger("tenantq.worker")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -13,9 +12,7 @@ from tenantq.domain import limits
 from tenantq.domain.validation import check_field
 from tenantq.errors import Invalid
 from tenantq.runtime.backoff import Backoff
-
-if TYPE_CHECKING:
-    from tenantq.runtime.randomness import Randomness
+from tenantq.runtime.randomness import Randomness
 
 Rule = Callable[[Received, Exception], int | None]
 """Returns the retry delay in milliseconds for a message and its error; None: the queue's backoff."""

@@ -5,22 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable
+from typing import Any, Final
 
+from tenantq.client.async_client import AsyncClient
+from tenantq.client.async_message import AsyncMessage
 from tenantq.client.loop_thread import LoopThread
 from tenantq.errors import TenantqError
 from tenantq.worker.capacity import WorkerCapacity
 from tenantq.worker.handler_threads import HandlerThreads
 from tenantq.worker.job import Job
+from tenantq.worker.plan import WorkerPlan
 from tenantq.worker.poller import Poller
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tenantq.client.async_client import AsyncClient
-    from tenantq.client.async_message import AsyncMessage
-    from tenantq.worker.plan import WorkerPlan
-    from tenantq.worker.task import Task
+from tenantq.worker.task import Task
 
 log = logging.getLogger("tenantq.worker")
 

@@ -5,21 +5,20 @@ from __future__ import annotations
 import functools
 import inspect
 import typing
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, ParamSpec, TypeVar
 
 from tenantq.client.async_message import AsyncMessage
 from tenantq.client.bodies import from_json
 from tenantq.client.received import Received
 from tenantq.client.sync_client import Message
+from tenantq.client.values import Added
 from tenantq.domain.names import check_queue_name
 from tenantq.domain.validation import between, check_field
 from tenantq.errors import Invalid
+from tenantq.worker.retry import Retry, Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tenantq.client.values import Added
-    from tenantq.worker.retry import Retry, Rule
     from tenantq.worker.worker import Worker
 
 P = ParamSpec("P")

@@ -5,26 +5,21 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, Any, ParamSpec, TypeVar
 
 from tenantq.client.async_client import AsyncClient
 from tenantq.client.settings import URL_DEFAULT, Settings
 from tenantq.client.sync_client import Client
+from tenantq.client.values import Added
 from tenantq.domain import limits
 from tenantq.domain.names import check_queue_name, check_tenant_name
 from tenantq.domain.validation import between, check_field
 from tenantq.errors import Invalid
-from tenantq.worker.plan import WorkerPlan
+from tenantq.worker.plan import After, Before, Failure, WorkerPlan
+from tenantq.worker.retry import Retry, Rule
 from tenantq.worker.run import WorkerRun
 from tenantq.worker.task import Task
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from tenantq.client.values import Added
-    from tenantq.worker.plan import After, Before, Failure
-    from tenantq.worker.retry import Retry, Rule
-
 
 P = ParamSpec("P")
 R = TypeVar("R")

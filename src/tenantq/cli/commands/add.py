@@ -7,8 +7,10 @@ import os
 import stat
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any, Final
 
 import click
 import msgspec
@@ -19,16 +21,11 @@ from tenantq.cli.connection import ServerConnection, connected
 from tenantq.cli.options import duration, split_pair
 from tenantq.cli.output import json_option, print_json, print_json_line, said
 from tenantq.cli.progress import progress_bar
+from tenantq.client import Queue
 from tenantq.client.bodies import from_wire
 from tenantq.client.values import Added
 from tenantq.domain.message import NewMessage
 from tenantq.errors import Invalid, TenantqError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
-
-    from tenantq.client import Queue
 
 _BATCH: Final = 1_000
 _ERRORS_SHOWN: Final = 10

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, BinaryIO
 
 import click
 from rich.progress import BarColumn, TimeElapsedColumn
@@ -17,10 +18,6 @@ from tenantq.cli.progress import progress_bar
 from tenantq.domain.formatting import plural, show_time
 from tenantq.errors import Invalid
 from tenantq.journal.audit_formats import FORMATS, audit_format
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import BinaryIO
 
 
 @click.command()

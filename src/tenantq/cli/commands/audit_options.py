@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import click
 
+from tenantq.cli.connection import ServerConnection
 from tenantq.cli.options import options, time_ago
 from tenantq.domain import limits
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tenantq.cli.connection import ServerConnection
-    from tenantq.wire.tenants import AuditReply
+from tenantq.wire.tenants import AuditReply
 
 conditions = options(
     click.option("--action", "actions", multiple=True, metavar="OP", help="Only this: add, poll, ack, put_queue, create_key and so on. May be given again."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,13 +18,11 @@ from tenantq.domain.formatting import plural
 from tenantq.errors import Invalid, StoreDamaged
 from tenantq.journal.export_target import open_target
 from tenantq.journal.signing import PublicKey, PublicKeys
+from tenantq.store.interface import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tenantq.doctor.live_journal_check import LiveJournalCheck, LiveReport
     from tenantq.journal.verify import AuditReport
-    from tenantq.store.interface import Store
 
 _KNOWN: Final = re.compile("([0-9]{1,19}):([0-9a-f]{64})")
 

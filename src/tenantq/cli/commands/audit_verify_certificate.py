@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import BinaryIO
 
 import click
 
@@ -12,10 +13,6 @@ from tenantq.cli.output import Output, prints_output
 from tenantq.domain.formatting import show_time
 from tenantq.journal.erasure_certificate import read_certificate
 from tenantq.journal.signing import PublicKey
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import BinaryIO
 
 
 @click.command("verify-certificate")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from tenantq.backup.manifest import verify_backup
-from tenantq.backup.restore import parts_of, restore_server
+from tenantq.backup.manifest import BackupManifest, verify_backup
+from tenantq.backup.restore import Restored, parts_of, restore_server
 from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.connection import ServerConnection, connected
 from tenantq.cli.options import DIRECTORY, FILE
@@ -18,12 +19,6 @@ from tenantq.cli.progress import byte_bar
 from tenantq.errors import Invalid
 from tenantq.journal.export_target import open_target
 from tenantq.journal.signing import PublicKey
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tenantq.backup.manifest import BackupManifest
-    from tenantq.backup.restore import Restored
 
 _from_option = click.option(
     "--from", "source", type=DIRECTORY, required=True, metavar="DIR", help="The backup's directory."

@@ -6,8 +6,9 @@ import asyncio
 import ipaddress
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 from click.core import ParameterSource
@@ -25,14 +26,10 @@ from tenantq.client import AsyncClient
 from tenantq.client.batcher import BYTES_MAX
 from tenantq.domain import limits
 from tenantq.domain.names import check_queue_name
+from tenantq.errors import TenantqError
 from tenantq.load.bench_run import CASES, DEFAULT_CASES, BenchRun, Case
 from tenantq.load.loaded_server import LoadedServer
 from tenantq.load.report import BenchReport, LoadSettings, compare, load_report
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tenantq.errors import TenantqError
 
 _IN_FLIGHT_MAX: Final = 1_024
 _COALESCE: Final = {"on": (True,), "off": (False,), "both": (True, False)}

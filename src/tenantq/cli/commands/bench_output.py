@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 import click
 
 from tenantq.cli.output import Table, print_table
 from tenantq.domain.formatting import printable, show_duration
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tenantq.load.report import BenchReport, CaseFigures
+from tenantq.load.report import BenchReport, CaseFigures
 
 _HEADINGS: Final = ("case", "messages/s", "p50 ms", "p90 ms", "p99 ms", "max ms", "errors", "refused")
 _COMPARED: Final = ("case", "messages/s then", "now", "ratio", "p50 ratio", "p99 ratio")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
@@ -13,12 +13,9 @@ from tenantq.cli import exit_codes
 from tenantq.cli.connection import ServerConnection, connected
 from tenantq.cli.options import duration
 from tenantq.cli.output import Table, json_option, print_json, print_table
-from tenantq.console.reader import ConsoleReader
+from tenantq.console.reader import ConsoleReader, ConsoleSnapshot
 from tenantq.errors import Unavailable
 from tenantq.runtime.clock import SystemClock
-
-if TYPE_CHECKING:
-    from tenantq.console.reader import ConsoleSnapshot
 
 _REFRESH_MS_MIN: Final = 500
 _REFRESH_MS_MAX: Final = 3_600_000

@@ -9,10 +9,11 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 import msgspec
+from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
@@ -24,12 +25,7 @@ from tenantq.cli.output import console
 from tenantq.cli.stop_signals import StopSignals
 from tenantq.errors import Invalid, TenantqError
 from tenantq.server import Server
-from tenantq.settings import ADMIN_TOKEN, load_settings
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from tenantq.settings import ServerSettings
+from tenantq.settings import ADMIN_TOKEN, ServerSettings, load_settings
 
 _HEADINGS: Final = ("tenant", "weight", "added/s", "done/s", "ready", "in flight", "dead", "p50 ms", "p99 ms")
 _TOKENS_FILE: Final = "demo-tokens.json"

@@ -6,20 +6,15 @@ import asyncio
 import random
 import time
 from collections import deque
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 import msgspec
 
-from tenantq.client import AsyncClient
+from tenantq.client import AsyncClient, AsyncMessage
 from tenantq.domain.names import DEFAULT_TENANT
 from tenantq.errors import NotFound, TenantqError
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
-    from typing import Any
-
-    from tenantq.client import AsyncMessage
 
 QUEUE: Final = "mail"
 DEAD_LETTERS: Final = "mail-dlq"

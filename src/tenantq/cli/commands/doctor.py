@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import click
 import msgspec
+from rich.console import Console
 from rich.progress import SpinnerColumn, TimeElapsedColumn
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -16,17 +18,9 @@ from tenantq.cli.options import data_dir as data_dir_option
 from tenantq.cli.output import Table, console, json_option, print_json, print_table
 from tenantq.cli.progress import BAR, DESCRIPTION, progress_bar
 from tenantq.cluster.layout import shard_count
-from tenantq.doctor import examine, examine_shards, open_embedded
+from tenantq.doctor import DoctorReport, Finding, examine, examine_shards, open_embedded
 from tenantq.domain.formatting import plural
 from tenantq.store.redis.address import parse_address
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from rich.console import Console
-
-    from tenantq.doctor import DoctorReport, Finding
 
 
 @click.command()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -15,9 +15,6 @@ from tenantq.cli.export_file import ExportFile
 from tenantq.cli.output import Output, prints_output
 from tenantq.cli.progress import byte_bar
 from tenantq.errors import Conflict, Invalid
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @click.command()

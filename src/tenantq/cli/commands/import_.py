@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 import msgspec
@@ -12,12 +13,14 @@ from tenantq.cli.connection import ServerConnection, connected
 from tenantq.cli.export_file import ExportFile
 from tenantq.cli.output import Output, prints_output
 from tenantq.cli.progress import byte_bar
+from tenantq.client import Tenant
 from tenantq.domain.access import can_be_granted_to
 from tenantq.domain.formatting import plural
 from tenantq.errors import Invalid, NotFound
 from tenantq.runtime.clock import SystemClock
 from tenantq.wire.access import GrantItem
 from tenantq.wire.exports import (
+    ExportedFile,
     ExportedKey,
     ExportedMessage,
     ExportedQueue,
@@ -25,12 +28,6 @@ from tenantq.wire.exports import (
     ExportedTenant,
     ImportRequest,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tenantq.client import Tenant
-    from tenantq.wire.exports import ExportedFile
 
 _S = TypeVar("_S", bound=msgspec.Struct)
 _NOT_MOVED: Final = ("encryption",)  # the other server has keys of its own

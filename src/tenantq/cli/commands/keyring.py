@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
@@ -20,9 +21,6 @@ from tenantq.kms.local import unlock_of
 from tenantq.kms.server_keyring import KEYRING, MASTER_KEY, create_keyring
 from tenantq.kms.settings import LocalSettings
 from tenantq.runtime.clock import SystemClock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _OPTIONS: Final = (
     click.option(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 import msgspec
@@ -20,16 +21,11 @@ from tenantq.cli.progress import byte_bar
 from tenantq.domain.formatting import plural, show_duration
 from tenantq.errors import TenantqError
 from tenantq.migration import Endpoint, Migration
-from tenantq.migration.move import LeasesLeft, NotSame
+from tenantq.migration.move import LeasesLeft, MigrationResult, NotSame
+from tenantq.migration.plan import MigrationPlan
 from tenantq.migration.source import reopen_source
 from tenantq.migration.target import empty_target
 from tenantq.runtime.clock import SystemClock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tenantq.migration.move import MigrationResult
-    from tenantq.migration.plan import MigrationPlan
 
 _SECRETS: Final = ("--token", "--to-token")
 

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
 from tenantq.cli.connection import ServerConnection, connected
 from tenantq.cli.options import duration
 from tenantq.cli.output import body_fields, json_option, print_json_line, said
+from tenantq.client import Message
 from tenantq.domain import limits
 from tenantq.domain.formatting import printable, show_duration
 from tenantq.errors import NotFound, TenantqError, Unavailable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tenantq.client import Message
 
 T = TypeVar("T")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
@@ -12,13 +12,11 @@ from tenantq.cli.confirmation import confirmed_reason, destroys
 from tenantq.cli.connection import ServerConnection, connected
 from tenantq.cli.options import duration, name_argument, setting_options
 from tenantq.cli.output import Columns, Output, message_fields, prints_output, table
+from tenantq.client import StoredMessage
 from tenantq.domain.formatting import plural, preview, show_age
 from tenantq.errors import Conflict, NotFound
 from tenantq.runtime.clock import SystemClock
-
-if TYPE_CHECKING:
-    from tenantq.client import StoredMessage
-    from tenantq.wire.queues import QueueReply
+from tenantq.wire.queues import QueueReply
 
 _setting_options = setting_options(
     lease_ms=click.option("--lease", "lease_ms", type=duration, help="How long a lease is where a poll names none."),

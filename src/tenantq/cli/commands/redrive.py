@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 from rich.progress import SpinnerColumn, TimeElapsedColumn
@@ -11,10 +11,8 @@ from rich.progress import SpinnerColumn, TimeElapsedColumn
 from tenantq.cli.connection import ServerConnection, connected
 from tenantq.cli.output import Output, prints_output
 from tenantq.cli.progress import BAR, progress_bar
-
-if TYPE_CHECKING:
-    from tenantq.client import Queue
-    from tenantq.wire.queues import RedriveReply
+from tenantq.client import Queue
+from tenantq.wire.queues import RedriveReply
 
 _POLL_S: Final = 0.1
 

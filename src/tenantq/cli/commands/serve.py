@@ -6,8 +6,9 @@ import asyncio
 import logging
 import os
 import sys
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
@@ -27,13 +28,8 @@ from tenantq.cluster.supervision.supervisor import Supervisor
 from tenantq.errors import Conflict, Invalid, TenantqError, Unavailable
 from tenantq.gates.api_key import check_token
 from tenantq.server import Server
-from tenantq.settings import ADMIN_TOKEN, OFF, RPC_DEFAULT, load_settings
+from tenantq.settings import ADMIN_TOKEN, OFF, RPC_DEFAULT, ServerSettings, load_settings
 from tenantq.store.redis.address import parse_address
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
-    from tenantq.settings import ServerSettings
 
 log = logging.getLogger("tenantq")
 

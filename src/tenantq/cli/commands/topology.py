@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
 
 import click
 
@@ -11,18 +13,12 @@ from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.connection import ServerConnection, connected, open_profile
 from tenantq.cli.options import FILE, shards_by_region
 from tenantq.cli.output import Columns, Output, Table, prints_output, table
+from tenantq.client import Client
 from tenantq.domain.formatting import show_time
 from tenantq.domain.names import OptionalRegionName
-from tenantq.domain.placement import HeldTenant, Topology, load_topology, plan_moves, unplaced_tenants
+from tenantq.domain.placement import HeldTenant, Topology, TopologyShard, load_topology, plan_moves, unplaced_tenants
 from tenantq.domain.validation import check_field
 from tenantq.errors import Invalid, TenantqError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from tenantq.client import Client
-    from tenantq.domain.placement import TopologyShard
 
 _PROBE_MS: Final = 5_000
 _LISTED: Final = 50

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from tenantq.domain.access import Grant, KeyUse, StoredKey
 from tenantq.engine.access_store import PLATFORM
+from tenantq.engine.effects import Effects
 from tenantq.engine.operation import Operation
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from tenantq.domain.access import Grant, KeyUse, StoredKey
-    from tenantq.engine.effects import Effects
-    from tenantq.engine.queue_state import TenantState
-    from tenantq.journal.record import JournalEntry
+from tenantq.engine.queue_state import TenantState
+from tenantq.journal.record import JournalEntry
 
 
 def _id(tenant: TenantState) -> int:

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from tenantq.domain import limits
-from tenantq.domain.message import Added, NewMessage, check_batch, check_message, is_plain
+from tenantq.domain.message import Added, Caller, NewMessage, check_batch, check_message, is_plain
 from tenantq.domain.names import check_queue_name
 from tenantq.domain.quotas import NO_QUOTAS
 from tenantq.domain.validation import check_field
 from tenantq.engine import groups
+from tenantq.engine.effects import Effects
 from tenantq.engine.operation import BYTES_PER_COST, Operation
-from tenantq.engine.queue_state import ADDED, ADDED_BYTES
+from tenantq.engine.queue_state import ADDED, ADDED_BYTES, Level, QueueState, TenantState
 from tenantq.engine.quota_checks import RemainingQuota
 from tenantq.errors import Conflict, TenantqError, TooLarge
 from tenantq.journal.record import column
 from tenantq.store.keys import EXPIRES_KEY, EXPIRES_TTL, be64, digest, expiry_key
 from tenantq.store.rows import MESSAGE_HEAD, QUEUE_DEFAULT_ATTEMPTS, SEALED, KeyRow, pack_extras, pack_message
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tenantq.domain.message import Caller
-    from tenantq.engine.effects import Effects
-    from tenantq.engine.queue_state import Level, QueueState, TenantState
 
 _ID_BYTES = 16
 _NO_ID = bytes(_ID_BYTES)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tenantq.domain import limits
 from tenantq.domain.validation import check_field
 from tenantq.engine.arguments import check_reason
+from tenantq.engine.effects import Effects
 from tenantq.engine.operation import Operation
 from tenantq.errors import Erased, Invalid
-
-if TYPE_CHECKING:
-    from tenantq.engine.effects import Effects
 
 
 def _check_data_key(number: int, value: bytes) -> None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
+from tenantq.engine.effects import Effects
 from tenantq.engine.operation import Operation
 from tenantq.journal.erasure_certificate import ErasureCertificate
 from tenantq.store.keys import be64, tenant_prefix
-
-if TYPE_CHECKING:
-    from tenantq.engine.effects import Effects
 
 ERASURE_ROW: Final = b"erasure/"
 """meta: erasure/<seq be64><tenant id be32> -> the certificate, unsigned until the last byte is gone."""

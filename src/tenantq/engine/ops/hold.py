@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tenantq.domain import limits
 from tenantq.domain.validation import check_field
+from tenantq.engine.effects import Effects
 from tenantq.engine.operation import Operation
 from tenantq.engine.queue_state import Hold
 from tenantq.errors import Conflict, NotFound
 from tenantq.journal.record import without_surrogates
-
-if TYPE_CHECKING:
-    from tenantq.engine.effects import Effects
 
 
 @dataclass(eq=False)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from tenantq.domain.limits import SEAL_BYTES, TTL_MS_MAX
 from tenantq.domain.names import check_queue_name
 from tenantq.engine import dead_letter, groups
+from tenantq.engine.effects import Effects
 from tenantq.engine.operation import BYTES_PER_COST, Operation
 from tenantq.engine.ops.add import put_key, unsealed
-from tenantq.engine.queue_state import ADDED, ADDED_BYTES
+from tenantq.engine.queue_state import ADDED, ADDED_BYTES, QueueState
 from tenantq.engine.quota_checks import RemainingQuota
+from tenantq.engine.tenant_snapshot import StoredIdempotencyKey, StoredMessage, StoredResult
 from tenantq.errors import Conflict, Draining
 from tenantq.journal.record import column
+from tenantq.store.interface import Store
 from tenantq.store.keys import EXPIRES_TTL, after, expiry_key
 from tenantq.store.rows import (
     QUEUE_DEFAULT_ATTEMPTS,
@@ -27,14 +31,6 @@ from tenantq.store.rows import (
     pack_message,
     pack_past,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tenantq.engine.effects import Effects
-    from tenantq.engine.queue_state import QueueState
-    from tenantq.engine.tenant_snapshot import StoredIdempotencyKey, StoredMessage, StoredResult
-    from tenantq.store.interface import Store
 
 IMPORT_ROW: Final = b"import/"
 """meta: import/<P><export id> -> the last part of that export that the queue has taken in."""

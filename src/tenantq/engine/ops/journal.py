@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from tenantq.engine.effects import Effects
 from tenantq.engine.operation import Operation
 from tenantq.errors import StoreDamaged
 from tenantq.journal.checkpoint import CHECKPOINT_OP, CHECKPOINT_ROW
 from tenantq.journal.record import ANCHOR_KEY, decode_record
+from tenantq.journal.signing import SigningKey
 from tenantq.store.keys import be64
-
-if TYPE_CHECKING:
-    from tenantq.engine.effects import Effects
-    from tenantq.journal.signing import SigningKey
 
 
 @dataclass(eq=False)

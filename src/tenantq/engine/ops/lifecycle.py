@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
-from tenantq.domain.config import TenantConfig, change_config
+from tenantq.domain.config import QueueConfig, TenantConfig, change_config
 from tenantq.domain.message import SYSTEM
 from tenantq.domain.names import check_queue_name, check_tenant_name
 from tenantq.engine.arguments import check_bool, check_reason
+from tenantq.engine.effects import Effects
 from tenantq.engine.operation import RANGE, Operation
 from tenantq.engine.ops.erasure import put_erasure
 from tenantq.engine.ops.import_part import forget_imports
-from tenantq.engine.queue_state import NEVER, REMOVED
-from tenantq.errors import Conflict, Draining, Invalid
+from tenantq.engine.queue_state import NEVER, REMOVED, QueueState, Status, TenantState
+from tenantq.errors import Conflict, Draining, Invalid, TenantqError
 from tenantq.journal.erasure_certificate import DestroyedKey, ErasureCertificate
 from tenantq.journal.record import without_surrogates
 from tenantq.store.keys import QUEUE_FAMILIES, after, tenant_prefix
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tenantq.domain.config import QueueConfig
-    from tenantq.engine.effects import Effects
-    from tenantq.engine.queue_state import QueueState, Status, TenantState
-    from tenantq.errors import TenantqError
 
 
 def _shown(changes: dict[str, Any]) -> str:

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
 from tenantq.domain import limits
+from tenantq.domain.message import Caller, DeadLetter
 from tenantq.domain.names import check_queue_name
 from tenantq.domain.validation import check_field
 from tenantq.engine import dead_letter
+from tenantq.engine.effects import Effects
 from tenantq.engine.operation import SCAN, Operation
 from tenantq.engine.ops.remove import remove_message
-from tenantq.engine.queue_state import REMOVED
+from tenantq.engine.queue_state import REMOVED, QueueState
+from tenantq.engine.state import ShardState
 from tenantq.errors import Invalid
 from tenantq.runtime.randomness import id_bytes
 from tenantq.store.keys import after
 from tenantq.store.rows import LeaseRow, Past, pack_past
-
-if TYPE_CHECKING:
-    from tenantq.domain.message import Caller, DeadLetter
-    from tenantq.engine.effects import Effects
-    from tenantq.engine.queue_state import QueueState
-    from tenantq.engine.state import ShardState
 
 _SLICE_MS = 100
 

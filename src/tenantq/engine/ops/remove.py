@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from tenantq.domain.message import Outcome, check_batch
+from tenantq.domain.message import Caller, Outcome, check_batch
 from tenantq.domain.names import check_queue_name
 from tenantq.engine import discard, groups
+from tenantq.engine.effects import Effects
 from tenantq.engine.operation import Operation
 from tenantq.engine.ops.settle import OK
-from tenantq.engine.queue_state import REMOVED
+from tenantq.engine.queue_state import REMOVED, QueueState, TenantState
 from tenantq.errors import Invalid, NotFound, TenantqError
 from tenantq.runtime.randomness import id_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tenantq.domain.message import Caller
-    from tenantq.engine.effects import Effects
-    from tenantq.engine.queue_state import QueueState, TenantState
 
 
 class Remove(Operation[list[Outcome]]):

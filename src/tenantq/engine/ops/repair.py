@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 from tenantq.domain.message import SYSTEM
 from tenantq.engine import groups
+from tenantq.engine.effects import Effects
 from tenantq.engine.operation import ADVANCE, Operation
-from tenantq.engine.queue_state import NEVER
+from tenantq.engine.queue_state import NEVER, QueueState
+from tenantq.store.interface import Family
 from tenantq.store.keys import SUFFIX_BYTES, split_waiting_key
 from tenantq.store.row_pages import rows_under
-from tenantq.store.rows import unpack_message
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tenantq.engine.effects import Effects
-    from tenantq.engine.queue_state import QueueState
-    from tenantq.store.interface import Family
-    from tenantq.store.rows import MessageRow
+from tenantq.store.rows import MessageRow, unpack_message
 
 log = logging.getLogger("tenantq")
 

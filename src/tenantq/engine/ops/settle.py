@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from tenantq.domain import limits
-from tenantq.domain.message import HistoryEntry, Outcome, check_batch, check_result
+from tenantq.domain.message import Caller, HistoryEntry, Outcome, Result, check_batch, check_result
 from tenantq.domain.names import check_queue_name
 from tenantq.domain.validation import check_field
 from tenantq.engine import dead_letter, discard, groups
 from tenantq.engine.arguments import check_reason
+from tenantq.engine.effects import Effects
 from tenantq.engine.operation import Operation
 from tenantq.engine.ops.add import unsealed
-from tenantq.engine.queue_state import ACKED, NACKED
+from tenantq.engine.queue_state import ACKED, NACKED, QueueState, TenantState
 from tenantq.errors import Invalid, LeaseLost, TenantqError
 from tenantq.journal.record import column
 from tenantq.runtime.backoff import Backoff
 from tenantq.store.keys import EXPIRES_TTL, be64, expiry_key
-from tenantq.store.rows import pack_past, unpack_message
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tenantq.domain.message import Caller, Result
-    from tenantq.engine.effects import Effects
-    from tenantq.engine.queue_state import QueueState, TenantState
-    from tenantq.store.rows import LeaseRow
+from tenantq.store.rows import LeaseRow, pack_past, unpack_message
 
 OK = Outcome(True)
 _RECEIPT_CHARS = 48

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from tenantq.domain.message import Caller
 from tenantq.domain.names import check_queue_name
 from tenantq.engine.arguments import check_mode, check_reason
+from tenantq.engine.effects import Effects
 from tenantq.engine.operation import Operation
 from tenantq.engine.ops.lifecycle import end_polls
-from tenantq.engine.queue_state import Suspension, queue_suspended
+from tenantq.engine.queue_state import Suspension, SuspensionMode, queue_suspended
 from tenantq.errors import Conflict, Draining, Suspended
 from tenantq.journal.record import without_surrogates
-
-if TYPE_CHECKING:
-    from tenantq.domain.message import Caller
-    from tenantq.engine.effects import Effects
-    from tenantq.engine.queue_state import SuspensionMode
 
 
 def _suspension(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tenantq.domain.message import SYSTEM
 from tenantq.engine import discard
+from tenantq.engine.effects import Effects
 from tenantq.engine.operation import ADVANCE, SCAN, Operation
 from tenantq.engine.ops.settle import end_delivery
-from tenantq.engine.queue_state import LEASE_EXPIRED, NEVER
+from tenantq.engine.queue_state import LEASE_EXPIRED, NEVER, Level, QueueState
 from tenantq.store.keys import (
     EXPIRES_KEY,
     EXPIRES_TTL,
@@ -21,10 +20,6 @@ from tenantq.store.keys import (
     split_expiry_key,
 )
 from tenantq.store.rows import unpack_result
-
-if TYPE_CHECKING:
-    from tenantq.engine.effects import Effects
-    from tenantq.engine.queue_state import Level, QueueState
 
 _ADVANCE_ROWS = 2_000
 _ROWS_PER_COST = 4

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 from tenantq.errors import StoreDamaged
 from tenantq.journal.chain import ChainWalk
+from tenantq.journal.signing import PublicKey, PublicKeys
 from tenantq.service.self_checks.check import CheckResult
 
 if TYPE_CHECKING:
     from tenantq.engine.shard import Shard
-    from tenantq.journal.signing import PublicKey, PublicKeys
 
 _PAGE: Final = 64
 _SHOWN_MAX: Final = 3

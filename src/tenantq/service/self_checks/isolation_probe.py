@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Final
 
 from tenantq.domain.access import Grant, StoredKey
@@ -15,8 +16,6 @@ from tenantq.service.call import Call
 from tenantq.service.self_checks.check import CheckResult
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
     from tenantq.engine.shard import Shard
     from tenantq.service.service import Service
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from tenantq.errors import TenantqError
 from tenantq.service.self_checks.check import CheckResult
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
-
     from tenantq.kms.interface import KeyHealth, KeyRef
 
 KEYS_MAX: Final = 100

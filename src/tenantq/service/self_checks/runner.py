@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -11,14 +12,12 @@ from tenantq.domain.validation import validated
 from tenantq.errors import TenantqError
 from tenantq.gates.signals import Alert
 from tenantq.journal.record import JournalEntry
+from tenantq.runtime.clock import Clock, Timer
+from tenantq.service.admission import Admission
 from tenantq.service.self_checks.check import CheckResult, CheckSettings, SelfCheck
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
-
     from tenantq.engine.shard import Shard
-    from tenantq.runtime.clock import Clock, Timer
-    from tenantq.service.admission import Admission
 
 log = logging.getLogger("tenantq")
 

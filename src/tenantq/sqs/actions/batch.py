@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Any, Final, Protocol, TypeVar
 
+from tenantq.errors import TenantqError
 from tenantq.sqs.failures import (
     BATCH_IDS_NOT_DISTINCT,
     EMPTY_BATCH,
@@ -13,11 +15,6 @@ from tenantq.sqs.failures import (
     SqsFailure,
     failure_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tenantq.errors import TenantqError
 
 ENTRIES_MAX: Final = 10
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")

@@ -14,11 +14,11 @@ from tenantq.errors import NotFound
 from tenantq.sqs.addresses import parse_queue_arn
 from tenantq.sqs.failures import INVALID_VALUE, NO_SUCH_RESOURCE, UNSUPPORTED, SqsFailure, invalid_value, missing
 from tenantq.sqs.requests import CancelMessageMoveTask, ListMessageMoveTasks, StartMessageMoveTask
+from tenantq.sqs.sqs_call import Result, SqsCall
 
 if TYPE_CHECKING:
     from tenantq.service.redrives import RedriveInfo
     from tenantq.service.sqs_lookup import FoundQueue
-    from tenantq.sqs.sqs_call import Result, SqsCall
 
 RATE_MAX: Final = 500
 TASKS_MAX: Final = 10

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tenantq.domain.config import SqsQueue
+from tenantq.domain.config import QueueConfig, SqsQueue
 from tenantq.sqs.failures import OVER_LIMIT, SqsFailure, invalid_value, missing
 from tenantq.sqs.requests import AddPermission, RemovePermission
+from tenantq.sqs.sqs_call import Result, SqsCall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tenantq.domain.config import QueueConfig
     from tenantq.service.sqs_lookup import FoundQueue
-    from tenantq.sqs.sqs_call import Result, SqsCall
 
 ACTIONS_MAX: Final = 7
 _LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")

@@ -41,10 +41,10 @@ from tenantq.sqs.requests import (
     Parameters,
     SetQueueAttributes,
 )
+from tenantq.sqs.sqs_call import Result, SqsCall
 
 if TYPE_CHECKING:
     from tenantq.service.sqs_lookup import FoundQueues, FoundTenant
-    from tenantq.sqs.sqs_call import Result, SqsCall
 
 PAGE_MAX: Final = 1_000
 _WHY: Final = "asked for over Amazon SQS"

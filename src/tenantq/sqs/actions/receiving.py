@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tenantq.domain.config import SqsQueue
+from tenantq.domain.message import Delivery, Outcome
 from tenantq.errors import Invalid, LeaseLost, TenantqError
 from tenantq.sqs.actions.batch import check_entries, outcomes
 from tenantq.sqs.actions.sending import DEDUPLICATION_ID, GROUP_ID, checked_id, sequence_number
@@ -21,14 +23,11 @@ from tenantq.sqs.requests import (
     DeleteMessageBatch,
     ReceiveMessage,
 )
+from tenantq.sqs.sqs_call import Result, SqsCall
 from tenantq.sqs.xml_text import is_legal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tenantq.domain.message import Delivery, Outcome
     from tenantq.service.sqs_lookup import FoundQueue
-    from tenantq.sqs.sqs_call import Result, SqsCall
 
 MESSAGES_MAX: Final = 10
 WAIT_S_MAX: Final = 20

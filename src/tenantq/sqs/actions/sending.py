@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tenantq.domain.config import SQS_MESSAGE_BYTES_MAX, SqsQueue
-from tenantq.domain.message import NewMessage
+from tenantq.domain.message import Added, NewMessage
 from tenantq.errors import TenantqError
 from tenantq.sqs.actions.batch import check_entries, outcomes
 from tenantq.sqs.digests import attributes_digest, body_digest
@@ -30,12 +30,11 @@ from tenantq.sqs.message_attributes import (
     stored,
 )
 from tenantq.sqs.requests import SendMessage, SendMessageBatch
+from tenantq.sqs.sqs_call import Result, SqsCall
 from tenantq.sqs.xml_text import ILLEGAL_TOLD, is_legal
 
 if TYPE_CHECKING:
-    from tenantq.domain.message import Added
     from tenantq.service.sqs_lookup import FoundQueue
-    from tenantq.sqs.sqs_call import Result, SqsCall
 
 DELAY_S_MAX: Final = 900
 DEDUPLICATION_ID: Final = "MessageDeduplicationId"  # kept with the message, as the key itself is not told again

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 from tenantq.sqs.actions import move_tasks, permissions, queues, receiving, sending, tags
+from tenantq.sqs.sqs_call import Result, SqsCall
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from tenantq.sqs.sqs_call import Result, SqsCall
-
-    Act = Callable[[SqsCall], Awaitable[Result]]
+Act = Callable[[SqsCall], Awaitable[Result]]
 
 ACTIONS: Final[dict[str, tuple[Act, str]]] = {
     "AddPermission": (permissions.add_permission, "put_queue"),

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tenantq.sqs.failures import missing
 from tenantq.sqs.requests import Parameters, TagQueue, UntagQueue
-
-if TYPE_CHECKING:
-    from tenantq.sqs.sqs_call import Result, SqsCall
+from tenantq.sqs.sqs_call import Result, SqsCall
 
 
 async def tag_queue(sqs_call: SqsCall) -> Result:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import Final
 
 from tenantq.store.keys import FAMILIES
 from tenantq.store.redis.layout import (
@@ -10,17 +11,13 @@ from tenantq.store.redis.layout import (
     JOURNAL,
     NUMBER,
     PLACE_BYTES,
+    Layout,
     covers,
     entry_bounds,
     entry_id,
     group_of,
     lex_bounds,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tenantq.store.redis.layout import Layout
 
 _SLICE: Final = 2_000
 """Arguments of one step, at most: Lua takes under 8,000, and a step may double them."""

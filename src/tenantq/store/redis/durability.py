@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from redis import exceptions
 
 from tenantq.errors import Invalid, StoreFailed
-
-if TYPE_CHECKING:
-    from tenantq.store.redis.address import RedisAddress
-    from tenantq.store.redis.link import Ask
-    from tenantq.store.redis.settings import RedisSettings
+from tenantq.store.redis.address import RedisAddress
+from tenantq.store.redis.link import Ask
+from tenantq.store.redis.settings import RedisSettings
 
 OLDEST: Final = (7, 0)
 _WAITAOF_SINCE: Final = (7, 2)

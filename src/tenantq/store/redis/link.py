@@ -12,8 +12,9 @@ import logging
 import socket
 import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from redis import exceptions
 from redis.backoff import NoBackoff
@@ -22,15 +23,11 @@ from redis.crc import key_slot
 from redis.retry import Retry
 
 from tenantq.errors import DiskFull, StoreFailed
+from tenantq.store.redis.address import RedisAddress
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tenantq.store.redis.address import RedisAddress
-
-    Node = tuple[str, int]
-    Command = tuple[bytes | str | int, ...]
-    Ask = Callable[..., Any]  # sends one command to a server that is being looked at
+Node = tuple[str, int]
+Command = tuple[bytes | str | int, ...]
+Ask = Callable[..., Any]  # sends one command to a server that is being looked at
 
 log = logging.getLogger("tenantq")
 

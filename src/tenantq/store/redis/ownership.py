@@ -8,18 +8,14 @@ import secrets
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import msgspec
 
 from tenantq.errors import Invalid, StoreDamaged, StoreFailed, StoreLocked
 from tenantq.store.interface import Beat
-from tenantq.store.redis.link import Script
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tenantq.store.redis.link import SlotLink
+from tenantq.store.redis.link import Script, SlotLink
 
 FORMAT: Final = b"1"
 _CLAIM, _HOLD = Script("claim"), Script("hold")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -11,17 +11,14 @@ from tenantq.store.redis.layout import (
     GROUPED,
     JOURNAL,
     PLACE_BYTES,
+    Layout,
     entry_bounds,
     entry_key,
     group_of,
     lex_bounds,
 )
-from tenantq.store.redis.link import Script
-
-if TYPE_CHECKING:
-    from tenantq.store.redis.layout import Layout
-    from tenantq.store.redis.link import Command, SlotLink
-    from tenantq.store.redis.ownership import Ownership
+from tenantq.store.redis.link import Command, Script, SlotLink
+from tenantq.store.redis.ownership import Ownership
 
 _ITEMS = Script("items")
 

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from tenantq.errors import Unavailable
 from tenantq.store.interface import Items
 from tenantq.store.keys import after
-from tenantq.store.redis.batch import touched
+from tenantq.store.redis.batch import RedisBatch, touched
 from tenantq.store.redis.layout import GROUPED, JOURNAL, NUMBER, PLACE_BYTES, covers, group_of, lex_bounds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tenantq.store.redis.batch import RedisBatch
     from tenantq.store.redis.reading import Reader
 
 KEPT_BYTES_MAX: Final = 128 << 20

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
 
 from tenantq.errors import StoreFailed
 from tenantq.store.redis.ownership import ShardHeld
 from tenantq.store.redis.store import RedisStore
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 log = logging.getLogger("tenantq")
 

@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
+from pathlib import Path
 from secrets import token_bytes
-from typing import TYPE_CHECKING, Final, Literal, NoReturn
+from typing import Final, Literal, NoReturn
 
 from tenantq.errors import Invalid, StoreFailed, StoreFormat, StoreLocked
 from tenantq.runtime.durable_files import write_durably
 from tenantq.store.directory_lock import DirectoryLock
-from tenantq.store.interface import Families, Family
+from tenantq.store.interface import Beat, Families, Family
 from tenantq.store.keys import FAMILIES, after
+from tenantq.store.redis.address import RedisAddress
 from tenantq.store.redis.batch import RedisBatch, Steps
 from tenantq.store.redis.durability import DurabilityCheck, read_info
 from tenantq.store.redis.layout import GROUPED, NUMBER, Layout, covers
 from tenantq.store.redis.link import Script, SlotLink
 from tenantq.store.redis.ownership import FORMAT, Ownership
 from tenantq.store.redis.reading import Reader
+from tenantq.store.redis.settings import RedisSettings
 from tenantq.store.redis.snapshot import RedisSnapshot, RedisSnapshots
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tenantq.store.interface import Beat
-    from tenantq.store.redis.address import RedisAddress
-    from tenantq.store.redis.settings import RedisSettings
 
 log = logging.getLogger("tenantq")
 
