@@ -19,7 +19,6 @@ from tenantq.cluster.value_codec import argument_builder, encode, result_decoder
 from tenantq.domain.message import Delivery
 from tenantq.errors import TenantqError, Unavailable
 from tenantq.service.call import Call, as_given
-from tenantq.service.deliveries import receipts_by_queue
 from tenantq.service.problems import no_room
 from tenantq.service.tenant_export import TenantExport
 
@@ -177,14 +176,16 @@ class PeerCalls:
 
     async def release(self, owner: int, deliveries: list[Delivery]) -> None:
         """Release messages that were leased for a caller who is gone, on any shard."""
-        for (tenant, queue), receipts in receipts_by_queue(deliveries).items():
-            try:
-                if owner == self.number:
-                    await self._methods["peer.release"].local(tenant, queue, receipts)
-                else:
-                    await self.query(owner, "peer.release", tenant, queue, receipts)
-            except TenantqError as error:
-                log.warning("%d messages leased for nobody come back when their leases end: %s", len(receipts), error)
+        if not deliveries:
+            return
+        leases = [msgspec.structs.replace(one, body=b"") for one in deliveries]
+        if owner == self.number:
+            self._methods["peer.release"].local(leases)
+            return
+        try:
+            await self.query(owner, "peer.release", leases)
+        except TenantqError as error:
+            log.warning("%d messages leased for nobody come back when their leases end: %s", len(leases), error)
 
     async def query(
         self, owner: int, path: str, *arguments: Any, timeout_ms: int | None = READ_MS, **options: Any

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
-from tenantq.domain.message import LOCAL
-from tenantq.errors import NotFound
 from tenantq.gates.api_key import is_over
 
 if TYPE_CHECKING:
     from tenantq.domain.access import StoredKey
+    from tenantq.domain.message import Delivery
     from tenantq.journal.erasure_certificate import ErasureCertificate
     from tenantq.journal.record import JournalEntry
     from tenantq.runtime.clock import Clock
@@ -29,10 +27,9 @@ class PeerQueries:
         """Write entries about tenants of this shard to its journal."""
         await self._shard.journal.note(entries)
 
-    async def release(self, tenant: str, queue: str, receipts: list[str]) -> None:
+    def release(self, deliveries: list[Delivery]) -> None:
         """Release messages that were leased for a caller who is gone."""
-        with contextlib.suppress(NotFound):  # the queue was deleted meanwhile
-            await self._shard.release(tenant, queue, receipts, LOCAL)
+        self._shard.release_undelivered(deliveries)
 
     async def erasures(self) -> list[ErasureCertificate]:
         """Return the certificates of this shard."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tenantq.domain.message import Delivery
-from tenantq.errors import NotFound, SealBroken, TenantqError
+from tenantq.errors import NotFound, SealBroken
 from tenantq.service.admission import Admission
 from tenantq.service.admitted_call import AdmittedCall
 
@@ -33,9 +32,11 @@ class Deliveries:
         nacked, so that it ends up among the dead letters. Raises SealBroken if none can be decrypted.
         """
         first = deliveries[0]
-        async with self.released_on_failure(deliveries, admitted):
-            with self._admission.notes.noting_failure(admitted.caller, admitted.tenant, "poll", first.queue):
-                opened = await self._encryption.open_deliveries(self._shard.tenant(first.tenant).id, deliveries)
+        with (
+            self.released_on_failure(deliveries, admitted),
+            self._admission.notes.noting_failure(admitted.caller, admitted.tenant, "poll", first.queue),
+        ):
+            opened = await self._encryption.open_deliveries(self._shard.tenant(first.tenant).id, deliveries)
         if opened.broken:
             await self._nack_broken(opened.broken, admitted)
             if not opened.whole:
@@ -43,23 +44,18 @@ class Deliveries:
                 raise SealBroken(tenant=broken.tenant, queue=broken.queue, id=broken.id)
         return opened.whole
 
-    @contextlib.asynccontextmanager
-    async def released_on_failure(self, deliveries: Sequence[Delivery], admitted: AdmittedCall) -> AsyncIterator[None]:
+    @contextlib.contextmanager
+    def released_on_failure(self, deliveries: Sequence[Delivery], admitted: AdmittedCall) -> Iterator[None]:
         """Release the deliveries if the block fails, or if the caller has gone."""
         try:
             yield
-        except TenantqError:
-            await self.release(deliveries, admitted)
-            raise
-        except asyncio.CancelledError:
-            self._admission.in_background(self.release(deliveries, admitted))
+        except BaseException:
+            self.release(deliveries, admitted)
             raise
 
-    async def release(self, deliveries: Sequence[Delivery], admitted: AdmittedCall) -> None:
+    def release(self, deliveries: Sequence[Delivery], admitted: AdmittedCall) -> None:
         """Return leases without using an attempt."""
-        for (tenant, queue), receipts in receipts_by_queue(deliveries).items():
-            with contextlib.suppress(NotFound):  # the queue was deleted meanwhile
-                await self._shard.release(tenant, queue, receipts, admitted.caller)
+        self._shard.release_undelivered(deliveries, admitted.caller)
 
     async def _nack_broken(self, broken: list[Delivery], admitted: AdmittedCall) -> None:
         self._encryption.broken += len(broken)

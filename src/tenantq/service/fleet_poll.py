@@ -166,12 +166,12 @@ class FleetPolls:
         self, call: Call, admitted: AdmittedCall, queue: str, tenants: list[str] | None, got: list[Delivery]
     ) -> list[Delivery]:
         """Return the messages that a caller who waited may still have, and release the others."""
-        async with self._deliveries.released_on_failure(got, admitted):
+        with self._deliveries.released_on_failure(got, admitted):
             admitted.principal = await self._admission.identify(call, "poll")
             allowed = self._allowed_tenants(call, admitted.principal, queue, tenants)
         if allowed is None:
             return got
-        await self._deliveries.release([one for one in got if one.tenant not in allowed], admitted)
+        self._deliveries.release([one for one in got if one.tenant not in allowed], admitted)
         return [one for one in got if one.tenant in allowed]
 
     async def _open(self, admitted: AdmittedCall, got: list[Delivery]) -> tuple[list[Delivery], TenantqError | None]:

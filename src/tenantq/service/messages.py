@@ -197,7 +197,7 @@ class Messages:
             caller=admitted.caller,
         )  # fmt: skip
         if got:
-            async with self._deliveries.released_on_failure(got, admitted):
+            with self._deliveries.released_on_failure(got, admitted):
                 await admission.confirm(call, admitted, "poll", queue)
             if admitted.state.id in self._shard.state.data_keys.by_tenant:
                 got = await self._deliveries.open(admitted, got)

@@ -62,6 +62,7 @@ async def test_57_a_kms_outage_on_poll_releases_the_leases_without_using_an_atte
     for options in ({}, {"wait_ms": 1_000}):
         with pytest.raises(KmsUnavailable):
             await house.take(owner, "work", 5, **options)
+    await house.settled()
     stats = house.shard.reads.stats("acme", "work")
     assert (stats.ready, stats.in_flight) == (2, 0)
     house.provider.failure = None

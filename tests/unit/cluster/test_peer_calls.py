@@ -67,9 +67,9 @@ class Facet:
                 raise
         return LEASED
 
-    async def release(self, tenant: str, queue: str, receipts: list[str]) -> None:
+    def release(self, deliveries: list[Delivery]) -> None:
         """Note what goes back."""
-        self.calls.append((tenant, queue, receipts))
+        self.calls.append([(one.tenant, one.queue, one.receipt) for one in deliveries])
 
 
 @asynccontextmanager
@@ -143,7 +143,7 @@ async def test_a_cancelled_poll_stops_at_the_owner_and_leases_nothing(*, is_too_
         await until(lambda: facet.cancelled)
         if is_too_late:
             await until(lambda: facet.calls)
-            assert facet.calls == [("acme", "mail", ["receipt"])]
+            assert facet.calls == [[("acme", "mail", "receipt")]]
 
 
 async def test_a_call_to_a_shard_that_is_down_fails_at_once() -> None:
