@@ -15,6 +15,8 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from textual.worker import WorkerFailed
+
 from tenantq import AsyncClient
 from tenantq.console.app import ConsoleApp
 from tenantq.errors import TenantqError
@@ -34,10 +36,13 @@ async def take(directory: Path, address: str) -> str:
         await client.tenant("acme").configure(quotas={"backlog": 5_000, "messages_per_day": 100_000})
         await _probe(address, tokens["tenants"]["acme"])
         app = ConsoleApp(client, url=URL, tenant="loud-corp", refresh_ms=1_000, clock=SystemClock())
-        async with app.run_test(size=SIZE) as pilot:
-            await asyncio.sleep(SECONDS)
-            await pilot.pause()
-            return app.export_screenshot(title="tenantq console", simplify=True)
+        svg = ""
+        with contextlib.suppress(WorkerFailed):  # a refresh may be under way when the console closes
+            async with app.run_test(size=SIZE) as pilot:
+                await asyncio.sleep(SECONDS)
+                await pilot.pause()
+                svg = app.export_screenshot(title="tenantq console", simplify=True)
+        return svg
 
 
 async def _probe(address: str, token: str) -> None:
