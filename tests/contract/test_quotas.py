@@ -21,7 +21,7 @@ from tests.shards import freeze, journal_rows, message, pass_time, settled
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tenantq.domain.message import Added, Delivery
+    from tenantq.domain.message import AddResult, Delivery
     from tenantq.engine.shard import Shard
     from tenantq.engine.state import QuotaEvent
     from tenantq.journal.record import JournalRow
@@ -36,12 +36,12 @@ async def acme(shard: Shard, **quotas: Any) -> None:
     await put_tenant(shard, ACME, quotas=quotas)
 
 
-async def add(shard: Shard, count: int = 1, queue: str = Q, **fields: Any) -> list[Added]:
+async def add(shard: Shard, count: int = 1, queue: str = Q, **fields: Any) -> list[AddResult]:
     """Add so many messages of four bytes in one batch."""
     return await shard.add(ACME, queue, [message("body", **fields) for _ in range(count)])
 
 
-def refusals(added: list[Added]) -> list[TenantqError]:
+def refusals(added: list[AddResult]) -> list[TenantqError]:
     """Return the errors in a reply."""
     return [one.error for one in added if one.error is not None]
 
@@ -247,7 +247,7 @@ async def test_46_each_way_out_of_a_queue_makes_room(shard: Shard, clock: Manual
     await acme(shard, backlog=1)
     await put_queue(shard, ACME, Q, max_attempts=1)
 
-    async def refill(**fields: Any) -> Added:
+    async def refill(**fields: Any) -> AddResult:
         (added,) = await add(shard, **fields)
         assert added.error is None
         assert refusals(await add(shard))

@@ -6,7 +6,7 @@ import pytest
 
 from tenantq.errors import StoreDamaged
 from tenantq.store.interface import Beat
-from tenantq.store.sync_marker import _SLOT, _SLOT_BYTES, SyncMarker, read_beat
+from tenantq.store.sync_marker import _SLOT, _SLOT_BYTES, SyncMarkerFile, read_beat
 
 BOOT = b"b" * 16
 MANIFEST = (5, 1_234)
@@ -21,7 +21,7 @@ def path(tmp_path: Path) -> Path:
 
 def beats(path: Path, *numbers: int) -> None:
     """Write beats with these sequence numbers."""
-    heart = SyncMarker(path)
+    heart = SyncMarkerFile(path)
     for n in numbers:
         heart.beat(Beat(n, 100 + n, 200 + n, 300 + n, BOOT, False, *MANIFEST))
     heart.close()
@@ -55,7 +55,7 @@ def test_the_newest_beat_is_read_with_every_field(path: Path) -> None:
     assert (last.seq, last.engine_ms, last.wall_ms, last.monotonic_ms) == (3, 103, 203, 303)
     assert (last.boot_id, last.clean) == (BOOT, False)
     assert (last.manifest_number, last.manifest_bytes) == MANIFEST
-    heart = SyncMarker(path)
+    heart = SyncMarkerFile(path)
     assert heart.last == last
     heart.beat(Beat(4, 1, 2, 3, BOOT, True, *MANIFEST))
     heart.close()
@@ -92,7 +92,7 @@ def test_two_bad_slots_are_refused(path: Path) -> None:
     with pytest.raises(StoreDamaged, match="heart"):
         read_beat(path)
     with pytest.raises(StoreDamaged, match="heart"):
-        SyncMarker(path)
+        SyncMarkerFile(path)
 
 
 @pytest.mark.parametrize("length", [1, 30, WHOLE - 1, WHOLE, _SLOT_BYTES, _SLOT_BYTES + 30])

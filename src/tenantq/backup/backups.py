@@ -39,7 +39,7 @@ from tenantq.journal.signing import PUBLIC_FILE, SigningKey, retired_ids
 from tenantq.runtime.durable_files import write_durably
 from tenantq.store.interface import Beat
 from tenantq.store.scrub import JournalEnds, scrub
-from tenantq.store.sync_marker import SyncMarker
+from tenantq.store.sync_marker import SyncMarkerFile
 
 JOURNAL: Final = "journal"
 _PARTIAL: Final = "partial"
@@ -196,7 +196,7 @@ class Backups:
     def _write_sync_marker(self, partial: Path, taken: Beat, ends: JournalEnds) -> None:
         """Write the sync marker of the copy, with the end of its journal and its MANIFEST."""
         (current,) = (partial / "db").glob("MANIFEST-*")
-        marker = SyncMarker(partial / "heart")
+        marker = SyncMarkerFile(partial / "heart")
         try:
             number, size = int(current.name.removeprefix("MANIFEST-")), current.stat().st_size
             end = {"seq": ends.last_seq, "clean": True, "manifest_number": number, "manifest_bytes": size}

@@ -126,14 +126,14 @@ class ClusterFleetPolls:
         options = FleetPollOptions(
             queue=queue, tenants=tenants, max=max, wait_ms=wait_ms, lease_ms=lease_ms, consumer=consumer
         )
-        polling = FleetPoll(self, call, options, self._turn, started_ms + wait_ms)
+        polling = ClusterFleetPoll(self, call, options, self._turn, started_ms + wait_ms)
         try:
             return await polling.run()
         finally:
             polling.release_rest()
 
 
-class FleetPoll:
+class ClusterFleetPoll:
     """One poll: first each shard is asked in turn without waiting, then all wait, and the first that delivers ends the poll."""
 
     def __init__(

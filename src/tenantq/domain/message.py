@@ -47,7 +47,7 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.body) - limits.SEAL_BYTES if self.sealed else len(self.body)
 
 
-class Added(msgspec.Struct, frozen=True, gc=False):
+class AddResult(msgspec.Struct, frozen=True, gc=False):
     """The result of adding one message: its id, or the error that refused it."""
 
     raw_id: bytes
@@ -156,7 +156,7 @@ class Facts(msgspec.Struct, frozen=True):
         return id_text(self.raw_id)
 
 
-class Page(msgspec.Struct, frozen=True):
+class MessagePage(msgspec.Struct, frozen=True):
     """A page of messages, and the cursor of the next page."""
 
     messages: list[Facts]

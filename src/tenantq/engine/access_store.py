@@ -33,7 +33,7 @@ _PAGE = 10_000
 PLATFORM: Final = 0
 
 
-class KeyRow(msgspec.Struct, frozen=True):
+class ApiKeyRow(msgspec.Struct, frozen=True):
     """A stored key with the id of its tenant, which unlike the name is never reused."""
 
     tenant_id: int
@@ -41,7 +41,7 @@ class KeyRow(msgspec.Struct, frozen=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_key = msgspec.msgpack.Decoder(KeyRow).decode
+_decode_key = msgspec.msgpack.Decoder(ApiKeyRow).decode
 _decode_use = msgspec.msgpack.Decoder(KeyUse).decode
 _decode_grant = msgspec.msgpack.Decoder(Grant).decode
 _decode_time = msgspec.msgpack.Decoder(int).decode
@@ -146,7 +146,7 @@ class AccessStore:
         return key
 
     def _save_key(self, batch: Batch, tenant_id: int, key: StoredKey) -> None:
-        batch.put(KEY_ROW + key.id.encode(), _encode(KeyRow(tenant_id, key)), self._store.meta.handle)
+        batch.put(KEY_ROW + key.id.encode(), _encode(ApiKeyRow(tenant_id, key)), self._store.meta.handle)
         self._keys.setdefault(tenant_id, {})[key.id] = key
         self._by_hash[key.token_hash] = key
         self._owners[key.id] = tenant_id

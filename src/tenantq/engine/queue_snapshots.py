@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tenantq.domain import limits
-from tenantq.domain.message import Facts, Page
+from tenantq.domain.message import Facts, MessagePage
 from tenantq.domain.validation import check_field
 from tenantq.engine import reads
 from tenantq.engine.queue_state import QueueState
@@ -136,7 +136,7 @@ class QueueSnapshots:
 
     def read(
         self, tenant: str, queue: str, id: str, *, start: str | None = None, end: str | None = None, limit: int = 100
-    ) -> Page:
+    ) -> MessagePage:
         """Return messages of a snapshot by id, from ``start`` on and before ``end``; ``cursor`` is the next page's start."""
         check_field("limit", limit, limits.PeekSize)
         first, last = id_bytes(start) if start is not None else b"", id_bytes(end) if end is not None else None
@@ -149,10 +149,10 @@ class QueueSnapshots:
         rows = opened.snapshot.items("m", lower, upper, limit + 1, _PAGE_BYTES)
         more = rows.pop()[0] if rows.cut or len(rows) > limit else None
         if not rows:
-            return Page([])
+            return MessagePage([])
         leases = dict(opened.snapshot.items("le", rows[0][0], rows[-1][0] + b"\0", len(rows)))
         found = [opened.facts(key[len(prefix) :], value, leases.get(key)) for key, value in rows]
-        return Page(found, id_text(more[len(prefix) :]) if more is not None else None)
+        return MessagePage(found, id_text(more[len(prefix) :]) if more is not None else None)
 
     def close(self, tenant: str, queue: str, id: str) -> None:
         """Close a snapshot before its time."""

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Literal
 
 from tenantq.domain import limits
-from tenantq.domain.message import Facts, Page, QueueStats, Result
+from tenantq.domain.message import Facts, MessagePage, QueueStats, Result
 from tenantq.domain.validation import check_field
 from tenantq.engine.queue_state import TOTALS, QueueState
 from tenantq.errors import Invalid, NotFound
@@ -84,7 +84,7 @@ class Reads:
         now, wall = self._state.shard_clock.now_ms(), self._state.shard_clock.wall_offset_ms()
         return facts(queue, id, message, lease, now, wall, is_next=is_next)
 
-    async def peek(self, tenant: str, queue_name: str, *, limit: int = 10, cursor: str | None = None) -> Page:
+    async def peek(self, tenant: str, queue_name: str, *, limit: int = 10, cursor: str | None = None) -> MessagePage:
         """Return waiting messages without leasing them: in order of delivery, then those blocked by their group."""
         check_field("limit", limit, limits.PeekSize)
         await self._loop.synced()
@@ -95,9 +95,9 @@ class Reads:
         if lower is not None:
             keys = store.scan(store.vi, lower, after(queue.prefix), limit)
             if len(keys) == limit:
-                return Page(self._many_facts(queue, keys), keys[-1][len(queue.prefix) :].hex())
+                return MessagePage(self._many_facts(queue, keys), keys[-1][len(queue.prefix) :].hex())
         if not queue.blocked and blocked_lower == queue.prefix:
-            return Page(self._many_facts(queue, keys))
+            return MessagePage(self._many_facts(queue, keys))
         members = store.scan_items(store.gr, blocked_lower, after(queue.prefix), 2 * (limit - len(keys)) + 1)
         heads = {key: value for key, value in members if len(key) == _GROUP_HEAD_BYTES}
         for key, _ in members:
@@ -109,7 +109,7 @@ class Reads:
         more = bool(members) and bool(store.scan(store.gr, blocked_lower, after(queue.prefix), 1))
         place = blocked_lower[len(queue.prefix) : -1]
         waiting = [one for one in self._many_facts(queue, keys) if one.state != "in_flight"]
-        return Page(waiting, place.hex() if more and place else None)
+        return MessagePage(waiting, place.hex() if more and place else None)
 
     def _many_facts(self, queue: QueueState, keys: list[bytes]) -> list[Facts]:
         """Return the facts of the messages whose ids end ``keys``."""

@@ -12,7 +12,7 @@ from typing import Self, TypeVar
 import msgspec
 
 from tenantq.domain import limits
-from tenantq.domain.message import LOCAL, SYSTEM, Added, Caller, Delivery, NewMessage, Outcome, Result, check_caller
+from tenantq.domain.message import LOCAL, SYSTEM, AddResult, Caller, Delivery, NewMessage, Outcome, Result, check_caller
 from tenantq.domain.names import DEFAULT_TENANT
 from tenantq.domain.validation import check_field, validated
 from tenantq.engine.arguments import check_bool
@@ -204,7 +204,7 @@ class Shard:
         batch_key: str | None = None,
         batch_digests: tuple[bytes, ...] = (),
         sealed_plain: bool = False,
-    ) -> list[Added]:
+    ) -> list[AddResult]:
         """Add messages to a queue; one reply per message, in order. See ``Add``."""
         loop = self.loop
         operation = Add(

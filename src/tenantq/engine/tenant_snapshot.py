@@ -35,7 +35,7 @@ class QueueCopy(msgspec.Struct, frozen=True):
     system_made: bool
 
 
-class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
+class MessageCopy(msgspec.Struct, frozen=True, kw_only=True):
     """A message with everything that an export keeps: wall-clock times, no lease."""
 
     raw_id: bytes
@@ -108,7 +108,7 @@ class TenantSnapshot:
         """Release the store's old files."""
         self._snapshot.close()
 
-    def messages(self, queue: QueueCopy) -> Iterator[StoredMessage]:
+    def messages(self, queue: QueueCopy) -> Iterator[MessageCopy]:
         """Iterate over a queue's messages by id, without expired ones."""
         leases = self._snapshot.walk("le", queue.prefix)
         lease_key, lease_value = next(leases, (b"", b""))
@@ -137,13 +137,13 @@ class TenantSnapshot:
                     key[len(queue.prefix) :], row.id, row.body_digest, row.expires_at + self._wall
                 )
 
-    def _stored(self, id: bytes, message: MessageRow, lease: LeaseRow | None) -> StoredMessage:
+    def _stored(self, id: bytes, message: MessageRow, lease: LeaseRow | None) -> MessageCopy:
         past = lease.unpack_past() if lease is not None else None
         expires_at = lease.expires_at if lease is not None else message.expires_at
         attempts = 0
         if lease is not None:
             attempts = lease.attempts - 1 if lease.token else lease.attempts
-        return StoredMessage(
+        return MessageCopy(
             raw_id=id,
             body=message.body,
             priority=message.priority,

@@ -31,7 +31,7 @@ class NewKey(msgspec.Struct, frozen=True):
     token_hash: bytes
 
 
-class KeySource(Protocol):
+class ApiKeySource(Protocol):
     """Where keys are found."""
 
     def key(self, token_hash: bytes) -> StoredKey | None:
@@ -60,7 +60,7 @@ def check_token(token: object) -> str:
     return token
 
 
-def find_key(source: KeySource, hash: bytes, now_ms: int) -> StoredKey | None:
+def find_key(source: ApiKeySource, hash: bytes, now_ms: int) -> StoredKey | None:
     """Return the key of this hash if there is one; raise Unauthenticated if it is revoked or expired."""
     key = source.key(hash)
     if key is None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from tenantq.domain.access import Grant, Principal, StoredKey
 from tenantq.domain.names import DEFAULT_TENANT
 from tenantq.errors import Forbidden, Unauthenticated
-from tenantq.gates.api_key import TOKEN_CHARS_MAX, KeySource, find_key, is_over, key_principal
+from tenantq.gates.api_key import TOKEN_CHARS_MAX, ApiKeySource, find_key, is_over, key_principal
 from tenantq.gates.certificate import CertificateMap
 from tenantq.runtime.clock import Clock
 
@@ -35,7 +35,7 @@ REMOTE_TRUST_MS: Final = 500
 _TWO_TENANTS: Final = "The token and the certificate do not stand for the same tenant. Send credentials of one tenant."
 
 
-class CredentialSource(KeySource, Protocol):
+class CredentialSource(ApiKeySource, Protocol):
     """What authentication needs of the store of keys and revocations."""
 
     @property

@@ -22,7 +22,7 @@ from tenantq.domain.names import check_tenant_name
 from tenantq.domain.urls import check_secure_url
 from tenantq.domain.validation import about, between, build, items, validated
 from tenantq.errors import Forbidden, Invalid, Unauthenticated
-from tenantq.gates.key_set import KeyFile, KeySource, KeyUrl
+from tenantq.gates.key_set import KeyFile, KeyUrl, VerificationKeySource
 from tenantq.gates.verification_key import PUBLIC_ALGORITHMS, SHARED_ALGORITHM, parse_key_set, parse_secrets
 from tenantq.runtime.clock import Clock
 
@@ -102,10 +102,12 @@ class JwtVerifier:
         """Check the settings and read the files they name; raise Invalid if either is wrong."""
         self.settings = validated(settings)
         self._clock = clock
-        self._sources: dict[str, KeySource] = {}  # by algorithm: the one place its keys come from
+        self._sources: dict[str, VerificationKeySource] = {}  # by algorithm: the one place its keys come from
         stale_s = settings.jwks_stale_s
         if settings.jwks_url is not None:
-            public: KeySource = KeyUrl(settings.jwks_url, clock, refresh_s=settings.jwks_refresh_s, stale_s=stale_s)
+            public: VerificationKeySource = KeyUrl(
+                settings.jwks_url, clock, refresh_s=settings.jwks_refresh_s, stale_s=stale_s
+            )
             self._sources.update(dict.fromkeys(settings.algorithms, public))
         elif settings.jwks_file is not None:
             public = KeyFile("jwks_file", Path(settings.jwks_file), parse_key_set, clock, stale_s=stale_s)

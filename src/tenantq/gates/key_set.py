@@ -33,7 +33,7 @@ _SETTLED_MS: Final = 2_000
 Keys = tuple[VerificationKey, ...]
 
 
-class KeySource(Protocol):
+class VerificationKeySource(Protocol):
     """Keys that may change while they are used."""
 
     generation: int

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from tenantq.errors import SignatureRefused
-from tenantq.gates.api_key import KeySource, token_hash
+from tenantq.gates.api_key import ApiKeySource, token_hash
 from tenantq.gates.key_maker import KeyMaker
 from tenantq.runtime.clock import Clock
 
@@ -55,7 +55,7 @@ class _SigningKey(msgspec.Struct, frozen=True):
 class Signatures:
     """Checks signatures. Keys derived for a day are remembered, within a bound."""
 
-    def __init__(self, source: KeySource, keys: KeyMaker, clock: Clock) -> None:
+    def __init__(self, source: ApiKeySource, keys: KeyMaker, clock: Clock) -> None:
         self._source = source
         self._keys = keys
         self._clock = clock

@@ -12,7 +12,7 @@ from tenantq.journal.record import JournalRow
 from tenantq.service.problems import item_error, refusal_of_all
 
 if TYPE_CHECKING:
-    from tenantq.domain.message import Added, Delivery, Facts, Outcome, Page, Result
+    from tenantq.domain.message import AddResult, Delivery, Facts, MessagePage, Outcome, Result
     from tenantq.errors import TenantqError
     from tenantq.rpc.connection import RpcConnection
     from tenantq.service import QueueInfo
@@ -68,7 +68,7 @@ def _write_attributes(into: Any, attributes: dict[str, str]) -> None:
 # ---- messages ----
 
 
-def added(results: Any, answers: list[Added], _: RpcConnection) -> int:
+def added(results: Any, answers: list[AddResult], _: RpcConnection) -> int:
     """Tell what became of each message; where all were refused for one reason, the call was."""
     refusal = refusal_of_all(answers)
     if refusal is not None:
@@ -132,7 +132,7 @@ def removed(results: Any, answers: tuple[list[str], list[Outcome]], _: RpcConnec
     return 0
 
 
-def page(results: Any, found: Page, _: RpcConnection) -> int:
+def page(results: Any, found: MessagePage, _: RpcConnection) -> int:
     """Show messages."""
     items = results.init("messages", len(found.messages))
     for item, facts in zip(items, found.messages, strict=True):

@@ -20,7 +20,7 @@ from tenantq.domain.message import Delivery, Facts, NewMessage, Result, check_me
 from tenantq.engine.ops.add import batch_bytes
 from tenantq.engine.ops.settle import check_results, parse_receipt
 from tenantq.engine.queue_state import TenantState
-from tenantq.engine.tenant_snapshot import StoredMessage, StoredResult
+from tenantq.engine.tenant_snapshot import MessageCopy, StoredResult
 from tenantq.errors import Invalid, KeyDisabled, KmsDenied, KmsError, KmsUnavailable, SealBroken, TenantqError
 from tenantq.kms.interface import KeyHealth, KeyRef, Kms
 from tenantq.kms.server_keyring import PREFIX, ServerManagedKeys
@@ -315,8 +315,8 @@ class MessageEncryption:
     # ---- moving ----
 
     async def open_stored(
-        self, tenant_id: int, queue: str, messages: list[StoredMessage]
-    ) -> list[StoredMessage | SealBroken]:
+        self, tenant_id: int, queue: str, messages: list[MessageCopy]
+    ) -> list[MessageCopy | SealBroken]:
         """Return stored messages of one queue opened, in place of one that does not open the error; KmsUnavailable, KmsError, Erased."""
         blobs = [one.body for one in messages if one.sealed]
         if not blobs:
@@ -340,8 +340,8 @@ class MessageEncryption:
         return opened
 
     async def seal_stored(
-        self, tenant: TenantState, queue: str, messages: list[StoredMessage], results: list[StoredResult]
-    ) -> tuple[list[StoredMessage], list[StoredResult]]:
+        self, tenant: TenantState, queue: str, messages: list[MessageCopy], results: list[StoredResult]
+    ) -> tuple[list[MessageCopy], list[StoredResult]]:
         """Return what comes in from elsewhere encrypted, each for the id it has."""
         sealer = await self._sealer(tenant, 2 * len(messages) + len(results))
         secret = _matcher(tenant.config.encryption.secret_attributes)
@@ -406,7 +406,7 @@ def _sealed_result(sealer: TenantCipher, queue: str, id: bytes, result: Result) 
     return Result(result.status, blob, None, sealed=True)
 
 
-def _sealed_stored(sealer: TenantCipher, queue: str, one: StoredMessage, secret: re.Pattern[str]) -> StoredMessage:
+def _sealed_stored(sealer: TenantCipher, queue: str, one: MessageCopy, secret: re.Pattern[str]) -> MessageCopy:
     origin, id = one.origin(queue), one.raw_id
     hidden = {name: value for name, value in one.attributes.items() if secret.match(name) is not None}
     return msgspec.structs.replace(
@@ -418,7 +418,7 @@ def _sealed_stored(sealer: TenantCipher, queue: str, one: StoredMessage, secret:
     )
 
 
-def _opened_stored(reader: TenantCipher, queue: str, one: StoredMessage) -> StoredMessage | SealBroken:
+def _opened_stored(reader: TenantCipher, queue: str, one: MessageCopy) -> MessageCopy | SealBroken:
     try:
         body, attributes = _opened_parts(reader, one.origin(queue), one)
     except SealBroken as error:
@@ -455,7 +455,7 @@ def _opened_facts(reader: TenantCipher, facts: Facts) -> Facts:
 
 
 def _opened_parts(
-    reader: TenantCipher, origin: str, one: Delivery | Facts | StoredMessage
+    reader: TenantCipher, origin: str, one: Delivery | Facts | MessageCopy
 ) -> tuple[bytes, dict[str, str]]:
     body = reader.decrypt(origin, one.raw_id, "body", one.body)
     if not one.sealed_attributes:

@@ -16,7 +16,7 @@ from tenantq.domain.message import (
     check_result,
 )
 from tenantq.domain.validation import all_fields, check_field
-from tenantq.engine.tenant_snapshot import QueueCopy, StoredIdempotencyKey, StoredMessage, StoredResult, TenantSnapshot
+from tenantq.engine.tenant_snapshot import MessageCopy, QueueCopy, StoredIdempotencyKey, StoredResult, TenantSnapshot
 from tenantq.errors import Invalid, TenantqError
 from tenantq.runtime.randomness import id_bytes, id_text
 from tenantq.wire.exports import ExportedKey, ExportedMessage, ExportedQueue, ExportedResult, ExportedTenant
@@ -46,7 +46,7 @@ def queue_line(queue: QueueCopy) -> ExportedQueue:
     return ExportedQueue(name=queue.name, status=queue.status, config=all_fields(queue.config))
 
 
-def message_line(message: StoredMessage) -> ExportedMessage:
+def message_line(message: MessageCopy) -> ExportedMessage:
     """Return a message."""
     text, base64 = text_or_base64(message.body)
     dead = message.dead
@@ -101,7 +101,7 @@ def export_id(text: str) -> bytes:
     return bytes.fromhex(check_field("export", text, limits.ExportId))
 
 
-def stored_message(line: ExportedMessage, field: str) -> StoredMessage:
+def stored_message(line: ExportedMessage, field: str) -> MessageCopy:
     """Return what a message's line says, or raise an error that begins with ``field``."""
     try:
         new = NewMessage(
@@ -112,7 +112,7 @@ def stored_message(line: ExportedMessage, field: str) -> StoredMessage:
             max_attempts=line.max_attempts,
         )
         check_message(new)
-        return StoredMessage(
+        return MessageCopy(
             raw_id=id_bytes(line.id),
             body=new.body,
             priority=new.priority,

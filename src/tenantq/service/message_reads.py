@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from tenantq.domain.message import Facts, Page, Result
+from tenantq.domain.message import Facts, MessagePage, Result
 from tenantq.engine.queue_snapshots import SnapshotFacts
 from tenantq.errors import NotFound, SealBroken
 from tenantq.journal.record import JournalRow
@@ -35,7 +35,7 @@ class MessageReads:
 
     async def peek(
         self, call: Call, tenant: str | None, queue: str, *, limit: int = 10, cursor: str | None = None
-    ) -> Page:
+    ) -> MessagePage:
         """Return a page of waiting messages."""
         with await self._admission.admit_queue(call, tenant, "peek", queue, rate="read") as admitted:
             page = await self._found(
@@ -47,7 +47,7 @@ class MessageReads:
             )
             return await self._shown(admitted, queue, page)
 
-    async def _shown(self, admitted: AdmittedCall, queue: str, page: Page) -> Page:
+    async def _shown(self, admitted: AdmittedCall, queue: str, page: MessagePage) -> MessagePage:
         """Return the page as the caller may see it, and charge it. One message was paid for on admission."""
         seen = page.messages
         if not self._may_read(admitted, queue):
@@ -60,7 +60,7 @@ class MessageReads:
         self._admission.charge(
             admitted, queue, "read", len(seen) - 1 if seen else 0, sum(len(one.body) for one in seen)
         )
-        return Page(seen, page.cursor)
+        return MessagePage(seen, page.cursor)
 
     async def open_snapshot(
         self, call: Call, tenant: str | None, queue: str, *, keep_ms: int = 60_000, part_messages: int | None = None
@@ -80,7 +80,7 @@ class MessageReads:
         start: str | None = None,
         end: str | None = None,
         limit: int = 100,
-    ) -> Page:
+    ) -> MessagePage:
         """Return a page of a snapshot in order of message IDs."""
         with await self._admission.admit_queue(call, tenant, "peek", queue, rate="read") as admitted:
             try:

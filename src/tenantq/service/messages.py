@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tenantq.domain import limits
-from tenantq.domain.message import Added, Delivery, NewMessage, check_batch
+from tenantq.domain.message import AddResult, Delivery, NewMessage, check_batch
 from tenantq.domain.names import check_queue_name
 from tenantq.domain.validation import check_field
 from tenantq.engine.polls import check_poll
@@ -46,7 +46,7 @@ class Messages:
         queue: str,
         messages: Sequence[NewMessage | TenantqError],
         key: str | None = None,
-    ) -> list[Added]:
+    ) -> list[AddResult]:
         """Add messages and return one result per message, in order. An error in place of a message keeps its place.
 
         A batch that was added under the same ``key`` before is not added again.
@@ -82,7 +82,7 @@ class Messages:
 
     async def _add(
         self, admitted: AdmittedCall, queue: str, messages: Sequence[NewMessage | TenantqError], key: str | None
-    ) -> list[Added]:
+    ) -> list[AddResult]:
         """Add messages to the shard, encrypted if the tenant's messages are."""
         state = admitted.state
         digests: tuple[bytes, ...] = ()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Final
 
-from tenantq.domain.message import Added
+from tenantq.domain.message import AddResult
 from tenantq.errors import Limited, StoreFailed, TenantqError, Unavailable
 from tenantq.wire.kinds import Problem, WireError
 
@@ -64,7 +64,7 @@ def no_room() -> TenantqError:
     return Unavailable("the server holds as many unfinished requests as it may. Try again later.")
 
 
-def refusal_of_all(added: Sequence[Added]) -> TenantqError | None:
+def refusal_of_all(added: Sequence[AddResult]) -> TenantqError | None:
     """Return the error for which all messages of a batch were refused; None: some were added, or the errors differ."""
     first = added[0].error if added else None
     if first is not None and all(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 
 from tenantq.domain import limits
-from tenantq.engine.tenant_snapshot import QueueCopy, StoredIdempotencyKey, StoredMessage, StoredResult, TenantSnapshot
+from tenantq.engine.tenant_snapshot import MessageCopy, QueueCopy, StoredIdempotencyKey, StoredResult, TenantSnapshot
 from tenantq.errors import SealBroken
 from tenantq.journal.record import JournalRow
 from tenantq.service.access import grant_items
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tenantq.service.encryption import MessageEncryption
 
 _EXPORT_CHARS: Final = 32
-_T = TypeVar("_T", StoredMessage, StoredResult, StoredIdempotencyKey)
+_T = TypeVar("_T", MessageCopy, StoredResult, StoredIdempotencyKey)
 
 
 class TenantExport:
@@ -126,7 +126,7 @@ class TenantExport:
                 keys = [msgspec.structs.replace(key, body_digest=b"") for key in keys]  # noqa: PLW2901  # the same keys
             yield archive.file("idempotency", name, map(key_line, keys), queue=queue.name, part=part)
 
-    async def _opened(self, queue: str, messages: list[StoredMessage]) -> list[StoredMessage]:
+    async def _opened(self, queue: str, messages: list[MessageCopy]) -> list[MessageCopy]:
         opened = await self._encryption.open_stored(self._snapshot.id, queue, messages)
         return self._without_broken(opened)
 
@@ -198,7 +198,7 @@ def _page(items: Iterator[_T]) -> list[_T]:
     size = 0
     for one in items:
         page.append(one)
-        if isinstance(one, StoredMessage):
+        if isinstance(one, MessageCopy):
             size += len(one.body)
         else:
             size += len(one.ids) if isinstance(one, StoredIdempotencyKey) else len(one.result.value or b"")

@@ -17,7 +17,8 @@ _STATES: Final[tuple[QuotaState, ...]] = ("good", "warning", "critical")
 
 
 def usage_items(shard: Shard, tenant: TenantState) -> dict[str, UsageItem]:
-    """Return each quota that is counted, against its use."""
+    """Return each counted quota and its use. Raises StoreFailed or Closed if the shard has stopped."""
+    shard.loop.check_open()
     quotas, usage = tenant.config.quotas, tenant.usage
     items: dict[str, UsageItem] = {}
     for name, used in tenant.usage.used(shard.state.wall_ms()).items():
@@ -40,7 +41,7 @@ def worst(states: Iterable[QuotaState]) -> QuotaState:
 def figures_of(shard: Shard, tenant: TenantState, throttled: int) -> TenantFigures:
     """Return a tenant in one line. What takes longer with more queues is done only where it has messages."""
     usage, quotas = tenant.usage, tenant.config.quotas
-    used = tenant.usage.used(shard.state.wall_ms())
+    used = usage.used(shard.state.wall_ms())
     return TenantFigures(
         state=worst(state_of(count, getattr(quotas, name), quotas.soft_percent) for name, count in used.items()),
         backlog=usage.messages,

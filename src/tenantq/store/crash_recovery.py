@@ -18,7 +18,7 @@ from tenantq.runtime.durable_files import sync, write_durably
 from tenantq.store.database import last_item, name_failure, open_rocks
 from tenantq.store.framing import check_manifest, torn_logs
 from tenantq.store.keys import from_be64
-from tenantq.store.sync_marker import SyncMarker, read_beat
+from tenantq.store.sync_marker import SyncMarkerFile, read_beat
 
 FORMAT: Final = 1
 STAGE: Final = "checkpoint.new"
@@ -60,7 +60,7 @@ def check_format(path: Path, *, read_only: bool) -> None:
 
 
 def open_database(
-    path: Path, heart: SyncMarker | None, memory_bytes: int, closing: ExitStack, *, even_if_cut: bool
+    path: Path, heart: SyncMarkerFile | None, memory_bytes: int, closing: ExitStack, *, even_if_cut: bool
 ) -> Rdict:
     """Return the database of a store if nothing confirmed is missing. Raises StoreDamaged and changes nothing otherwise.
 

@@ -24,7 +24,7 @@ from tenantq.store.interface import Beat, Families, Family
 from tenantq.store.keys import FAMILIES, QUEUE_FAMILIES
 from tenantq.store.log_space import LogSpace
 from tenantq.store.snapshot import RocksSnapshot
-from tenantq.store.sync_marker import SyncMarker, read_beat
+from tenantq.store.sync_marker import SyncMarkerFile, read_beat
 
 
 class RocksStore(Families):
@@ -70,9 +70,9 @@ class RocksStore(Families):
             check_format(path, read_only=read_only)
             if not read_only:
                 shutil.rmtree(path / STAGE, ignore_errors=True)
-            self.heart: SyncMarker | None = None
+            self.heart: SyncMarkerFile | None = None
             if not read_only:
-                self.heart = self._closing.enter_context(closing(SyncMarker(path / "heart")))
+                self.heart = self._closing.enter_context(closing(SyncMarkerFile(path / "heart")))
             self._db = open_database(path, self.heart, memory_bytes, self._closing, even_if_cut=even_if_cut)
         except BaseException:
             self._closing.close()

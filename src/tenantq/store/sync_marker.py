@@ -26,7 +26,7 @@ _SLOT_BYTES = 128
 _CRC = struct.Struct(">I")
 
 
-class SyncMarker:
+class SyncMarkerFile:
     """The open heart file of a store."""
 
     def __init__(self, path: Path) -> None:

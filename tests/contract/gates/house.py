@@ -15,7 +15,7 @@ from tests.shards import journal_rows, message, settled
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from tenantq.domain.message import Added, Delivery
+    from tenantq.domain.message import AddResult, Delivery
     from tenantq.engine.ops.redrive import RedriveFilter
     from tenantq.engine.shard import Shard
     from tenantq.gates.json_web_token import JwtVerifier
@@ -106,7 +106,9 @@ class House:
 
     # ---- work ----
 
-    async def add(self, call: Call, queue: str, *bodies: str, tenant: str | None = None, **fields: Any) -> list[Added]:
+    async def add(
+        self, call: Call, queue: str, *bodies: str, tenant: str | None = None, **fields: Any
+    ) -> list[AddResult]:
         """Add messages to a queue of the caller's tenant."""
         return await self.service.messages.add(
             call, tenant, queue, [message(body, **fields) for body in bodies or ("body",)]

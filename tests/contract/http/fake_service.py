@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
-from tenantq.domain.message import Added, Delivery, Outcome, Result
+from tenantq.domain.message import AddResult, Delivery, Outcome, Result
 from tenantq.service.other_shards import NoOtherShards
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class FakeService:
         self.asked = asyncio.Event()  # a call has come in
         self.given_up = 0  # calls that were cancelled
         self.ready: list[Delivery] = []
-        self.added: list[Added] | None = None  # what add returns
+        self.added: list[AddResult] | None = None  # what add returns
         self.outcomes: list[Outcome] | None = None
         self.found = Result("pending")
         self.admission = self  # whoever asks may do everything, unless it is in ``forbids``
@@ -57,12 +57,12 @@ class FakeService:
         queue: str,
         messages: Sequence[NewMessage | TenantqError],
         key: str | None = None,
-    ) -> Sequence[Added]:
+    ) -> Sequence[AddResult]:
         """Pretend to add."""
         await self._asked("add", call, tenant, queue, list(messages), key)
         if self.held is not None:
             await self.held.wait()
-        return self.added or [Added(len(self.calls).to_bytes(16)) for _ in messages]
+        return self.added or [AddResult(len(self.calls).to_bytes(16)) for _ in messages]
 
     async def poll(
         self,

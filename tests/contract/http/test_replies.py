@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tenantq.domain.message import Added, Delivery, Outcome, Result
+from tenantq.domain.message import AddResult, Delivery, Outcome, Result
 from tenantq.errors import (
     Busy,
     Conflict,
@@ -239,16 +239,19 @@ async def test_37_batches_are_answered_item_by_item(
     client = await connect(listener)
     body = '{"messages":[{"body":"a"},{"body":"b"}]}'
     refused = QuotaExceeded("backlog: full", limit=1, current=1)
-    fake.added = [Added(bytes(16)), Added(b"", error=refused)]
+    fake.added = [AddResult(bytes(16)), AddResult(b"", error=refused)]
     reply = await client.ask(post("/v1/queues/q/messages", body))
     assert reply.status == 200
     assert reply.json()["messages"] == [
         {"id": "00000000-0000-0000-0000-000000000000", "duplicate": False, "error": None},
         {"id": None, "duplicate": False, "error": {"code": "quota_exceeded", "detail": "backlog: full"}},
     ]
-    fake.added = [Added(b"", error=refused), Added(b"", error=Invalid("priority: too high"))]
+    fake.added = [AddResult(b"", error=refused), AddResult(b"", error=Invalid("priority: too high"))]
     assert (await client.ask(post("/v1/queues/q/messages", body))).status == 200
-    fake.added = [Added(b"", error=refused), Added(b"", error=QuotaExceeded("backlog: full", limit=1, current=1))]
+    fake.added = [
+        AddResult(b"", error=refused),
+        AddResult(b"", error=QuotaExceeded("backlog: full", limit=1, current=1)),
+    ]
     reply = await client.ask(post("/v1/queues/q/messages", body))
     assert (reply.status, reply.json()["code"], reply.json()["limit"]) == (429, "quota_exceeded", 1)
 

@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from tenantq.cluster.fleet_poll import ClusterFleetPolls, FleetPoll, FleetPollOptions
+from tenantq.cluster.fleet_poll import ClusterFleetPoll, ClusterFleetPolls, FleetPollOptions
 from tenantq.domain.message import Delivery
 from tenantq.service import Call
 
@@ -44,8 +44,8 @@ def _leased(tenant: str) -> list[Delivery]:
     return [Delivery(bytes(16), f"of {tenant}", b"x", 1, 1, {}, None, 1, 2, tenant, "mail")]
 
 
-def _poll(shards: Shards) -> FleetPoll:
-    return FleetPoll(cast("ClusterFleetPolls", shards.polls), Call(), OPTIONS, 0, 0)
+def _poll(shards: Shards) -> ClusterFleetPoll:
+    return ClusterFleetPoll(cast("ClusterFleetPolls", shards.polls), Call(), OPTIONS, 0, 0)
 
 
 async def test_what_was_leased_for_a_caller_that_has_gone_is_released() -> None:

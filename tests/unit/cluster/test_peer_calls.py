@@ -15,7 +15,7 @@ from tenantq.cluster.peers import Peers
 from tenantq.cluster.routed_service import FACETS, RoutedFacet
 from tenantq.cluster.shard_spec import ShardSpec
 from tenantq.domain.access import Grant
-from tenantq.domain.message import Added, Delivery, NewMessage
+from tenantq.domain.message import AddResult, Delivery, NewMessage
 from tenantq.domain.placement import TopologyShard
 from tenantq.errors import Forbidden, Invalid, RateLimited, ShardDown, SignatureRefused, TenantqError, Unavailable
 from tenantq.gates.turns import Turns
@@ -47,10 +47,12 @@ class Facet:
         messages: Sequence[NewMessage | TenantqError],
         *,
         grant: Grant | None = None,
-    ) -> list[Added]:
+    ) -> list[AddResult]:
         """Return an id, or the error that stands in place of a message."""
         self.calls.append((call, tenant, messages, grant))
-        return [Added(b"", error=one) if isinstance(one, TenantqError) else Added(bytes(16)) for one in messages]
+        return [
+            AddResult(b"", error=one) if isinstance(one, TenantqError) else AddResult(bytes(16)) for one in messages
+        ]
 
     async def refuse(self, call: Call, tenant: str | None) -> None:
         """Refuse."""
@@ -117,7 +119,7 @@ async def test_arguments_and_results_arrive_as_they_were() -> None:
         assert call.connection not in {None, CALL.connection}
         assert (messages[0], grant) == (good, Grant(role="viewer"))
         assert (type(messages[1]), messages[1].message, messages[1].tenant) == (Invalid, bad.message, "acme")
-        assert (added[0], added[1].error.message) == (Added(bytes(16)), bad.message)
+        assert (added[0], added[1].error.message) == (AddResult(bytes(16)), bad.message)
         with pytest.raises(Invalid, match="64 bits"):
             await calls.call(1, "facet.add", CALL, "acme", [NewMessage(body=b"", priority=1 << 70)])
 

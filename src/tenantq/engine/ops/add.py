@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tenantq.domain import limits
-from tenantq.domain.message import Added, Caller, NewMessage, check_batch, check_message, is_plain
+from tenantq.domain.message import AddResult, Caller, NewMessage, check_batch, check_message, is_plain
 from tenantq.domain.names import check_queue_name
 from tenantq.domain.quotas import NO_QUOTAS
 from tenantq.domain.validation import check_field
@@ -73,7 +73,7 @@ def _sealed_plain(
     return [*checked], size, checked[0][0].priority, True
 
 
-class Add(Operation[list[Added]]):
+class Add(Operation[list[AddResult]]):
     """Add a batch of messages to one queue, creating it where the tenant allows. Replies one result per message, in order.
 
     An error in place of a message, from whoever parsed it, is the result in its place. The same batch again under the
@@ -109,7 +109,7 @@ class Add(Operation[list[Added]]):
         stored = sum([len(one[0].body) for one in self.given if not isinstance(one, TenantqError)])
         self.cost = len(messages) + stored / BYTES_PER_COST
         self.queue_name = queue
-        self.messages: Sequence[tuple[NewMessage, bytes] | TenantqError | Added] = self.given
+        self.messages: Sequence[tuple[NewMessage, bytes] | TenantqError | AddResult] = self.given
         self.batch_key = batch_key
         self.batch_digests = batch_digests
         self._batch_hash = digest(_BATCH + batch_key.encode()) if batch_key is not None else b""
@@ -137,7 +137,7 @@ class Add(Operation[list[Added]]):
             self._add_plain(effects, queue, self._plain_priority)
             return
         ids = effects.state.ids.take(effects.now, len(self.messages))
-        reply: list[Added] = []
+        reply: list[AddResult] = []
         added: list[bytes] = []
         sizes: list[int] = []
         priorities: list[int] = []
@@ -149,9 +149,9 @@ class Add(Operation[list[Added]]):
         config = queue.config
         for checked, id in zip(self.messages, ids, strict=True):
             if isinstance(checked, TenantqError):
-                reply.append(Added(_NO_ID, error=checked))
+                reply.append(AddResult(_NO_ID, error=checked))
                 continue
-            if isinstance(checked, Added):
+            if isinstance(checked, AddResult):
                 reply.append(checked)
                 continue
             message, extras = checked
@@ -165,7 +165,7 @@ class Add(Operation[list[Added]]):
             if room is not None:
                 refused = room.take(message.size + len(extras), len(added), total)
                 if refused is not None:
-                    reply.append(Added(_NO_ID, error=refused))
+                    reply.append(AddResult(_NO_ID, error=refused))
                     continue
             if message.key is not None:
                 self._note_key(effects, queue, message, id)
@@ -192,7 +192,7 @@ class Add(Operation[list[Added]]):
             total += size
             sizes.append(size)
             priorities.append(priority)
-            reply.append(Added(id))
+            reply.append(AddResult(id))
         self.reply = reply
         if self.batch_key is not None and added:
             self._remember_batch(effects, queue, reply)
@@ -221,7 +221,7 @@ class Add(Operation[list[Added]]):
             put(prefix + id, head + body, m)
             put(waiting + id, b"", vi)
         queue.ready += level.insert_run(be64(now), ids, now)
-        self.reply = [Added(id) for id in ids]
+        self.reply = [AddResult(id) for id in ids]
         if self.batch_key is not None:
             self._remember_batch(effects, queue, self.reply)
         self._count(effects, queue, ids, [len(body) - uncharged for body in bodies], priority)
@@ -252,10 +252,10 @@ class Add(Operation[list[Added]]):
     def _refuse_all(self, effects: Effects) -> None:
         """Answer a batch of which nothing can be added, without creating its queue."""
         refusals = [one for one in self.messages if isinstance(one, TenantqError)]
-        self.reply = [Added(_NO_ID, error=one) for one in refusals]
+        self.reply = [AddResult(_NO_ID, error=one) for one in refusals]
         effects.log_refusal(self.journal_op, self.tenant, self.caller, refusals[0])
 
-    def _known(self, effects: Effects, queue: QueueState, message: NewMessage) -> Added | None:
+    def _known(self, effects: Effects, queue: QueueState, message: NewMessage) -> AddResult | None:
         """Return the earlier message of the key, or None."""
         assert message.key is not None
         row = effects.key(queue, digest(message.key.encode()))
@@ -265,7 +265,7 @@ class Add(Operation[list[Added]]):
             row.body_digest and not message.key_alone and row.body_digest not in (message.known_as, _digest(message))
         )
         if differs or len(row.id) != _ID_BYTES:  # an imported row may contain anything
-            return Added(
+            return AddResult(
                 _NO_ID,
                 error=Conflict(
                     "key: this idempotency key was used with another body; use a new key for new work",
@@ -273,7 +273,7 @@ class Add(Operation[list[Added]]):
                     queue=queue.name,
                 ),
             )
-        return Added(row.id, duplicate=True)
+        return AddResult(row.id, duplicate=True)
 
     def _recall_batch(self, effects: Effects, queue: QueueState) -> bool:
         """Replace each message by its earlier result; return whether this batch was added before."""
@@ -289,11 +289,12 @@ class Add(Operation[list[Added]]):
             )
         earlier = [row.id[at : at + _ID_BYTES] for at in range(0, len(row.id), _ID_BYTES)]
         self.messages = [
-            Added(id, duplicate=True) if id != _NO_ID else one for id, one in zip(earlier, self.messages, strict=True)
+            AddResult(id, duplicate=True) if id != _NO_ID else one
+            for id, one in zip(earlier, self.messages, strict=True)
         ]
         return True
 
-    def _remember_batch(self, effects: Effects, queue: QueueState, reply: list[Added]) -> None:
+    def _remember_batch(self, effects: Effects, queue: QueueState, reply: list[AddResult]) -> None:
         """Store the batch's key with the ids of its messages. Refused messages may be added later."""
         ids = b"".join(one.raw_id for one in reply)
         digests = self.batch_digests or (self._batch_digest(),)

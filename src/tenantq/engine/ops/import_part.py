@@ -16,7 +16,7 @@ from tenantq.engine.operation import BYTES_PER_COST, Operation
 from tenantq.engine.ops.add import put_key, unsealed
 from tenantq.engine.queue_state import ADDED, ADDED_BYTES, QueueState
 from tenantq.engine.quota_checks import RemainingQuota
-from tenantq.engine.tenant_snapshot import StoredIdempotencyKey, StoredMessage, StoredResult
+from tenantq.engine.tenant_snapshot import MessageCopy, StoredIdempotencyKey, StoredResult
 from tenantq.errors import Conflict, Draining
 from tenantq.journal.record import column
 from tenantq.store.interface import Store
@@ -54,7 +54,7 @@ class ImportPart(Operation[ImportedPart]):
     queue: str
     export: bytes
     part: int
-    messages: Sequence[StoredMessage]
+    messages: Sequence[MessageCopy]
     results: Sequence[StoredResult]
     idempotency: Sequence[StoredIdempotencyKey] = ()
     journal_op = "add"
@@ -121,7 +121,7 @@ class ImportPart(Operation[ImportedPart]):
             expired=len(missing) - len(fresh) + len(self.results) - len(living),
         )
 
-    def _count(self, effects: Effects, queue: QueueState, fresh: Sequence[StoredMessage], sizes: list[int]) -> None:
+    def _count(self, effects: Effects, queue: QueueState, fresh: Sequence[MessageCopy], sizes: list[int]) -> None:
         total = sum(sizes)
         queue.bytes += total
         queue.totals[ADDED] += len(fresh)
@@ -145,7 +145,7 @@ def _is_there(effects: Effects, queue: QueueState, id: bytes) -> bool:
     return queue.prefix + id in effects.imported or effects.locate(queue, id) is not None
 
 
-def _put(effects: Effects, queue: QueueState, one: StoredMessage, extras: bytes, size: int) -> None:
+def _put(effects: Effects, queue: QueueState, one: MessageCopy, extras: bytes, size: int) -> None:
     """Write a message with its place in the delivery order, its TTL and its history."""
     store, wall, id = effects.store, effects.wall, one.raw_id
     allowed = QUEUE_DEFAULT_ATTEMPTS if one.max_attempts is None else one.max_attempts

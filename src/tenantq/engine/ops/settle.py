@@ -36,7 +36,7 @@ def parse_receipt(receipt: object) -> tuple[bytes, int] | None:
     return (raw[:16], token) if len(raw) == 24 and token else None
 
 
-class Settlement(Operation[list[Outcome]]):
+class SettleOperation(Operation[list[Outcome]]):
     """Work on the current leases of a batch of receipts. Replies one outcome per receipt, in order.
 
     With ``any_receipt``, an earlier receipt of a leased message counts too.
@@ -149,7 +149,7 @@ def check_results(receipts: Sequence[object], results: Sequence[Result | None] |
             check_result(result)
 
 
-class Ack(Settlement):
+class Ack(SettleOperation):
     """Finish messages, with or without results."""
 
     journal_op = "ack"
@@ -224,7 +224,7 @@ class Ack(Settlement):
         return OK
 
 
-class Nack(Settlement):
+class Nack(SettleOperation):
     """Report messages as failed. Each is retried after ``delay_ms`` or the queue's backoff, or becomes a dead letter."""
 
     journal_op = "nack"
@@ -305,7 +305,7 @@ def put_back(effects: Effects, queue: QueueState, id: bytes, lease: LeaseRow) ->
     groups.line_up(effects, queue, id, lease)
 
 
-class Release(Settlement):
+class Release(SettleOperation):
     """Return messages at once, in their old place, without using up an attempt."""
 
     journal_op = "release"
@@ -320,7 +320,7 @@ class Release(Settlement):
         return OK
 
 
-class Extend(Settlement):
+class Extend(SettleOperation):
     """Set leases to end ``lease_ms`` from now. Refuses those that would last longer than ``held_ms_max`` since delivery."""
 
     journal_op = "extend"

@@ -43,7 +43,7 @@ from tenantq.wire.messages import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tenantq.domain.message import Added, Delivery, Facts, Outcome
+    from tenantq.domain.message import AddResult, Delivery, Facts, Outcome
     from tenantq.http.request import Request
     from tenantq.service import Service
 
@@ -88,7 +88,7 @@ def _new_message(message: WireMessage) -> NewMessage | TenantqError:
         return error
 
 
-def _added_item(added: Added) -> AddedItem:
+def _added_item(added: AddResult) -> AddedItem:
     if added.error is not None:
         return AddedItem(error=item_error(added.error))
     return AddedItem(id=added.id, duplicate=added.duplicate)

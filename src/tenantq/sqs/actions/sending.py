@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tenantq.domain.config import SQS_MESSAGE_BYTES_MAX, SqsQueue
-from tenantq.domain.message import Added, NewMessage
+from tenantq.domain.message import AddResult, NewMessage
 from tenantq.errors import TenantqError
 from tenantq.sqs.actions.batch import check_entries, outcomes
 from tenantq.sqs.digests import attributes_digest, body_digest
@@ -228,7 +228,7 @@ def sequence_number(raw_id: bytes) -> str:
     return str(int.from_bytes(raw_id))
 
 
-def _sent(queue: FoundQueue, outgoing: Outgoing, added: Added) -> dict[str, Any]:
+def _sent(queue: FoundQueue, outgoing: Outgoing, added: AddResult) -> dict[str, Any]:
     told = {"MessageId": added.id, **outgoing.told}
     if queue.fifo:
         told["SequenceNumber"] = sequence_number(added.raw_id)

@@ -1,0 +1,106 @@
+"""The shape of the code base: small classes, shallow inheritance, one meaning per name, standard module names."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+SOURCE = Path(__file__).parents[2] / "src"
+
+PUBLIC_METHODS_MAX = 25
+BASE_CLASSES_MAX = 2
+
+OLD_VOCABULARY = re.compile(
+    "access_book|adding|answering|at_work|core|counted|customers|deal|desk|door|elsewhere|entered|fellows|finding|"
+    "fleet_polling|foreign_route|gatekeeper|greeting|heart|intake|known_heads|looking|mend|moment|moving|new_tenants|"
+    "pace|passed_reply|passing|pauses|places|polling|pulse|readable|room|safekeeping|sealed|sealing|seat|"
+    "settling|shard_orders|shift|steady|strays|take_in|timeline|traces|visit|way_in|ways|whole"
+)
+
+
+class ClassFacts(NamedTuple):
+    """What the tests need to know about one class."""
+
+    file: str
+    bases: list[str]
+    public_methods: int
+
+
+def _name_of(base: ast.expr) -> str:
+    if isinstance(base, ast.Subscript):
+        base = base.value
+    return base.id if isinstance(base, ast.Name) else getattr(base, "attr", "")
+
+
+def _classes() -> dict[str, list[ClassFacts]]:
+    found: dict[str, list[ClassFacts]] = defaultdict(list)
+    for file in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ClassDef):
+                methods = [part for part in node.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)]
+                public = sum(not method.name.startswith("_") for method in methods)
+                facts = ClassFacts(str(file.relative_to(SOURCE)), [_name_of(base) for base in node.bases], public)
+                found[node.name].append(facts)
+    return found
+
+
+CLASSES = _classes()
+
+
+def _own_bases(name: str) -> int:
+    """Return how many of our own classes the longest chain above this class has."""
+    return max(
+        (1 + _own_bases(base) for facts in CLASSES[name] for base in facts.bases if base in CLASSES and base != name),
+        default=0,
+    )
+
+
+def _is_error(name: str) -> bool:
+    return name == "TenantqError" or any(
+        _is_error(base) for facts in CLASSES.get(name, ()) for base in facts.bases if base != name
+    )
+
+
+def test_the_scan_finds_the_code_base() -> None:
+    """The checks below look at several hundred classes, not at an empty directory."""
+    assert len(CLASSES) > 300
+
+
+def test_no_class_has_more_public_methods_than_a_reader_can_hold() -> None:
+    """A class with more than 25 public methods is several classes."""
+    wide = {
+        f"{facts.file}: {name}": facts.public_methods
+        for name, found in CLASSES.items()
+        for facts in found
+        if facts.public_methods > PUBLIC_METHODS_MAX
+    }
+    assert wide == {}
+
+
+def test_inheritance_is_shallow() -> None:
+    """No class stands on a chain of more than two of our own classes; errors form a tree of their own."""
+    deep = {
+        f"{CLASSES[name][0].file}: {name}": _own_bases(name)
+        for name in CLASSES
+        if not _is_error(name) and _own_bases(name) > BASE_CLASSES_MAX
+    }
+    assert deep == {}
+
+
+def test_a_class_name_means_one_thing() -> None:
+    """Two public classes in different modules never share a name."""
+    shared = {
+        name: sorted(facts.file for facts in found)
+        for name, found in CLASSES.items()
+        if len(found) > 1 and not name.startswith("_")
+    }
+    assert shared == {}
+
+
+def test_modules_use_standard_terms() -> None:
+    """No module or package goes back to a name that only this project would understand."""
+    modules = [path for path in SOURCE.rglob("*") if path.suffix == ".py" or path.is_dir()]
+    assert [str(path.relative_to(SOURCE)) for path in modules if OLD_VOCABULARY.fullmatch(path.stem)] == []
