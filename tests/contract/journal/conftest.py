@@ -40,7 +40,7 @@ def make_exporter(target: DirectoryTarget, key: SigningKey, clock: ManualClock) 
     """Make an exporter of a shard."""
 
     def make(shard: Shard, index: SegmentIndex | None = None, **settings: object) -> Exporter:
-        return Exporter(shard, target, key, clock, ExportSettings(**settings), index)  # type: ignore[arg-type]
+        return Exporter(shard.journal, target, key, clock, ExportSettings(**settings), index)  # type: ignore[arg-type]
 
     return make
 
