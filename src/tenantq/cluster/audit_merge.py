@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from tenantq.errors import Invalid
 from tenantq.journal.audit_query import Cursor
+from tenantq.journal.record import JournalRow
 from tenantq.service.audit_trail import AuditPage
-
-if TYPE_CHECKING:
-    from tenantq.journal.record import JournalRow
 
 ALL_READ: Final = "-"
 """In place of the cursor of a shard whose journal was read to its end."""

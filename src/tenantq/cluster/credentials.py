@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from tenantq.cluster.directory import Directory
+from tenantq.cluster.peer_calls import PeerCalls
+from tenantq.cluster.peer_queries import PeerQueries
 from tenantq.cluster.peers import QUICK_MS
+from tenantq.domain.access import StoredKey
 from tenantq.gates.authenticate import REMOTE_TRUST_MS
-
-if TYPE_CHECKING:
-    from tenantq.cluster.directory import Directory
-    from tenantq.cluster.peer_calls import PeerCalls
-    from tenantq.cluster.peer_queries import PeerQueries
-    from tenantq.domain.access import StoredKey
-    from tenantq.runtime.clock import Clock
+from tenantq.runtime.clock import Clock
 
 UNKNOWN_MAX: Final = 10_000
 """Tokens that no shard knew lately, and for which no shard is asked again at once."""

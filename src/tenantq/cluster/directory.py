@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Collection, Container, Iterable
+from typing import Final
 
 from tenantq.cluster.error_codec import shard_down
 from tenantq.cluster.layout import HOME
 from tenantq.domain.names import DEFAULT_TENANT, PROBE_TENANTS
-from tenantq.domain.placement import jump_hash, tenant_key
+from tenantq.domain.placement import Topology, jump_hash, tenant_key
 from tenantq.errors import Invalid
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Iterable
-
-    from tenantq.domain.placement import Topology
 
 _EVERYWHERE: Final = frozenset(PROBE_TENANTS)
 _ABROAD: Final = frozenset((DEFAULT_TENANT, *PROBE_TENANTS))

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Coroutine
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
+from tenantq.cluster.directory import Directory
+from tenantq.cluster.link import PendingReply
+from tenantq.cluster.peer_calls import PeerCalls
 from tenantq.domain.message import Delivery
 from tenantq.engine.polls import check_poll
 from tenantq.errors import TenantqError, Unavailable
+from tenantq.runtime.clock import Clock
+from tenantq.service import Service
+from tenantq.service.call import Call
 from tenantq.service.fleet_poll import check_tenants
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
-    from tenantq.cluster.directory import Directory
-    from tenantq.cluster.link import PendingReply
-    from tenantq.cluster.peer_calls import PeerCalls
-    from tenantq.runtime.clock import Clock
-    from tenantq.service import Service
-    from tenantq.service.call import Call
 
 log = logging.getLogger("tenantq.shards")
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Callable
+from typing import Any, Final, cast
 
 import msgspec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 log = logging.getLogger("tenantq.shards")
 

@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
 
 import msgspec
 
 from tenantq.backup.backups import BackupItem
+from tenantq.backup.manifest import BackupManifest
 from tenantq.cluster.audit_merge import ALL_READ, merge_pages, parse_cursor
 from tenantq.cluster.directory import announced
 from tenantq.cluster.error_codec import shard_down
 from tenantq.cluster.metrics_merge import merge_metrics
-from tenantq.cluster.peers import QUICK_MS, READ_MS
+from tenantq.cluster.peer_calls import PeerCalls
+from tenantq.cluster.peers import QUICK_MS, READ_MS, Peers
+from tenantq.cluster.shard_routing import ShardRouting
+from tenantq.cluster.tenant_creation import CreatableTenants
 from tenantq.errors import TenantqError
+from tenantq.journal.erasure_certificate import ErasureCertificate
+from tenantq.journal.record import JournalEntry
+from tenantq.service import Service
 from tenantq.service.audit_trail import AuditPage, AuditQuery
+from tenantq.service.call import Call, TenantInfo
 from tenantq.wire.topology import ShardItem
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
-
-    from tenantq.backup.manifest import BackupManifest
-    from tenantq.cluster.peer_calls import PeerCalls
-    from tenantq.cluster.peers import Peers
-    from tenantq.cluster.shard_routing import ShardRouting
-    from tenantq.cluster.tenant_creation import CreatableTenants
-    from tenantq.journal.erasure_certificate import ErasureCertificate
-    from tenantq.journal.record import JournalEntry
-    from tenantq.service import Service
-    from tenantq.service.call import Call, TenantInfo
 
 STEPS_MAX = 20
 """Pages of one shard's journal that a query reads to find its next row. After that it returns a cursor to continue."""

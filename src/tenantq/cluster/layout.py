@@ -6,15 +6,13 @@ The data directory itself is shard 0's, so that a server of one shard grows with
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final
+from pathlib import Path
+from typing import Annotated, Final
 
 import msgspec
 
 from tenantq.errors import StoreDamaged
 from tenantq.runtime.durable_files import write_durably
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SHARDS_MAX: Final = 64
 TENANT_ID_BITS: Final = 26

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tenantq.cluster.error_codec import decode_error, shard_down
 from tenantq.cluster.frames import (
@@ -26,9 +27,6 @@ from tenantq.cluster.frames import (
 )
 from tenantq.cluster.handshake import CALLER, SERVER, is_nonce, is_proof, nonce, proof
 from tenantq.errors import ShardDown, TenantqError, Unavailable
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
 
 log = logging.getLogger("tenantq.shards")
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar, cast
 
 from tenantq.cluster.credentials import ClusterCredentials
 from tenantq.cluster.fleet_poll import ClusterFleetPolls, FleetShares
@@ -13,17 +15,12 @@ from tenantq.cluster.peer_queries import PeerQueries
 from tenantq.cluster.peers import Peers
 from tenantq.cluster.routed_service import FACETS, RoutedFacet, routed_service
 from tenantq.cluster.shard_routing import ShardRouting
+from tenantq.cluster.shard_spec import ShardSpec
 from tenantq.cluster.tenant_creation import CreatableTenants, TenantCreation
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable, Coroutine
-
-    from tenantq.cluster.shard_spec import ShardSpec
-    from tenantq.engine.shard import Shard
-    from tenantq.gates.turns import Turns
-    from tenantq.runtime.clock import Clock
-    from tenantq.service import Service
+from tenantq.engine.shard import Shard
+from tenantq.gates.turns import Turns
+from tenantq.runtime.clock import Clock
+from tenantq.service import Service
 
 log = logging.getLogger("tenantq")
 F = TypeVar("F")

@@ -9,26 +9,21 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from typing import Any, Final, get_type_hints
 
 import msgspec
 
-from tenantq.cluster.peers import READ_MS
-from tenantq.cluster.signature_types import signature_types
+from tenantq.cluster.link import PendingReply
+from tenantq.cluster.peer_server import PeerRequest
+from tenantq.cluster.peers import READ_MS, Peers
 from tenantq.cluster.value_codec import argument_builder, encode, result_decoder
 from tenantq.domain.message import Delivery
 from tenantq.errors import TenantqError, Unavailable
+from tenantq.gates.turns import Turns
 from tenantq.service.call import Call, as_given
 from tenantq.service.problems import no_room
 from tenantq.service.tenant_export import TenantExport
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-
-    from tenantq.cluster.link import PendingReply
-    from tenantq.cluster.peer_server import PeerRequest
-    from tenantq.cluster.peers import Peers
-    from tenantq.gates.turns import Turns
 
 log = logging.getLogger("tenantq.shards")
 
@@ -62,7 +57,7 @@ class RemoteMethod:
 
     def __init__(self, path: str, method: Callable[..., Any]) -> None:
         """Prepare the method ``path``, which is ``method`` on this shard."""
-        hints = signature_types(method)
+        hints = get_type_hints(method, include_extras=True)
         signature = inspect.signature(method)
         self.path = path
         self.local = method

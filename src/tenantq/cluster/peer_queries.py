@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from tenantq.domain.access import StoredKey
+from tenantq.domain.message import Delivery
 from tenantq.gates.api_key import is_over
-
-if TYPE_CHECKING:
-    from tenantq.domain.access import StoredKey
-    from tenantq.domain.message import Delivery
-    from tenantq.journal.erasure_certificate import ErasureCertificate
-    from tenantq.journal.record import JournalEntry
-    from tenantq.runtime.clock import Clock
-    from tenantq.service import Service
+from tenantq.journal.erasure_certificate import ErasureCertificate
+from tenantq.journal.record import JournalEntry
+from tenantq.runtime.clock import Clock
+from tenantq.service import Service
 
 
 class PeerQueries:

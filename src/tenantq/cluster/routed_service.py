@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import copy
 import inspect
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, cast
 
-from tenantq.cluster.shard_routing import PLATFORM
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from tenantq.cluster.fleet_poll import ClusterFleetPolls
-    from tenantq.cluster.peer_calls import PeerCalls
-    from tenantq.cluster.shard_routing import ShardRouting
-    from tenantq.cluster.tenant_creation import TenantCreation
-    from tenantq.service import Service
-    from tenantq.service.call import Call
+from tenantq.cluster.fleet_poll import ClusterFleetPolls
+from tenantq.cluster.peer_calls import PeerCalls
+from tenantq.cluster.shard_routing import PLATFORM, ShardRouting
+from tenantq.cluster.tenant_creation import TenantCreation
+from tenantq.service import Service
+from tenantq.service.call import Call
 
 FACETS: Final = (
     "messages", "settlement", "message_reads", "queues", "redrives", "tenants", "legal_holds", "erasures", "encryption",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final
+from collections.abc import Sequence
+from typing import Annotated, Final
 
 import msgspec
 
@@ -10,9 +11,6 @@ from tenantq.cluster.layout import SHARDS_MAX
 from tenantq.domain.names import OptionalRegionName
 from tenantq.domain.validation import about, between
 from tenantq.errors import Invalid
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 STALLED_MS_MIN: Final = 3_000
 _FirstPort = Annotated[int, between(1, (1 << 16) - SHARDS_MAX)]

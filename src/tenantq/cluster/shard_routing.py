@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from tenantq.cluster.directory import Directory
 from tenantq.cluster.layout import HOME
 from tenantq.errors import Forbidden, Unauthenticated
-from tenantq.service.admission import own_tenant
-
-if TYPE_CHECKING:
-    from tenantq.cluster.directory import Directory
-    from tenantq.service.admission import Admission
-    from tenantq.service.call import Call
+from tenantq.service.admission import Admission, own_tenant
+from tenantq.service.call import Call
 
 TENANTS_CACHED_MAX: Final = 10_000
 """Credentials whose tenant is cached to route their calls. The owner still authenticates each call."""

@@ -5,19 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from tenantq.cluster.layout import HOME
+from tenantq.cluster.peer_calls import PeerCalls
+from tenantq.cluster.peers import Peers
+from tenantq.cluster.shard_routing import ShardRouting
 from tenantq.errors import Invalid
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tenantq.cluster.peer_calls import PeerCalls
-    from tenantq.cluster.peers import Peers
-    from tenantq.cluster.shard_routing import ShardRouting
-    from tenantq.service import Service
-    from tenantq.service.call import Call, TenantInfo
+from tenantq.service import Service
+from tenantq.service.call import Call, TenantInfo
 
 
 class CreatableTenants:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import html
 import json
+from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tenantq.http.openapi import openapi
 from tenantq.http.reply import HTML, JSON, Reply
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tenantq.http.route import Route
+from tenantq.http.route import Route
 
 _STYLE: Final = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8881; --accent: #2563eb; }

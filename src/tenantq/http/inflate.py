@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 from tenantq.errors import TooLarge
 from tenantq.http.problem import malformed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tenantq.http.request import Request
+from tenantq.http.request import Request
 
 _GZIP_FRAME: Final = 31
 AT_ONCE_BYTES: Final = 256 << 10

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from email.utils import formatdate
-from typing import TYPE_CHECKING
 
 from tenantq.domain.validation import validated
 from tenantq.errors import TenantqError
@@ -12,23 +12,19 @@ from tenantq.http.connection import HttpConnection
 from tenantq.http.description import Description
 from tenantq.http.metrics import HttpMetrics
 from tenantq.http.protocol_route import ProtocolRoute
+from tenantq.http.request import Request
 from tenantq.http.request_head import HeadCache
+from tenantq.http.route import Route
 from tenantq.http.router import Router
 from tenantq.http.routes import ROUTES
 from tenantq.http.settings import HttpSettings
 from tenantq.runtime.clock import Clock, SystemClock
 from tenantq.runtime.listener import Listener
+from tenantq.runtime.randomness import Randomness
+from tenantq.service import Service
 from tenantq.service.problems import no_room
 from tenantq.service.request_ids import RequestIds
 from tenantq.service.residency import MOVES_CONTENTS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from tenantq.http.request import Request
-    from tenantq.http.route import Route
-    from tenantq.runtime.randomness import Randomness
-    from tenantq.service import Service
 
 
 class HttpListener(Listener[HttpConnection, HttpSettings]):

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import importlib.metadata
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
 import msgspec
 from msgspec import inspect
 
 from tenantq.domain.names import QueueName, TenantName
 from tenantq.domain.validation import plain_schema
-from tenantq.http.route import Empty
+from tenantq.http.route import Empty, Route
 from tenantq.wire.kinds import Problem
 from tenantq.wire.messages import MessageId
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from tenantq.http.route import Route
 
 Schema = dict[str, Any]
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import AsyncIterator, Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
 
 JSON: Final = b"application/json"
 PROBLEM: Final = b"application/problem+json"

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 from urllib.parse import unquote_to_bytes
 
 import msgspec
 
 from tenantq.http.problem import Refusal
 from tenantq.http.route import Route
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _NAMES: Final = (
     b"Authorization", b"Host", b"Content-Type", b"Content-Length", b"Content-Encoding", b"Transfer-Encoding",

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
 from tenantq.http.problem import Refusal, malformed
 from tenantq.http.query import unescape
 from tenantq.http.route import Route
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 REMEMBERED_PATHS_MAX: Final = 4_096
 _REMEMBERED_PATH_BYTES_MAX: Final = 256

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
-from tenantq.runtime.tls import TlsContext
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tenantq.runtime.tls import TlsFiles
+from tenantq.runtime.tls import TlsContext, TlsFiles
 
 _HEAD_BYTES_MAX: Final = 16_384
 _HEAD_S: Final = 5.0

@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from capnp import KjException
 
 from tenantq.errors import Invalid, TenantqError
+from tenantq.rpc.connection import RpcConnection
+from tenantq.rpc.methods import Method
 from tenantq.rpc.replies import write_error
 from tenantq.service import Call
 from tenantq.service.problems import fault, no_room, problem_of
 from tenantq.service.request_ids import request_id_of
-
-if TYPE_CHECKING:
-    from tenantq.rpc.connection import RpcConnection
-    from tenantq.rpc.methods import Method
 
 log = logging.getLogger("tenantq.rpc")
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import capnp
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 
 class _Shared:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tenantq.domain.validation import validated
 from tenantq.gates.turns import Turns
 from tenantq.rpc.connection import RpcConnection
@@ -13,11 +11,9 @@ from tenantq.rpc.sessions import Bootstrap
 from tenantq.rpc.settings import RpcSettings
 from tenantq.runtime.clock import Clock, SystemClock
 from tenantq.runtime.listener import Listener
+from tenantq.runtime.randomness import Randomness
+from tenantq.service import Service
 from tenantq.service.request_ids import RequestIds
-
-if TYPE_CHECKING:
-    from tenantq.runtime.randomness import Randomness
-    from tenantq.service import Service
 
 
 class RpcListener(Listener[RpcConnection, RpcSettings]):

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from tenantq.domain.message import Result
 from tenantq.rpc import replies, requests
-from tenantq.service import Service
-
-if TYPE_CHECKING:
-    from tenantq.service import Call
+from tenantq.service import Call, Service
 
 
 class Method(msgspec.Struct, frozen=True):

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
-from tenantq.runtime.listener import ListenerMetrics
+from prometheus_client.core import Metric
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from prometheus_client.core import Metric
-
-    from tenantq.runtime.listener import Listener
+from tenantq.runtime.listener import Listener, ListenerMetrics
 
 
 class RpcMetrics(ListenerMetrics):

@@ -7,12 +7,10 @@ Python's may come through.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import capnp
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 log = logging.getLogger("tenantq.rpc")
 

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
-from tenantq.domain.message import DeadLetter, HistoryEntry, QueueStats
+from tenantq.domain.message import (
+    AddResult,
+    DeadLetter,
+    Delivery,
+    Facts,
+    HistoryEntry,
+    MessagePage,
+    Outcome,
+    QueueStats,
+    Result,
+)
 from tenantq.domain.validation import all_fields
+from tenantq.errors import TenantqError
 from tenantq.journal.record import JournalRow
+from tenantq.rpc.connection import RpcConnection
+from tenantq.service import QueueInfo
 from tenantq.service.problems import item_error, refusal_of_all
-
-if TYPE_CHECKING:
-    from tenantq.domain.message import AddResult, Delivery, Facts, MessagePage, Outcome, Result
-    from tenantq.errors import TenantqError
-    from tenantq.rpc.connection import RpcConnection
-    from tenantq.service import QueueInfo
-    from tenantq.wire.kinds import Problem
+from tenantq.wire.kinds import Problem
 
 _encode = msgspec.json.Encoder().encode
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import msgspec
 
@@ -12,9 +13,6 @@ from tenantq.domain.names import DEFAULT_TENANT
 from tenantq.engine.ops.redrive import RedriveFilter, too_many_ids
 from tenantq.errors import Invalid, TenantqError
 from tenantq.service.fleet_poll import wrong_tenants
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 DEFAULT_QUEUE: Final = "default"
 _NOT_GIVEN: Final = -1

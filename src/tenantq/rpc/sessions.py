@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
 
+from tenantq.domain.access import Principal
 from tenantq.errors import Unavailable
-from tenantq.rpc.call import RunningCall
+from tenantq.rpc.call import Answer, RunningCall
+from tenantq.rpc.connection import RpcConnection
 from tenantq.rpc.methods import METHODS, Method
 from tenantq.rpc.schema import SCHEMA
+from tenantq.service import Service
 from tenantq.service.request_ids import user_agent_of
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from tenantq.domain.access import Principal
-    from tenantq.rpc.call import Answer
-    from tenantq.rpc.connection import RpcConnection
-    from tenantq.service import Service
 
 
 class Session(SCHEMA.Session.Server):  # type: ignore[misc]  # pycapnp makes this class from the schema

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tenantq.backup.backups import BackupItem, Backups
+from tenantq.backup.manifest import BackupManifest
 from tenantq.errors import Conflict
 from tenantq.service.admission import Admission
 from tenantq.service.audit_notes import audit_entry
@@ -14,8 +16,6 @@ from tenantq.service.call import Call
 from tenantq.service.other_shards import OtherShards
 
 if TYPE_CHECKING:
-    from tenantq.backup.backups import BackupItem, Backups
-    from tenantq.backup.manifest import BackupManifest
     from tenantq.engine.shard import Shard
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tenantq.runtime.clock import Clock
-
-if TYPE_CHECKING:
-    from tenantq.service import Call
+from tenantq.service import Call
 
 REMEMBERED_MAX: Final = 1_000
 """Queues remembered per tenant. Beyond that, the oldest of the same tenant are dropped."""

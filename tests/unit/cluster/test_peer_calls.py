@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from tenantq.cluster.error_codec import decode_error, encode_error
-from tenantq.cluster.peer_calls import PeerCalls, RemoteMethod, facet_methods
+from tenantq.cluster.peer_calls import PeerCalls, RemoteMethod, facet_methods, public_methods
 from tenantq.cluster.peers import Peers
 from tenantq.cluster.routed_service import FACETS, RoutedFacet
 from tenantq.cluster.shard_spec import ShardSpec
@@ -21,11 +22,12 @@ from tenantq.errors import Forbidden, Invalid, RateLimited, ShardDown, Signature
 from tenantq.gates.turns import Turns
 from tenantq.runtime.clock import ManualClock
 from tenantq.service import Call, Service
+from tenantq.sqs.cooldowns import Cooldowns
 from tenantq.testing import FakeServer
 from tests.unit.client.doubles import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Sequence
+    from collections.abc import AsyncIterator, Coroutine
 
 CALL = Call(bearer="secret", certificate={"subject": ((("commonName", "a"),),)}, remote="10.0.0.1", connection=object())
 LEASED = [Delivery(bytes(16), "receipt", b"x", 1, 1, {}, None, 1, 2, "acme", "mail")]
@@ -173,6 +175,8 @@ def test_errors_travel_with_their_class_and_fields(error: TenantqError) -> None:
 
 def test_every_facet_method_can_be_forwarded() -> None:
     """The types of every signature can travel, and methods about a tenant are routed."""
+    for method in public_methods(Cooldowns(ManualClock(), 1)):
+        RemoteMethod(method, getattr(Cooldowns(ManualClock(), 1), method))
     with FakeServer() as server:
         service: Service = server._service
         for name in FACETS:

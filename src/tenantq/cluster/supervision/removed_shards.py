@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tenantq.cluster.layout import shard_dir
 from tenantq.domain.names import DEFAULT_TENANT, PROBE_TENANTS
 from tenantq.engine.catalog import Catalog
 from tenantq.errors import Conflict, StoreFormat
 from tenantq.store.rocks import RocksStore
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def check_empty(data_dir: Path, count: int, before: int) -> None:

@@ -7,14 +7,11 @@ import contextlib
 import signal
 import socket
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import msgspec
 
 from tenantq.cluster.supervision.messages import LENGTH_BYTES, ShardStartup, ShardStatus
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class ShardProcess:

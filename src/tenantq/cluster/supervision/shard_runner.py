@@ -10,19 +10,16 @@ import logging
 import os
 import socket
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 import msgspec
 
 from tenantq.cluster.shard_spec import Sockets
+from tenantq.cluster.supervision.addresses import SharedAddress
 from tenantq.cluster.supervision.messages import ALIVE_EVERY_MS, CLOSE, LENGTH_BYTES, ShardStartup, ShardStatus
 from tenantq.errors import TenantqError, Unavailable
 from tenantq.server import Server
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from tenantq.cluster.supervision.addresses import SharedAddress
 
 log = logging.getLogger("tenantq")
 

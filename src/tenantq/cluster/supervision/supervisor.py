@@ -12,9 +12,11 @@ import fcntl
 import logging
 import os
 import secrets
+import socket
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -37,14 +39,8 @@ from tenantq.errors import Invalid, StoreDamaged, StoreLocked
 from tenantq.runtime.backoff import Backoff
 from tenantq.runtime.clock import SystemClock
 from tenantq.runtime.listener import open_sockets
-from tenantq.settings import OFF, RPC_DEFAULT, split_address
+from tenantq.settings import OFF, RPC_DEFAULT, ServerSettings, split_address
 from tenantq.store.directory_lock import DirectoryLock
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Sequence
-
-    from tenantq.settings import ServerSettings
 
 log = logging.getLogger("tenantq")
 
