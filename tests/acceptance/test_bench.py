@@ -220,7 +220,7 @@ def test_ctrl_c_stops_it_cleans_up_and_prints_what_was_measured(server: Served) 
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=SECONDS_MAX)
     assert process.returncode == 130
-    assert err == "tenantq: interrupted: what was measured until then is shown\n"
+    assert err == "tenantq: interrupted: showing results so far\n"
     report = json.loads(out)
     assert report["interrupted"]
     assert [(figures["case"], figures["ended"]) for figures in report["cases"]] == [("add", "interrupted")]
@@ -250,7 +250,7 @@ def test_a_server_of_its_own_is_removed_at_the_end(tmp_path: Path) -> None:
     process = _local(tmp_path, "--case", "neighbour", *SHORT, "--flood", 2, "--durability", "os", "--json")
     started = _serving(process, tmp_path)
     out, err = process.communicate(timeout=SECONDS_MAX)
-    assert (process.returncode, err) == (0, "tenantq: durability is 'os': replies came before the sync\n")
+    assert (process.returncode, err) == (0, "tenantq: durability is 'os': replies precede the sync\n")
     report = json.loads(out)
     assert (report["environment"]["durability"], len(report["cases"])) == ("os", 3)
     assert report["environment"]["file_system"]

@@ -204,7 +204,7 @@ def test_destroying_asks_for_the_name(server: Served) -> None:
     code, shown = server.on_a_terminal("queue", "delete", "doomed", typed=["domed\n"])
     assert code == 1
     assert "This deletes queue doomed with 1 message. This cannot be undone." in shown
-    assert "that is not its name; nothing was changed" in shown
+    assert "the name does not match; nothing was changed" in shown
     assert server.ok("queue", "show", "doomed", "--json").json["ready"] == 1
     code, shown = server.on_a_terminal("queue", "purge", "doomed", typed=["doomed\n", "no longer needed\n"])
     assert (code, "purged 1 message" in shown) == (0, True)
@@ -226,7 +226,7 @@ def test_a_message_can_be_typed(server: Served) -> None:
     """The end of the input ends it."""
     code, shown = server.on_a_terminal("add", "typed", typed=["hello\n\x04"])
     assert code == 0
-    assert "Type the message; Ctrl-D ends it." in shown
+    assert "Type the message, then press Ctrl-D." in shown
     assert server.ok("poll", "typed", "--body").out == "hello\n\n"
 
 

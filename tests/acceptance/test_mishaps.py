@@ -41,10 +41,10 @@ def test_a_variable_that_is_not_utf_8_is_named_and_not_shown() -> None:
 def test_stdin_that_cannot_be_read_as_asked_is_wrong_usage(server: Served) -> None:
     """Receipts that are no text, and JSON that no parser would follow down."""
     assert server.call("ack", "mail", "-", stdin=b"\xff\n").err == (
-        "tenantq: receipts: what stdin gives is not UTF-8 [invalid]\n"
+        "tenantq: receipts: stdin is not valid UTF-8 [invalid]\n"
     )
     deep = server.call("add", "mail", "--jsonl", stdin=b"[" * 100_000)
-    assert (deep.code, deep.err) == (2, "tenantq: line 1: is JSON that is nested too deeply [invalid]\n")
+    assert (deep.code, deep.err) == (2, "tenantq: line 1: is nested too deeply [invalid]\n")
 
 
 def test_streams_that_are_closed_fail_like_others(server: Served) -> None:

@@ -79,7 +79,7 @@ def test_making_what_is_there_and_changing_what_is_not(server: Served) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("tenant", "configure", "default"), "Nothing to change was given."),
+        (("tenant", "configure", "default"), "Give at least one setting to change."),
         (("tenant", "configure", "default", "--set", "weight"), "'weight' is not NAME=VALUE"),
         (("tenant", "configure", "default", "--set", "colour=red"), "colour: unknown field"),
         (("tenant", "configure", "default", "--weight", "0"), "weight: out of range (0, allowed: 1 to"),
@@ -87,7 +87,7 @@ def test_making_what_is_there_and_changing_what_is_not(server: Served) -> None:
         (("queue", "create", "no/slash"), "queue: invalid value (allowed: 1 to 80 characters"),
         (("queue", "create", "bad", "--lease", "13h"), "lease_ms: out of range (46800000, allowed: 1 to"),
         (("queue", "create", "bad", "--lease", "soon"), "'soon' is not a duration such as 30s"),
-        (("key", "create", "nothing"), "Say what is allowed with --role or --action."),
+        (("key", "create", "nothing"), "Give --role or --action."),
         (("key", "create", "bad", "--role", "king"), "'king' is not one of"),
         (("key", "create", "bad", "--action", "fly"), "actions[0]: invalid value"),
         (("key", "create", "bad", "--role", "viewer", "--expires", "never"), "'never' is not a time such as"),

@@ -91,8 +91,7 @@ def test_a_run_that_was_stopped_and_a_stream_that_was_killed_leave_the_tables_of
         output, complaints = stopped.communicate()
     assert (stopped.returncode, output) == (143, "")
     assert complaints == (
-        "tenantq: stopped by SIGTERM; the tables are as before, or the next run finishes what was being put in place "
-        "[interrupted]\n"
+        "tenantq: stopped by SIGTERM; the tables are unchanged, or the next run completes the change [interrupted]\n"
     )
     assert not list(lake.path.glob("[a-z]*/**/*.parquet"))
     with begin("stream", *common, **small) as killed:

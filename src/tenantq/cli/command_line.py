@@ -24,11 +24,11 @@ DEBUG: Final = "TENANTQ_DEBUG"
 _SECTIONS: Final = {
     "Messages": ("add", "poll", "ack", "nack", "release", "extend", "redrive", "worker", "message", "queue"),
     "Tenants and access": ("tenant", "key", "grant", "usage", "encryption", "audit", "profile"),
-    "Moving": ("export", "import", "migrate"),
+    "Move data": ("export", "import", "migrate"),
     "Server": ("serve", "doctor", "backup", "keyring", "topology", "pipeline"),
-    "Looking and trying": ("console", "bench", "demo", "completion"),
+    "Explore and measure": ("console", "bench", "demo", "completion"),
 }
-_ELSEWHERE: Final = {
+_MODULES: Final = {
     **dict.fromkeys(("ack", "nack", "release", "extend"), "commands.settle"),
     "import": "commands.import_",
     "pipeline": "pipeline_command",
@@ -39,7 +39,7 @@ _ELSEWHERE: Final = {
 @click.group(
     cls=CommandGroup,
     modules={
-        name: f"tenantq.cli.{_ELSEWHERE.get(name, f'commands.{name}')}" for part in _SECTIONS.values() for name in part
+        name: f"tenantq.cli.{_MODULES.get(name, f'commands.{name}')}" for part in _SECTIONS.values() for name in part
     },
     sections=_SECTIONS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
@@ -84,7 +84,7 @@ def _check_utf_8(arguments: Sequence[str]) -> None:
             text.encode()
         except UnicodeEncodeError:
             name = text.partition("=")[0] if text in variables else ascii(text[:80])
-            raise click.UsageError(f"{name} is not UTF-8. Bytes that are no text can be given on stdin.") from None
+            raise click.UsageError(f"{name} is not valid UTF-8. Pass binary data on stdin.") from None
 
 
 def _report_bug(error: Exception) -> int:
@@ -92,9 +92,11 @@ def _report_bug(error: Exception) -> int:
     if os.environ.get(DEBUG):
         traceback.print_exception(error)
     elif logging.getLogger().handlers:
-        log.error("this is a bug", exc_info=error)
-    told = " ".join(f"{type(error).__name__}: {error}".split())
-    return _print_error(f"this is a bug, please report it: {told} ({DEBUG}=1 shows where) [internal]", exit_codes.ERROR)
+        log.error("internal error", exc_info=error)
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return _print_error(
+        f"internal error, please report it: {text} (set {DEBUG}=1 for a traceback) [internal]", exit_codes.ERROR
+    )
 
 
 def error_line(error: TenantqError) -> str:

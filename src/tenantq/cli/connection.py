@@ -20,14 +20,14 @@ R = TypeVar("R")
 
 _RETRIES: Final = Retries(count=3)
 _OPTIONS: Final = (
-    click.option("--url", envvar="TENANTQ_URL", show_envvar=True, metavar="URL", help="The server."),
-    click.option("--token", envvar="TENANTQ_TOKEN", show_envvar=True, metavar="TOKEN", help="An API key or web token."),
-    click.option("--profile", envvar="TENANTQ_PROFILE", show_envvar=True, metavar="NAME", help="A stored profile."),
-    click.option("--tenant", envvar="TENANTQ_TENANT", show_envvar=True, metavar="NAME", help="Another tenant than the token's own."),
-    click.option("--timeout", "timeout_ms", type=duration, default="10s", show_default=True, help="How long an answer may take."),
-    click.option("--ca-file", metavar="FILE", help="PEM file of the authorities to trust, for https."),
-    click.option("--cert-file", metavar="FILE", help="PEM file of your own certificate, for https."),
-    click.option("--key-file", metavar="FILE", help="PEM file of its key."),
+    click.option("--url", envvar="TENANTQ_URL", show_envvar=True, metavar="URL", help="Server URL."),
+    click.option("--token", envvar="TENANTQ_TOKEN", show_envvar=True, metavar="TOKEN", help="API key or JWT."),
+    click.option("--profile", envvar="TENANTQ_PROFILE", show_envvar=True, metavar="NAME", help="Stored profile to use."),
+    click.option("--tenant", envvar="TENANTQ_TENANT", show_envvar=True, metavar="NAME", help="Tenant to act on, if not the token's own."),
+    click.option("--timeout", "timeout_ms", type=duration, default="10s", show_default=True, help="Time limit for a reply."),
+    click.option("--ca-file", metavar="FILE", help="PEM file of trusted certificate authorities, for HTTPS."),
+    click.option("--cert-file", metavar="FILE", help="PEM file of the client certificate, for HTTPS."),
+    click.option("--key-file", metavar="FILE", help="PEM file of the client certificate's key."),
 )  # fmt: skip
 _CHOOSING: Final = ("url", "token", "profile", "tenant", "ca_file", "cert_file", "key_file")
 
@@ -125,7 +125,7 @@ def connected(function: Callable[..., R]) -> Callable[..., R]:
             raise
         except ConnectionFailed as error:
             error.args = (
-                f"{connection.target.url}: {error.message}. Is a server there? 'tenantq serve' starts one, --url names another",
+                f"{connection.target.url}: {error.message}. Is the server running? Start one with 'tenantq serve', or set --url",
             )
             raise
         finally:

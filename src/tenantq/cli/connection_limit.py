@@ -34,7 +34,7 @@ def within_limit(settings: ServerSettings, limit: int) -> ServerSettings:
     was_set = settings.listener != default.listener or settings.rpc_listener != default.rpc_listener
     log.log(
         logging.WARNING if was_set or available < PLENTY else logging.DEBUG,
-        "this process may have %s files open, so it takes fewer connections than set: raise the limit (ulimit -n, LimitNOFILE=)",
+        "open-file limit is %s, which allows fewer connections than configured; raise it (ulimit -n, LimitNOFILE=)",
         limit,
         extra={"http": fewer_http, "rpc": fewer_rpc if rpc else OFF},
     )

@@ -35,7 +35,7 @@ class ExportFile:
             self.manifest = self._read_manifest()
         except (OSError, tarfile.TarError) as error:
             self.close()
-            why = error.strerror if isinstance(error, OSError) and error.strerror else "is no tar, or cut short"
+            why = error.strerror if isinstance(error, OSError) and error.strerror else "not a tar file, or truncated"
             raise Invalid(f"{self.path}: {why}") from error
         except BaseException:
             self.close()
@@ -56,19 +56,19 @@ class ExportFile:
         try:
             manifest = msgspec.json.decode(self._read(MANIFEST), type=ExportManifest)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise Invalid(f"{self.path}: its {MANIFEST} is unreadable: {error}") from error
+            raise Invalid(f"{self.path}: {MANIFEST} cannot be read: {error}") from error
         if manifest.product != "tenantq" or manifest.format != FORMAT:
-            raise Invalid(f"{self.path}: is of format {manifest.format}; this program reads format {FORMAT}")
+            raise Invalid(f"{self.path}: unsupported format {manifest.format}; this version reads format {FORMAT}")
         return manifest
 
     def read(self, file: ExportedFile) -> list[bytes]:
         """Return the lines of a file. Raises Invalid if it differs from the manifest."""
         data = self._read(file.name)
         if len(data) != file.size or hashlib.sha256(data).hexdigest() != file.sha256:
-            raise Invalid(f"{self.path}: {file.name} is not as it was written")
+            raise Invalid(f"{self.path}: {file.name} does not match its hash in the manifest")
         lines = data.splitlines()
         if len(lines) != file.lines:
-            raise Invalid(f"{self.path}: {file.name} has {len(lines)} lines, its manifest says {file.lines}")
+            raise Invalid(f"{self.path}: {file.name} has {len(lines)} lines, but the manifest lists {file.lines}")
         return lines
 
     def verify(self, progress: Callable[[int, int], None] | None = None) -> None:
@@ -82,7 +82,7 @@ class ExportFile:
             if progress is not None:
                 progress(done, total)
         if counts != {kind: count for kind, count in self.manifest.counts.items() if kind != "unreadable"}:
-            raise Invalid(f"{self.path}: its manifest's counts do not add up")
+            raise Invalid(f"{self.path}: the counts in the manifest do not add up")
         for name in sorted(set(self._names()) - known - {MANIFEST}):
             raise Invalid(f"{self.path}: {name} is not in the manifest")
 
@@ -93,18 +93,18 @@ class ExportFile:
 
     def _read(self, name: str) -> bytes:
         """Return the content of a file. Raises Invalid if it is missing, too large or outside the export."""
-        missing = Invalid(f"{self.path}: {name} is missing; the export is not whole")
+        missing = Invalid(f"{self.path}: {name} is missing; the export is incomplete")
         if self._tar is None:
             path = self.path / name
             if ".." in Path(name).parts or Path(name).is_absolute() or not path.is_file():
                 raise missing
             if path.stat().st_size > _FILE_BYTES_MAX and name != MANIFEST:
-                raise Invalid(f"{self.path}: {name} is too large to be a part of an export")
+                raise Invalid(f"{self.path}: {name} is too large for a part of an export")
             return path.read_bytes()
         member = self._members.get(name)
         stream = self._tar.extractfile(member) if member is not None else None
         if member is None or stream is None:
             raise missing
         if member.size > _FILE_BYTES_MAX and name != MANIFEST:
-            raise Invalid(f"{self.path}: {name} is too large to be a part of an export")
+            raise Invalid(f"{self.path}: {name} is too large for a part of an export")
         return stream.read()

@@ -42,7 +42,9 @@ class LocalServer:
         try:
             self._home = Path(tempfile.mkdtemp(prefix="tenantq-bench-", dir=self._directory))
         except OSError as error:
-            raise Unavailable(f"{self._directory}: {error.strerror}; choose another place with --data-dir") from error
+            raise Unavailable(
+                f"{self._directory}: {error.strerror}; choose another directory with --data-dir"
+            ) from error
         try:
             self.url = await self._start(self._home)
         except BaseException:
@@ -71,7 +73,7 @@ class LocalServer:
         except TimeoutError as error:
             raise Unavailable(f"the server was not ready within {_START_S} s") from error
         said = log.read_text(errors="replace").strip().splitlines()
-        raise Unavailable(f"the server did not start: {said[-1] if said else 'it said nothing'}")
+        raise Unavailable(f"the server did not start: {said[-1] if said else 'no output'}")
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -20,7 +20,7 @@ _STORE: Final = click.option(
     "--store",
     envvar="TENANTQ_STORE",
     metavar="URL",
-    help="A Redis store, in place of the embedded one in the data directory.  [env: TENANTQ_STORE]",
+    help="Redis store to use instead of the data directory.  [env: TENANTQ_STORE]",
 )
 _STORE_NAME: Final = click.option(
     "--store-name",
@@ -28,10 +28,10 @@ _STORE_NAME: Final = click.option(
     show_default=True,
     envvar="TENANTQ_REDIS__NAME",
     metavar="NAME",
-    help="Of a Redis store: the setting redis.name of its servers.",
+    help="Name of the Redis store, the setting redis.name of its servers.",
 )
 _SHARD: Final = click.option(
-    "--shard", default="0", show_default=True, metavar="NAME", help="Of a Redis store: which shard."
+    "--shard", default="0", show_default=True, metavar="NAME", help="Shard of the Redis store."
 )
 store_options = options(_STORE, _STORE_NAME, _SHARD)
 
@@ -56,6 +56,6 @@ def open_redis(url: str, name: str, shard: str) -> Callable[[Path], Store]:
     try:
         from tenantq.store.redis.store import RedisStore  # noqa: PLC0415  # needs redis, which is an extra
     except ImportError as error:
-        raise Invalid("store: Redis needs its client library: install tenantq[redis]") from error
+        raise Invalid("store: Redis requires its client library; install tenantq[redis]") from error
     address, settings = parse_address(url), validated(RedisSettings(name=name), "redis.")
     return lambda data_dir: RedisStore(data_dir, address, settings, shard, read_only=True)

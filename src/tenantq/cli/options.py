@@ -53,7 +53,7 @@ def time_ahead(text: str) -> int:
     """Return the wall-clock milliseconds of an ISO 8601 time, or of a duration from now. Refuses the past."""
     ms = _time(text, 1, "from now")
     if ms <= SystemClock().wall_ms():
-        raise click.BadParameter(f"{text!r} is in the past; give a time that is still to come")
+        raise click.BadParameter(f"{text!r} is in the past; give a future time")
     return ms
 
 
@@ -95,7 +95,7 @@ def parse_settings(given: Iterable[str]) -> dict[str, Any]:
         for part in sections:
             section = section.setdefault(part, {})
             if not isinstance(section, dict):
-                raise click.BadParameter(f"{part} is given as a value and as a group", param_hint="--set")
+                raise click.BadParameter(f"{part} is set both as a value and as a group", param_hint="--set")
         section[last] = parse_value(last, value)
     return settings
 
@@ -121,22 +121,22 @@ data_dir = click.option(
     envvar="TENANTQ_DATA_DIR",
     show_envvar=True,
     metavar="DIR",
-    help="The data directory.",
+    help="Data directory.",
 )
 name_argument = click.argument("name")
-platform_option = click.option("--platform", is_flag=True, help="Of the platform itself, not of a tenant.")
+platform_option = click.option("--platform", is_flag=True, help="Use the platform instead of a tenant.")
 _GRANT: Final = (
     click.option("--role", type=click.Choice(ROLES), metavar="ROLE", help=f"One of {', '.join(ROLES)}."),
-    click.option("--action", "actions", multiple=True, metavar="ACTION", help="A single action, such as peek; repeatable."),
-    click.option("--queue", "queues", multiple=True, metavar="PATTERN", help="Only these queues, * and ? as wildcards; repeatable.  [default: all]"),
-    click.option("--expires", "expires_at", type=time_ahead, metavar="TIME", help="When it ends: 2030-01-31, or 30d (from now)."),
+    click.option("--action", "actions", multiple=True, metavar="ACTION", help="Allow a single action, such as peek; repeatable."),
+    click.option("--queue", "queues", multiple=True, metavar="PATTERN", help="Limit to queues that match, with * and ? as wildcards; repeatable.  [default: all]"),
+    click.option("--expires", "expires_at", type=time_ahead, metavar="TIME", help="Expiry time: 2030-01-31, or 30d (from now)."),
 )  # fmt: skip
 _SET: Final = click.option(
     "--set",
     "settings",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Any setting, a dot before the inner name. Values: numbers, 5m, 10MiB, true, false, none, text.",
+    help="Change any setting, such as quotas.backlog=1000; repeatable. Values: numbers, 5m, 10MiB, true, false, none, text.",
 )
 
 
@@ -153,7 +153,7 @@ def grant_options(command: Command[R]) -> Command[R]:
         **rest: Any,
     ) -> R:
         if role is None and not actions:
-            raise click.UsageError("Say what is allowed with --role or --action.")
+            raise click.UsageError("Give --role or --action.")
         grant = {"role": role, "actions": actions, "queues": queues or ("*",), "expires_at": expires_at}
         return command(*args, grant=grant, **rest)
 

@@ -13,10 +13,10 @@ _COMMANDS: Final = ("run", "stream", "reconcile", "explain", "report", "archive"
 
 @click.group(cls=CommandGroup, modules={name: f"tenantq.cli.pipeline.{name}_command" for name in _COMMANDS})
 def pipeline() -> None:
-    """Turn the journal's segments into tables, on Spark.
+    """Build tables from journal segments with Spark.
 
     \b
-    Exit codes beside the usual ones:
-      1  reconcile: figures differ
-      8  run, stream: all good data was processed, and something is in quarantine
+    Additional exit codes:
+      1  reconcile: totals differ
+      8  run, stream: some data was quarantined; all valid data was processed
     """  # noqa: D301  # \b is click's mark for lines that stay as they are

@@ -40,8 +40,8 @@ class Profiles(msgspec.Struct, kw_only=True, omit_defaults=True):
         """Return a profile, or raise NotFound."""
         found = self.profiles.get(name)
         if found is None:
-            known = ", ".join(self.profiles) or "none yet; make one with 'tenantq profile add'"
-            raise NotFound(f"there is no profile {name[:80]!r}; there are: {known}")
+            known = ", ".join(self.profiles) or "none; create one with 'tenantq profile add'"
+            raise NotFound(f"unknown profile {name[:80]!r}; known profiles: {known}")
         return found
 
 
@@ -60,7 +60,7 @@ def load_profiles() -> Profiles:
     except OSError as error:
         raise Invalid(f"profiles: {file}: {error.strerror}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise Invalid(f"profiles: {file} is damaged; mend or delete it") from error  # its content may include tokens
+        raise Invalid(f"profiles: {file} is damaged; repair or delete it") from error  # its content may include tokens
 
 
 def save_profiles(profiles: Profiles) -> None:

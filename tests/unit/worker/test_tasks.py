@@ -210,7 +210,7 @@ def test_results_are_kept_where_they_are_asked_for(make_worker: Make, client: Cl
 def test_a_failed_handler_nacks_with_its_reason_and_its_delay(
     make_worker: Make, client: Client, server: FakeServer
 ) -> None:
-    """By a policy, by a rule of one's own, or as the queue is configured."""
+    """By a policy, by a rule of one's own, or the queue's lease_ms."""
     worker = make_worker()
 
     @worker.task("policy", retry=Retry(base_ms=40_000, max_ms=60_000))

@@ -36,17 +36,21 @@ _MESSAGE_FIELDS: Final = ("priority", "delay_ms", "ttl_ms", "key", "group", "att
 @click.command()
 @click.argument("queue")
 @click.argument("body", required=False)
-@click.option("--jsonl", is_flag=True, help="Read stdin as JSON lines: an object a line, with body and options.")
-@click.option("--lines", is_flag=True, help="Read stdin as lines: a message each.")
-@click.option("--key", metavar="TEXT", help="Idempotency key: the same key adds once.")
-@click.option("--priority", type=click.IntRange(0, 9), metavar="0-9", help="9 is delivered first.")
-@click.option("--delay", "delay_ms", type=duration, help="Hide it that long.")
-@click.option("--ttl", "ttl_ms", type=duration, help="Discard it that long after it became visible.")
-@click.option("--group", metavar="TEXT", help="Messages of a group are delivered one at a time, in order.")
+@click.option("--jsonl", is_flag=True, help="Read stdin as JSON lines, one message object per line.")
+@click.option("--lines", is_flag=True, help="Read stdin as text, one message per line.")
+@click.option("--key", metavar="TEXT", help="Idempotency key. Adding the same key again has no effect.")
+@click.option("--priority", type=click.IntRange(0, 9), metavar="0-9", help="Priority; 9 is delivered first.")
+@click.option("--delay", "delay_ms", type=duration, help="Delay before the first delivery.")
+@click.option("--ttl", "ttl_ms", type=duration, help="Time to live, counted from when it becomes visible.")
+@click.option("--group", metavar="TEXT", help="Message group. A group is delivered one message at a time, in order.")
 @click.option(
-    "--attribute", "attributes", multiple=True, metavar="NAME=VALUE", help="Something beside the body; repeatable."
+    "--attribute",
+    "attributes",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Attribute to send with the body; repeatable.",
 )
-@click.option("--max-attempts", type=int, metavar="N", help="Deliveries before it is a dead letter.")
+@click.option("--max-attempts", type=int, metavar="N", help="Deliveries before the message is dead-lettered.")
 @json_option
 @connected
 def add(
@@ -59,12 +63,12 @@ def add(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Add a message, or many, to a queue.
+    """Add one or more messages to a queue.
 
-    Without BODY (or with -) the body is read from stdin, byte for byte. With --jsonl every line is an object with the
-    fields of the HTTP interface: body (text, or any JSON) or body_base64, priority, delay_ms, ttl_ms, key, group, attributes,
-    max_attempts; options here are for lines that do not say otherwise. When the command returns, what it counted is on
-    the server's disk.
+    Without BODY, or with -, the body is read from stdin, byte for byte. With --jsonl, each line is an object with the
+    fields of the HTTP API: body (text or any JSON) or body_base64, priority, delay_ms, ttl_ms, key, group, attributes and
+    max_attempts. Options set the default for lines without that field. When the command returns, every counted message
+    is durable.
 
     \b
     tenantq add mail hello --priority 5
@@ -74,11 +78,11 @@ def add(
     options["attributes"] = dict(split_pair(text, "--attribute") for text in options["attributes"]) or None
     given = {name: value for name, value in options.items() if value is not None}
     if (jsonl or lines) and body not in (None, "-"):
-        raise click.UsageError("With --jsonl and --lines the messages come from stdin, not from BODY.")
+        raise click.UsageError("--jsonl and --lines read from stdin: omit BODY.")
     if jsonl and lines:
-        raise click.UsageError("--jsonl and --lines exclude each other.")
+        raise click.UsageError("Give either --jsonl or --lines, not both.")
     if (jsonl or lines) and "key" in given:
-        raise click.UsageError("One --key cannot be for many messages; give each line its own with --jsonl.")
+        raise click.UsageError("--key applies to a single message. With --jsonl, set a key in each line.")
     if jsonl or lines:
         parse = partial(_json_message, given) if jsonl else lambda line: NewMessage(body=line, **given)
         return _add_many(there, parse, as_json=as_json)
@@ -88,7 +92,7 @@ def add(
         return exit_codes.OK
     click.echo(added.id)
     if added.duplicate:
-        said("it is there already: this key was used before")
+        said("duplicate: a message with this key already exists")
     return exit_codes.OK
 
 
@@ -96,7 +100,7 @@ def _body(argument: str | None) -> bytes:
     if argument is not None and argument != "-":
         return argument.encode()
     if sys.stdin.isatty():
-        said("Type the message; Ctrl-D ends it.")
+        said("Type the message, then press Ctrl-D.")
     return sys.stdin.buffer.read()
 
 
@@ -107,14 +111,14 @@ def _json_message(given: dict[str, Any], line: bytes) -> NewMessage:
     try:
         fields = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Invalid(f"is no JSON ({error})") from error
+        raise Invalid(f"is not valid JSON ({error})") from error
     except RecursionError as error:
-        raise Invalid("is JSON that is nested too deeply") from error
+        raise Invalid("is nested too deeply") from error
     if not isinstance(fields, dict) or not ("body" in fields or "body_base64" in fields):
-        raise Invalid("is no object with body or body_base64")
+        raise Invalid("is not an object with body or body_base64")
     unknown = set(fields) - {*_MESSAGE_FIELDS, "body", "body_base64"}
     if unknown:
-        raise Invalid(f"has a field that there is not: {min(unknown)[:80]!r}")
+        raise Invalid(f"has an unknown field {min(unknown)[:80]!r}")
     body = _json_body(fields.pop("body", None), fields.pop("body_base64", None))
     return NewMessage(body=body, **{**given, **fields})
 
@@ -122,13 +126,13 @@ def _json_message(given: dict[str, Any], line: bytes) -> NewMessage:
 def _json_body(body: object, encoded: object) -> bytes:
     if encoded is not None:
         if body is not None:
-            raise Invalid("has body and body_base64; give one")
+            raise Invalid("has both body and body_base64; give one")
         if not isinstance(encoded, str):
-            raise Invalid("has a body_base64 that is no text")
+            raise Invalid("has a body_base64 that is not a string")
         try:
             return from_wire(None, encoded) or b""
         except Invalid as error:
-            raise Invalid("has a body_base64 that is no base64") from error
+            raise Invalid("has a body_base64 that is not valid base64") from error
     return body.encode() if isinstance(body, str) else msgspec.json.encode(body)
 
 
@@ -142,7 +146,7 @@ class _AddTotals:
 
     def so_far(self) -> str:
         """Return what is known if not everything was sent."""
-        return f"added {self.added} so far; nothing after line {self.last_line}, as far as is known"
+        return f"added {self.added} so far; lines after {self.last_line} may not have been added"
 
     def refuse(self, line: int, error: TenantqError) -> None:
         self.refused += 1
@@ -150,7 +154,7 @@ class _AddTotals:
         if self.refused <= _ERRORS_SHOWN:
             click.echo(f"tenantq: line {line}: {error.message} [{error.code}]", err=True)
         elif self.refused == _ERRORS_SHOWN + 1:
-            click.echo("tenantq: more lines are refused; they are only counted", err=True)
+            click.echo("tenantq: further refused lines are counted, not listed", err=True)
 
 
 def _add_many(queue: Queue, parse: Callable[[bytes], NewMessage], *, as_json: bool) -> int:
@@ -219,7 +223,7 @@ def _read_lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
         if not line:
             return
         if len(line) > _LINE_BYTES_MAX:
-            raise Invalid(f"line {number} is longer than {_LINE_BYTES_MAX} bytes; no message can be that large")
+            raise Invalid(f"line {number} is too long (more than {_LINE_BYTES_MAX} bytes)")
         line = line.removesuffix(b"\n").removesuffix(b"\r")
         if line.strip():
             yield number, line

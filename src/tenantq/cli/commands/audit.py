@@ -29,7 +29,9 @@ class _AuditGroup(CommandGroup):
 
 @click.group(cls=_AuditGroup, modules=_MODULES)
 def audit() -> None:
-    """Show the audit trail, as `audit list` does, whose options can follow at once. Or write and verify it.
+    """Show, export and verify the audit trail.
+
+    Without a command it runs `audit list`, with the same options.
 
     \b
     tenantq audit --tenant acme --start 1h --result DENIED
@@ -39,16 +41,16 @@ def audit() -> None:
 @audit.command("list")
 @conditions
 @click.option(
-    "--limit", type=click.IntRange(1), default=100, show_default=True, metavar="N", help="How many rows, at most."
+    "--limit", type=click.IntRange(1), default=100, show_default=True, metavar="N", help="Maximum number of rows."
 )
-@click.option("--all", "everything", is_flag=True, help="All rows, however many.")
-@click.option("--cursor", metavar="TEXT", help="Go on where the last page ended.")
+@click.option("--all", "everything", is_flag=True, help="Show all rows.")
+@click.option("--cursor", metavar="TEXT", help="Continue after the previous page.")
 @json_option
 @connected
 def list_rows(
     connection: ServerConnection, *, limit: int, everything: bool, cursor: str | None, as_json: bool, **chosen: Any
 ) -> None:
-    """Show the audit trail of a tenant, or with --platform of everything, oldest first. With --json every row is one line.
+    """Show a tenant's audit trail, or with --platform all of it, oldest first. With --json, each row is one line.
 
     \b
     tenantq audit list --platform --newest --action delete_tenant --action delete_queue
@@ -65,6 +67,6 @@ def list_rows(
     if not as_json:
         print_table(journal_table(rows, *(("ts", "tenant", *_COLUMNS[1:]) if chosen["platform"] else _COLUMNS)))
     if incomplete:
-        click.echo("older rows are in segments that the server cannot reach", err=True)
+        click.echo("older rows are in segments that the server cannot read", err=True)
     if cursor is not None:
         click.echo(f"more: --cursor {cursor}", err=True)

@@ -22,14 +22,12 @@ from tenantq.journal.audit_formats import FORMATS, audit_format
 
 @click.command()
 @conditions
-@click.option("--format", "kind", type=click.Choice(FORMATS), required=True, help="What to write.")
-@click.option(
-    "--out", required=True, metavar="FILE", help="Where to; - is stdout. A file is there wholly or not at all."
-)
+@click.option("--format", "kind", type=click.Choice(FORMATS), required=True, help="Output format.")
+@click.option("--out", required=True, metavar="FILE", help="Output file, written atomically; - is stdout.")
 @json_option
 @connected
 def export(connection: ServerConnection, *, kind: str, out: str, as_json: bool, **chosen: Any) -> None:
-    """Write the audit trail to a file: JSON lines, CSV that is safe in spreadsheets, or Parquet.
+    """Export the audit trail as JSON lines, spreadsheet-safe CSV or Parquet.
 
     \b
     tenantq audit export --tenant acme --start 30d --format csv --out audit.csv
@@ -44,7 +42,7 @@ def export(connection: ServerConnection, *, kind: str, out: str, as_json: bool, 
             update(completed=rows, at=show_time(page.rows[-1]["ts"]) if page.rows else "")
         stream.write(writer.end())
     if incomplete:
-        click.echo("older rows are in segments that the server cannot reach: they are not in the file", err=True)
+        click.echo("older rows are in segments that the server cannot read; they are not in the file", err=True)
     if out != "-":
         if as_json:
             print_json({"file": out, "rows": rows, "format": kind, "incomplete": incomplete})

@@ -13,15 +13,15 @@ from tenantq.domain import limits
 from tenantq.wire.tenants import AuditReply
 
 conditions = options(
-    click.option("--action", "actions", multiple=True, metavar="OP", help="Only this: add, poll, ack, put_queue, create_key and so on. May be given again."),
-    click.option("--result", type=click.Choice(["SUCCESS", "DENIED", "ERROR"], case_sensitive=False), help="Only with this outcome."),
-    click.option("--principal", metavar="WHO", help="Only by this one, such as key:<id> or jwt:<subject>."),
-    click.option("--queue", metavar="NAME", help="Only about this queue."),
-    click.option("--message", metavar="ID", help="Only about this message."),
-    click.option("--start", type=time_ago, metavar="TIME", help="From here on: 2030-01-31T12:00:00Z, or 2h (ago)."),
-    click.option("--end", type=time_ago, metavar="TIME", help="Before this."),
-    click.option("--newest", is_flag=True, help="Newest first."),
-    click.option("--platform", is_flag=True, help="Of all tenants and of the platform itself."),
+    click.option("--action", "actions", multiple=True, metavar="OP", help="Only this action, such as add, poll, ack, put_queue or create_key; repeatable."),
+    click.option("--result", type=click.Choice(["SUCCESS", "DENIED", "ERROR"], case_sensitive=False), help="Only rows with this result."),
+    click.option("--principal", metavar="WHO", help="Only rows of this principal, such as key:<id> or jwt:<subject>."),
+    click.option("--queue", metavar="NAME", help="Only rows of this queue."),
+    click.option("--message", metavar="ID", help="Only rows of this message."),
+    click.option("--start", type=time_ago, metavar="TIME", help="Start of the period: 2030-01-31T12:00:00Z, or 2h (ago)."),
+    click.option("--end", type=time_ago, metavar="TIME", help="End of the period (exclusive), in the same formats."),
+    click.option("--newest", is_flag=True, help="List the newest rows first."),
+    click.option("--platform", is_flag=True, help="Include all tenants and the platform itself."),
 )  # fmt: skip
 """Add the options that choose rows to a command."""
 

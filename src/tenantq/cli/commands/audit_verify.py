@@ -32,22 +32,22 @@ _KNOWN: Final = re.compile("([0-9]{1,19}):([0-9a-f]{64})")
     "--data-dir",
     type=DIRECTORY,
     metavar="DIR",
-    help="The data directory of a server that does not run: its journal, its segments, and both together.",
+    help="Data directory of a stopped server. Verifies its journal and segments, and compares them.",
 )
-@click.option("--segments", metavar="URL", help="Only these segments: a directory or URL, such as a copied archive.")
+@click.option("--segments", metavar="URL", help="Segments to verify: a directory or URL, such as a copied archive.")
 @click.option(
     "--public-key",
     "public_keys",
     multiple=True,
     type=FILE,
     metavar="FILE",
-    help="The server's public key (audit_key.pub), kept elsewhere; repeat it for one that signed before.  [default: the data directory's]",
+    help="Trusted copy of the server's public key (audit_key.pub); repeat it for earlier keys.  [default: the data directory's]",
 )
 @click.option(
     "--known",
     multiple=True,
     metavar="SEQ:HASH",
-    help="A record that must be there with this hash, as an earlier verification or a certificate of erasure says.",
+    help="Record and hash that must exist, from an earlier verification or an erasure certificate.",
 )
 @store_options
 @json_option
@@ -62,23 +62,23 @@ def verify(
     shard: str,
     as_json: bool,
 ) -> int:
-    """Verify the hash chain, the signatures and every row, offline; name the first record that cannot be trusted.
+    """Verify the hash chain, signatures and rows of the journal, offline. Names the first untrusted record.
 
-    An edit, a deletion, an insertion, a reordering and a truncation are each found where they begin. With --data-dir the live
-    journal and its checkpoints are verified as well, and compared with the segments.
+    Detects edits, deletions, insertions, reordering and truncation. With --data-dir, the live journal and its checkpoints
+    are verified as well, and compared with the segments.
 
-    Who can write everywhere can also put everything back to an earlier state, or sign all of it anew. Against that, keep elsewhere
-    what a verification says at its end, for --known, and the public key, for --public-key.
+    An attacker with full write access could restore an earlier state or sign everything again. To detect that, store the
+    end hash of each verification elsewhere (--known), and the public key (--public-key).
 
     \b
     Exit codes:
-      0  everything is as it was written
-      1  there are findings
+      0  no tampering found
+      1  tampering found
       2  wrong usage
-      6  it cannot be examined: the store is in use or not there, or files cannot be read
+      6  cannot be verified: the store is in use or missing, or files cannot be read
     """
     if data_dir is None and segments is None:
-        raise click.UsageError("give --data-dir, --segments, or both")
+        raise click.UsageError("Give --data-dir, --segments, or both.")
     wanted = dict(_known(text) for text in known)
     open_store = open_redis(store, store_name, shard) if store is not None else None
     with files_to_examine():
@@ -88,7 +88,7 @@ def verify(
         else:
             shown, findings, found = _verify_one(data_dir, segments, keys, wanted, open_store)
     if keys is None:
-        click.echo("no public key: the chain is verified, the signatures are not", err=True)
+        click.echo("no public key: the hash chain was verified, the signatures were not", err=True)
     findings += _compare_known(wanted, found)
     shown["keys"] = [key.id for key in keys.keys] if keys is not None else []
     shown["keys_given"] = bool(public_keys)
@@ -168,7 +168,7 @@ def _known(text: str) -> tuple[int, str]:
     """Return the number and hash of a record. Raises Invalid."""
     found = _KNOWN.fullmatch(text)
     if found is None:
-        raise Invalid("known: is a record's number, a colon and its hash of 64 hexadecimal digits")
+        raise Invalid("known: must be SEQ:HASH, a record number and 64 hexadecimal digits")
     return int(found[1]), found[2]
 
 
@@ -177,7 +177,7 @@ def _compare_known(wanted: dict[int, str], found: Found) -> list[dict[str, Any]]
     for seq, link in wanted.items():
         there = found.get(seq, set())
         if link not in there:
-            text = f"Record {seq} is not the one that was known." if there else f"Record {seq} was known, and is gone."
+            text = f"Record {seq} differs from the known hash." if there else f"Record {seq} is known but missing."
             findings.append({"where": "known", "seq": seq, "file": "", "text": text})
     return findings
 
@@ -215,9 +215,7 @@ def _verify_live(
     links = archive.links if archive is not None else None
     report = exam.run(links, max(archive.last_seq.values(), default=0) if archive is not None else None, known)
     if archive is None and exam.first_seq > 1:
-        text = (
-            f"Records 1 to {exam.first_seq - 1} were trimmed, and no segment is here: name their place with --segments."
-        )
+        text = f"Records 1 to {exam.first_seq - 1} were trimmed and no segments were found. Name their location with --segments."
         findings.append({"where": "store", "seq": 1, "file": "", "text": text})
     shown |= {"live_records": report.records, "live_first_seq": report.first_seq, "checkpoints": report.checkpoints}
     findings += [{"where": "store", "seq": one.seq, "file": "", "text": one.text} for one in report.findings]
@@ -238,15 +236,15 @@ def _verify_archive(
             return None  # nothing was exported yet
         segments = str(data_dir / "journal")
     if not segments.count("://") and not Path(segments).is_dir():
-        raise Invalid(f"segments: there is no directory {segments}")
+        raise Invalid(f"segments: no such directory: {segments}")
     try:
         from tenantq.journal.verify import AuditFinding, verify_segments  # noqa: PLC0415  # needs pyarrow, which is an extra
     except ImportError as error:
-        raise Invalid("segments cannot be read: install tenantq[parquet]") from error
+        raise Invalid("segments: reading them requires tenantq[parquet]") from error
     first = exam.first_seq - 1 if exam is not None else None
     report = verify_segments(open_target(segments), keys, links_from=first, known=known, shard=shard)
     if exam is None and not report.segments and not report.findings:  # an empty archive must not look clean
-        report.findings.append(AuditFinding("", 1, segments, "There is no segment here."))
+        report.findings.append(AuditFinding("", 1, segments, "No segments found."))
     return report
 
 
@@ -260,10 +258,12 @@ def _print(shown: dict[str, Any]) -> None:
         file = f" ({finding['file']})" if finding["file"] else ""
         click.echo(f"{finding['where']}{at}: {finding['text']}{file}")
     if shown["keys"]:
-        whose = "" if shown["keys_given"] else ", found beside what it signed: who can write there can sign anew"
+        whose = (
+            "" if shown["keys_given"] else ", stored with the data it signed; keep a copy elsewhere for --public-key"
+        )
         click.echo(f"signatures: of key {' or '.join(shown['keys'])}{whose}")
     if "end" in shown and shown["clean"]:
         click.echo(f"end: {shown['end']}")
     for one in shown.get("shards", ()) if shown["clean"] else ():
         click.echo(f"end of shard {one['shard']}: {one['end']}")
-    click.echo("everything is as it was written" if shown["clean"] else plural(len(shown["findings"]), "finding"))
+    click.echo("no tampering found" if shown["clean"] else plural(len(shown["findings"]), "finding"))

@@ -17,14 +17,16 @@ from tenantq.journal.signing import PublicKey
 
 @click.command("verify-certificate")
 @click.argument("file", type=click.File("rb"))
-@click.option("--public-key", type=FILE, required=True, metavar="FILE", help="The server's public key (audit_key.pub).")
+@click.option(
+    "--public-key", type=FILE, required=True, metavar="FILE", help="Public key of the server (audit_key.pub)."
+)
 @prints_output
 def verify_certificate(file: BinaryIO, public_key: Path) -> Output:
-    """Check offline that a certificate of erasure is as the server signed it; FILE '-' is stdin."""
+    """Verify the signature of an erasure certificate, offline. FILE '-' is stdin."""
     key = PublicKey.load(public_key)
     certificate = read_certificate(file.read())
     valid = certificate.is_signed_by(key)
-    text = f"not signed by key {key.id}, or changed since"
+    text = f"not signed by key {key.id}, or changed after signing"
     if valid:
         text = (
             f"signed by key {key.id}: tenant {certificate.tenant} ({certificate.tenant_id}) was erased at"

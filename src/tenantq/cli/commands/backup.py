@@ -20,28 +20,26 @@ from tenantq.errors import Invalid
 from tenantq.journal.export_target import open_target
 from tenantq.journal.signing import PublicKey
 
-_from_option = click.option(
-    "--from", "source", type=DIRECTORY, required=True, metavar="DIR", help="The backup's directory."
-)
+_from_option = click.option("--from", "source", type=DIRECTORY, required=True, metavar="DIR", help="Backup directory.")
 
 
 @click.group(cls=CommandGroup)
 def backup() -> None:
-    """Make, list, verify and restore backups of a server."""
+    """Manage backups of a server."""
 
 
 @backup.command()
 @click.argument("name", required=False)
-@click.option("--no-segments", is_flag=True, help="Leave the exported journal out: it is kept elsewhere.")
+@click.option("--no-segments", is_flag=True, help="Leave out the exported journal, if it is stored elsewhere.")
 @prints_output
 @connected
 def create(connection: ServerConnection, *, name: str | None, no_segments: bool) -> Output:
-    """Back a running server up, into its backup directory; NAME is by default the time.
+    """Back up a running server into its backup directory. NAME defaults to the current time.
 
-    It returns when the backup is whole and on the disk. The server goes on working.
+    Returns when the backup is complete and durable. The server keeps running.
     """
     made = connection.client.create_backup(name, segments=not no_segments)
-    return Output(made, f"made backup {made.name}: up to journal record {made.last_seq:,}, {made.size or 0:,} bytes")
+    return Output(made, f"created backup {made.name}: up to journal record {made.last_seq:,}, {made.size or 0:,} bytes")
 
 
 @backup.command("list")
@@ -62,10 +60,12 @@ def list_backups(connection: ServerConnection) -> Output:
 
 @backup.command()
 @_from_option
-@click.option("--public-key", type=FILE, metavar="FILE", help="The server's public key: its signature is checked too.")
+@click.option(
+    "--public-key", type=FILE, metavar="FILE", help="Public key of the server, to check the backup's signature."
+)
 @prints_output
 def verify(source: Path, public_key: Path | None) -> Output:
-    """Check every file of a backup against its hash, offline."""
+    """Verify every file of a backup against its hash, offline."""
     key = PublicKey.load(public_key) if public_key is not None else None
     with byte_bar() as bar:
         parts = parts_of(source)
@@ -74,7 +74,7 @@ def verify(source: Path, public_key: Path | None) -> Output:
     of_shards = f" of {len(parts)} shards" if len(parts) > 1 else ""
     return Output(
         {**_facts(manifests[0]), "files": files, "size": size, "signature_checked": key is not None},
-        f"{source}: {files:,} files{of_shards}, {size:,} bytes, as they were written",
+        f"{source}: {files:,} files{of_shards}, {size:,} bytes, all hashes match",
     )
 
 
@@ -82,31 +82,32 @@ def verify(source: Path, public_key: Path | None) -> Output:
 @_from_option
 @data_dir_option
 @click.option(
-    "--audit-key", type=FILE, metavar="FILE", help="The server's private audit key, to go on signing with it."
+    "--audit-key", type=FILE, metavar="FILE", help="Private audit key of the server, to keep signing with it."
 )
 @click.option(
     "--key-maker",
     type=FILE,
     metavar="FILE",
-    help="The server's file key_maker: API keys made before go on signing requests of Amazon SQS.",
+    help="File key_maker of the server, so that existing API keys can still sign SQS requests.",
 )
 @click.option(
-    "--public-key", type=FILE, metavar="FILE", help="The server's public key: the backup's signature is checked."
+    "--public-key", type=FILE, metavar="FILE", help="Public key of the server, to check the backup's signature."
 )
 @click.option(
-    "--data-keys", type=FILE, metavar="FILE", help="The wrapped data keys.  [default: the file beside the backup]"
+    "--data-keys", type=FILE, metavar="FILE", help="Wrapped data keys.  [default: the file next to the backup]"
 )
-@click.option("--segments", metavar="URL", help="Where the exported journal is, if it is not in the backup.")
+@click.option("--segments", metavar="URL", help="Location of the exported journal, if the backup does not contain it.")
 @prints_output
 def restore(
     source: Path, data_dir: Path, *, public_key: Path | None, segments: str | None, **files: Path | None
 ) -> Output:  # fmt: skip
-    """Make a data directory from a backup: verified, examined by the doctor, all of it or nothing.
+    """Create a data directory from a backup.
 
-    The directory has to be empty or not there yet.
+    The backup is verified first and the result is checked by the doctor. The directory must be empty or missing. A failed
+    restore leaves nothing behind.
     """
     if segments is not None and "://" not in segments and not Path(segments).is_dir():
-        raise Invalid(f"segments: there is no directory {segments}")
+        raise Invalid(f"segments: no such directory: {segments}")
     with byte_bar() as bar:
         restored = restore_server(
             source,
@@ -129,13 +130,13 @@ def _restored_lines(restored: Restored, source: Path, data_dir: Path) -> Iterato
         f" {figures.messages:,} messages, {figures.results:,} results; the journal up to record"
         f" {manifest.last_seq:,}, {restored.segments:,} segments, {restored.data_keys:,} wrapped data keys"
     )
-    yield "the doctor found nothing amiss"
+    yield "the doctor found no problems"
     if not restored.signature_checked:
-        yield "neither --audit-key nor --public-key: whether the backup is as the server wrote it is not known"
+        yield "neither --audit-key nor --public-key: the backup's signature was not checked"
     if not restored.keys_found:
-        yield "no file of data keys is beside the backup: encrypted messages cannot be read; --data-keys names it"
+        yield "no data keys next to the backup: encrypted messages cannot be read. Name the file with --data-keys"
     if not restored.audit_key:
-        yield "no --audit-key: the server will make a new one, and keeps the old public key to verify what it signed"
+        yield "no --audit-key: the server creates a new one and keeps the old public key for verification"
     if not restored.key_maker:
         yield (
             "no --key-maker: API keys made so far work as bearer tokens, and sign no requests of Amazon SQS until the"

@@ -44,7 +44,7 @@ _OWN: Final = LoadSettings()
     multiple=True,
     help="What to measure; repeatable.  [default: add, cycle, batch]",
 )
-@click.option("--local", is_flag=True, help="Measure a server of its own, on loopback, and remove it afterwards.")
+@click.option("--local", is_flag=True, help="Start a temporary server on loopback, measure it and remove it.")
 @click.option(
     "--data-dir",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
@@ -52,28 +52,28 @@ _OWN: Final = LoadSettings()
     help="With --local: the disk, by a directory on it; the data is in a new one inside.  [default: .]",
 )
 @click.option(
-    "--durability", type=click.Choice(["fsync", "os"]), help="With --local: what a reply promises.  [default: fsync]"
+    "--durability", type=click.Choice(["fsync", "os"]), help="With --local: durability of replies.  [default: fsync]"
 )
-@click.option("--in-flight", type=click.IntRange(1, _IN_FLIGHT_MAX), default=_OWN.in_flight, show_default=True, help="Callers at once, for single messages.")  # fmt: skip
-@click.option("--batch", type=click.IntRange(2, limits.BATCH_MESSAGES_MAX), default=_OWN.batch, show_default=True, help="Messages of a batch.")  # fmt: skip
-@click.option("--batches", type=click.IntRange(1, 64), default=_OWN.batches_in_flight, show_default=True, help="Batches at once.")  # fmt: skip
-@click.option("--size", type=byte_size, metavar="BYTES", default=str(_OWN.size), show_default=True, help="Of a body.")
-@click.option("--seconds", type=click.FloatRange(0.1, 3_600), default=_OWN.seconds, show_default=True, help="How long each case is measured.")  # fmt: skip
-@click.option("--warm-up", "warm_up_ms", type=duration, default="1s", show_default=True, help="How long each runs before that.")  # fmt: skip
-@click.option("--coalesce", type=click.Choice(sorted(_COALESCE)), default="on", show_default=True, help="Whether concurrent calls go together, as the SDK does it.")  # fmt: skip
-@click.option("--queue", metavar="NAME", help="A queue to make, and delete at the end.  [default: a random name]")
-@click.option("--reuse", is_flag=True, help="Use --queue also if it exists, is empty, and yours to use; it is emptied.")
-@click.option("--bytes-max", type=byte_size, metavar="BYTES", default="2GiB", show_default=True, help="End a case of adds once it has added so much.")  # fmt: skip
-@click.option("--flood", "flood_connections", type=click.IntRange(1, _IN_FLIGHT_MAX), default=_OWN.flood_connections, show_default=True, help="Neighbour: connections that flood.")  # fmt: skip
-@click.option("--victim-rate", type=click.IntRange(1, 1_000), default=_OWN.victim_per_second, show_default=True, help="Neighbour: adds a second of the victim.")  # fmt: skip
+@click.option("--in-flight", type=click.IntRange(1, _IN_FLIGHT_MAX), default=_OWN.in_flight, show_default=True, help="Concurrent callers, for single messages.")  # fmt: skip
+@click.option("--batch", type=click.IntRange(2, limits.BATCH_MESSAGES_MAX), default=_OWN.batch, show_default=True, help="Messages per batch.")  # fmt: skip
+@click.option("--batches", type=click.IntRange(1, 64), default=_OWN.batches_in_flight, show_default=True, help="Concurrent batches.")  # fmt: skip
+@click.option("--size", type=byte_size, metavar="BYTES", default=str(_OWN.size), show_default=True, help="Body size.")
+@click.option("--seconds", type=click.FloatRange(0.1, 3_600), default=_OWN.seconds, show_default=True, help="Measured time per case.")  # fmt: skip
+@click.option("--warm-up", "warm_up_ms", type=duration, default="1s", show_default=True, help="Warm-up time per case.")  # fmt: skip
+@click.option("--coalesce", type=click.Choice(sorted(_COALESCE)), default="on", show_default=True, help="Combine concurrent calls into one request, as the SDK does.")  # fmt: skip
+@click.option("--queue", metavar="NAME", help="Queue to create, and delete at the end.  [default: a random name]")
+@click.option("--reuse", is_flag=True, help="Use an existing, empty --queue. It is purged at the end.")
+@click.option("--bytes-max", type=byte_size, metavar="BYTES", default="2GiB", show_default=True, help="Stop adding after this many bytes per case.")  # fmt: skip
+@click.option("--flood", "flood_connections", type=click.IntRange(1, _IN_FLIGHT_MAX), default=_OWN.flood_connections, show_default=True, help="Neighbour: flooding connections.")  # fmt: skip
+@click.option("--victim-rate", type=click.IntRange(1, 1_000), default=_OWN.victim_per_second, show_default=True, help="Neighbour: the victim's adds per second.")  # fmt: skip
 @click.option(
     "--compare",
     "compared",
     type=FILE,
     metavar="FILE",
-    help="An earlier output of --json to compare with.",
+    help="Earlier --json output to compare with.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask before another machine is loaded.")
+@click.option("--yes", is_flag=True, help="Skip the prompt before loading a remote server.")
 @json_option
 @connected
 def bench(
@@ -91,36 +91,37 @@ def bench(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Measure how fast a server is, as the SDK's users would find it.
+    """Measure the throughput and latency of a server, through the SDK.
 
-    Cases: add (single adds), cycle (add, poll, ack), batch (both by batches), neighbour (what one tenant's flood costs
-    another; takes a platform administrator's token), all. Each works on a queue of its own, which is deleted at the end.
+    Cases: add (single adds), cycle (add, poll, ack), batch (add and cycle in batches), neighbour (the effect of one
+    tenant's flood on another; requires a platform administrator's token), all. Each case creates a queue and deletes it at
+    the end.
 
-    Every message is really added: it takes disk, journal and bandwidth of the server. Ctrl-C stops, cleans up and prints
-    what was measured.
+    Every message is stored: it uses disk, journal and bandwidth of the server. Ctrl-C stops, cleans up and prints the
+    results so far.
 
     \b
     Exit codes:
       0  measured
-      1  calls failed, a case measured nothing, or something is left behind
+      1  calls failed, a case measured nothing, or cleanup failed
       2  wrong usage
-      4  the token does not allow it
-      5  a rate limit or quota refused calls: the figures are the limit's
+      4  the token lacks permission
+      5  a rate limit or quota refused calls, so the results show the limit
       6  the server cannot be reached, or --local cannot start
       7  the queue exists, or is not empty
-      130, 143  interrupted; what was measured until then is printed
+      130, 143  interrupted; results so far are printed
     """
     load = _load(options)
     earlier = load_report(compared) if compared is not None else None
     chosen = _chosen(cases)
     if reuse and queue is None:
-        raise click.UsageError("--reuse needs --queue.")
+        raise click.UsageError("--reuse requires --queue.")
     if queue is not None:
         check_queue_name(queue)
     if local:
         _check_local()
     elif data_dir is not None or durability is not None:
-        raise click.UsageError("--data-dir and --durability are for --local.")
+        raise click.UsageError("--data-dir and --durability require --local.")
     else:
         _confirm(connection.target.url, yes=yes)
     raise_file_limit()
@@ -176,13 +177,13 @@ def _load(options: dict[str, Any]) -> LoadSettings:
     batches, victim_rate = options.pop("batches"), options.pop("victim_rate")
     load = LoadSettings(batches_in_flight=batches, victim_per_second=victim_rate, **options)
     if not 1 <= load.size <= limits.BODY_BYTES_MAX:
-        raise click.BadParameter(f"a body has 1 to {limits.BODY_BYTES_MAX:,} bytes", param_hint="--size")
+        raise click.BadParameter(f"must be 1 to {limits.BODY_BYTES_MAX:,} bytes", param_hint="--size")
     if load.batch * load.size > BYTES_MAX:
-        raise click.BadParameter(f"a batch has at most {BYTES_MAX:,} bytes of bodies", param_hint="--batch")
+        raise click.BadParameter(f"the bodies of a batch are limited to {BYTES_MAX:,} bytes", param_hint="--batch")
     if load.warm_up_ms > 600_000:
-        raise click.BadParameter("it is 10m at most", param_hint="--warm-up")
+        raise click.BadParameter("must be at most 10m", param_hint="--warm-up")
     if load.bytes_max < 1:
-        raise click.BadParameter("it is 1 at least", param_hint="--bytes-max")
+        raise click.BadParameter("must be at least 1", param_hint="--bytes-max")
     return load
 
 
@@ -196,7 +197,7 @@ def _check_local() -> None:
     context = click.get_current_context()
     for name in ("url", "token", "profile", "tenant"):
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--local starts a server of its own: --{name} is not for it.")
+            raise click.UsageError(f"--local starts its own server: omit --{name}.")
 
 
 def _confirm(url: str, *, yes: bool) -> None:
@@ -205,10 +206,8 @@ def _confirm(url: str, *, yes: bool) -> None:
     if yes or _is_loopback(host):
         return
     if not sys.stdin.isatty():
-        raise click.UsageError(
-            f"This loads {host}, which is not this machine, and nobody can be asked here: give --yes."
-        )
-    if not click.confirm(f"This loads the server {url} as fast as it answers. Go on?", err=True):
+        raise click.UsageError(f"This puts load on the remote host {host}. Give --yes to confirm.")
+    if not click.confirm(f"This puts maximum load on the server {url}. Continue?", err=True):
         raise click.ClickException("nothing was sent")
 
 

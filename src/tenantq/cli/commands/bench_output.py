@@ -23,7 +23,7 @@ def print_report(report: BenchReport) -> None:
     neighbour = report.neighbour
     if neighbour is not None:
         click.echo(
-            "victim beside the flood over alone: "
+            "victim with flood / without flood: "
             f"p50 {_ratio(neighbour.p50_ratio)}, p99 {_ratio(neighbour.p99_ratio)}, max {_ratio(neighbour.max_ratio)}"
         )
     if report.compared is not None:
@@ -33,7 +33,7 @@ def print_report(report: BenchReport) -> None:
              one.p50_ratio, one.p99_ratio)
             for one in report.compared
         ]  # fmt: skip
-        print_table(Table(_COMPARED, rows, "the earlier report has none of these cases"))
+        print_table(Table(_COMPARED, rows, "the earlier report contains none of these cases"))
 
 
 def notes(report: BenchReport) -> Iterator[str]:
@@ -44,22 +44,22 @@ def notes(report: BenchReport) -> Iterator[str]:
             texts = "; ".join(f"{code}: {figures.texts.get(code, '')}" for code in figures.refusals)
             yield (
                 f"{figures.case}: {refused:,} of {figures.calls_total:,} calls were refused by a limit, "
-                f"so the figures tell of the limit and not of the server ({texts})"
+                f"so the results show the limit, not the server ({texts})"
             )
         for code, count in figures.errors.items():
             yield f"{figures.case}: {count:,} calls failed, {code}: {figures.texts.get(code, '')}"
         if figures.ended == "bytes":
-            yield f"{figures.case}: ended after {figures.seconds:g} s, when it had added as much as --bytes-max allows"
+            yield f"{figures.case}: ended after {figures.seconds:g} s, at the --bytes-max limit"
     if report.environment.durability == "os":
-        yield "durability is 'os': replies came before the sync"
+        yield "durability is 'os': replies precede the sync"
     if report.environment.file_system == "tmpfs":
-        yield "the data was in memory (tmpfs), where a sync costs nothing: choose a disk with --data-dir"
+        yield "the data was in memory (tmpfs), where a sync is free. Choose a disk with --data-dir"
     if report.unlike:
-        yield f"not alike: {'; '.join(report.unlike)}"
+        yield f"not comparable: {'; '.join(report.unlike)}"
     if report.interrupted:
-        yield "interrupted: what was measured until then is shown"
+        yield "interrupted: showing results so far"
     for left in report.left_behind:
-        yield f"left behind: {left}"
+        yield f"not cleaned up: {left}"
 
 
 def _heading(report: BenchReport) -> Iterator[str]:

@@ -32,15 +32,15 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
 @click.command()
-@click.option("--refresh", "refresh_ms", type=duration, default="2s", show_default=True, help="How often to look.")
-@click.option("--once", is_flag=True, help="Print one look at all tenants as a table, and end.")
+@click.option("--refresh", "refresh_ms", type=duration, default="2s", show_default=True, help="Refresh interval.")
+@click.option("--once", is_flag=True, help="Print a table of all tenants and exit.")
 @json_option
 @connected
 def console(connection: ServerConnection, *, refresh_ms: int, once: bool, as_json: bool) -> int:
-    """Watch and manage a server on the terminal: tenants, queues, security.
+    """Watch and manage tenants, queues and security in the terminal.
 
-    A platform administrator sees all tenants, any other credential its own. What it may not see is "not granted". Press ? for
-    the keys, q to quit. Needs tenantq[console], but for --once and --json.
+    A platform administrator sees all tenants; other credentials see their own. Missing permissions show as "not granted".
+    Press ? for the keys, q to quit. Requires tenantq[console], except with --once or --json.
     """
     if not _REFRESH_MS_MIN <= refresh_ms <= _REFRESH_MS_MAX:
         raise click.UsageError("--refresh must be between 500ms and 1h.")
@@ -48,7 +48,7 @@ def console(connection: ServerConnection, *, refresh_ms: int, once: bool, as_jso
         _show(asyncio.run(_read(connection)), as_json=as_json)
         return exit_codes.OK
     if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):  # Textual draws on stderr
-        raise click.UsageError("The console needs a terminal; in scripts use 'tenantq console --json' or --once.")
+        raise click.UsageError("The console requires a terminal. In scripts, use --json or --once.")
     return asyncio.run(_run(connection, refresh_ms))
 
 
@@ -62,7 +62,7 @@ async def _run(connection: ServerConnection, refresh_ms: int) -> int:
     try:
         from tenantq.console.app import ConsoleApp  # noqa: PLC0415  # needs Textual, which is an extra
     except ImportError as error:
-        raise Unavailable("the console needs Textual: install tenantq[console]; --once works without") from error
+        raise Unavailable("the console requires Textual: install tenantq[console], or use --once") from error
     target = connection.target
     async with connection.async_client() as client:
         app = ConsoleApp(client, url=target.url, tenant=target.tenant, refresh_ms=refresh_ms)

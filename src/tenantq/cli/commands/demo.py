@@ -36,30 +36,30 @@ _TOKENS_FILE: Final = "demo-tokens.json"
     "--data-dir",
     type=click.Path(file_okay=False),
     metavar="DIR",
-    help="The data directory, made if it is not there.  [env: TENANTQ_DATA_DIR; default: ./tenantq-data]",
+    help="Data directory, created if missing.  [env: TENANTQ_DATA_DIR; default: ./tenantq-data]",
 )
 @click.option(
     "--http",
     metavar="HOST:PORT",
-    help="Where to listen; port 0 takes a free one.  [env: TENANTQ_HTTP; default: 127.0.0.1:7070]",
+    help="HTTP address; port 0 picks a free port.  [env: TENANTQ_HTTP; default: 127.0.0.1:7070]",
 )
 @click.option("--seconds", type=click.IntRange(min=1), metavar="N", help="Stop after N seconds.  [default: never]")
 def demo(data_dir: str | None, http: str | None, *, seconds: int | None) -> int:
-    """Run a server with a little traffic, and show how three tenants fare.
+    """Run a server with sample traffic and show the figures of three tenants.
 
-    One tenant is loud, two are quiet; one worker fleet serves them all in fair turns, over HTTP. Some jobs always fail and
-    end as dead letters. A printed cheat sheet has the address, tokens, and commands to try in another terminal.
+    One tenant is loud, two are quiet. One worker fleet serves all of them fairly, over HTTP. Some jobs always fail and
+    become dead letters. A cheat sheet shows the address, tokens and commands to try in another terminal.
 
-    Ctrl-C or SIGTERM stops in good order: handlers finish, other messages are given back, the store is closed. A second
-    signal ends the process at once.
+    Ctrl-C or SIGTERM stops cleanly: handlers finish, other messages are released, the store is closed. A second signal
+    exits immediately.
 
     \b
     Exit codes:
-      0    stopped in good order
-      1    the store failed at work
+      0    stopped cleanly
+      1    the store failed
       2    wrong usage or settings
-      6    cannot start: the address or the directory is in use, or cannot be used
-      128+ a second signal forced the end; the number is 128 plus the signal's
+      6    cannot start: the address or the data directory is in use or not accessible
+      128+ killed by a second signal; the code is 128 plus the signal number
     """
     settings = load_settings(None, os.environ, {"data_dir": data_dir, "http": http})
     set_up_logs("warning", settings.log_format)
@@ -82,7 +82,7 @@ async def _demo(settings: ServerSettings, seconds: int | None) -> int:
         await _show(traffic, server, signals, seconds)
         if server.shard.failure is None:
             if sys.stdout.isatty():
-                click.echo("stopping; press Ctrl-C again to end at once")
+                click.echo("stopping; press Ctrl-C again to exit immediately")
             left = await traffic.stop()
     except TenantqError:
         if server.shard.failure is None:
@@ -91,7 +91,7 @@ async def _demo(settings: ServerSettings, seconds: int | None) -> int:
         code = await closed(server, 0 if left is None else None)
     if left is None or code != exit_codes.OK:
         return code
-    click.echo(f"stopped: {left[0]} messages are ready, {left[1]} leases are kept, all of it is in {settings.data_dir}")
+    click.echo(f"stopped: {left[0]} ready messages and {left[1]} leases remain in {settings.data_dir}")
     return exit_codes.OK
 
 
@@ -103,7 +103,7 @@ def _load_tokens(settings: ServerSettings) -> DemoTokens:
     except (FileNotFoundError, NotADirectoryError):
         tokens = DemoTokens(f"demo_{secrets.token_hex(24)}")
     except (OSError, msgspec.MsgspecError) as error:
-        raise Invalid(f"{file} cannot be read; delete it, and the demo makes new tokens") from error
+        raise Invalid(f"{file} cannot be read. Delete it to create new tokens") from error
     tokens.admin = os.environ.get(ADMIN_TOKEN) or tokens.admin
     return tokens
 

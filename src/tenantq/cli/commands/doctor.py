@@ -28,17 +28,17 @@ from tenantq.store.redis.address import parse_address
 @store_options
 @json_option
 def doctor(data_dir: Path, *, store: str | None, store_name: str, shard: str, as_json: bool) -> int:
-    """Recount a store while no server runs, and name everything that does not add up.
+    """Check the consistency of a store while no server runs.
 
-    Nothing is changed. Every message must be in exactly one state, every index row must belong to a message, every
-    counter must equal a recount, and the journal's hash chain must be whole.
+    Changes nothing. Checks that each message is in exactly one state, each index row belongs to a message, each counter
+    equals a recount, and the journal's hash chain is intact.
 
     \b
     Exit codes:
-      0  everything adds up
-      1  there are findings
+      0  consistent
+      1  problems found
       2  wrong usage
-      6  the store cannot be examined: in use, no store there, or files that cannot be read
+      6  the store cannot be examined: in use, missing or unreadable
     """
     with files_to_examine():
         if store is None and shard_count(data_dir) > 1:
@@ -76,7 +76,7 @@ def _print(report: DoctorReport, where: str) -> None:
             click.echo(f"finding {finding.kind} {_place(finding)}: {finding.text}")
     hidden = report.findings_total - len(report.findings)
     if hidden:
-        click.echo(f"{hidden} more findings are not listed")
+        click.echo(f"{hidden} more findings not listed")
     verdict = "clean" if report.clean else plural(report.findings_total, "finding")
     stdout.print(
         Text(f"{where}: {verdict}", style="bold green" if report.clean else "bold red"),

@@ -13,9 +13,9 @@ from tenantq.domain.formatting import show_duration, show_time
 
 @click.group(cls=CommandGroup)
 def encryption() -> None:
-    """Look at a tenant's encryption; make new data keys, or wrap them anew.
+    """Show and manage a tenant's encryption.
 
-    Switched on and off by: tenantq tenant configure NAME --set encryption.enabled=true
+    Turn it on with: tenantq tenant configure NAME --set encryption.enabled=true
     """
 
 
@@ -23,7 +23,7 @@ def encryption() -> None:
 @prints_output
 @connected
 def status(connection: ServerConnection) -> Output:
-    """Show whether and by which key a tenant is encrypted, and its data keys."""
+    """Show whether a tenant is encrypted, its key and its data keys."""
     found = connection.tenant().encryption()
     facts = {name: value for name, value in msgspec.to_builtins(found).items() if name != "data_keys"}
     facts["rotate_every"] = show_duration(facts.pop("rotate_every_ms"))
@@ -41,15 +41,15 @@ def status(connection: ServerConnection) -> Output:
 @prints_output
 @connected
 def rotate(connection: ServerConnection) -> Output:
-    """Make a new data key, which encrypts from now on. What is stored stays readable."""
+    """Create a new data key for new messages. Stored messages stay readable."""
     found = connection.tenant().rotate_keys()
-    return Output(found, f"data key {found.data_keys[-1].number} encrypts from now on")
+    return Output(found, f"data key {found.data_keys[-1].number} now encrypts new messages")
 
 
 @encryption.command()
 @prints_output
 @connected
 def rewrap(connection: ServerConnection) -> Output:
-    """Wrap all data keys anew by the tenant's key as it is configured now. No message is touched."""
+    """Rewrap all data keys with the tenant's configured key. Messages do not change."""
     found = connection.tenant().rewrap_keys()
     return Output(found, f"{len(found.data_keys)} data keys are wrapped by {found.key}")

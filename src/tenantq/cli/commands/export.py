@@ -24,14 +24,14 @@ from tenantq.errors import Conflict, Invalid
     "place",
     required=True,
     metavar="FILE",
-    help="A file to make (a tar); or an empty directory, or a name ending in '/', to have its files there.",
+    help="Tar file to create, or an empty directory (or a name ending in '/') for separate files.",
 )
 @prints_output
 @connected
 def export(connection: ServerConnection, *, name: str, place: str) -> Output:
-    """Write everything a tenant has: configuration, queues, messages, results, keys and grants without secrets, audit trail.
+    """Export a tenant: settings, queues, messages, results, audit trail, and keys and grants without secrets.
 
-    It is of one moment, and complete or not there at all. Import it elsewhere with 'tenantq import'.
+    The export is a consistent snapshot, written completely or not at all. Import it with 'tenantq import'.
 
     \b
     tenantq export acme --out acme.tar
@@ -39,9 +39,9 @@ def export(connection: ServerConnection, *, name: str, place: str) -> Output:
     out = Path(place)
     as_directory = out.is_dir() or place.endswith(os.sep)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise Conflict(f"{out} is there already; choose another name")
+        raise Conflict(f"{out} already exists; choose another name")
     if not out.absolute().parent.is_dir():
-        raise Invalid(f"out: there is no directory {out.absolute().parent}")
+        raise Invalid(f"out: no such directory: {out.absolute().parent}")
     partial = out.absolute().with_name(f".{out.name}.partial")
     try:
         with byte_bar() as bar:

@@ -14,7 +14,7 @@ from tenantq.cli.output import Columns, Output, prints_output, rights_of, table,
 
 @click.group("grant", cls=CommandGroup)
 def grants() -> None:
-    """Let principals of elsewhere work in a tenant: store, list and delete grants."""
+    """Grant access to principals of other tenants."""
 
 
 @grants.command()
@@ -23,7 +23,7 @@ def grants() -> None:
 @prints_output
 @connected
 def put(connection: ServerConnection, *, principal: str, grant: dict[str, Any]) -> Output:
-    """Store what a principal may do; it replaces what was stored for it.
+    """Create or replace the grant of a principal.
 
     PRINCIPAL is key:<key id>, jwt:<subject> or cert:<name>.
     """
@@ -35,7 +35,7 @@ def put(connection: ServerConnection, *, principal: str, grant: dict[str, Any]) 
 @prints_output
 @connected
 def list_grants(connection: ServerConnection) -> Output:
-    """List a tenant's stored grants."""
+    """List a tenant's grants."""
     found = connection.tenant().grants()
     columns: Columns = {
         "principal": "principal",
@@ -51,6 +51,6 @@ def list_grants(connection: ServerConnection) -> Output:
 @prints_output
 @connected
 def delete(connection: ServerConnection, *, principal: str) -> Output:
-    """Take back what is stored for a principal."""
+    """Delete the grant of a principal."""
     connection.tenant().revoke_grant(principal)
     return Output({"principal": principal, "deleted": True}, f"deleted the grant of {principal}")

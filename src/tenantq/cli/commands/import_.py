@@ -32,22 +32,22 @@ from tenantq.wire.exports import (
 _S = TypeVar("_S", bound=msgspec.Struct)
 _NOT_MOVED: Final = ("encryption",)  # the other server has keys of its own
 _REMARKS: Final = {
-    "duplicate_parts": "parts were imported before",
-    "there": "messages were there already",
-    "expired": "messages and results have expired meanwhile",
+    "duplicate_parts": "parts were already imported",
+    "there": "messages already existed",
+    "expired": "messages and results have expired since the export",
 }
 
 
 @click.command("import")
 @click.argument("file", type=click.Path(path_type=Path, exists=True))
-@click.option("--as", "new_name", metavar="NAME", help="Import into a tenant of this name.  [default: as exported]")
+@click.option("--as", "new_name", metavar="NAME", help="Name of the tenant to import into.  [default: as exported]")
 @prints_output
 @connected
 def import_(connection: ServerConnection, *, file: Path, new_name: str | None) -> Output:
-    """Import an export into a server: a file or directory that 'tenantq export' has written.
+    """Import a file or directory written by 'tenantq export'.
 
-    Everything is checked before anything is sent. What was imported before is not imported again, so an import that was
-    broken off is simply repeated. A tenant that is not there is made, as the exported one was; one that is there keeps its settings.
+    The whole export is checked before anything is sent. An interrupted import can be repeated: parts that were already
+    imported are skipped. A missing tenant is created with the exported settings; an existing tenant keeps its own.
 
     \b
     tenantq import acme.tar --as acme-2
@@ -104,7 +104,7 @@ def _make_tenant(tenant: Tenant, export: ExportFile) -> None:
 
 def _import_part(tenant: Tenant, export: ExportFile, file: ExportedFile, counts: dict[str, int]) -> None:
     if file.queue is None:
-        raise Invalid(f"{export.path}: {file.name} says of no queue that it belongs to it")
+        raise Invalid(f"{export.path}: {file.name} does not belong to any queue")
     kind = {"messages": ExportedMessage, "results": ExportedResult, "idempotency": ExportedKey}[file.kind]
     lines: dict[str, Any] = {file.kind: _lines(export, file, kind)}
     part = ImportRequest(export=export.manifest.export, part=file.part, **lines)

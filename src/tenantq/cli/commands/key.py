@@ -16,7 +16,7 @@ from tenantq.runtime.clock import SystemClock
 
 @click.group(cls=CommandGroup)
 def key() -> None:
-    """Make, list and revoke API keys, of a tenant or of the platform."""
+    """Manage API keys of a tenant or of the platform."""
 
 
 @key.command()
@@ -27,14 +27,14 @@ def key() -> None:
 @prints_output
 @connected
 def create(connection: ServerConnection, *, name: str, grant: dict[str, Any], platform: bool, quiet: bool) -> Output:
-    """Make a key. Its token is shown this once.
+    """Create an API key and show its token once.
 
     \b
     tenantq key create mailer --tenant acme --role producer --queue 'mail*' --expires 90d
     tenantq key create prometheus --platform --action metrics
     """
     made = connection.owner(platform=platform).create_key(name, **grant)
-    shown = f"Shown this once and stored hashed; keep it now:\n\n{made.token}"
+    shown = f"This token is shown only once. Store it now:\n\n{made.token}"
     return Output(made, made.token if quiet else panel(f"key {made.key_id}", shown))
 
 
@@ -43,7 +43,7 @@ def create(connection: ServerConnection, *, name: str, grant: dict[str, Any], pl
 @prints_output
 @connected
 def list_keys(connection: ServerConnection, *, platform: bool) -> Output:
-    """List keys, without their secrets."""
+    """List API keys, without secrets."""
     keys = connection.owner(platform=platform).keys()
     now_ms = SystemClock().wall_ms()
     columns: Columns = {
@@ -64,6 +64,6 @@ def list_keys(connection: ServerConnection, *, platform: bool) -> Output:
 @prints_output
 @connected
 def revoke(connection: ServerConnection, *, key_id: str, platform: bool) -> Output:
-    """Refuse a key from now on."""
+    """Revoke an API key."""
     connection.owner(platform=platform).revoke_key(key_id)
     return Output({"key_id": key_id, "revoked": True}, f"revoked key {key_id}")

@@ -31,11 +31,13 @@ _OPTIONS: Final = (
         metavar="DIR",
         envvar="TENANTQ_DATA_DIR",
         show_envvar=True,
-        help="The server's data directory, where the keyring is unless another is named.",
+        help="Data directory of the server, which contains the keyring.",
     ),
-    click.option("--keyring", type=FILE, metavar="FILE", help="Another keyring."),
-    click.option("--master-key-file", metavar="FILE", help="What unlocks it: a file with 32 random bytes."),
-    click.option("--passphrase-file", metavar="FILE", help="What unlocks it: a file with a passphrase."),
+    click.option("--keyring", type=FILE, metavar="FILE", help="Keyring file, if not in the data directory."),
+    click.option(
+        "--master-key-file", metavar="FILE", help="File with the 32-byte master key that unlocks the keyring."
+    ),
+    click.option("--passphrase-file", metavar="FILE", help="File with the passphrase that unlocks the keyring."),
 )
 
 
@@ -64,30 +66,30 @@ def _open(settings: LocalSettings) -> KeyringFile:
 
 @click.group(cls=CommandGroup)
 def keyring() -> None:
-    """Make and change the keyring of the local key management.
+    """Manage the keyring of the local key management.
 
-    Back it up, apart from the data: without it nothing that was encrypted with its keys can be read again.
+    Back it up separately from the data: without it, data encrypted with its keys is lost.
     """
 
 
 @keyring.command()
 @on_keyring
 def create(settings: LocalSettings) -> Output:
-    """Make an empty keyring, and a random master key for it unless there is one, or a passphrase is given."""
+    """Create an empty keyring. Without a passphrase, also create a random master key if missing."""
     path = Path(settings.keyring)
     if not path.parent.is_dir():
-        raise Invalid(f"{path.parent}: there is no such directory")
+        raise Invalid(f"{path.parent}: no such directory")
     if settings.passphrase_file is not None:
         _open(settings).create()
     else:
         create_keyring(path, Path(settings.master_key_file or ""))
-    return Output({"keyring": str(path)}, f"made {path}; back it up, apart from the data")
+    return Output({"keyring": str(path)}, f"created {path}; back it up separately from the data")
 
 
 @keyring.command("list")
 @on_keyring
 def list_keys(settings: LocalSettings) -> Output:
-    """List the keys of a keyring, by name."""
+    """List the keys of a keyring."""
     keys = sorted(_open(settings).read().document.keys.items())
     made_at = {name: key.versions[key.current].created_at for name, key in keys}
     shown = [
@@ -104,7 +106,7 @@ def list_keys(settings: LocalSettings) -> Output:
 @name_argument
 @on_keyring
 def add(settings: LocalSettings, *, name: str) -> Output:
-    """Add a key, which tenants can name as local:NAME."""
+    """Add a key. Tenants use it as local:NAME."""
     _open(settings).add_key(name, SystemClock().wall_ms())
     return Output({"name": name, "version": 1}, f"added local:{name}")
 
@@ -113,11 +115,11 @@ def add(settings: LocalSettings, *, name: str) -> Output:
 @name_argument
 @on_keyring
 def rotate(settings: LocalSettings, *, name: str) -> Output:
-    """Give a key a new version, which wraps from now on. Older ones unwrap as before; rewrap to be rid of them."""
+    """Create a new version of a key for wrapping. Old versions still unwrap; 'tenantq encryption rewrap' retires them."""
     version = _open(settings).rotate_key(name, SystemClock().wall_ms())
     return Output(
         {"name": name, "version": version},
-        f"version {version} of local:{name} wraps from now on; to use it for all data keys: tenantq encryption rewrap",
+        f"version {version} of local:{name} now wraps data keys; rewrap existing ones with: tenantq encryption rewrap",
     )
 
 
@@ -125,7 +127,7 @@ def rotate(settings: LocalSettings, *, name: str) -> Output:
 @name_argument
 @on_keyring
 def disable(settings: LocalSettings, *, name: str) -> Output:
-    """Let a key be used no more; what is in a server's memory works on until it is too old."""
+    """Disable a key. Servers may use data keys from their cache until these expire."""
     _open(settings).set_enabled(name, enabled=False)
     return Output({"name": name, "enabled": False}, f"disabled local:{name}")
 
@@ -134,34 +136,34 @@ def disable(settings: LocalSettings, *, name: str) -> Output:
 @name_argument
 @on_keyring
 def enable(settings: LocalSettings, *, name: str) -> Output:
-    """Let a key be used again."""
+    """Enable a disabled key."""
     _open(settings).set_enabled(name, enabled=True)
     return Output({"name": name, "enabled": True}, f"enabled local:{name}")
 
 
 @keyring.command()
 @name_argument
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Skip the confirmation prompt.")
 @on_keyring
 def remove(settings: LocalSettings, *, name: str, yes: bool) -> Output:
-    """Destroy a key: what only it has wrapped cannot be read again, save with a copy of the keyring."""
+    """Destroy a key. Data wrapped only by it becomes unreadable, except with a backup of the keyring."""
     ring = _open(settings)
     ring.read().known(name)
     if not yes:
-        confirm(f"This destroys local:{name}; what only it has wrapped cannot be read again", name)
+        confirm(f"This destroys local:{name}; data wrapped only by it becomes unreadable", name)
     ring.remove_key(name)
     return Output({"name": name, "removed": True}, f"destroyed local:{name}")
 
 
 @keyring.command()
-@click.option("--new-master-key-file", metavar="FILE", help="What is to unlock it: a file with 32 random bytes.")
-@click.option("--new-passphrase-file", metavar="FILE", help="What is to unlock it: a file with a passphrase.")
+@click.option("--new-master-key-file", metavar="FILE", help="File with the new 32-byte master key.")
+@click.option("--new-passphrase-file", metavar="FILE", help="File with the new passphrase.")
 @on_keyring
 def protect(settings: LocalSettings, *, new_master_key_file: str | None, new_passphrase_file: str | None) -> Output:
-    """Change what unlocks a keyring. Its keys stay the same. Stop the server first, and change its settings."""
+    """Change the master key or passphrase of a keyring. Stop the server first, then update its settings."""
     if (new_master_key_file is None) == (new_passphrase_file is None):
-        raise Invalid("give exactly one of --new-master-key-file and --new-passphrase-file")
+        raise Invalid("Give either --new-master-key-file or --new-passphrase-file.")
     path, unlocks = settings.keyring, new_master_key_file or new_passphrase_file
     wanted = _settings(Path(path), new_master_key_file, new_passphrase_file)
     _open(settings).protect_with(unlock_of(wanted, os.environ))
-    return Output({"keyring": path, "unlocked_by": unlocks}, f"{path} is unlocked by {unlocks} from now on")
+    return Output({"keyring": path, "unlocked_by": unlocks}, f"{path} is now unlocked by {unlocks}")

@@ -27,7 +27,7 @@ _message_arguments = options(click.argument("queue"), click.argument("id"))
 
 @click.group(cls=CommandGroup)
 def message() -> None:
-    """Look at a message by its id: facts, history, result. Or remove it."""
+    """Show or remove a message by its ID."""
 
 
 @message.command()
@@ -35,7 +35,7 @@ def message() -> None:
 @prints_output
 @connected
 def show(connection: ServerConnection, *, queue: str, id: str) -> Output:
-    """Show everything known of a message that is still stored."""
+    """Show the state of a stored message."""
     document = message_fields(connection.queue(queue).get(id))
     facts = {
         name: value for name, value in document.items() if name not in ("history", "body") and value not in (None, {})
@@ -56,21 +56,21 @@ def show(connection: ServerConnection, *, queue: str, id: str) -> Output:
 @prints_output
 @connected
 def trace(connection: ServerConnection, *, queue: str, id: str) -> Output:
-    """Show a message's whole history from the journal, also of one that is done."""
+    """Show the history of a message from the journal, even after it is finished."""
     rows = connection.queue(queue).trace(id)
     return Output({"rows": rows}, journal_table(rows, "ts", "op", "outcome", "attempt", "principal", "details"))
 
 
 @message.command()
 @_message_arguments
-@click.option("--wait", "wait_ms", type=duration, help="Wait that long while it is pending.")
+@click.option("--wait", "wait_ms", type=duration, help="Maximum time to wait while it is pending.")
 @json_option
 @connected
 def result(connection: ServerConnection, *, queue: str, id: str, wait_ms: int | None, as_json: bool) -> int:
-    """Show what a consumer reported of a message.
+    """Show the result that a consumer reported for a message.
 
-    The value goes to stdout byte for byte; a failed one's error to stderr, with exit code 1. Pending is 6. With --json
-    the exit codes are the same.
+    Writes the value to stdout, byte for byte. If the job failed, writes the error to stderr and exits with 1. Exits with 6
+    while the result is pending.
     """
     there = connection.queue(queue)
     found = there.wait_result(id, timeout_ms=wait_ms) if wait_ms else there.result(id)
@@ -78,11 +78,11 @@ def result(connection: ServerConnection, *, queue: str, id: str, wait_ms: int | 
         value: dict[str, Any] = body_fields(found.value, "value") if found.value is not None else {"value": None}
         print_json({"id": id, "status": found.status, **value, "value_hidden": found.hidden, "error": found.error})
     elif found.status == "failed":
-        click.echo(f"tenantq: it failed: {found.error}", err=True)
+        click.echo(f"tenantq: the job failed: {found.error}", err=True)
     elif found.status == "pending":
-        click.echo("tenantq: it is pending; --wait 1m waits for it [unavailable]", err=True)
+        click.echo("tenantq: the result is pending; wait for it with --wait 1m [unavailable]", err=True)
     else:
-        click.echo("(hidden: this token may not read it)" if found.hidden else found.value or b"")
+        click.echo("(hidden: this token cannot read payloads)" if found.hidden else found.value or b"")
     return _RESULT_CODES.get(found.status, exit_codes.OK)
 
 
@@ -92,7 +92,7 @@ def result(connection: ServerConnection, *, queue: str, id: str, wait_ms: int | 
 @prints_output
 @connected
 def remove(connection: ServerConnection, *, queue: str, ids: tuple[str, ...]) -> Output:
-    """Delete messages by id, whatever their state. Exit code 3 if one was not there."""
+    """Delete messages by ID in any state. Exits with 3 if one does not exist."""
     removed = connection.queue(queue).remove(*ids)
     results = [{"id": id, "removed": one} for id, one in zip(ids, removed, strict=True)]
     missing = [id for id, one in zip(ids, removed, strict=True) if not one]

@@ -32,46 +32,42 @@ _SECRETS: Final = ("--token", "--to-token")
 
 @click.command()
 @click.argument("name", metavar="TENANT")
-@click.option("--to", "profile_name", metavar="PROFILE", help="The server to move to, by the name of a stored profile.")
-@click.option("--to-url", metavar="URL", help="Instead: its address.")
+@click.option("--to", "profile_name", metavar="PROFILE", help="Profile of the target server.")
+@click.option("--to-url", metavar="URL", help="URL of the target server, instead of --to.")
 @click.option(
     "--to-token",
     envvar="TENANTQ_TO_TOKEN",
     show_envvar=True,
     metavar="TOKEN",
-    help="A token of an administrator of the platform there.",
+    help="Platform administrator's token for the target.",
 )
 @click.option(
     "--queue",
     "queues",
     multiple=True,
     metavar="QUEUE",
-    help="Move this queue, with its dead letters, not the whole tenant. Can be given again.",
+    help="Move only this queue and its dead letters; repeatable.",
 )
-@click.option("--as", "new_name", metavar="NAME", help="The tenant's name at the target.  [default: the same]")
-@click.option("--dry-run", is_flag=True, help="Tell what would move and what stands in the way, and change nothing.")
+@click.option("--as", "new_name", metavar="NAME", help="Tenant name at the target.  [default: the same]")
+@click.option("--dry-run", is_flag=True, help="Show what would move and what prevents it, without changes.")
 @click.option(
     "--settle",
     "settle_ms",
     type=duration,
     default="30s",
     show_default=True,
-    help="How long to wait for leases to be settled.",
+    help="Time to wait for leases to be settled.",
 )
 @click.option(
-    "--end-leases", is_flag=True, help="End leases that last longer: their messages are delivered again at the target."
+    "--end-leases", is_flag=True, help="End leases that last longer. Their messages are redelivered at the target."
 )
 @click.option(
     "--new-keys",
     is_flag=True,
-    help="Make API keys of the same names and rights at the target; print their tokens, once.",
+    help="Create API keys with the same names and rights at the target, and print their tokens once.",
 )
-@click.option(
-    "--delete-source", is_flag=True, help="Delete what was moved at the source, after it was verified and cut over."
-)
-@click.option(
-    "--abort", is_flag=True, help="Give a move up that was not cut over: the source goes on, the target is emptied."
-)
+@click.option("--delete-source", is_flag=True, help="Delete the moved data at the source after cutover.")
+@click.option("--abort", is_flag=True, help="Undo a move before cutover: resume the source, empty the target.")
 @destroys
 @json_option
 @connected
@@ -80,10 +76,11 @@ def migrate(
     queues: tuple[str, ...], new_name: str | None, dry_run: bool, settle_ms: int, end_leases: bool, new_keys: bool,
     delete_source: bool, abort: bool, yes: bool, reason: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Move a tenant from the server at hand to another while both work: plan, fence, copy, verify, cut over.
+    """Move a tenant to another server: plan, fence, copy, verify, cut over.
 
-    While it is moved the tenant takes and hands out nothing; then it works at the target, with the same messages, and the source stays
-    suspended. What breaks off is gone on with by the same command, and undone by --abort. Takes an administrator's token on both sides.
+    The tenant is suspended during the move. Afterwards it works at the target with the same messages, and stays suspended
+    at the source. Run the same command to continue an interrupted move, or add --abort to undo it. Requires an
+    administrator's token on both servers.
 
     \b
     tenantq migrate acme --to us-east --dry-run
@@ -91,13 +88,13 @@ def migrate(
 
     \b
     Exit codes:
-      0    moved; with --dry-run: nothing stands in the way
+      0    moved; with --dry-run: nothing prevents the move
       2    wrong usage
-      4    a token is not accepted
+      4    a token was refused
       5    a quota of the target refused messages
       6    a server does not answer
-      7    something stands in the way, leases are left, or the two sides differ: nothing was cut over
-      130  broken off by Ctrl-C
+      7    the move is blocked, leases remain, or the copies differ; nothing was cut over
+      130  interrupted by Ctrl-C
     """
     with ExitStack() as open_clients:
         source = Endpoint("source", connection.client, name)
@@ -113,12 +110,12 @@ def migrate(
         if abort:
             _abort(source, target, as_json=as_json)
             return
-        assert target is not None, "it was asked for above"
+        assert target is not None, "already checked above"
         if new_keys and queues:
-            raise click.UsageError("--new-keys is for whole tenants: keys are not a queue's.")
+            raise click.UsageError("--new-keys cannot be combined with --queue: keys belong to tenants.")
         why = None
         if delete_source and not dry_run:
-            what = f"When it is moved, this deletes {', '.join(queues) or name} at {source.url}"
+            what = f"After the move, this deletes {', '.join(queues) or name} at {source.url}"
             why = confirmed_reason(what, name, yes=yes, reason=reason)
         progress = _MigrationProgress()
         move = Migration(
@@ -162,7 +159,7 @@ class _MigrationProgress:
         self.bar(step, 0, 0)
 
     def leases(self, left: int, left_ms: int) -> None:
-        self.bar(f"{left:,} leases to be settled, {show_duration(left_ms // 1_000 * 1_000)} left", 0, 0)
+        self.bar(f"waiting for {left:,} leases, {show_duration(left_ms // 1_000 * 1_000)} left", 0, 0)
 
     def copy(self, queue: str, messages: int, size: int) -> None:
         self.bar(f"copying {queue}: {messages:,} of {self.total:,} messages", size, 0)
@@ -179,7 +176,7 @@ def _run(
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise
         click.echo(error.message, err=True)
-        click.confirm("End them now? Their messages are delivered again at the target.", abort=True, err=True)
+        click.confirm("End them now? Their messages are redelivered at the target.", abort=True, err=True)
     with byte_bar() as progress.bar:
         return move.run(plan, settle_ms=0, end_leases=True)
 
@@ -196,15 +193,17 @@ def _abort(source: Endpoint, target: Endpoint | None, *, as_json: bool) -> None:
     if as_json:
         print_json({"lifted": lifted, "deleted": deleted, "target_emptied": target is not None and failure is None})
     else:
-        click.echo(f"{source.url}: " + (f"{', '.join(lifted)} goes on" if lifted else f"{source.name} was not stopped"))
+        click.echo(
+            f"{source.url}: " + (f"{', '.join(lifted)} resumed" if lifted else f"{source.name} was not suspended")
+        )
         if target is None:
-            click.echo("the target was not looked at: name it with --to, and what was filled there is deleted")
+            click.echo("the target was not emptied. Name it with --to to delete the copied data")
         elif failure is None:
-            click.echo(
-                f"{target.url}: " + (f"deleted {', '.join(deleted)}" if deleted else "there was nothing to delete")
-            )
+            click.echo(f"{target.url}: " + (f"deleted {', '.join(deleted)}" if deleted else "nothing to delete"))
     if failure is not None:
-        failure.args = (f"the source goes on, but the target was not emptied; run it again: {failure.message}",)
+        failure.args = (
+            f"the source resumed, but the target was not emptied. Run the command again: {failure.message}",
+        )
         raise failure
 
 
@@ -228,12 +227,12 @@ def _state_on_failure(move: Migration) -> Iterator[None]:
 def _print_state(move: Migration) -> None:
     where = move.where()
     same = shlex.join(["tenantq", *_without_secrets(sys.argv[1:])])
-    click.echo(f"broken off at: {where['stage']}", err=True)
+    click.echo(f"interrupted at: {where['stage']}", err=True)
     click.echo(f"source {move.source.url}: {where['source']}", err=True)
     click.echo(f"target {move.target.url}: {where['target']}", err=True)
-    click.echo(f"go on with the same command: {same}", err=True)
+    click.echo(f"continue with: {same}", err=True)
     if where["stage"] in ("plan", "fence", "copy", "verify"):
-        click.echo(f"undo it: {same} --abort", err=True)
+        click.echo(f"undo with: {same} --abort", err=True)
 
 
 def _without_secrets(arguments: list[str]) -> list[str]:
@@ -252,37 +251,37 @@ def _print_plan(plan: MigrationPlan) -> None:
     to = f"{plan.to_url}" if plan.to_tenant == plan.tenant else f"{plan.to_url} as {plan.to_tenant}"
     click.echo(f"{what} from {plan.from_url} to {to}: {plan.state}")
     rows = [(one.name, one.messages, one.bytes, one.in_flight, one.dead, one.results) for one in plan.queues]
-    print_table(Table(("queue", "messages", "bytes", "in flight", "dead", "results"), rows, "it has no queues"))
+    print_table(Table(("queue", "messages", "bytes", "in flight", "dead", "results"), rows, "no queues"))
     click.echo(
         f"{plural(plan.messages, 'message')}, {plan.bytes:,} bytes, {plan.in_flight:,} in flight; {plural(plan.grants, 'grant')}"
     )
     if plan.encrypted:
-        click.echo("encrypted: messages are opened at the source and sealed anew at the target")
+        click.echo("encrypted: messages are decrypted at the source and encrypted again at the target")
     if plan.hold:
-        click.echo(f"legal hold, which moves along: {plan.hold}")
+        click.echo(f"legal hold, applied at the target, too: {plan.hold}")
     if plan.keys:
-        click.echo(f"API keys, which cannot move, see --new-keys: {', '.join(plan.keys)}")
+        click.echo(f"API keys, not moved (see --new-keys): {', '.join(plan.keys)}")
     for text in plan.notes:
         click.echo(f"note: {text}")
     for text in plan.obstacles:
-        click.echo(f"in the way: {text}")
+        click.echo(f"blocked: {text}")
 
 
 def _print_done(plan: MigrationPlan, done: MigrationResult, target: Endpoint, *, new_keys: bool) -> None:
-    again = f", {done.skipped_parts} parts were there already" if done.skipped_parts else ""
+    again = f", {done.skipped_parts} parts already existed" if done.skipped_parts else ""
     click.echo(
         f"moved {plural(done.messages, 'message')} in {plural(done.queues, 'queue')}, {plural(done.grants, 'grant')}{again}; verified"
     )
     click.echo(f"the source is {done.source}")
-    click.echo("clients have to change:")
+    click.echo("update your clients:")
     click.echo(f"  address: {target.url}")
     if plan.to_tenant != plan.tenant:
         click.echo(f"  tenant: {plan.to_tenant}")
     for key in done.keys:
-        click.echo(f"  token of {key.name}, shown this once: {key.token}")
+        click.echo(f"  token of {key.name}, shown only once: {key.token}")
     for name in done.keys_there:
-        click.echo(f"  token of {name}: the target has a key of this name already")
+        click.echo(f"  token of {name}: the target already has a key of this name")
     if plan.keys and not new_keys:
         click.echo(
-            "  tokens: the source's keys are not valid there; make new ones with --new-keys or 'tenantq key create'"
+            "  tokens: keys of the source are not valid at the target; create new ones with --new-keys or 'tenantq key create'"
         )

@@ -34,7 +34,7 @@ _ROUND_MS: Final = 100  # a lease of 29.996 s is shown as 30s
     default=1,
     show_default=True,
     metavar="N",
-    help="How many at once, at most.",
+    help="Maximum number of messages.",
 )
 @click.option(
     "--wait",
@@ -42,18 +42,18 @@ _ROUND_MS: Final = 100  # a lease of 29.996 s is shown as 30s
     type=duration,
     default="0ms",
     show_default=True,
-    help="How long to wait for the first, up to 5m.",
+    help="Time to wait for the first message, up to 5m.",
 )
-@click.option(
-    "--lease", "lease_ms", type=duration, help="How long they are yours.  [default: as the queue is configured]"
-)
+@click.option("--lease", "lease_ms", type=duration, help="Lease time.  [default: the queue's lease_ms]")
 @click.option(
     "--follow",
     is_flag=True,
-    help="Go on until interrupted, also over a restart of the server. A queue that is not there yet is waited for.",
+    help="Keep polling until interrupted. Survives server restarts and waits for the queue to be created.",
 )
-@click.option("--ack", "acks", is_flag=True, help="Finish each message once it is printed.")
-@click.option("--body", "only_body", is_flag=True, help="Print only the bodies, byte for byte, a line end after each.")
+@click.option("--ack", "acks", is_flag=True, help="Ack each message after printing it.")
+@click.option(
+    "--body", "only_body", is_flag=True, help="Print only the bodies, byte for byte, each followed by a newline."
+)
 @json_option
 @connected
 def poll(
@@ -70,15 +70,15 @@ def poll(
 ) -> None:
     """Lease messages of a queue and print them.
 
-    Finish each with 'tenantq ack QUEUE RECEIPT' before its lease ends, or give --ack. Nothing there is no error: nothing
-    is printed. With --json every message is one line.
+    Finish each with 'tenantq ack QUEUE RECEIPT' before its lease ends, or use --ack. Prints nothing if the queue is empty.
+    With --json, each message is one line.
 
     \b
     tenantq poll mail --max 10 --wait 20s
     tenantq poll mail --follow --ack --body | while read -r line; do echo "$line"; done
     """
     if as_json and only_body:
-        raise click.UsageError("--json and --body exclude each other.")
+        raise click.UsageError("Give either --json or --body, not both.")
     there = connection.queue(queue)
     wait_ms = max(wait_ms, _FOLLOW_WAIT_MS) if follow else wait_ms
     insist = False  # retry only a server that was reached once
@@ -106,7 +106,7 @@ def _awaited(poll: Callable[[], list[Message]]) -> list[Message]:
             if error.queue is None:
                 raise
             if not told:
-                said(f"{error.message} It is waited for.")
+                said(f"{error.message} Waiting for it.")
             told = True
             time.sleep(_TRY_AGAIN_S)
 
@@ -119,7 +119,7 @@ def _tried(call: Callable[[], T], *, insist: bool) -> T:
         except Unavailable as error:
             if not insist:
                 raise
-            said(f"{error.message} Trying again.")
+            said(f"{error.message} Retrying.")
             time.sleep(_TRY_AGAIN_S)
 
 

@@ -20,25 +20,29 @@ _PEM_FILE: Final = click.Path(exists=True, dir_okay=False, resolve_path=True)
 
 @click.group(cls=CommandGroup)
 def profile() -> None:
-    """Keep servers and tokens under names, in a file that only you can read."""
+    """Manage named servers and tokens, stored in a file that only you can read."""
 
 
 @profile.command()
 @name_argument
-@click.option("--url", default=URL_DEFAULT, show_default=True, metavar="URL", help="The server.")
-@click.option("--token", metavar="TOKEN", help="The token; - reads it from stdin.  [default: ask for it]")
-@click.option("--tenant", metavar="NAME", help="Where commands act that name no tenant.")
-@click.option("--ca-file", type=_PEM_FILE, metavar="FILE", help="PEM file of the authorities to trust, for https.")
-@click.option("--cert-file", type=_PEM_FILE, metavar="FILE", help="PEM file of your own certificate.")
-@click.option("--key-file", type=_PEM_FILE, metavar="FILE", help="PEM file of its key.")
-@click.option("--use", "current", is_flag=True, help="Use it where none is named; the first one is used anyway.")
-@click.option("--replace", is_flag=True, help="Replace the one of this name.")
+@click.option("--url", default=URL_DEFAULT, show_default=True, metavar="URL", help="Server URL.")
+@click.option("--token", metavar="TOKEN", help="Token; - reads it from stdin.  [default: prompt]")
+@click.option("--tenant", metavar="NAME", help="Default tenant of commands.")
+@click.option(
+    "--ca-file", type=_PEM_FILE, metavar="FILE", help="PEM file of trusted certificate authorities, for HTTPS."
+)
+@click.option("--cert-file", type=_PEM_FILE, metavar="FILE", help="PEM file of the client certificate.")
+@click.option("--key-file", type=_PEM_FILE, metavar="FILE", help="PEM file of the client certificate's key.")
+@click.option(
+    "--use", "current", is_flag=True, help="Make it the default profile. The first profile becomes the default anyway."
+)
+@click.option("--replace", is_flag=True, help="Replace an existing profile.")
 @prints_output
 def add(*, name: str, url: str, token: str | None, current: bool, replace: bool, **rest: str | None) -> Output:
-    """Store a server and a token under a name. Better than --token: the token is in no process list and no shell history."""
+    """Store a server and a token as a profile. Unlike --token, this keeps the token out of the process list and shell history."""
     profiles = load_profiles()
     if name in profiles.profiles and not replace:
-        raise Conflict(f"there is a profile {name} already; --replace replaces it")
+        raise Conflict(f"profile {name} already exists; replace it with --replace")
     token = _token(token)
     Client(url, token).close()  # raises Invalid if one of them is malformed
     profiles.profiles[name] = Profile(url=url, token=token, **rest)
@@ -52,7 +56,7 @@ def add(*, name: str, url: str, token: str | None, current: bool, replace: bool,
 @profile.command("list")
 @prints_output
 def list_profiles() -> Output:
-    """List the profiles. Tokens are never shown."""
+    """List profiles, without tokens."""
     profiles = load_profiles()
     shown = [
         {"name": name, "url": one.url, "tenant": one.tenant, "token": one.token is not None, "current": name == profiles.current}
@@ -66,7 +70,7 @@ def list_profiles() -> Output:
 @name_argument
 @prints_output
 def use(*, name: str) -> Output:
-    """Use a profile where none is named."""
+    """Set the default profile."""
     profiles = load_profiles()
     url = profiles.get(name).url
     profiles.current = name
@@ -78,7 +82,7 @@ def use(*, name: str) -> Output:
 @name_argument
 @prints_output
 def remove(*, name: str) -> Output:
-    """Forget a profile. Its token stays valid: revoke it with 'tenantq key revoke'."""
+    """Remove a profile. Its token stays valid until revoked with 'tenantq key revoke'."""
     profiles = load_profiles()
     profiles.get(name)
     del profiles.profiles[name]

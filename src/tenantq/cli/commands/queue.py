@@ -19,16 +19,16 @@ from tenantq.runtime.clock import SystemClock
 from tenantq.wire.queues import QueueReply
 
 _setting_options = setting_options(
-    lease_ms=click.option("--lease", "lease_ms", type=duration, help="How long a lease is where a poll names none."),
-    max_attempts=click.option("--max-attempts", type=int, metavar="N", help="Deliveries before a message is a dead letter; 0: no bound."),
-    ttl_ms=click.option("--ttl", "ttl_ms", type=duration, help="How long messages live that name no time."),
-    dead_letter=click.option("--dead-letter", metavar="QUEUE", help="Where messages go that used up their attempts."),
+    lease_ms=click.option("--lease", "lease_ms", type=duration, help="Default lease time of polls."),
+    max_attempts=click.option("--max-attempts", type=int, metavar="N", help="Deliveries before a message is dead-lettered; 0: unlimited."),
+    ttl_ms=click.option("--ttl", "ttl_ms", type=duration, help="Default time to live of messages."),
+    dead_letter=click.option("--dead-letter", metavar="QUEUE", help="Queue for messages that used up their attempts."),
 )  # fmt: skip
 
 
 @click.group(cls=CommandGroup)
 def queue() -> None:
-    """Make, change, look at, pause, empty and delete queues."""
+    """Manage queues."""
 
 
 @queue.command()
@@ -37,13 +37,13 @@ def queue() -> None:
 @prints_output
 @connected
 def create(connection: ServerConnection, *, name: str, changes: dict[str, Any]) -> Output:
-    """Make a queue. Queues also come into being on their first message, unless the tenant forbids it."""
+    """Create a queue. Adding a message also creates its queue, unless the tenant forbids it."""
     found = connection.queue(name)
     try:
         found.stats()
     except NotFound:
-        return Output(found.configure(**changes), f"made queue {name}")
-    raise Conflict(f"there is a queue {name} already; change it with 'tenantq queue configure'", queue=name)
+        return Output(found.configure(**changes), f"created queue {name}")
+    raise Conflict(f"queue {name} already exists; change it with 'tenantq queue configure'", queue=name)
 
 
 @queue.command()
@@ -52,9 +52,9 @@ def create(connection: ServerConnection, *, name: str, changes: dict[str, Any]) 
 @prints_output
 @connected
 def configure(connection: ServerConnection, *, name: str, changes: dict[str, Any]) -> Output:
-    """Change a queue; what is not given stays as it is."""
+    """Change settings of a queue. Other settings stay unchanged."""
     if not changes:
-        raise click.UsageError("Nothing to change was given.")
+        raise click.UsageError("Give at least one setting to change.")
     found = connection.queue(name)
     found.stats()
     return Output(found.configure(**changes), f"changed queue {name}")
@@ -64,7 +64,7 @@ def configure(connection: ServerConnection, *, name: str, changes: dict[str, Any
 @prints_output
 @connected
 def list_queues(connection: ServerConnection) -> Output:
-    """List a tenant's queues with their figures."""
+    """List a tenant's queues with their counts."""
     tenant = connection.target.tenant
     queues = connection.client.queues() if tenant is None else connection.client.tenant(tenant).queues()
     columns: Columns = {
@@ -82,7 +82,7 @@ def list_queues(connection: ServerConnection) -> Output:
 @prints_output
 @connected
 def show(connection: ServerConnection, *, name: str) -> Output:
-    """Show a queue's figures and configuration."""
+    """Show the counts and settings of a queue."""
     found = connection.queue(name).stats()
     return Output(found, msgspec.to_builtins(found))
 
@@ -92,7 +92,7 @@ def show(connection: ServerConnection, *, name: str) -> Output:
 @prints_output
 @connected
 def pause(connection: ServerConnection, *, name: str) -> Output:
-    """Stop deliveries; adding goes on, and polls wait."""
+    """Pause deliveries. Messages can still be added; polls wait."""
     return Output(connection.queue(name).pause(), f"paused queue {name}")
 
 
@@ -101,18 +101,18 @@ def pause(connection: ServerConnection, *, name: str) -> Output:
 @prints_output
 @connected
 def resume(connection: ServerConnection, *, name: str) -> Output:
-    """Deliver again."""
+    """Resume deliveries."""
     return Output(connection.queue(name).resume(), f"resumed queue {name}")
 
 
 @queue.command()
 @name_argument
-@click.option("--force", is_flag=True, help="Do not wait for leases to settle.")
+@click.option("--force", is_flag=True, help="Delete immediately, without waiting for leases to settle.")
 @destroys
 @prints_output
 @connected
 def delete(connection: ServerConnection, *, name: str, force: bool, yes: bool, reason: str | None) -> Output:
-    """Delete a queue and its messages, once its leases have settled."""
+    """Delete a queue and its messages after its leases have settled."""
     found = connection.queue(name)
     figures = found.stats()
     what = f"This deletes queue {name} with {plural(_count(figures), 'message')}"
@@ -127,7 +127,7 @@ def delete(connection: ServerConnection, *, name: str, force: bool, yes: bool, r
 @prints_output
 @connected
 def purge(connection: ServerConnection, *, name: str, yes: bool, reason: str | None) -> Output:
-    """Delete all messages of a queue; the queue stays."""
+    """Delete all messages of a queue, but not the queue."""
     found = connection.queue(name)
     what = f"This deletes {plural(_count(found.stats()), 'message')} of queue {name}"
     purged = found.purge(confirm=name, reason=confirmed_reason(what, name, yes=yes, reason=reason))
@@ -136,12 +136,14 @@ def purge(connection: ServerConnection, *, name: str, yes: bool, reason: str | N
 
 @queue.command()
 @name_argument
-@click.option("--max", "limit", type=int, default=10, show_default=True, metavar="N", help="How many, at most.")
-@click.option("--cursor", metavar="TEXT", help="Go on where the last page ended.")
+@click.option(
+    "--max", "limit", type=int, default=10, show_default=True, metavar="N", help="Maximum number of messages."
+)
+@click.option("--cursor", metavar="TEXT", help="Continue after the previous page.")
 @prints_output
 @connected
 def peek(connection: ServerConnection, *, name: str, limit: int, cursor: str | None) -> Output:
-    """Look at waiting messages in order of delivery, without leasing them."""
+    """Show waiting messages in delivery order, without leasing them."""
     page = connection.queue(name).peek(limit, cursor=cursor)
     now_ms = SystemClock().wall_ms()
     columns: Columns = {
@@ -152,7 +154,7 @@ def peek(connection: ServerConnection, *, name: str, limit: int, cursor: str | N
     }
     document = {"messages": [message_fields(one) for one in page.messages], "cursor": page.cursor}
     more = [f"more: --cursor {page.cursor}"] if page.cursor is not None else []
-    return Output(document, table(columns, page.messages, "no messages wait"), notes=more)
+    return Output(document, table(columns, page.messages, "no waiting messages"), notes=more)
 
 
 def _shown_body(message: StoredMessage) -> str:

@@ -19,15 +19,15 @@ _POLL_S: Final = 0.1
 
 @click.command()
 @click.argument("queue")
-@click.option("--dry-run", is_flag=True, help="Only count what would be moved.")
-@click.option("--rate", type=int, metavar="N", help="Messages a second, at most.")
-@click.option("--reason", metavar="TEXT", help="Only those whose reason contains this.")
-@click.option("--source", metavar="QUEUE", help="Only those that came from this queue.")
+@click.option("--dry-run", is_flag=True, help="Only count the messages that would be moved.")
+@click.option("--rate", type=int, metavar="N", help="Maximum messages per second.")
+@click.option("--reason", metavar="TEXT", help="Only dead letters whose reason contains this text.")
+@click.option("--source", metavar="QUEUE", help="Only dead letters from this queue.")
 @click.option("--id", "ids", multiple=True, metavar="ID", help="Only this message; repeatable.")
-@click.option("--limit", type=int, metavar="N", help="This many, at most.")
-@click.option("--wait", is_flag=True, help="Wait until it is done.")
-@click.option("--status", metavar="TASK", help="Tell how a redrive stands that was begun before.")
-@click.option("--cancel", metavar="TASK", help="Stop one; what was moved stays moved.")
+@click.option("--limit", type=int, metavar="N", help="Maximum number of messages.")
+@click.option("--wait", is_flag=True, help="Wait for completion.")
+@click.option("--status", metavar="TASK", help="Show the status of a redrive.")
+@click.option("--cancel", metavar="TASK", help="Cancel a redrive. Messages already moved stay moved.")
 @prints_output
 @connected
 def redrive(
@@ -41,10 +41,10 @@ def redrive(
     cancel: str | None,
     **conditions: Any,
 ) -> Output:
-    """Send dead letters back where they came from.
+    """Move dead letters back to the queues they came from.
 
-    QUEUE is the queue whose dead letters are meant, or a dead-letter queue. Without --wait the server goes on by itself;
-    --status TASK tells how it stands.
+    QUEUE is a dead-letter queue, or the queue whose dead letters to move. Without --wait, the redrive continues on the
+    server; check it with --status TASK.
     """
     letters = connection.queue(queue)
     if cancel is not None:

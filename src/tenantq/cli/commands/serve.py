@@ -45,28 +45,28 @@ _SWITCH_S: Final = 0.000_5
     "--data-dir",
     type=click.Path(file_okay=False),
     metavar="DIR",
-    help="The data directory, made if it is not there.  [env: TENANTQ_DATA_DIR; default: ./tenantq-data]",
+    help="Data directory, created if missing.  [env: TENANTQ_DATA_DIR; default: ./tenantq-data]",
 )
 @click.option(
     "--http",
     metavar="HOST:PORT",
-    help="Where to listen; port 0 takes a free one.  [env: TENANTQ_HTTP; default: 127.0.0.1:7070]",
+    help="HTTP address; port 0 picks a free port.  [env: TENANTQ_HTTP; default: 127.0.0.1:7070]",
 )
 @click.option(
     "--rpc",
     metavar="HOST:PORT",
-    help="Where to listen for Cap'n Proto; port 0 takes a free one, off none.  [env: TENANTQ_RPC; default: 127.0.0.1:7071, if it is free]",
+    help="Cap'n Proto address; port 0 picks a free port, off disables it.  [env: TENANTQ_RPC; default: 127.0.0.1:7071, if it is free]",
 )
 @click.option(
     "--store",
     metavar="URL",
-    help="Keep the rows in Redis or Valkey: redis://HOST:PORT, redis+cluster://HOST:PORT,HOST:PORT, rediss:// for TLS. A URL with a password belongs into the environment or the file.  [env: TENANTQ_STORE; default: the embedded store, in the data directory]",
+    help="Store data in Redis or Valkey: redis://HOST:PORT, redis+cluster://HOST:PORT,HOST:PORT, rediss:// for TLS. Put a URL with a password into the environment or the file.  [env: TENANTQ_STORE; default: the embedded store, in the data directory]",
 )
 @click.option(
     "--shards",
     type=click.IntRange(1, SHARDS_MAX),
     metavar="N",
-    help="How many shard processes serve behind the address; a tenant lives on one.  [env: TENANTQ_SHARDS__COUNT; default: as many as the data directory has, or 1]",
+    help="Number of shard processes. Each tenant belongs to one shard.  [env: TENANTQ_SHARDS__COUNT; default: as many as the data directory has, or 1]",
 )
 @click.option(
     "--config",
@@ -74,19 +74,19 @@ _SWITCH_S: Final = 0.000_5
     metavar="FILE",
     envvar="TENANTQ_CONFIG",
     show_envvar=True,
-    help="A TOML file of settings.",
+    help="TOML file with settings.",
 )
 @click.option(
     "--durability",
     type=click.Choice(["fsync", "os"]),
-    help="What a reply promises: on the disk, or with the operating system.  [env: TENANTQ_SHARD__DURABILITY; default: fsync]",
+    help="Reply after the data is on disk (fsync) or with the operating system (os).  [env: TENANTQ_SHARD__DURABILITY; default: fsync]",
 )
-@click.option("--tls-certificate", metavar="FILE", help="PEM file of the certificate and its chain: serve HTTPS.")
+@click.option("--tls-certificate", metavar="FILE", help="PEM file of the certificate and its chain. Enables HTTPS.")
 @click.option("--tls-key", metavar="FILE", help="PEM file of the certificate's key.")
 @click.option(
     "--grace",
     type=duration,
-    help="How long a stop waits for requests in flight.  [env: TENANTQ_GRACE_MS; default: 30s]",
+    help="Time that a stop waits for requests in flight.  [env: TENANTQ_GRACE_MS; default: 30s]",
 )
 @click.option(
     "--log-level",
@@ -96,7 +96,7 @@ _SWITCH_S: Final = 0.000_5
 @click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
-    help="Lines for people, or a JSON object per line, on stderr.  [env: TENANTQ_LOG_FORMAT; default: text]",
+    help="Log format on stderr: text lines, or a JSON object per line.  [env: TENANTQ_LOG_FORMAT; default: text]",
 )
 def serve(
     *,
@@ -108,23 +108,22 @@ def serve(
     shards: int | None,
     **flags: Any,
 ) -> int:
-    """Serve tenants over HTTP and Cap'n Proto until a signal comes.
+    """Run a server for HTTP and Cap'n Proto clients.
 
-    Every setting can also be given in the environment (TENANTQ_...) and in a TOML file; a flag goes before the
-    environment, the environment before the file. TENANTQ_ADMIN_TOKEN sets the first administrator's token; without it
-    one is made on the first start and shown once.
+    Settings come from flags, environment variables (TENANTQ_...) and a TOML file, in this order of precedence.
+    TENANTQ_ADMIN_TOKEN sets the first administrator's token. Without it, the first start creates a token and shows it once.
 
-    SIGTERM or Ctrl-C stops in good order: requests in flight are finished, leases are kept, the exit code is 0. A second
-    signal ends the process at once, which is as safe as a crash.
+    SIGTERM or Ctrl-C stops cleanly: requests in flight finish, leases are kept, and the exit code is 0. A second signal
+    exits immediately, which is as safe as a crash.
 
     \b
     Exit codes:
-      0    stopped in good order
-      1    the store failed at work; nothing unconfirmed counts
+      0    stopped cleanly
+      1    the store failed; only acknowledged changes are kept
       2    wrong usage or settings
-      6    cannot start: the address or the directory is in use, or cannot be used
-      7    cannot start: fewer shards than there are, and one that is to go has a tenant
-      128+ a second signal forced the end; the number is 128 plus the signal's
+      6    cannot start: the address or the data directory is in use or not accessible
+      7    cannot start: a shard to be removed still has tenants
+      128+ killed by a second signal; the code is 128 plus the signal number
     """
     if durability is not None:
         flags["shard"] = {"durability": durability}
@@ -137,14 +136,16 @@ def serve(
     set_up_logs(settings.log_level, settings.log_format)
     data_dir = Path(settings.data_dir)
     if (home := parent_of(data_dir)) is not None:
-        raise Invalid(f"data_dir: {data_dir} is one shard of {home}; serve that one")
+        raise Invalid(f"data_dir: {data_dir} is one shard of {home}. Serve {home} instead")
     keep_private(data_dir)
     admin_token = _admin_token()
     before = shard_count(data_dir)
     check_there(data_dir)
     count = settings.shards.count or before
     if count < before and settings.store is not None:
-        raise Conflict(f"shards: {data_dir} has {before}; of a store in Redis their number does not go down")
+        raise Conflict(
+            f"shards: cannot be less than {before}, the number in {data_dir}. A Redis store cannot reduce it"
+        )
     if count > 1 and settings.store is not None:
         raise Invalid(
             f"store: {count} shards are to be served, and a store in Redis has one: several servers could each win some of them."
@@ -295,7 +296,7 @@ async def closed(server: Server, grace_ms: int | None = None) -> int:
     failure = server.shard.failure
     if failure is None:
         return exit_codes.OK
-    click.echo(f"tenantq: the store failed, so the server stops: {failure.message} [unavailable]", err=True)
+    click.echo(f"tenantq: the store failed and the server stopped: {failure.message} [unavailable]", err=True)
     return exit_codes.ERROR
 
 
@@ -313,18 +314,18 @@ async def _until_stopped(server: Server, signals: StopSignals) -> bool:
 def show_token(token: str, url: str) -> None:
     """Print the first administrator's token. Raises Unavailable if stdout fails, because a token that was not seen must not be valid."""
     lines = [
-        "This token may do everything. It is shown this once and stored hashed:",
+        "Administrator token with all permissions, shown only once:",
         "",
         token,
         "",
-        f"Keep it: tenantq profile add admin --url {url}",
-        "which asks for the token. Or: export TENANTQ_TOKEN=<token>",
+        f"Store it: tenantq profile add admin --url {url}",
+        "(prompts for the token), or: export TENANTQ_TOKEN=<token>",
     ]
     try:
         click.echo(panel("first administrator", "\n".join(lines)))
     except OSError as error:
         give_up_stdout()
         raise Unavailable(
-            f"the first administrator's token cannot be shown on stdout: {error.strerror}; "
-            f"start where it can be read, or set {ADMIN_TOKEN}"
+            f"cannot print the first administrator's token on stdout: {error.strerror}. "
+            f"Start with a readable stdout, or set {ADMIN_TOKEN}"
         ) from error

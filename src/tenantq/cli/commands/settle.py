@@ -38,7 +38,7 @@ def _read_receipts() -> list[str]:
     try:
         return sys.stdin.buffer.read().decode().split()
     except UnicodeDecodeError as error:
-        raise Invalid("receipts: what stdin gives is not UTF-8") from error
+        raise Invalid("receipts: stdin is not valid UTF-8") from error
 
 
 def _item(receipt: str, outcome: int | TenantqError | None) -> dict[str, Any]:
@@ -55,19 +55,23 @@ def _command(name: str, help: str, *own: Any) -> click.Command:
     """Return a command that settles receipts, with its own options."""
     receipts = click.argument("receipts", nargs=-1, required=True, metavar="RECEIPT...")
     settle = options(click.argument("queue"), receipts, prints_output, *own, connected)(_settle)
-    return click.command(name, help=f"{help} RECEIPT - reads receipts from stdin, one a line.")(settle)
+    return click.command(name, help=f"{help} RECEIPT - reads receipts from stdin, one per line.")(settle)
 
 
-ack = _command("ack", "Finish leased messages.")
+ack = _command("ack", "Ack leased messages: mark them as done.")
 nack = _command(
     "nack",
-    "Give failed messages back for another attempt.",
-    click.option("--delay", "delay_ms", type=duration, help="Hide them that long.  [default: the queue's backoff]"),
-    click.option("--reason", default="", metavar="TEXT", help="What went wrong; kept in the message's history."),
+    "Return failed messages for another attempt.",
+    click.option(
+        "--delay", "delay_ms", type=duration, help="Delay before the next attempt.  [default: the queue's backoff]"
+    ),
+    click.option(
+        "--reason", default="", metavar="TEXT", help="Reason for the failure, stored in the message's history."
+    ),
 )
-release = _command("release", "Give messages back at once, without using up an attempt.")
+release = _command("release", "Return messages immediately, without using up an attempt.")
 extend = _command(
     "extend",
-    "Let leases end later.",
-    click.option("--lease", "lease_ms", type=duration, required=True, help="How long from now they are yours."),
+    "Extend leases.",
+    click.option("--lease", "lease_ms", type=duration, required=True, help="New lease time, counted from now."),
 )

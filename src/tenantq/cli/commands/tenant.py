@@ -15,16 +15,18 @@ from tenantq.cli.output import Columns, Output, prints_output, table, time_of, t
 from tenantq.errors import Conflict, NotFound
 
 _setting_options = setting_options(
-    weight=click.option("--weight", type=int, metavar="N", help="Its share beside other tenants, 1 to 1000.")
+    weight=click.option(
+        "--weight", type=int, metavar="N", help="Share of the server relative to other tenants, 1 to 1000."
+    )
 )
 _reason_option = click.option(
-    "--reason", required=True, metavar="TEXT", help="Why; ten characters or more, kept in the journal."
+    "--reason", required=True, metavar="TEXT", help="Reason for the journal, at least 10 characters."
 )
 
 
 @click.group(cls=CommandGroup)
 def tenant() -> None:
-    """Make, change, look at and delete tenants. For the platform's administrators."""
+    """Manage tenants. Requires a platform administrator's token."""
 
 
 @tenant.command()
@@ -33,7 +35,7 @@ def tenant() -> None:
 @prints_output
 @connected
 def create(connection: ServerConnection, *, name: str, changes: dict[str, Any]) -> Output:
-    """Make a tenant.
+    """Create a tenant.
 
     \b
     tenantq tenant create acme --weight 2 --set quotas.backlog=100000 --set limits.write.ops_per_sec=500
@@ -42,8 +44,8 @@ def create(connection: ServerConnection, *, name: str, changes: dict[str, Any]) 
     try:
         found.get()
     except NotFound:
-        return Output(found.configure(**changes), f"made tenant {name}")
-    raise Conflict(f"there is a tenant {name} already; change it with 'tenantq tenant configure'", tenant=name)
+        return Output(found.configure(**changes), f"created tenant {name}")
+    raise Conflict(f"tenant {name} already exists; change it with 'tenantq tenant configure'", tenant=name)
 
 
 @tenant.command()
@@ -52,9 +54,9 @@ def create(connection: ServerConnection, *, name: str, changes: dict[str, Any]) 
 @prints_output
 @connected
 def configure(connection: ServerConnection, *, name: str, changes: dict[str, Any]) -> Output:
-    """Change a tenant; what is not given stays as it is."""
+    """Change settings of a tenant. Other settings stay unchanged."""
     if not changes:
-        raise click.UsageError("Nothing to change was given.")
+        raise click.UsageError("Give at least one setting to change.")
     found = connection.client.tenant(name)
     found.get()
     return Output(found.configure(**changes), f"changed tenant {name}")
@@ -81,18 +83,18 @@ def list_tenants(connection: ServerConnection) -> Output:
 @prints_output
 @connected
 def show(connection: ServerConnection, *, name: str) -> Output:
-    """Show how a tenant is configured."""
+    """Show the settings of a tenant."""
     found = connection.client.tenant(name).get()
     return Output(found, msgspec.to_builtins(found))
 
 
 @tenant.command()
 @name_argument
-@click.option("--reason", default="", metavar="TEXT", help="Why; kept in the journal.")
+@click.option("--reason", default="", metavar="TEXT", help="Reason for the journal.")
 @prints_output
 @connected
 def suspend(connection: ServerConnection, *, name: str, reason: str) -> Output:
-    """Take no new work of a tenant and hand none out; what is leased may finish."""
+    """Suspend a tenant: refuse adds and polls. Leased messages can still be settled."""
     return Output(connection.client.tenant(name).suspend(reason), f"suspended tenant {name}")
 
 
@@ -101,7 +103,7 @@ def suspend(connection: ServerConnection, *, name: str, reason: str) -> Output:
 @prints_output
 @connected
 def resume(connection: ServerConnection, *, name: str) -> Output:
-    """Let a suspended tenant work again."""
+    """Resume a suspended tenant."""
     return Output(connection.client.tenant(name).resume(), f"resumed tenant {name}")
 
 
@@ -111,7 +113,7 @@ def resume(connection: ServerConnection, *, name: str) -> Output:
 @prints_output
 @connected
 def hold(connection: ServerConnection, *, name: str, reason: str) -> Output:
-    """Put a tenant under legal hold: it, its queues and messages cannot be deleted until that is released."""
+    """Put a tenant under legal hold. The tenant, its queues and messages cannot be deleted until released."""
     return Output(connection.client.tenant(name).hold(reason), f"tenant {name} is under legal hold")
 
 
@@ -121,7 +123,7 @@ def hold(connection: ServerConnection, *, name: str, reason: str) -> Output:
 @prints_output
 @connected
 def release(connection: ServerConnection, *, name: str, reason: str) -> Output:
-    """Take a tenant out of legal hold."""
+    """Release a tenant from legal hold."""
     return Output(connection.client.tenant(name).release_hold(reason), f"released tenant {name} from legal hold")
 
 
@@ -131,7 +133,7 @@ def release(connection: ServerConnection, *, name: str, reason: str) -> Output:
 @prints_output
 @connected
 def delete(connection: ServerConnection, *, name: str, yes: bool, reason: str | None) -> Output:
-    """Erase a tenant and everything it has: data keys, queues, messages, API keys, grants. A signed certificate is kept."""
+    """Erase a tenant with its data keys, queues, messages, API keys and grants. Keeps a signed certificate."""
     found = connection.client.tenant(name)
     found.get()
     why = confirmed_reason(f"This deletes tenant {name} with all its queues and messages", name, yes=yes, reason=reason)
@@ -147,13 +149,13 @@ def delete(connection: ServerConnection, *, name: str, yes: bool, reason: str | 
 @prints_output
 @connected
 def erasures(connection: ServerConnection, *, certificate_id: str | None) -> Output:
-    """List the tenants that were erased; with ID, print that certificate as JSON, to be kept and verified anywhere."""
+    """List erased tenants. With ID, print that erasure certificate as JSON."""
     found = connection.client.erasures()
     if certificate_id is not None:
         for one in found:
             if one.id == certificate_id:
                 return Output(one, to_json(one))
-        raise NotFound("no such erasure")
+        raise NotFound("unknown erasure")
     columns: Columns = {
         "id": "id",
         "tenant": "tenant",
@@ -162,4 +164,4 @@ def erasures(connection: ServerConnection, *, certificate_id: str | None) -> Out
         "messages": lambda one: one.counts.get("messages", 0),
         "reason": "reason",
     }
-    return Output({"erasures": found}, table(columns, found, "no tenant was erased"))
+    return Output({"erasures": found}, table(columns, found, "no erased tenants"))

@@ -26,14 +26,14 @@ _LISTED: Final = 50
 
 @click.group(cls=CommandGroup)
 def topology() -> None:
-    """Shards and their regions: which there are, where a tenant belongs, what another topology would move."""
+    """Show, check and plan shards and regions."""
 
 
 @topology.command()
 @prints_output
 @connected
 def show(connection: ServerConnection) -> Output:
-    """Show the shards that the server knows."""
+    """Show the shards of a server."""
     known = connection.client.topology()
     columns: Columns = {"name": "name", "region": "region", "address": lambda one: one.address or connection.target.url}
     facts = {"server": known.server, "version": known.version, "format": known.format, "time": show_time(known.now)}
@@ -42,21 +42,23 @@ def show(connection: ServerConnection) -> Output:
 
 @topology.command()
 @click.argument("file", type=FILE)
-@click.option("--tenants", "ask", is_flag=True, help="Also ask the server for tenants that no shard of FILE may hold.")
-@click.option("--probe", is_flag=True, help="Also ask every shard at its address whether it is the one that FILE says.")
+@click.option(
+    "--tenants", "ask", is_flag=True, help="Also check that every tenant of the server has an eligible shard."
+)
+@click.option("--probe", is_flag=True, help="Also check that each address serves the shard named in FILE.")
 @prints_output
 @connected
 def check(connection: ServerConnection, *, file: Path, ask: bool, probe: bool) -> Output:
-    """Check a topology: that it is valid, and what the servers say to it.
+    """Check a topology file, and compare it with the servers.
 
-    With --tenants, or where --url or --profile is given, the server at hand is asked for its tenants.
+    With --tenants, --url or --profile, the tenants of the server are checked, too.
 
     \b
     Exit codes:
-      0  all is well
-      2  the file is wrong
-      6  addresses that do not answer, and nothing worse
-      7  tenants that no shard may hold, or shards that are not what the file says
+      0  valid
+      2  the file is invalid
+      6  addresses do not answer
+      7  tenants without an eligible shard, or shards that differ from the file
     """
     shards = load_topology(file)
     without: list[dict[str, Any]] = []
@@ -70,7 +72,7 @@ def check(connection: ServerConnection, *, file: Path, ask: bool, probe: bool) -
     return Output(
         {"shards": len(shards.shards), "regions": regions, "homeless": without, "probed": probed},
         Table(("region", "shards"), list(regions.items()), ""),
-        *(f"tenant {one['tenant']}: no shard is in {', '.join(one['regions'])}" for one in without),
+        *(f"tenant {one['tenant']}: no shard in {', '.join(one['regions'])}" for one in without),
         *(f"shard {one['name']}: {one['text']}" for one in probed),
         code=exit_codes.CONFLICT if without or "other" in states else silent,
     )
@@ -79,13 +81,13 @@ def check(connection: ServerConnection, *, file: Path, ask: bool, probe: bool) -
 @topology.command()
 @click.argument("tenant_name", metavar="TENANT")
 @click.argument("queue_name", metavar="[QUEUE]", required=False)
-@click.option("--topology", "file", required=True, type=FILE, metavar="FILE", help="The shards there are, TOML.")
+@click.option("--topology", "file", required=True, type=FILE, metavar="FILE", help="TOML file with the current shards.")
 @prints_output
 @connected
 def route(connection: ServerConnection, *, tenant_name: str, queue_name: str | None, file: Path) -> Output:
-    """Tell the region, shard and address where a tenant belongs, and with it every queue of it.
+    """Show the region, shard and address of a tenant and its queues.
 
-    The server at hand is asked for the regions that it allows, and whether it has QUEUE. Exit code 2 where no shard is in one of them.
+    Reads the tenant's allowed regions from the server, and whether QUEUE exists. Exits with 2 if no shard is eligible.
     """
     shards = load_topology(file)
     tenant = connection.client.tenant(tenant_name)
@@ -98,20 +100,22 @@ def route(connection: ServerConnection, *, tenant_name: str, queue_name: str | N
 
 
 @topology.command()
-@click.option("--from", "from_file", required=True, type=FILE, metavar="FILE", help="The shards there are, TOML.")
-@click.option("--to", "to_file", type=FILE, metavar="FILE", help="The shards there would be.")
-@click.option("--add", type=click.IntRange(0), default=0, metavar="N", help="Instead: so many more, over its regions in turn.")  # fmt: skip
-@click.option("--add-in", multiple=True, callback=shards_by_region, metavar="REGION=N", help="Instead: so many more in a region, new or not. Can be given again.")  # fmt: skip
-@click.option("--ask", "asked", multiple=True, metavar="PROFILE", help="Ask the server of this profile for its tenants, not the one at hand. Can be given again.")  # fmt: skip
+@click.option(
+    "--from", "from_file", required=True, type=FILE, metavar="FILE", help="TOML file with the current shards."
+)
+@click.option("--to", "to_file", type=FILE, metavar="FILE", help="TOML file with the new shards.")
+@click.option("--add", type=click.IntRange(0), default=0, metavar="N", help="Instead of --to: number of shards to add, spread over the regions.")  # fmt: skip
+@click.option("--add-in", multiple=True, callback=shards_by_region, metavar="REGION=N", help="Instead of --to: shards to add in a region, which may be new; repeatable.")  # fmt: skip
+@click.option("--ask", "asked", multiple=True, metavar="PROFILE", help="Read tenants from the server of this profile instead of --url; repeatable.")  # fmt: skip
 @prints_output
 @connected
 def plan(
     connection: ServerConnection, *, from_file: Path, to_file: Path | None, add: int, add_in: dict[str, int],
     asked: tuple[str, ...],
 ) -> Output:  # fmt: skip
-    """Tell which tenants would move to which shard, and what each shard would hold.
+    """Show which tenants would move to which shard, and the load of each shard.
 
-    Nothing is changed; 'tenantq migrate' moves, from server to server. Exit code 2 where a tenant has no shard.
+    Changes nothing. To move a tenant, use 'tenantq migrate'. Exits with 2 if a tenant has no eligible shard.
 
     \b
     tenantq topology plan --from shards.toml --add 1
@@ -146,7 +150,7 @@ def plan(
         f"{found.moved_tenants} of {found.tenants} tenants would move ({found.moved_share:.1%}),"
         f" {found.moved_queues} queues, {found.moved_messages} messages, {found.moved_bytes} bytes",
         *([listed] if moves else []),
-        *([f"and {len(moves) - _LISTED} more; all of them with --json"] if len(moves) > _LISTED else []),
+        *([f"and {len(moves) - _LISTED} more; use --json to list all"] if len(moves) > _LISTED else []),
     )
 
 
@@ -154,7 +158,7 @@ def _probed(shard: TopologyShard, connection: ServerConnection) -> dict[str, obj
     """Return what the server at a shard's address says of itself."""
     told: dict[str, object] = {"name": shard.name, "region": shard.region, "address": shard.address}
     if not shard.address:
-        return {**told, "state": "silent", "text": "the file has no address for it"}
+        return {**told, "state": "silent", "text": "no address in the file"}
     client = connection.for_address(shard.address, _PROBE_MS)
     try:
         with client:
@@ -162,7 +166,7 @@ def _probed(shard: TopologyShard, connection: ServerConnection) -> dict[str, obj
     except TenantqError as error:
         return {**told, "state": "silent", "text": f"{shard.address}: {error.message}"}
     if any((one.name, one.region) == (shard.name, shard.region) for one in known):
-        return {**told, "state": "ok", "text": "is what the file says"}
+        return {**told, "state": "ok", "text": "matches the file"}
     there = ", ".join(f"{one.name} in {one.region or 'no region'}" for one in known)
     return {
         **told,
@@ -190,4 +194,4 @@ def _check_homes(shards: Topology, tenants: Sequence[HeldTenant]) -> None:
     without = unplaced_tenants(shards, ((one.name, one.regions) for one in tenants))
     if without:
         named = ", ".join(f"{one.tenant} ({', '.join(one.regions)})" for one in without)
-        raise Invalid(f"no shard is in a region that these tenants allow: {named}")
+        raise Invalid(f"no shard in an allowed region of these tenants: {named}")

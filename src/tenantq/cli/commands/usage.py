@@ -13,11 +13,11 @@ from tenantq.domain.formatting import show_time
 @prints_output
 @connected
 def usage(connection: ServerConnection) -> Output:
-    """Show a tenant's quotas against its usage."""
+    """Show a tenant's quotas and usage."""
     found = connection.tenant().usage()
     rows = [
         (name, one.used, "no limit" if one.limit is None else one.limit, one.remaining, one.state, show_time(one.resets_at))
         for name, one in found.quotas.items()
     ]  # fmt: skip
     headings = ("quota", "used", "limit", "remaining", "state", "resets")
-    return Output(found, Table(headings, rows, "nothing is counted"))
+    return Output(found, Table(headings, rows, "no usage"))

@@ -27,17 +27,19 @@ _TLS_FIELDS: Final = {"ca_file": "ca_file", "cert_file": "certificate_file", "ke
     "--concurrency",
     type=click.IntRange(1, CONCURRENCY_MAX),
     metavar="N",
-    help="Handlers that run at a time.  [default: as in the module]",
+    help="Maximum number of concurrent handlers.  [default: as in the module]",
 )
-@click.option("--queue", "queues", multiple=True, metavar="NAME", help="Only this queue's task; repeatable.")
+@click.option("--queue", "queues", multiple=True, metavar="NAME", help="Run only the task of this queue; repeatable.")
 @click.option(
-    "--drain", "drain_ms", type=duration, help="How long a stop waits for handlers.  [default: as in the module]"
+    "--drain", "drain_ms", type=duration, help="Time that a stop waits for handlers.  [default: as in the module]"
 )
-@click.option("--burst", is_flag=True, help="Stop when there is nothing left to do.")
+@click.option("--burst", is_flag=True, help="Stop when all queues are empty.")
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
 )
-@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="On stderr.")
+@click.option(
+    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Log format on stderr."
+)
 @connected
 def worker(
     connection: ServerConnection,
@@ -50,18 +52,17 @@ def worker(
     log_level: str,
     log_format: Literal["text", "json"],
 ) -> int:
-    """Run a worker until a signal comes.
+    """Run a worker until SIGTERM or Ctrl-C.
 
-    MODULE:NAME is where it is, such as shop.tasks:worker; the working directory is searched first. It works where the module
-    says, unless a server, a token or a profile is given here or in the environment. With --tenant it serves that tenant.
-    --timeout and the files for https go before what the module says, too.
+    MODULE:NAME names the worker, such as shop.tasks:worker. The working directory is searched first. A server, token,
+    profile or tenant given here or in the environment overrides the module's, as do --timeout and the certificate files.
 
-    SIGTERM or Ctrl-C lets handlers finish and gives other messages back; a second signal ends it at once.
+    On the first signal, handlers finish and other messages are released. A second signal exits immediately.
 
     \b
     Exit codes:
-      0  stopped in good order
-      1  handlers were cut off; their messages come back when their leases end
+      0  stopped cleanly
+      1  handlers were interrupted; their messages return when their leases expire
       others as for every command
     """
     found = _loaded(address)
@@ -112,5 +113,5 @@ def _loaded(address: str) -> Worker:
         module = address.partition(":")[0]
         raise Invalid(
             f"worker: the module {module} cannot be loaded: {type(error).__name__}: {error} ({place[0]}, line {place[1]});"
-            f" python -c 'import {module}' shows the whole way there"
+            f" run python -c 'import {module}' for the traceback"
         ) from error

@@ -18,37 +18,36 @@ _DAY_MS = 86_400_000
 @click.command()
 @prints_output
 @options.on_lake
+@click.option("--to", "where", metavar="URL", help="Cold storage: a directory, or an fsspec URL such as s3://.")
 @click.option(
-    "--to", "where", metavar="URL", help="Cold storage: a directory, or a URL that fsspec reaches, such as s3://."
+    "--older-than", "older_ms", type=duration, metavar="DURATION", help="Archive days older than this, such as 90d."
 )
-@click.option(
-    "--older-than", "older_ms", type=duration, metavar="DURATION", help="Days older than this leave, such as 90d."
-)
-@click.option("--rules", type=options.directory, metavar="FILE", help="Retention rules by table, TOML.")
-@click.option("--restore", "back", is_flag=True, help="Bring archived days back into the lake instead.")
-@options.day("--from", help="With --restore: from this day on.")
-@options.day("--until", help="With --restore: up to this day.")
+@click.option("--rules", type=options.directory, metavar="FILE", help="TOML file with retention rules per table.")
+@click.option("--restore", "back", is_flag=True, help="Restore archived days to the lake instead.")
+@options.day("--from", help="With --restore: first day.")
+@options.day("--until", help="With --restore: last day.")
 def archive(
     lake_path: Path, *, where: str | None, older_ms: int | None, rules: Path | None, back: bool,
     from_date: str, until_date: str, master: str | None,
 ) -> Output:  # fmt: skip
-    """Move old days of the large tables to cold storage, packed into few files, each verified before it leaves the lake.
+    """Move old days of large tables to cold storage, packed into few verified files.
 
-    A run that meets late rows of an archived day brings it back by itself. Killed anywhere and run again, it goes on.
+    Later runs restore an archived day automatically if late rows arrive for it. An interrupted archive continues when run
+    again.
     """
     if back and (where or older_ms is not None or rules):
-        raise click.UsageError("--restore goes with --from and --until only.")
+        raise click.UsageError("--restore can be combined only with --from and --until.")
     if not back and (not where or (older_ms is None and rules is None)):
-        raise click.UsageError("give --to, and --older-than or --rules; or --restore.")
+        raise click.UsageError("Give --to with --older-than or --rules, or give --restore.")
     if older_ms is not None and older_ms % _DAY_MS:
-        raise click.UsageError("--older-than is in whole days, such as 90d.")
+        raise click.UsageError("--older-than must be whole days, such as 90d.")
     with options.extras():
         from tenantq.pipeline.lake import archive as archives  # noqa: PLC0415  # needs Spark
         from tenantq.pipeline.lake.lake import Lake  # noqa: PLC0415
         from tenantq.pipeline.lake.retention import load_retention  # noqa: PLC0415
 
     wanted = load_retention(rules, older_ms // _DAY_MS if older_ms is not None else None)
-    with spark_command(master, meaning="; days that were moved are moved, run it again to go on") as work:
+    with spark_command(master, meaning="; archived days stay archived, run it again to continue") as work:
         lake = Lake(lake_path)
         lake.settle()
         if where is None:
@@ -62,5 +61,5 @@ def archive(
         f"archived {len(report.archived)} days of tables, {report.rows} rows: {report.files_before} files became "
         f"{report.files_after}, {report.bytes_after} bytes",
         f"deleted {len(report.deleted)}",
-        *[f"kept {one}: a tenant in it is under a legal hold" for one in report.held],
+        *[f"kept {one}: it has a tenant under legal hold" for one in report.held],
     )

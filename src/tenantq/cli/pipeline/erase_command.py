@@ -16,32 +16,32 @@ from tenantq.runtime.clock import SystemClock
 @click.command()
 @prints_output
 @options.on_lake
-@click.option("--tenant", required=True, metavar="NAME", help="Whose rows go.")
+@click.option("--tenant", required=True, metavar="NAME", help="Tenant to erase.")
 @click.option(
     "--sign-with", type=click.Path(path_type=Path, file_okay=False, exists=True), metavar="DATA_DIR",
-    help="Sign the certificate with the audit key of this data directory.",
+    help="Data directory whose audit key signs the certificate.",
 )  # fmt: skip
 @destroys
 def erase(
     lake_path: Path, tenant: str, *, sign_with: Path | None, yes: bool, reason: str | None, master: str | None
 ) -> Output:  # fmt: skip
-    """Take a tenant out of every table and the archive, read everything again, and write a certificate.
+    """Erase a tenant from all tables and the archive, verify it, and write a certificate.
 
-    Rows of the tenant up to now never come back, also when the journal is processed again. The journal itself is not changed.
+    The tenant's rows up to now never return, even if the journal is processed again. The journal does not change.
 
     \b
     Exit codes:
-      0  nothing of the tenant is left
-      3  the lake has no row of the tenant
-      7  a legal hold is on the tenant, or another run is changing the lake
-    """  # noqa: D301  # \b is click's mark for lines that stay as they are
+      0  erased; no rows remain
+      3  the lake has no rows of the tenant
+      7  the tenant is under legal hold, or another run is changing the lake
+    """  # noqa: D301  # click reads \b as "do not wrap"
     why = confirmed_reason(f"This erases tenant {tenant} from the lake and its archive", tenant, yes=yes, reason=reason)
     from tenantq.journal.signing import KEY_FILE, SigningKey  # noqa: PLC0415  # --help must not need them
 
     if sign_with is not None and not (sign_with / KEY_FILE).is_file():
-        raise click.UsageError(f"--sign-with {sign_with}: there is no {KEY_FILE} in it.")
+        raise click.UsageError(f"--sign-with {sign_with}: contains no {KEY_FILE}.")
     key = SigningKey.load_or_make(sign_with) if sign_with is not None else None
-    with spark_command(master, meaning="; run it again: an erasure counts when its certificate is there") as work:
+    with spark_command(master, meaning="; run it again: an erasure is complete when its certificate exists") as work:
         from tenantq.pipeline.lake import erasure  # noqa: PLC0415  # needs Spark
         from tenantq.pipeline.lake.lake import Lake  # noqa: PLC0415
 

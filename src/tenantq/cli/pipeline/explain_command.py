@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 @prints_output
 @click.argument("line", metavar="INVOICE_LINE")
 @options.on_lake
-@click.option("--rows", "every_row", is_flag=True, help="Print every single offset, shard:seq.n, one a line.")
+@click.option("--rows", "every_row", is_flag=True, help="Print every offset as shard:seq.n, one per line.")
 def explain(line: str, lake_path: Path, *, every_row: bool, master: str | None) -> Output:
-    """List the journal offsets behind a line, such as 2030-01/acme/Operations."""
+    """List the journal offsets behind an invoice line, such as 2030-01/acme/Operations."""
     with spark_command(master) as work:
         from tenantq.pipeline import explanation  # noqa: PLC0415  # needs Spark
         from tenantq.pipeline.lake.lake import Lake  # noqa: PLC0415

@@ -15,10 +15,10 @@ from tenantq.errors import Invalid
 @prints_output
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-    help="Where the page goes: .html with a drawing, .md for documentation.",
+    help="Output file: .html with a diagram, or .md.",
 )  # fmt: skip
 def lineage(*, out: Path | None) -> Output:
-    """Show which table comes from which, its columns, partitions and the function that makes it. Needs no lake and no Java."""
+    """Show each table's sources, columns, partitions and function. Requires neither a lake nor Java."""
     with options.extras():
         from tenantq.pipeline import lineage as lines  # noqa: PLC0415  # columns need PySpark
         from tenantq.pipeline.page.rendering import write_page  # noqa: PLC0415
@@ -26,7 +26,7 @@ def lineage(*, out: Path | None) -> Output:
     if out is not None:
         written = {".html": lines.as_html, ".md": lines.as_markdown}.get(out.suffix)
         if written is None:
-            raise Invalid(f"--out {out}: the name ends in .html or .md, which says what is written")
+            raise Invalid(f"--out {out}: must end in .html or .md")
         write_page(out, written(nodes))
         return Output(nodes, f"lineage: {out}")
     return Output(nodes, *[f"{node.name} ({node.layer}) from {', '.join(node.sources)}" for node in nodes])

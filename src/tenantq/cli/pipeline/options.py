@@ -23,31 +23,31 @@ def directory(text: str) -> Path:
     path = local_path(text)
     if path is None:
         raise click.BadParameter(
-            f"{text.partition('://')[0]}:// is not supported, since a commit relies on renames; give a directory, a mounted one, or a file:// URL"
+            f"{text.partition('://')[0]}:// is not supported, because commits rely on renames. Give a local or mounted directory, or a file:// URL"
         )
     return path
 
 
 def _size(_context: click.Context, _option: click.Parameter, value: str) -> str:
     if re.fullmatch(r"[1-9][0-9]*[kmgt]b?", value.lower()) is None:
-        raise click.BadParameter(f"{value} is no size; say for example 2g or 1500m")
+        raise click.BadParameter(f"{value!r} is not a size such as 2g or 1500m")
     return value
 
 
 on_lake: Final = options(
-    click.option("--lake", "lake_path", required=True, type=directory, metavar="DIR", help="Where the tables are."),
-    click.option("--master", metavar="URL", help="Spark's master. Default: all cores of this machine, local[*]."),
+    click.option("--lake", "lake_path", required=True, type=directory, metavar="DIR", help="Directory of the tables."),
+    click.option("--master", metavar="URL", help="Spark master.  [default: local[*], all cores of this machine]"),
 )
 """Add the options of every command that works on a lake with Spark."""
 
 run_settings: Final = options(
-    click.option("--journal", required=True, metavar="DIR", help="Where the journal's segments are; a directory or URL."),
+    click.option("--journal", required=True, metavar="DIR", help="Directory or URL of the journal segments."),
     on_lake,
-    click.option("--prices", type=FILE, metavar="FILE", help="The price book, TOML."),
-    click.option("--public-key", type=FILE, metavar="FILE", help="Check signatures with this key: <data-dir>/audit_key.pub."),
-    click.option("--slo-target", type=click.FloatRange(0, 1), default=0.999, show_default=True, help="Share of messages that must arrive in time."),
-    click.option("--slo-wait-ms", type=click.IntRange(0), default=60_000, show_default=True, metavar="MS", help="What in time means."),
-    click.option("--driver-memory", "memory", default="2g", show_default=True, callback=_size, metavar="SIZE", help="Java's memory: all of it with local[*], else the driver's."),
+    click.option("--prices", type=FILE, metavar="FILE", help="TOML file with the price book."),
+    click.option("--public-key", type=FILE, metavar="FILE", help="Public key that verifies signatures: <data-dir>/audit_key.pub."),
+    click.option("--slo-target", type=click.FloatRange(0, 1), default=0.999, show_default=True, help="Target share of messages delivered in time."),
+    click.option("--slo-wait-ms", type=click.IntRange(0), default=60_000, show_default=True, metavar="MS", help="Maximum wait that counts as in time."),
+    click.option("--driver-memory", "memory", default="2g", show_default=True, callback=_size, metavar="SIZE", help="Memory of the Spark driver; with local[*], of all of Spark."),
 )  # fmt: skip
 """Add the options that ``run`` and ``stream`` have in common."""
 
@@ -66,7 +66,7 @@ def extras() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise Unavailable(f"the pipeline needs {error.name or 'more'}: install tenantq[spark]") from error
+        raise Unavailable(f"the pipeline requires {error.name or 'more libraries'}: install tenantq[spark]") from error
 
 
 def check_out(out: Path) -> None:
@@ -74,10 +74,10 @@ def check_out(out: Path) -> None:
     try:
         existing = next(path for path in (out, *out.absolute().parents) if path.exists())
     except OSError as error:
-        raise Invalid(f"--out {out}: cannot be looked at: {error.strerror}; choose another directory") from error
+        raise Invalid(f"--out {out}: cannot be accessed: {error.strerror}. Choose another directory") from error
     if not existing.is_dir():
-        raise Invalid(f"--out {out}: cannot be made: {existing} is not a directory")
+        raise Invalid(f"--out {out}: cannot be created: {existing} is not a directory")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise Invalid(
-            f"--out {out}: cannot be written; choose another directory, or check the permissions of {existing}"
+            f"--out {out}: cannot be written. Choose another directory, or check the permissions of {existing}"
         )

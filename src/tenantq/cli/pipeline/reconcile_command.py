@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 @prints_output
 @click.option(
     "--data-dir", "data_dirs", multiple=True, required=True, type=DIRECTORY, metavar="DIR",
-    help="A data directory, which no server has open; all its shards are counted. Once per server.",
+    help="Data directory of a stopped server, with all its shards; repeat for each server.",
 )  # fmt: skip
 @options.on_lake
 def reconcile(data_dirs: tuple[Path, ...], lake_path: Path, *, master: str | None) -> Output:
-    """Compare totals per tenant and queue, to the last message and byte.
+    """Compare the totals per tenant and queue in the lake with the store's counters.
 
     \b
     Exit codes:
-      0  zero drift
-      1  the rows that are printed differ
+      0  no drift
+      1  the printed totals differ
     """  # noqa: D301  # \b is click's mark for lines that stay as they are
     with spark_command(master) as work:
         from tenantq.pipeline.lake.lake import Lake  # noqa: PLC0415  # needs Spark
@@ -36,7 +36,7 @@ def reconcile(data_dirs: tuple[Path, ...], lake_path: Path, *, master: str | Non
 
         work.progress.begin("counting")
         found = compare(work.spark, Lake(lake_path), data_dirs)
-    behind = f"the lake ends at record {found.lake_seq}, the store at {found.store_seq}: export and run first"
+    behind = f"the lake ends at record {found.lake_seq}, the store at {found.store_seq}: export the journal and run the pipeline first"
     return Output(
         found,
         *[

@@ -15,25 +15,25 @@ from tenantq.cli.pipeline.spark_runtime import spark_command
 @prints_output
 @options.on_lake
 @click.option(
-    "--out", required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Where the pages go."
+    "--out", required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Output directory."
 )
-@click.option("--tenant", metavar="NAME", help="Only this tenant's report.")
-@options.day("--from", help="The first day. Default: 29 days before the last.")
-@options.day("--to", help="The last day. Default: the newest in the lake.")
+@click.option("--tenant", metavar="NAME", help="Write only this tenant's report.")
+@options.day("--from", help="First day.  [default: 29 days before the last]")
+@options.day("--to", help="Last day.  [default: the newest in the lake]")
 def report(
     lake_path: Path, *, out: Path, tenant: str | None, from_date: str, to_date: str,
     master: str | None,
 ) -> Output:  # fmt: skip
-    """Write a page for each tenant and one for the platform: usage, growth, service level, invoice, anomalies, evidence.
+    """Write HTML reports for the platform and each tenant: usage, growth, service level, invoice, anomalies, evidence.
 
-    Each page is one file that needs nothing else, no network and no script. The same lake gives the same bytes.
+    Each report is a single file without scripts or network access. The same lake always produces the same bytes.
     """
     options.check_out(out)
     with options.extras():
         from tenantq.pipeline.lake.lake import Lake  # noqa: PLC0415  # needs Spark
         from tenantq.pipeline.report.writer import write_reports  # noqa: PLC0415
 
-    with spark_command(master, meaning="; each page that is there is whole") as work:
+    with spark_command(master, meaning="; pages already written are complete") as work:
         work.progress.begin("reading the lake")
         written = write_reports(
             work.spark, Lake(lake_path), out, tenant=tenant, from_date=from_date, to_date=to_date,

@@ -17,29 +17,29 @@ if TYPE_CHECKING:
 
     from tenantq.pipeline.run_options import RunOptions, RunReport
 
-MEANING: Final = "; the tables are as before, or the next run finishes what was being put in place"
+MEANING: Final = "; the tables are unchanged, or the next run completes the change"
 
 
 @click.command()
 @prints_output
 @options.run_settings
-@options.day("--from", help="Only segments from this day on.")
-@options.day("--to", help="Only segments up to this day.")
+@options.day("--from", help="First day of segments to process.")
+@options.day("--to", help="Last day of segments to process.")
 def run(journal: str, lake_path: Path, *, master: str | None, memory: str, **given: Any) -> Output:
-    """Take new segments through all layers; late ones re-open only what they touch.
+    """Process new segments through all layers. Late segments change only the partitions they affect.
 
-    Killed anywhere and run again, or run twice, it leaves the same rows. Where the price book or the objective is another than
-    before, the lines and days it touches are computed anew.
+    Runs are idempotent, even if killed and run again. If the price book or objective changed, the affected lines and days
+    are recomputed.
 
     \b
     Exit codes:
       0    done
-      2    no such journal or lake, a bad price book or key
-      6    Java or PySpark is missing, or Spark failed; the tables are as before
+      2    unknown journal or lake, or an invalid price book or key
+      6    Java or PySpark is missing, or Spark failed; the tables are unchanged
       7    another run is changing the lake
-      8    all good data was processed, and something is in quarantine
-      130  stopped by Ctrl-C, 143 by SIGTERM; the tables are as before, or the next run finishes them
-    """  # noqa: D301  # \b is click's mark for lines that stay as they are
+      8    some data was quarantined; all valid data was processed
+      130  stopped by Ctrl-C, 143 by SIGTERM; the tables are unchanged, or the next run completes the change
+    """  # noqa: D301  # click reads \b as "do not wrap"
     wanted = run_options(**given)  # reports a wrong price book before Spark starts
     from tenantq.journal.export_target import local_path, open_target  # noqa: PLC0415  # --help must not need these
     from tenantq.pipeline.journal_source import FETCH, journal_path  # noqa: PLC0415
@@ -89,11 +89,11 @@ def report_output(report: RunReport) -> Output:
         lines.append(f"watermark {report.watermark}, late segments {report.late}")
     lines.append(f"partitions changed {len(report.changed)}")
     if report.restored:
-        lines.append(f"late rows re-opened {len(report.restored)} archived days: they are back in the lake")
+        lines.append(f"late rows arrived for {len(report.restored)} archived days, which were restored to the lake")
     if report.repriced:
-        lines.append(f"the price book changed: computed anew {', '.join(report.repriced)}")
+        lines.append(f"the price book changed: recomputed {', '.join(report.repriced)}")
     if report.remeasured:
-        lines.append("the objective changed: slo_daily was computed anew")
+        lines.append("the objective changed: recomputed slo_daily")
     lines += [f"  {stage:<21} {seconds:8.2f} s" for stage, seconds in report.stages.items()]
     lines += [f"quarantined {reason} {count}" for reason, count in report.quarantined.items()]
     return Output(report, *lines, code=exit_codes.QUARANTINED if report.quarantined else exit_codes.OK)

@@ -20,25 +20,25 @@ from tenantq.domain.validation import check_field
 @options.on_lake
 @click.option(
     "--topology", "topology_file", required=True, type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-    help="The shards there are, TOML.",
+    help="TOML file with the current shards.",
 )  # fmt: skip
-@click.option("--add-shards", type=click.IntRange(0), default=0, metavar="N", help="So many more, over its regions in turn.")  # fmt: skip
-@click.option("--add-region", "add_regions", multiple=True, callback=shards_by_region, metavar="REGION=N", help="So many more in a region, new or not. Can be given again.")  # fmt: skip
+@click.option("--add-shards", type=click.IntRange(0), default=0, metavar="N", help="Number of shards to add, spread over the regions.")  # fmt: skip
+@click.option("--add-region", "add_regions", multiple=True, callback=shards_by_region, metavar="REGION=N", help="Shards to add in a region, which may be new; repeatable.")  # fmt: skip
 @click.option(
     "--out", required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
-    help="Where simulation.html, shards.csv and moves.csv go.",
+    help="Output directory for simulation.html, shards.csv and moves.csv.",
 )  # fmt: skip
-@options.day("--from", help="The first day of usage.")
-@options.day("--to", help="The last day of usage.")
+@options.day("--from", help="First day of usage.")
+@options.day("--to", help="Last day of usage.")
 def simulate(
     lake_path: Path, *, topology_file: Path, add_shards: int, add_regions: dict[str, int], out: Path,
     from_date: str, to_date: str, master: str | None,
 ) -> Output:  # fmt: skip
-    """Place real usage on more shards or regions: what moves, how full shards get, what residency allows.
+    """Simulate more shards or regions with recorded usage: moves, load per shard and residency.
 
     \b
     Exit codes:
-      2  a wrong topology, or tenants that no shard may hold
+      2  an invalid topology, or tenants without an eligible shard
       3  the lake has no usage
     """  # noqa: D301  # \b is click's mark for lines that stay as they are
     before = load_topology(topology_file)  # reports errors before Spark starts
@@ -53,7 +53,7 @@ def simulate(
         from tenantq.pipeline.simulation.load_forecast import Placement, forecast_loads, shards_csv  # noqa: PLC0415
 
     lake = Lake(lake_path)
-    with spark_command(master, meaning="; each file that is there is whole") as work:
+    with spark_command(master, meaning="; files already written are complete") as work:
         work.progress.begin("reading the lake")
         lake.need(work.spark, "usage_hourly")
         with lake.locked():  # no run may change it meanwhile

@@ -36,9 +36,7 @@ class SparkCommand:
         if self.stop is not None and not self.asked:
             self.asked = number
             self.stop()
-            self._say(
-                "stopping when the micro-batch at work is done; another signal ends it at once, which is safe too"
-            )
+            self._say("stopping after the current micro-batch; another signal exits immediately, which is also safe")
             return
         for known in (signal.SIGINT, signal.SIGTERM):
             signal.signal(known, signal.SIG_IGN)

@@ -25,34 +25,37 @@ if TYPE_CHECKING:
 @options.run_settings
 @click.option(
     "--every", "every_ms", type=duration, metavar="DURATION",
-    help="Go on, looking so often, such as 10s. Default: end when nothing is new.",
+    help="Keep running, and check for segments at this interval, such as 10s.  [default: stop when done]",
 )  # fmt: skip
 @click.option(
     "--lateness", "lateness_ms", type=duration, default="1h", show_default=True, metavar="DURATION",
-    help="How far the watermark is behind the newest segment; what comes behind it is taken, and counted as late.",
+    help="Delay of the watermark behind the newest segment. Later segments are processed and counted as late.",
 )  # fmt: skip
 @click.option(
-    "--files-per-batch", type=click.IntRange(1), default=1_000, show_default=True, help="Segments of a micro-batch."
+    "--files-per-batch",
+    type=click.IntRange(1),
+    default=1_000,
+    show_default=True,
+    help="Maximum segments per micro-batch.",
 )
 def stream(
     journal: str, lake_path: Path, *, master: str | None, memory: str, every_ms: int | None, lateness_ms: int,
     files_per_batch: int, as_json: bool, **given: Any,
 ) -> int:  # fmt: skip
-    """Process segments as they come, with Structured Streaming; the tables are those of ``run``.
+    """Process segments continuously with Structured Streaming, into the same tables as `run`.
 
-    SIGTERM or Ctrl-C stops in good order: the micro-batch at work is finished first. A second one ends the process at once,
-    which is safe too.
+    SIGTERM or Ctrl-C stops cleanly after the current micro-batch. A second signal exits immediately, which is also safe.
 
     \b
     Exit codes:
-      0    done, or stopped in good order
-      2    no such journal or lake, a bad price book or key
-      6    Java or PySpark is missing, or Spark failed; the tables are as before
+      0    done, or stopped cleanly
+      2    unknown journal or lake, or an invalid price book or key
+      6    Java or PySpark is missing, or Spark failed; the tables are unchanged
       7    another run is changing the lake
-      8    all good data was processed, and something is in quarantine
-    """  # noqa: D301  # \b is click's mark for lines that stay as they are
+      8    some data was quarantined; all valid data was processed
+    """  # noqa: D301  # click reads \b as "do not wrap"
     if every_ms is not None and every_ms < 1_000:
-        raise click.UsageError("--every must be 1s or more.")
+        raise click.UsageError("--every must be at least 1s.")
     wanted = run_options(**given)
     from tenantq.pipeline.journal_source import journal_path  # noqa: PLC0415
     from tenantq.pipeline.lake.lake import Lake  # noqa: PLC0415  # needs Spark
@@ -79,5 +82,5 @@ def stream(
         work.stop = running.stop
         running.wait()
     if running.stopping.is_set():
-        click.echo("stopped; the next stream or run goes on from here", err=True)
+        click.echo("stopped; the next stream or run continues from here", err=True)
     return code
