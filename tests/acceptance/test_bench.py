@@ -120,11 +120,11 @@ def test_what_it_costs_a_victim_to_have_a_neighbour(server: Served) -> None:
     before = _tenants(server)
     report = server.ok("bench", "--case", "neighbour", *SHORT, "--flood", 4, "--victim-rate", 100, "--json").json
     cases = {figures["case"]: figures for figures in report["cases"]}
-    assert list(cases) == ["victim alone", "victim beside the flood", "flood"]
-    assert cases["victim alone"]["calls"] == cases["victim beside the flood"]["calls"] == 20
+    assert list(cases) == ["victim alone", "victim with flood", "flood"]
+    assert cases["victim alone"]["calls"] == cases["victim with flood"]["calls"] == 20
     assert cases["flood"]["messages"] > 0
     assert report["neighbour"]["flood_per_second"] == cases["flood"]["messages_per_second"]
-    alone, beside = cases["victim alone"]["p99_ms"], cases["victim beside the flood"]["p99_ms"]
+    alone, beside = cases["victim alone"]["p99_ms"], cases["victim with flood"]["p99_ms"]
     assert report["neighbour"]["p99_ratio"] == pytest.approx(beside / alone, rel=0.01)
     assert _tenants(server) == before
     erased = {one["tenant"] for one in server.ok("tenant", "erasures", "--json").json["erasures"]}
@@ -152,17 +152,17 @@ def test_who_may_not_is_told_before_anything_is_measured(server: Served) -> None
 @pytest.mark.parametrize(
     ("options", "code", "text"),
     [
-        (("--url", "http://192.0.2.1:7070"), 2, "is not this machine, and nobody can be asked here: give --yes"),
+        (("--url", "http://192.0.2.1:7070"), 2, "Give --yes to confirm"),
         (("--url", "http://127.0.0.1:9"), 6, "http://127.0.0.1:9: no connection"),
         (("--in-flight", 1_025), 2, "1025 is not in the range"),
         (("--seconds", 3_601), 2, "is not in the range"),
-        (("--size", "2MiB"), 2, "a body has 1 to 1,048,576 bytes"),
+        (("--size", "2MiB"), 2, "must be 1 to 1,048,576 bytes"),
         (("--size", "large"), 2, "is not a number of bytes"),
-        (("--batch", 1_000, "--size", "9KiB"), 2, "a batch has at most"),
-        (("--reuse",), 2, "--reuse needs --queue"),
+        (("--batch", 1_000, "--size", "9KiB"), 2, "bodies of a batch are limited"),
+        (("--reuse",), 2, "--reuse requires --queue"),
         (("--queue", "no such name"), 2, "queue: invalid value"),
-        (("--data-dir", "/"), 2, "are for --local"),
-        (("--local", "--token", "mine"), 2, "--token is not for it"),
+        (("--data-dir", "/"), 2, "require --local"),
+        (("--local", "--token", "mine"), 2, "omit --token"),
         (("--compare", "/nowhere"), 2, "/nowhere: No such file"),
     ],
 )
@@ -181,7 +181,7 @@ def test_another_machine_is_loaded_only_after_a_yes(server: Served) -> None:
     """On a terminal it asks; anything but yes ends it, and nothing was sent."""
     code, shown = server.on_a_terminal("bench", "--url", "http://192.0.2.1:7070", typed=["n\n"])
     assert code == 1
-    assert "This loads the server http://192.0.2.1:7070 as fast as it answers. Go on? [y/N]:" in shown
+    assert "This puts maximum load on the server http://192.0.2.1:7070. Continue? [y/N]:" in shown
     assert "nothing was sent" in shown
 
 

@@ -151,7 +151,7 @@ def test_profiles_from_their_making_to_their_end(server: Served, tmp_path: Path)
     }  # fmt: skip
     assert server.ok("profile", "remove", "dead", "--json", **here).json == {"name": "dead", "removed": True}
     missing = server.call("tenant", "list", "--profile", "dead", **here)
-    assert (missing.code, missing.err) == (3, "tenantq: there is no profile 'dead'; there are: local [not_found]\n")
+    assert (missing.code, missing.err) == (3, "tenantq: unknown profile 'dead'; known profiles: local [not_found]\n")
 
 
 def test_a_damaged_profiles_file_is_said_to_be_so(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_damaged_profiles_file_is_said_to_be_so(tmp_path: Path) -> None:
     (tmp_path / "tenantq" / "profiles.json").write_text('{"profiles": {"a": {"url": "x", "token": "secret"')
     done = call("queue", "list", XDG_CONFIG_HOME=str(tmp_path))
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "is damaged; mend or delete it" in done.err
+    assert "is damaged; repair or delete it" in done.err
     assert "secret" not in done.err
 
 

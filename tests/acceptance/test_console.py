@@ -47,7 +47,7 @@ def test_a_script_gets_one_look_as_json_or_table(server: Served) -> None:
 def test_what_is_wrong_is_one_line(server: Served) -> None:
     """No terminal, a refresh that is too quick, nobody's token, no server."""
     for arguments, code, text in (
-        ((), 2, "tenantq console --json"),
+        ((), 2, "use --json or --once"),
         (("--refresh", "1ms"), 2, "between 500ms and 1h"),
         (("--json", "--token", "tq_of_nobody"), 4, "unauthenticated"),
         (("--json", "--url", "http://127.0.0.1:1"), 6, "http://127.0.0.1:1"),

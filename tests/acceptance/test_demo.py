@@ -24,7 +24,7 @@ def test_a_signal_stops_it_in_good_order(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=SECONDS_MAX)
     assert (process.returncode, err) == (0, "")
-    assert re.search(r"^stopped: \d+ messages are ready, 0 leases are kept", out, re.MULTILINE)
+    assert re.search(r"^stopped: \d+ ready messages and 0 leases remain", out, re.MULTILINE)
     assert run("doctor", "--data-dir", tmp_path).returncode == 0
 
 
@@ -136,7 +136,7 @@ def test_a_store_that_fails_ends_it_in_one_line(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
     assert done.stderr.splitlines()[-1].startswith(
-        "tenantq: the store failed, so the server stops: sync: the disk is gone"
+        "tenantq: the store failed and the server stopped: sync: the disk is gone"
     )
     assert "Traceback" not in done.stderr
     assert run("doctor", "--data-dir", tmp_path).returncode == 0

@@ -34,9 +34,9 @@ def test_encryption_works_out_of_the_box(server: Served, data_dir: Path) -> None
     tenant = ("--tenant", "acme")
     assert server.ok("encryption", "status", *tenant, "--json").json["data_keys"] == []
     server.ok("add", "work", "a secret", *tenant)
-    assert server.ok("encryption", "rotate", *tenant).out == "data key 2 encrypts from now on\n"
+    assert server.ok("encryption", "rotate", *tenant).out == "data key 2 now encrypts new messages\n"
     rotated = call("keyring", "rotate", "tenant-acme", "--data-dir", data_dir)
-    assert "version 2 of local:tenant-acme wraps from now on" in rotated.out
+    assert "version 2 of local:tenant-acme now wraps data keys" in rotated.out
     assert server.ok("encryption", "rewrap", *tenant).out == "2 data keys are wrapped by local:tenant-acme\n"
     status = server.ok("encryption", "status", *tenant).out
     assert "key\tlocal:tenant-acme\n" in status
@@ -90,7 +90,7 @@ def test_a_keyring_of_ones_own(tmp_path: Path) -> None:
     unknown = call("keyring", "remove", "mian", *other)
     assert (unknown.code, "there is no key 'mian'" in unknown.err) == (3, True)
     nobody = call("keyring", "remove", "main", *other)
-    assert (nobody.code, "Nobody can be asked here: give --yes." in nobody.err) == (2, True)
+    assert (nobody.code, "No terminal to ask for confirmation. Give --yes." in nobody.err) == (2, True)
     told = [
         call("keyring", *words, *other, "--json").json
         for words in (("add", "spare"), ("rotate", "spare"), ("disable", "spare"))

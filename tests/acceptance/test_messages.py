@@ -106,7 +106,12 @@ def test_lines_that_cannot_be_added_are_named_and_the_others_added(server: Serve
     errors = done.err.splitlines()
     assert len(errors) == 6
     for number, (line, text) in enumerate(
-        zip(errors, ("is no JSON", "is no object", "'colour'", "priority: 10", "give one", "no base64"), strict=True), 2
+        zip(
+            errors,
+            ("is not valid JSON", "is not an object", "'colour'", "priority: 10", "give one", "not valid base64"),
+            strict=True,
+        ),
+        2,
     ):
         assert line.startswith(f"tenantq: line {number}: ")
         assert text in line
@@ -335,7 +340,7 @@ def test_results(server: Served) -> None:
     failed = server.call("message", "result", "asked", ids[1], "--json")
     assert (failed.code, failed.json["status"], failed.json["error"]) == (1, "failed", "it broke")
     failed = server.call("message", "result", "asked", ids[1])
-    assert (failed.code, failed.out, failed.err) == (1, "", "tenantq: it failed: it broke\n")
+    assert (failed.code, failed.out, failed.err) == (1, "", "tenantq: the job failed: it broke\n")
     late = server.call("message", "result", "asked", ids[2], "--wait", "20ms")
     assert (late.code, late.out) == (6, "")
 

@@ -260,7 +260,7 @@ def test_ctrl_c_says_where_both_sides_are_and_how_to_go_on_or_back(pair: Pair) -
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "broken off at: fence" in said
+    assert "interrupted at: fence" in said
     assert f"source {pair.source.url}: tenant stopped is suspended: moving to " in said
     assert f"target {pair.target.url}: has no tenant stopped" in said
     assert "--abort" in said
@@ -307,7 +307,7 @@ def test_what_stands_in_the_way_is_told_before_anything_is_changed(pair: Pair) -
         ("only-eu", (), "the target is in us, and the tenant may only be in eu"),
     ):
         refused = pair.migrate(name, *options)
-        assert (refused.code, f"in the way: {text}" in refused.out) == (7, True), refused
+        assert (refused.code, f"blocked: {text}" in refused.out) == (7, True), refused
     tenant.hold("Case 4711, counsel's letter")
     refused = pair.migrate("blocked", "--delete-source", "--yes", "--reason", "it is not needed here")
     assert (refused.code, "legal hold" in refused.out) == (7, True)
@@ -315,7 +315,7 @@ def test_what_stands_in_the_way_is_told_before_anything_is_changed(pair: Pair) -
     assert tenant.get().status == "active"
     assert held(tenant) == ids
     tenant.suspend("has not paid")
-    assert "in the way: the tenant is suspended (has not paid)" in pair.migrate("blocked").out
+    assert "blocked: the tenant is suspended (has not paid)" in pair.migrate("blocked").out
     assert {one.name for one in pair.there.tenants()} & {"blocked", "only-eu"} == set()
 
 

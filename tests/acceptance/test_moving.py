@@ -76,9 +76,9 @@ def test_an_export_that_was_changed_is_refused_before_anything_is_sent(
         tar.extractall(tmp_path / "more", filter="data")
     (tmp_path / "more" / "more.jsonl").touch()
     for name, text in (
-        ("bit.tar", "is not as it was written"),
-        ("cut.tar", "cut short"),
-        ("none.tar", "is no tar"),
+        ("bit.tar", "does not match its hash"),
+        ("cut.tar", "truncated"),
+        ("none.tar", "not a tar file"),
         ("empty", "manifest.json is missing"),
         ("more", "more.jsonl is not in the manifest"),
     ):

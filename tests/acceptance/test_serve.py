@@ -25,7 +25,7 @@ def test_the_first_start_shows_a_token_once(tmp_path: Path) -> None:
     """In a box, on stdout, and it works; a second start shows none, and the first one's still works."""
     with serving(tmp_path / "data", TENANTQ_ADMIN_TOKEN="") as first:
         (token,) = re.findall(r"^│ (tq_\w+) +│$", first.output, re.MULTILINE)
-        assert "shown this once" in first.output
+        assert "shown only once" in first.output
         first.ok("tenant", "list", TENANTQ_TOKEN=token)
         first.process.terminate()
         out, log = first.process.communicate(timeout=SECONDS_MAX)
@@ -312,7 +312,7 @@ def test_a_store_that_fails_ends_the_server(tmp_path: Path) -> None:
         process.communicate()
     assert process.returncode == 1
     assert err.splitlines()[-1] == (
-        "tenantq: the store failed, so the server stops: sync: the disk is gone [unavailable]"
+        "tenantq: the store failed and the server stopped: sync: the disk is gone [unavailable]"
     )
     assert "Traceback" not in err
 

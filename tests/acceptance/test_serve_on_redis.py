@@ -130,4 +130,4 @@ def test_a_redis_that_goes_away_ends_the_server_in_one_line(
         server.process.wait()
     told = server.log.read_text()
     assert "Traceback" not in told
-    assert told.splitlines()[-1].startswith("tenantq: the store failed, so the server stops: ")
+    assert told.splitlines()[-1].startswith("tenantq: the store failed and the server stopped: ")

@@ -66,7 +66,7 @@ def test_making_what_is_there_and_changing_what_is_not(server: Served) -> None:
     server.ok("tenant", "create", "made")
     again = server.call("tenant", "create", "made", "--weight", 5)
     assert (again.code, again.out) == (7, "")
-    assert again.err.startswith("tenantq: there is a tenant made already; change it with 'tenantq tenant configure'")
+    assert again.err.startswith("tenantq: tenant made already exists; change it with 'tenantq tenant configure'")
     assert again.err.endswith("[conflict]\n")
     assert server.ok("tenant", "show", "made", "--json").json["config"]["weight"] == 1
     assert server.call("tenant", "configure", "missing", "--weight", 5).code == 3
@@ -92,7 +92,7 @@ def test_making_what_is_there_and_changing_what_is_not(server: Served) -> None:
         (("key", "create", "bad", "--action", "fly"), "actions[0]: invalid value"),
         (("key", "create", "bad", "--role", "viewer", "--expires", "never"), "'never' is not a time such as"),
         (("tenant", "delete", "default"), "give --yes and --reason"),
-        (("tenant", "delete", "default", "--yes"), "--yes needs --reason"),
+        (("tenant", "delete", "default", "--yes"), "--yes requires --reason"),
     ],
 )
 def test_a_wrong_argument_is_2_and_named(server: Served, arguments: tuple[str, ...], text: str) -> None:
@@ -181,7 +181,7 @@ def test_a_key_from_its_making_to_its_end(server: Served) -> None:
     server.ok("tenant", "create", "keyed")
     options = ("--tenant", "keyed", "--role", "producer", "--queue", "mail*", "--expires", "30d")
     shown = server.ok("key", "create", "mailer", *options)
-    assert "keep it now" in shown.out
+    assert "Store it now" in shown.out
     made = server.ok("key", "create", "mailer", *options, "--json").json
     assert set(made) == {"key_id", "secret", "token"}
     token = server.ok("key", "create", "mailer", *options, "--quiet").out.strip()

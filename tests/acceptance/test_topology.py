@@ -63,7 +63,7 @@ def test_a_topology_is_checked_against_tenants_and_servers(two: tuple[Served, Se
     away = write(tmp_path / "away.toml", ("us-1", "us", second.url))
     refused = first.call("topology", "check", away, "--tenants")
     assert refused.code == 7
-    assert "tenant acme: no shard is in eu" in refused.out
+    assert "tenant acme: no shard in eu" in refused.out
     assert "free" not in refused.out
     crossed = write(tmp_path / "crossed.toml", ("eu-1", "eu", second.url), ("us-1", "us", "http://127.0.0.1:1"))
     probed = first.call("topology", "check", crossed, "--probe")

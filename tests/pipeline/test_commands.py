@@ -183,9 +183,9 @@ def test_what_is_printed_beside_the_bar_goes_where_it_was_sent() -> None:
         (("run", "--journal", "{tmp}", "--lake", "{tmp}/lake", "--from", "2026-02-01", "--to", "2026-01-01"), 2, "is after --to"),
         (("run", "--journal", "{tmp}", "--lake", "{tmp}/lake", "--prices", "{tmp}/gap.toml"), 2, "a gap between 5 and 9"),
         (("run", "--journal", "{tmp}", "--lake", "{tmp}/lake"), 6, "needs Java 17 or later"),
-        (("stream", "--journal", "{tmp}", "--lake", "{tmp}/lake", "--every", "10"), 2, "must be 1s or more"),
+        (("stream", "--journal", "{tmp}", "--lake", "{tmp}/lake", "--every", "10"), 2, "must be at least 1s"),
         (("archive", "--lake", "{tmp}/lake", "--to", "{tmp}/cold", "--older-than", "5h"), 2, "whole days"),
-        (("erase", "--lake", "{tmp}/lake", "--tenant", "acme"), 2, "give --yes and --reason"),
+        (("erase", "--lake", "{tmp}/lake", "--tenant", "acme"), 2, "Give --yes and --reason"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_one_line_and_an_exit_code(

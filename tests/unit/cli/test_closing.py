@@ -32,7 +32,7 @@ async def test_a_store_that_failed_is_exit_code_1_also_where_closing_fails(
     server: Any = Failing(StoreFailed("a disk is broken"), raised)
     assert await closed(server, 0) == 1
     assert capsys.readouterr().err == (
-        "tenantq: the store failed, so the server stops: a disk is broken [unavailable]\n"
+        "tenantq: the store failed and the server stopped: a disk is broken [unavailable]\n"
     )
 
 

@@ -70,7 +70,7 @@ def test_a_profile_that_is_named_goes_before_the_environment() -> None:
 
 def test_profiles_that_are_not_there_or_not_readable() -> None:
     """Are errors that name them."""
-    with pytest.raises(NotFound, match="no profile 'x'; there are: none yet"):
+    with pytest.raises(NotFound, match="unknown profile 'x'; known profiles: none"):
         _chosen(profile="x")
     profiles_file().parent.mkdir()
     profiles_file().mkdir()
