@@ -91,7 +91,7 @@ def test_making_what_is_there_and_changing_what_is_not(server: Served) -> None:
         (("key", "create", "bad", "--role", "king"), "'king' is not one of"),
         (("key", "create", "bad", "--action", "fly"), "actions[0]: invalid value"),
         (("key", "create", "bad", "--role", "viewer", "--expires", "never"), "'never' is not a time such as"),
-        (("tenant", "delete", "default"), "give --yes and --reason"),
+        (("tenant", "delete", "default"), "Give --yes and --reason"),
         (("tenant", "delete", "default", "--yes"), "--yes requires --reason"),
     ],
 )
