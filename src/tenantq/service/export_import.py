@@ -16,7 +16,7 @@ from tenantq.service.admitted_call import AdmittedCall
 from tenantq.service.audit_notes import audit_entry
 from tenantq.service.audit_trail import AuditTrail
 from tenantq.service.call import Call
-from tenantq.service.exported_lines import export_id, stored_message, stored_result, taken_key
+from tenantq.service.exported_lines import export_id, stored_key, stored_message, stored_result
 from tenantq.service.tenant_export import TenantExport, digest_of
 from tenantq.wire.exports import ExportedKey, ExportedMessage, ExportedResult
 from tenantq.wire.queues import DigestReply
@@ -88,7 +88,7 @@ class Exports:
         if size > limits.BATCH_BYTES_MAX:
             raise TooLarge(f"messages: {size} bytes in one part, the limit is {limits.BATCH_BYTES_MAX}")
         kept = [stored_result(one, f"results[{place}]") for place, one in enumerate(results)]
-        known = [taken_key(one) for one in idempotency]
+        known = [stored_key(one, f"idempotency[{place}]") for place, one in enumerate(idempotency)]
         size = sum(len(one.ids) for one in known)
         if size > limits.EXPORTED_IDS_BYTES_MAX:
             raise TooLarge(
