@@ -106,8 +106,8 @@ ACTS: dict[str, tuple[str, Act]] = {
 
 ANY_CREDENTIAL = {"access.log_in", "status.topology", "sqs_lookup.note_refused"}  # allowed with any valid credential
 NOT_FOR_CALLERS = {
-    "access.bootstrap", "sqs_lookup.sign_in", "sqs_lookup.note_unsigned", "erasures.finish_pending", "erasures.close", "status.readiness",
-    "status.durability",
+    "access.bootstrap", "sqs_lookup.sign_in", "sqs_lookup.note_unsigned", "erasures.finish_pending", "erasures.close",
+    "status.readiness", "status.durability",
     "audit.query_local", "backups.list_local", "backups.create_local", "status.metrics_local", "tenants.list_local",
 }  # fmt: skip
 """What needs no credential: for the server itself and for its other shards."""
