@@ -3,6 +3,7 @@
 A victim adds 50 messages a second while an attacker of another tenant repeats one heavy request on a few connections: against a second
 server on the same machine (control), then against the victim's own (shared). The ratio of the two p99 is what sharing costs. The last
 column is the longest turn of the shared server's event loop, taken by running it under ``bench.monitored``.
+``HEAVY_CASES`` restricts the run to some cases, by name, separated by semicolons.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import base64
 import contextlib
 import gzip
 import json
+import os
 import sys
 import uuid
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
     from pathlib import Path
 
+_ONLY: Final = [name for name in os.environ.get("HEAVY_CASES", "").split(";") if name]
 _MIB: Final = 1 << 20
 _RATIO_MAX: Final = 3
 _P99_MS_MAX: Final = 100
@@ -75,6 +78,8 @@ async def run(directory: Path, *, quick: bool) -> None:
         "request of the attacker", "control p99 ms", "shared p99 ms", "max ms", "ratio", "longest turn ms", ""
     )
     for number, (name, heavy) in enumerate(CASES.items()):
+        if _ONLY and name not in _ONLY:
+            continue
         with (
             serving(directory / f"{number}-mine", module="bench.monitored") as mine,
             serving(directory / f"{number}-other") as other,
