@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from tenantq.engine.round_loop import RoundLoop
 
 _WALK_ROWS: Final = 2_000  # keys to walk before other tasks get their turn
-_PAGE_BYTES: Final = limits.REPLY_BYTES_MAX // 2
 
 
 class SnapshotFacts(msgspec.Struct, frozen=True):
@@ -146,7 +145,7 @@ class QueueSnapshots:
         prefix = opened.queue.prefix
         lower = prefix + first
         upper = prefix + last if last is not None else after(prefix)
-        rows = opened.snapshot.items("m", lower, upper, limit + 1, _PAGE_BYTES)
+        rows = opened.snapshot.items("m", lower, upper, limit + 1, limits.PAGE_BYTES_MAX)
         more = rows.pop()[0] if rows.cut or len(rows) > limit else None
         if not rows:
             return MessagePage([])

@@ -12,6 +12,7 @@ from tenantq.engine.queue_state import TOTALS, QueueState
 from tenantq.errors import Invalid, NotFound
 from tenantq.journal.record import JournalRow, decode_record, rows
 from tenantq.runtime.futures import wake
+from tenantq.runtime.loop_slices import SLICE_BYTES, SLICE_ITEMS, next_slice
 from tenantq.runtime.randomness import id_bytes, id_text
 from tenantq.store.keys import SUFFIX_BYTES, after, be64, from_be64
 from tenantq.store.rows import QUEUE_DEFAULT_ATTEMPTS, LeaseRow, MessageRow, unpack_lease, unpack_message, unpack_result
@@ -95,9 +96,9 @@ class Reads:
         if lower is not None:
             keys = store.scan(store.vi, lower, after(queue.prefix), limit)
             if len(keys) == limit:
-                return MessagePage(self._many_facts(queue, keys), keys[-1][len(queue.prefix) :].hex())
+                return await self._page(queue, keys, keys[-1])
         if not queue.blocked and blocked_lower == queue.prefix:
-            return MessagePage(self._many_facts(queue, keys))
+            return await self._page(queue, keys, b"")
         members = store.scan_items(store.gr, blocked_lower, after(queue.prefix), 2 * (limit - len(keys)) + 1)
         heads = {key: value for key, value in members if len(key) == _GROUP_HEAD_BYTES}
         for key, _ in members:
@@ -107,14 +108,32 @@ class Reads:
                 if (heads.get(group) or store.get(store.gr, group)) != key[-16:]:
                     keys.append(key)
         more = bool(members) and bool(store.scan(store.gr, blocked_lower, after(queue.prefix), 1))
-        place = blocked_lower[len(queue.prefix) : -1]
-        waiting = [one for one in self._many_facts(queue, keys) if one.state != "in_flight"]
-        return MessagePage(waiting, place.hex() if more and place else None)
+        return await self._page(queue, keys, blocked_lower[:-1] if more else b"")
+
+    async def _page(self, queue: QueueState, keys: list[bytes], last: bytes) -> MessagePage:
+        """Return the waiting messages whose ids end ``keys``, up to PAGE_BYTES_MAX.
+
+        The cursor is the last key read, or ``last`` if all were. The messages are read in slices. The first slice has one
+        message, because nothing is known about their size yet.
+        """
+        found: list[Facts] = []
+        at, size, step = 0, 0, 1
+        while at < len(keys) and size < limits.PAGE_BYTES_MAX:
+            if at:
+                await next_slice()
+                await self._loop.synced()
+                queue = self._state.queue(queue.tenant.name, queue.name)
+            part = self._many_facts(queue, keys[at : at + step])
+            at = min(at + step, len(keys))
+            found += [one for one in part if one.state != "in_flight"]
+            size += sum(_stored_bytes(one) for one in part)
+            step = max(1, min(SLICE_ITEMS, SLICE_BYTES * at // (size + 1)))
+        if at < len(keys):
+            last = keys[at - 1]
+        return MessagePage(found, last[len(queue.prefix) :].hex() or None)
 
     def _many_facts(self, queue: QueueState, keys: list[bytes]) -> list[Facts]:
         """Return the facts of the messages whose ids end ``keys``."""
-        if not keys:
-            return []
         store = self._state.store
         message_keys = [queue.prefix + key[-16:] for key in keys]
         bodies, leases = store.get_many(store.m, message_keys), store.get_many(store.le, message_keys)
@@ -200,6 +219,11 @@ class Reads:
             else:
                 high = middle
         return low
+
+
+def _stored_bytes(facts: Facts) -> int:
+    attributes = sum(len(name) + len(value) for name, value in facts.attributes.items())
+    return len(facts.body) + len(facts.sealed_attributes) + attributes
 
 
 def facts(

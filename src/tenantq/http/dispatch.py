@@ -61,9 +61,10 @@ class Dispatch:
             if request.encoding or len(request.body) > UNJUDGED_BYTES_MAX:
                 await authorize(request)
                 await unpack(request)
+            is_large = len(request.body) > UNJUDGED_BYTES_MAX
             if request.head.raw_query or route.query is not None:
                 request.query = parse_query(request.head.raw_query, route.query)
-            body = route.decode(request.body)
+            body = await route.decode_large(request.body) if is_large else route.decode(request.body)
             if route.interrupted is None:
                 reply = await route.handler(listener.service, request, body)
             else:

@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
+from tenantq.domain.limits import BATCH_MESSAGES_MAX, IdempotencyKey
 from tenantq.domain.validation import explain
 from tenantq.errors import Invalid
 from tenantq.http.batch_limit import begin_decoding, with_counted_items
+from tenantq.http.item_limit import check_items
 from tenantq.http.problem import malformed
+from tenantq.runtime.loop_slices import SlicedWork
+from tenantq.wire.kinds import Wire
+from tenantq.wire.messages import AddRequest
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -32,10 +37,28 @@ LIST_BODY_BYTES_MAX: Final = 8 << 20
 BATCH_BODY_BYTES_MAX: Final = 1 << 30
 """Of a batch of messages: as much as the listener takes."""
 
+ITEMS_MAX: Final = 50_000
+"""List items and object members of a body: a thousand messages with all their fields and attributes."""
+
+LIST_ITEMS_MAX: Final = 150_000
+"""Of a call that names a hundred thousand tenants or messages."""
+
+IMPORT_ITEMS_MAX: Final = 1_000_000
+"""Of one part of an export, with its idempotency keys."""
+
 
 class Empty(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """No fields: an empty body, or ``{}``."""
 
+
+class _SplitBatch(Wire, frozen=True):
+    """An AddRequest whose messages are not decoded yet."""
+
+    messages: list[msgspec.Raw]
+    key: IdempotencyKey | None = None
+
+
+_split_batch: Final = msgspec.json.Decoder(_SplitBatch).decode
 
 _PLATFORM_PATHS: Final = frozenset((
     "/v1/tenants", "/v1/erasures", "/v1/erasures/{id}", "/v1/audit", "/v1/platform/keys", "/v1/platform/keys/{key_id}",
@@ -80,6 +103,7 @@ class Route:
     interrupted: Reply | None = None  # of a call that may wait: its reply when it is told to stop
     kinds: tuple[str, ...] = ()  # other content types that the client may ask for
     body_bytes_max: int = SMALL_BODY_BYTES_MAX  # as sent and as inflated; the listener may allow less
+    items_max: int = ITEMS_MAX  # list items and object members of a large body
     scope: Scope = field(init=False)
     default: Any = field(init=False, default=None)  # the request of an empty body; None: a body is required
     _decode: Callable[[bytes], Any] = field(init=False)
@@ -106,6 +130,28 @@ class Route:
             raise malformed("body: is nested too deeply") from error
         except msgspec.DecodeError as error:
             raise malformed(f"body: {error}" if body else "body: a JSON object is expected, none was sent") from error
+
+    async def decode_large(self, body: bytes) -> Any:
+        """Return a large body as ``decode`` does, after counting its items. The messages of a batch are decoded in slices."""
+        await check_items(body, self.items_max)
+        if self.request is not AddRequest:
+            return self.decode(body)
+        try:
+            split = _split_batch(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return self.decode(body)
+        if not 0 < len(split.messages) <= BATCH_MESSAGES_MAX:
+            return self.decode(body)
+        messages, work = [], SlicedWork()
+        for index, message in enumerate(split.messages):
+            raw = bytes(message)
+            try:
+                messages += self.decode(b'{"messages":[%b]}' % raw).messages
+            except Invalid:  # the same error, with the message's own index
+                self.decode(b'{"messages":[%b%b]}' % (b"{}," * index, raw))
+                raise
+            await work.done(len(raw))
+        return AddRequest(messages=messages, key=split.key)
 
     def in_own_tenant(self) -> Route:
         """Return the same route for the credential's own tenant."""

@@ -13,7 +13,14 @@ from tenantq.http.handlers.page_query import PageQuery
 from tenantq.http.handlers.queues import DigestQuery
 from tenantq.http.handlers.snapshots import SnapshotQuery
 from tenantq.http.handlers.tenants import ExportQuery, TenantsQuery
-from tenantq.http.route import BATCH_BODY_BYTES_MAX, LIST_BODY_BYTES_MAX, Empty, Route
+from tenantq.http.route import (
+    BATCH_BODY_BYTES_MAX,
+    IMPORT_ITEMS_MAX,
+    LIST_BODY_BYTES_MAX,
+    LIST_ITEMS_MAX,
+    Empty,
+    Route,
+)
 from tenantq.wire.access import (
     CreatedKey,
     CreateKeyRequest,
@@ -110,12 +117,12 @@ _QUEUES: Final = (
           request=DestroyRequest, reply=PurgeReply, conflicts=True),
     Route("POST", f"{_QUEUE}/import", queues.import_part, "Take in one part of an export", tag="queues",
           action="import", request=ImportRequest, reply=ImportReply, conflicts=True,
-          body_bytes_max=BATCH_BODY_BYTES_MAX),
+          body_bytes_max=BATCH_BODY_BYTES_MAX, items_max=IMPORT_ITEMS_MAX),
     Route("GET", f"{_QUEUE}/digest", queues.digest, "What stands for everything in a queue", tag="queues",
           action="export", query=DigestQuery, reply=DigestReply),
     Route("POST", f"{_QUEUE}/redrive", queues.redrive, "Send dead letters back where they came from", tag="queues",
           action="redrive", request=RedriveRequest, reply=RedriveReply, conflicts=True,
-          body_bytes_max=LIST_BODY_BYTES_MAX),
+          body_bytes_max=LIST_BODY_BYTES_MAX, items_max=LIST_ITEMS_MAX),
     Route("GET", f"{_QUEUE}/redrive/{{task}}", queues.redrive_status, "How far a redrive is", tag="queues",
           action="redrive", reply=RedriveReply),
     Route("DELETE", f"{_QUEUE}/redrive/{{task}}", queues.cancel_redrive, "Stop a redrive", tag="queues",
@@ -201,7 +208,7 @@ _BACKUPS: Final = (
 _FLEET: Final = (
     Route("POST", "/v1/poll", messages.fleet_poll, "Lease messages of one queue name across tenants, in fair turns",
           tag="messages", action="poll", request=FleetPollRequest, reply=PollReply, interrupted=NO_MESSAGES,
-          body_bytes_max=LIST_BODY_BYTES_MAX),
+          body_bytes_max=LIST_BODY_BYTES_MAX, items_max=LIST_ITEMS_MAX),
 )  # fmt: skip
 
 _OPERATIONS: Final = (

@@ -9,7 +9,8 @@ import msgspec
 from tenantq.domain.limits import WaitMs
 from tenantq.domain.message import NewMessage, Result
 from tenantq.errors import TenantqError
-from tenantq.http.reply import Reply, json_reply
+from tenantq.http.reply import Reply, encode, json_reply
+from tenantq.runtime.loop_slices import SlicedWork
 from tenantq.service.problems import item_error, refusal_of_all
 from tenantq.wire.json_bytes import bytes_of, text_or_base64
 from tenantq.wire.messages import (
@@ -22,7 +23,6 @@ from tenantq.wire.messages import (
     FleetPollRequest,
     MessageFacts,
     NackRequest,
-    PeekReply,
     PeekRequest,
     PollReply,
     PollRequest,
@@ -43,7 +43,7 @@ from tenantq.wire.messages import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tenantq.domain.message import AddResult, Delivery, Facts, Outcome
+    from tenantq.domain.message import AddResult, Delivery, Facts, MessagePage, Outcome
     from tenantq.http.request import Request
     from tenantq.service import Service
 
@@ -64,7 +64,10 @@ class WaitQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 async def add(service: Service, request: Request, body: AddRequest) -> Reply:
     """Add messages; a message that cannot be read keeps its place as an error."""
-    messages = [_new_message(message) for message in body.messages]
+    messages, work = [], SlicedWork()
+    for message in body.messages:
+        messages.append(_new_message(message))
+        await work.done(len(message.body or message.body_base64 or ""))
     added = await service.messages.add(request.call, request.tenant, request.queue, messages, body.key)
     refusal = refusal_of_all(added)
     if refusal is not None:
@@ -222,7 +225,16 @@ async def peek(service: Service, request: Request, body: PeekRequest) -> Reply:
     page = await service.message_reads.peek(
         request.call, request.tenant, request.queue, limit=body.limit, cursor=body.cursor
     )
-    return json_reply(PeekReply(messages=[facts_of(one) for one in page.messages], cursor=page.cursor))
+    return await page_reply(page)
+
+
+async def page_reply(page: MessagePage) -> Reply:
+    """Return a page of messages, encoded in slices."""
+    items, work = [], SlicedWork()
+    for one in page.messages:
+        items.append(msgspec.Raw(encode(facts_of(one))))
+        await work.done(len(one.body))
+    return json_reply({"messages": items} if page.cursor is None else {"messages": items, "cursor": page.cursor})
 
 
 async def get(service: Service, request: Request, _: object) -> Reply:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tenantq.domain.limits import PeekSize
-from tenantq.http.handlers.messages import facts_of
+from tenantq.http.handlers.messages import page_reply
 from tenantq.http.reply import NO_CONTENT, Reply, json_reply
-from tenantq.wire.messages import MessageId, PeekReply, SnapshotReply, SnapshotRequest
+from tenantq.wire.messages import MessageId, SnapshotReply, SnapshotRequest
 
 if TYPE_CHECKING:
     from tenantq.http.request import Request
@@ -47,7 +47,7 @@ async def read_snapshot(service: Service, request: Request, _: object) -> Reply:
         end=query.end,
         limit=query.limit,
     )
-    return json_reply(PeekReply(messages=[facts_of(one) for one in page.messages], cursor=page.cursor))
+    return await page_reply(page)
 
 
 async def close_snapshot(service: Service, request: Request, _: object) -> Reply:
