@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
 from tenantq.errors import DiskFull
 from tenantq.runtime.clock import Clock
 from tenantq.store.interface import Store
 
+log = logging.getLogger("tenantq")
+
 MEASURE_MS: Final = 50
 """The maximum age of the last measurement."""
+
+_UNKNOWN: Final = "free disk space cannot be measured: new messages are refused until it can. Check the data directory."
 
 
 class DiskSpace:
@@ -20,12 +25,34 @@ class DiskSpace:
         self._reserve_bytes = reserve_bytes
         self._measure_at_ms = 0
         self._is_enough = True
+        self._is_known = True
 
     def check(self) -> None:
-        """Raise DiskFull if free space is below the reserve. It is measured at intervals, and every time while it is short."""
+        """Raise DiskFull if free space is below the reserve or unknown.
+
+        It is measured at intervals, and every time while it is short or unknown.
+        """
         now_ms = self._clock.monotonic_ms()
         if not self._is_enough or now_ms >= self._measure_at_ms:
             self._measure_at_ms = now_ms + MEASURE_MS
-            self._is_enough = self._store.free_bytes() >= self._reserve_bytes
+            self._measure()
+        if not self._is_known:
+            raise DiskFull(_UNKNOWN)
         if not self._is_enough:
             raise DiskFull
+
+    def problem(self) -> str:
+        """Return why free space is unknown, or "". It is measured again if the last measurement failed."""
+        if not self._is_known:
+            self._measure()
+        return "" if self._is_known else _UNKNOWN
+
+    def _measure(self) -> None:
+        was_known = self._is_known
+        try:
+            self._is_enough = self._store.free_bytes() >= self._reserve_bytes
+            self._is_known = True
+        except OSError as error:
+            self._is_enough = self._is_known = False
+            if was_known:
+                log.error("cannot measure free disk space: %s", error)  # noqa: TRY400 -- the traceback says no more

@@ -59,7 +59,7 @@ class RoundLoop:
         self._sync_timer: Timer | None = None
         self._sync_waiters: list[tuple[int, asyncio.Future[None]]] = []  # the record that must be synced first
         self._budget = RoundBudget(settings, state.clock)
-        self._space = DiskSpace(state.store, state.clock, settings.disk_reserve_bytes)
+        self.space = DiskSpace(state.store, state.clock, settings.disk_reserve_bytes)
         self._heartbeat = HeartbeatTimer(state.store, state.shard_clock, state.clock, state.journal.seq)
         self.background = BackgroundWork()
         self.redrives: set[RedriveTask] = set()
@@ -142,7 +142,7 @@ class RoundLoop:
         if operation.caller is not LOCAL:
             check_caller(operation.caller)
         if operation.stores_messages:
-            self._space.check()
+            self.space.check()
         line = operation.tenant.line
         if len(line.operations) >= self._line_max:
             raise Busy(tenant=operation.tenant.name or None)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tenantq.domain.access import Grant
-from tenantq.errors import Invalid, QuotaExceeded, RateLimited, StoreFailed, Suspended, TenantqError, TooLarge
+from tenantq.engine.disk_space import MEASURE_MS
+from tenantq.errors import DiskFull, Invalid, QuotaExceeded, RateLimited, StoreFailed, Suspended, TenantqError, TooLarge
 from tenantq.service.audit_trail import AuditQuery
 from tests.administration import usage
 from tests.shards import message
@@ -377,3 +378,29 @@ async def test_46_quotas_through_the_service_are_as_exact_and_use_up_no_rate(hou
     await house.tenant("acme", quotas={"backlog": None})
     await house.add(calls[0], "work", *["x"] * 190)
     await refused_for(house.add(calls[0], "work"))
+
+
+@pytest.mark.rocksdb_only("its space is a disk's")
+async def test_13_adds_and_readiness_agree_while_free_space_is_unknown(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When statfs fails, adds get 503, readiness says why, polls continue, and both recover with the disk."""
+    await house.tenant("acme")
+    call = await house.key("acme")
+    await house.add(call, "work", "x")
+
+    def broken(_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tenantq.store.rocks.os.statvfs", broken)
+        await house.pass_time(MEASURE_MS)
+        with pytest.raises(DiskFull, match="cannot be measured") as caught:
+            await house.add(call, "work", "x")
+        assert caught.value.status == 503
+        ready = house.service.status.readiness()
+        assert (ready["ready"], ready["status"]) == (False, "failed")
+        assert ready["reason"] == caught.value.message
+        assert len(await house.take(call, "work")) == 1
+    assert house.service.status.readiness()["ready"]
+    await house.add(call, "work", "x")
