@@ -144,12 +144,17 @@ class Reads:
         ]
 
     async def result(self, tenant: str, queue: str, id: str | bytes, *, wait_ms: int = 0) -> Result:
-        """Return a message's result; while it is pending, wait for it up to ``wait_ms``. Raises NotFound."""
+        """Return a message's result; while it is pending, wait for it up to ``wait_ms``.
+
+        A message that was acked without a result is completed, without a value, for ``result_ttl_ms``. Raises NotFound.
+        """
         check_field("wait_ms", wait_ms, limits.WaitMs)
         self._loop.check_open()
         found, raw = self._state.queue(tenant, queue), id_bytes(id)
         await self._loop.synced()
         result = self._result(found, raw)
+        if result is None:
+            return await self._acked_result(found, raw)
         if result.status != "pending" or wait_ms == 0:
             return result
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -165,10 +170,10 @@ class Reads:
                 if not waiting:
                     del found.result_waiters[raw]
         await self._loop.synced()
-        return self._result(found, raw)
+        return self._result(found, raw) or await self._acked_result(found, raw)
 
-    def _result(self, queue: QueueState, id: bytes) -> Result:
-        """Return a message's result, or 'pending' while it is in the queue."""
+    def _result(self, queue: QueueState, id: bytes) -> Result | None:
+        """Return a message's result, 'pending' while it is in the queue, or None if neither is stored."""
         store, key = self._state.store, queue.prefix + id
         stored = store.get(store.re, key)
         if stored is not None:
@@ -177,7 +182,22 @@ class Reads:
                 return row.result
         if store.get(store.m, key) is not None:
             return Result("pending")
-        raise NotFound("no such message or result", tenant=queue.tenant.name, queue=queue.name, id=id_text(id))
+        return None
+
+    async def _acked_result(self, queue: QueueState, id: bytes) -> Result:
+        """Return 'completed' for a message acked within ``result_ttl_ms``. Raises NotFound.
+
+        Only the journal knows this message. A stored row per ack would double the writes of an ack.
+        """
+        tenant = queue.tenant.name
+        try:
+            history = await self.trace(tenant, queue.name, id)
+        except NotFound:
+            history = []
+        oldest = self._state.clock.wall_ms() - queue.config.result_ttl_ms
+        if any(row.op == "ack" and row.outcome == "ok" and row.ts > oldest for row in history):
+            return Result("completed")
+        raise NotFound("no such message or result", tenant=tenant, queue=queue.name, id=id_text(id))
 
     async def trace(self, tenant: str, queue: str, id: str | bytes) -> list[JournalRow]:
         """Return the journal's rows about one message of this queue or its dead letters, oldest first.
