@@ -300,6 +300,9 @@ def test_everything_about_a_message(server: Served) -> None:
     """Facts while it is stored, its trace also afterwards."""
     _die(server, "looked", 1)
     (letter,) = server.ok("queue", "peek", "looked-dlq", "--json").json["messages"]
+    assert "\tit broke\t" in server.ok("queue", "peek", "looked-dlq").out
+    moved = server.call("message", "show", "looked", letter["id"])
+    assert (moved.code, "the message is in the dead-letter queue 'looked-dlq'" in moved.err) == (3, True)
     shown = server.ok("message", "show", "looked-dlq", letter["id"]).out
     assert "dead.reason\tit broke\n" in shown
     assert "attempt 1  nacked " in shown

@@ -10,7 +10,7 @@ from textual.coordinate import Coordinate
 from textual.events import Resize
 from textual.widgets import DataTable
 
-from tenantq.console.table import PADDING, Cell, Column, Row, Tone, fitting
+from tenantq.console.table import PADDING, Cell, Column, Row, Tone, fitting, shortened
 
 _STYLES: Final[dict[Tone, str]] = {
     "": "",
@@ -106,5 +106,5 @@ class LiveTable(DataTable[Text]):
 
 
 def _text(cell: Cell, column: Column, width: int) -> Text:
-    text = cell.text if len(cell.text) <= width else f"{cell.text[: max(0, width - 1)]}…"
+    text = shortened(cell.text, column, width)
     return Text(text, style=_STYLES[cell.tone], justify="right" if column.right else "left", no_wrap=True)

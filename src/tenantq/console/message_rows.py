@@ -14,7 +14,7 @@ from tenantq.console.table import Cell, Column, Row, show_size
 from tenantq.domain.formatting import preview, printable, show_age, show_time
 
 MESSAGE_COLUMNS: Final = (
-    Column("id", "id", 13, 1, width_max=36),
+    Column("id", "id", 13, 1, width_max=36, keeps_end=True),
     Column("state", "state", 9, 2),
     Column("priority", "prio", 4, 4, right=True),
     Column("attempts", "tries", 5, 3, right=True),
@@ -23,7 +23,7 @@ MESSAGE_COLUMNS: Final = (
     Column("body", "body", 16, 0, width_max=120),
 )
 DEAD_COLUMNS: Final = (
-    Column("id", "id", 13, 2, width_max=36),
+    Column("id", "id", 13, 2, width_max=36, keeps_end=True),
     Column("at", "died (UTC)", 16, 3),
     Column("source", "came from", 12, 4, width_max=24),
     Column("attempts", "tries", 5, 1, right=True),

@@ -29,6 +29,7 @@ class Column(msgspec.Struct, frozen=True):
     rank: int  # columns with a high rank are left out first
     width_max: int = 0
     right: bool = False
+    keeps_end: bool = False  # a text that is too long loses its start: IDs of the same time differ only at the end
 
 
 class Row(NamedTuple):
@@ -54,6 +55,14 @@ def fitting(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
         left -= more
         widths[column.key] = column.width + more
     return [(column, widths[column.key]) for column in columns if column.key in widths]
+
+
+def shortened(text: str, column: Column, width: int) -> str:
+    """Return a text of at most ``width`` characters, with an ellipsis for what is left out."""
+    if len(text) <= width:
+        return text
+    kept = max(0, width - 1)
+    return f"…{text[len(text) - kept :]}" if column.keeps_end else f"{text[:kept]}…"
 
 
 def show_count(count: int) -> str:

@@ -54,7 +54,9 @@ class Authorizer:
     def check(self, principal: Principal, tenant: str, action: str, queue: str | None = None) -> None:
         """Raise Forbidden unless ``principal`` may do this. The text does not reveal whether the tenant exists."""
         if not self.allowed(principal, tenant, action, queue):
-            raise Forbidden(tenant=tenant, queue=queue)
+            where = f"tenant '{tenant}'" if queue is None else f"queue '{queue}' of tenant '{tenant}'"
+            text = f"action '{action}' on {where} is not allowed for this credential. Ask an administrator for a grant."
+            raise Forbidden(text, tenant=tenant, queue=queue)
 
     def allowed(self, principal: Principal, tenant: str, action: str, queue: str | None = None) -> bool:
         """Return whether ``principal`` may do this; ``queue`` None means that the action concerns no single queue."""

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tenantq.console.message_rows import MESSAGE_COLUMNS
 from tenantq.console.rate_history import RateHistory, show_rate, sparkline
-from tenantq.console.table import PADDING, Column, fitting, show_count, show_size
+from tenantq.console.table import PADDING, Column, fitting, shortened, show_count, show_size
 from tenantq.console.tenant_rows import COLUMNS
 
 A, B, C = Column("a", "a", 10, 1), Column("b", "b", 4, 0, width_max=9), Column("c", "c", 6, 2)
@@ -82,3 +83,11 @@ def test_a_sparkline_is_as_high_as_its_highest_value() -> None:
 def test_a_pace_is_short(rate: float | None, text: str) -> None:
     """A dash where there was only one reading."""
     assert show_rate(rate) == text
+
+
+def test_ids_that_differ_only_at_the_end_stay_different_in_a_narrow_column() -> None:
+    """The first characters of an ID are its time, which many messages share."""
+    ids = [f"0197f3a2-1b2c-7def-8123-00000000000{end}" for end in "12"]
+    assert [shortened(id, MESSAGE_COLUMNS[0], 13) for id in ids] == ["…000000000001", "…000000000002"]
+    assert shortened(ids[0], MESSAGE_COLUMNS[0], 36) == ids[0]
+    assert shortened("a long body", MESSAGE_COLUMNS[-1], 7) == "a long…"

@@ -13,7 +13,7 @@ from tenantq.cli.connection import ServerConnection, connected
 from tenantq.cli.options import duration, name_argument, setting_options
 from tenantq.cli.output import Columns, Output, message_fields, prints_output, table
 from tenantq.client import StoredMessage
-from tenantq.domain.formatting import plural, preview, show_age
+from tenantq.domain.formatting import plural, preview, printable, show_age
 from tenantq.errors import Conflict, NotFound
 from tenantq.runtime.clock import SystemClock
 from tenantq.wire.queues import QueueReply
@@ -150,11 +150,16 @@ def peek(connection: ServerConnection, *, name: str, limit: int, cursor: str | N
         **{name: name for name in ("id", "state", "priority", "attempts")},
         "age": lambda one: show_age(max(0, now_ms - one.added_at)),
         "bytes": "size",
+        **({"reason": _dead_reason} if any(one.dead is not None for one in page.messages) else {}),
         "body": _shown_body,
     }
     document = {"messages": [message_fields(one) for one in page.messages], "cursor": page.cursor}
     more = [f"more: --cursor {page.cursor}"] if page.cursor is not None else []
     return Output(document, table(columns, page.messages, "no waiting messages"), notes=more)
+
+
+def _dead_reason(message: StoredMessage) -> str:
+    return printable(message.dead.reason) if message.dead is not None else "-"
 
 
 def _shown_body(message: StoredMessage) -> str:
