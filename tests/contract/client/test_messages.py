@@ -85,15 +85,14 @@ def test_a_block_that_ends_well_acks_with_its_result(client: Client) -> None:
 
 
 def test_a_result_may_be_nothing(client: Client) -> None:
-    """None is a result like another; no result is none at all."""
+    """None is a result like any other. Without a result, the message is completed and has no value."""
     queue = client.queue("mail")
     with_none, without = queue.add("a"), queue.add("b")
     first, second = queue.poll(2)
     first.ack(None)
     second.ack()
     assert queue.result(with_none.id).json() is None
-    with pytest.raises(NotFound):
-        queue.result(without.id)
+    assert (queue.wait_result(without.id).status, queue.result(without.id).value) == ("completed", None)
 
 
 def test_a_block_that_fails_nacks_with_the_exceptions_name(client: Client) -> None:

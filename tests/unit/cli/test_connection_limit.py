@@ -26,7 +26,7 @@ def test_what_does_not_fit_is_shared_and_told(caplog: pytest.LogCaptureFixture) 
     assert (fitting.listener.connections_max, fitting.rpc_listener.connections_max) == (256, 256)
     assert within_limit(ServerSettings(rpc="off"), 1_024).listener.connections_max == 512
     assert within_limit(ServerSettings(rpc="off"), 4_096).listener.connections_max == 3_496
-    assert "may have 1024 files open" in caplog.text
+    assert "open-file limit is 1024" in caplog.text
 
 
 @pytest.mark.parametrize(
