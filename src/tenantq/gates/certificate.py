@@ -50,9 +50,9 @@ class CertificateMap:
         for name, entry in settings.names.items():
             normal = _checked(name)
             if normal in self._names:
-                raise Invalid(f"certificates: {name[:80]!r} is there twice")
+                raise Invalid(f"certificates: {name[:80]!r} is listed twice")
             if entry.role == "platform-admin":
-                raise Invalid("certificates: a certificate stands for a tenant; use a token for platform-admin")
+                raise Invalid("certificates: a certificate cannot have the role platform-admin. Use a token.")
             try:
                 grant = build(Grant, {"role": entry.role, "queues": entry.queues})
                 self._names[normal] = (check_tenant_name(entry.tenant), grant)
@@ -81,7 +81,7 @@ class CertificateMap:
             return None
         tenants = {tenant for tenant, _ in found.values()}
         if len(tenants) > 1:
-            raise Forbidden("The names in the certificate stand for several tenants. Use one certificate for each.")
+            raise Forbidden("The certificate names several tenants. Use one certificate per tenant.")
         grants = dict.fromkeys(grant for _, (_, grant) in sorted(found.items()))
         return Principal(f"cert:{min(found)}", tenants.pop(), tuple(grants), _expires_at(certificate))
 

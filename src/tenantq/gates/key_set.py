@@ -69,13 +69,13 @@ class _Held:
     def _complain(self, what: str, error: Exception) -> None:
         text = f"{what}: {error}"
         if text != self._complaint:
-            log.warning("the keys of tokens cannot be read, the last good ones are kept for a while: %s", text)
+            log.warning("cannot read the token verification keys; using the last valid ones: %s", text)
             self._complaint = text
 
     def _drop_stale(self, now: int) -> None:
         if self._keys is not None and now - self._good_at >= self._stale_ms:
             if self._complaint:
-                log.error("the keys of tokens are too old: no token is accepted until they can be read again")
+                log.error("the token verification keys are stale; rejecting all tokens until they can be read")
             self.generation += 1
             self._keys = None
 

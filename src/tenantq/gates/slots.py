@@ -186,7 +186,7 @@ class Slots:
         for ticket in vanished:
             ticket.release()
         if vanished:
-            log.warning("%d requests ended without giving their slots back; these are free again", len(vanished))
+            log.warning("%d requests ended without releasing their slots; released them", len(vanished))
         self._reconciled += 1
         if vanished or self._reconciled % _RECOUNT_EVERY == 0:
             self._recount()
@@ -204,7 +204,12 @@ class Slots:
         for scope, count in counts.items():
             if scope.in_flight != count:
                 counted = sum(scope.in_flight.values())
-                log.error("%s: %d were counted in flight, %d are", scope.setting, counted, count.total())
+                log.error(
+                    "%s: wrong count of requests in flight (counted %d, actual %d); corrected it",
+                    scope.setting,
+                    counted,
+                    count.total(),
+                )
                 scope.in_flight = dict(count)
                 for key in list(scope.queues):
                     self._grant_free(scope, key)

@@ -57,7 +57,7 @@ def parse_key_set(document: bytes) -> tuple[VerificationKey, ...]:
     try:
         entries = json.loads(document.decode())["keys"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise Invalid('this is not a JSON object with a list "keys"') from error
+        raise Invalid('this is not an object with a list "keys"') from error
     if not isinstance(entries, list):
         raise Invalid('"keys" is not a list')
     if len(entries) > KEYS_MAX:
@@ -67,17 +67,17 @@ def parse_key_set(document: bytes) -> tuple[VerificationKey, ...]:
         try:
             keys.append(_parse_key(entry))
         except Unusable as reason:
-            log.warning("key set: entry %d is left out: %s", place, reason)
+            log.warning("key set: ignoring entry %d: %s", place, reason)
     return tuple(keys)
 
 
 def _parse_key(entry: Any) -> VerificationKey:
     if not isinstance(entry, dict):
-        raise Unusable("it is not an object")
+        raise Unusable("not an object")
     if entry.get("kty") == "oct":
-        raise Unusable("a shared secret has no place in a key set")
+        raise Unusable("a shared secret is not allowed in a key set")
     if "d" in entry:
-        raise Unusable("it holds a private key, which has leaked by that: replace it")
+        raise Unusable("it contains a private key, which is now exposed. Replace the key.")
     if entry.get("use", "sig") != "sig" or "verify" not in _texts(entry.get("key_ops", ["verify"])):
         raise Unusable("it is not for verifying signatures")
     id = entry.get("kid")
@@ -112,7 +112,7 @@ def _public_key(entry: dict[str, Any]) -> PublicKey:
     try:
         key = read(entry)
     except (jwt.PyJWTError, ValueError, TypeError, KeyError, OverflowError) as error:
-        raise Unusable("its numbers are no key of its kind") from error
+        raise Unusable("its parameters are not a valid key") from error
     if not isinstance(key, PublicKey):
         raise Unusable("it is not a public key")
     return key

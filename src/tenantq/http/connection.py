@@ -245,7 +245,7 @@ class HttpConnection(Dispatch, ListenerConnection):
             self.abort()
             raise
         except Exception:
-            log.exception("a fault while serving a connection")
+            log.exception("internal error while serving a connection")
             self.abort()
         finally:
             if self._current is not None:
@@ -320,7 +320,7 @@ class HttpConnection(Dispatch, ListenerConnection):
             if chunked:
                 self._write_part(b"0\r\n\r\n")
         except TenantqError as error:
-            log.warning("request %s breaks off in its middle: %s", request.call.request_id, error)
+            log.warning("request %s ended before it was complete: %s", request.call.request_id, error)
             self.abort()
         finally:
             await stream.parts.aclose()  # type: ignore[attr-defined]  # they are generators

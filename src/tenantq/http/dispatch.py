@@ -78,7 +78,7 @@ class Dispatch:
         except TenantqError as error:
             return problem_reply(await refusal_of(request, error), request.call.request_id)
         except Exception:
-            log.exception("a fault in request %s", request.call.request_id)
+            log.exception("internal error in request %s", request.call.request_id)
             return problem_reply(fault(), request.call.request_id)
         return reply
 

@@ -39,10 +39,10 @@ def parse_query(raw: bytes, kind: type[msgspec.Struct] | None) -> Any:
         name, value = unescape(name_raw), unescape(value_raw)
         field = known.get(name)
         if field is None:
-            there_are = f"there are {', '.join(known)}" if known else "this call takes none"
-            raise Invalid(f"{name[:80]}: no such query parameter; {there_are}")
+            allowed = f"Allowed: {', '.join(known)}." if known else "This call has no query parameters."
+            raise Invalid(f"{name[:80]}: unknown query parameter. {allowed}")
         if name in values:
-            raise Invalid(f"{name}: is given twice")
+            raise Invalid(f"{name}: duplicate query parameter")
         values[name] = _number(name, value) if _takes_number(field.type) else value
     if kind is None:
         return None

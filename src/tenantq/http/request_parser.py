@@ -151,7 +151,7 @@ class RequestParser:
             if not self.is_over:  # else: bytes behind a request that said it was the last
                 cause = error.__context__
                 if cause is not None:  # raised in a callback
-                    log.exception("a fault while reading a request", exc_info=cause)
+                    log.exception("internal error while reading a request", exc_info=cause)
                     self.refuse(TenantqError("the request could not be read; the server's log says why"))
                 elif str(error) in _OTHER_VERSIONS:
                     self.refuse(_wrong_version())

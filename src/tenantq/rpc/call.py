@@ -96,7 +96,7 @@ class RunningCall:
         except TenantqError:
             raise
         except Exception:
-            log.exception("a fault while reading request %s", self._request_id)
+            log.exception("internal error while reading request %s", self._request_id)
             raise fault() from None
         self._context.release_params()
         if method.size is not None:
@@ -116,7 +116,7 @@ class RunningCall:
             except TenantqError as refusal:
                 error = refusal
             except Exception:
-                log.exception("a fault in the reply to request %s", self._request_id)
+                log.exception("internal error in the reply to request %s", self._request_id)
                 error = fault()
         if error is not None:
             codes = connection.listener.metrics.errors_total
@@ -124,7 +124,7 @@ class RunningCall:
             try:
                 write_error(results, problem_of(error, self._request_id))
             except Exception:
-                log.exception("a fault in the refusal of request %s", self._request_id)
+                log.exception("internal error in the error reply to request %s", self._request_id)
 
     # ---- the work ----
 
@@ -142,7 +142,7 @@ class RunningCall:
             self._task.uncancel()
             value = self._method.interrupted
         except Exception:
-            log.exception("a fault in request %s", self._request_id)
+            log.exception("internal error in request %s", self._request_id)
             error = fault()
         if not self._replied.done():
             self._replied.set_result((value, error))

@@ -175,11 +175,11 @@ class RpcConnection(ListenerConnection):
 
     def _check_kind(self, frame: Frame) -> None:
         if not self._has_logged_in and self._messages >= self.listener.settings.strangers_messages_max:
-            raise Invalid("log in first: this connection has sent as many messages as it may without")
+            raise Invalid("log in first: too many messages on an unauthenticated connection")
         if is_bootstrap(self._pending, frame):
             self._bootstraps += 1
             if self._bootstraps > BOOTSTRAPS_MAX:
-                raise Invalid("ask for the bootstrap capability once, and keep it")
+                raise Invalid("the bootstrap capability was already requested on this connection. Reuse it.")
 
     def _is_choked(self) -> bool:
         settings = self.listener.settings

@@ -75,7 +75,7 @@ class Pipe:
         try:
             self._on_want()
         except Exception:
-            log.exception("a fault while reading a connection")
+            log.exception("internal error while reading a connection")
             self._on_end()
 
     def write(self, data: bytes) -> None:

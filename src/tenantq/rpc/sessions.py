@@ -79,7 +79,7 @@ def _log_in(service: Service) -> Callable[..., Awaitable[tuple[Principal, Sessio
 
 def _check_room(connection: RpcConnection) -> None:
     if connection.sessions >= connection.listener.settings.sessions_max:
-        raise Unavailable("this connection has as many sessions as it may. Let go of some, or open another connection.")
+        raise Unavailable("too many sessions on this connection. Release some, or open another connection.")
 
 
 def _write_session(results: Any, answer: tuple[Principal, Session], _: RpcConnection) -> int:

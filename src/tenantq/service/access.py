@@ -107,7 +107,7 @@ class Access:
         caller = await self._admission.admit_platform(call, "revoke_platform_key")
         with self._admission.notes.noting_failure(caller, "", "revoke_platform_key"):
             if self._administrators() == {key_id}:
-                raise Conflict("this is the last key of an administrator: make another one first")
+                raise Conflict("this is the last administrator key. Create another one first.")
         await self._shard.submit(RevokeKey(self._shard.state.platform, caller, key_id))
         self._admission.signals.forget(f"key:{key_id}")
 

@@ -86,7 +86,7 @@ class AuditTrail:
         newest_first = query.order == "newest"
         cursor = Cursor.parse(query.cursor) if query.cursor is not None else None
         if cursor is not None and cursor.newest_first != newest_first:
-            raise Invalid("cursor: is of a query in the other order")
+            raise Invalid("cursor: belongs to a query in the other order")
         await self._shard.loop.synced()
         page = await self._in_turn(
             tenant or "",

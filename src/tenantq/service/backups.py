@@ -53,5 +53,5 @@ class ServerBackups:
 
     def _directory(self) -> Backups:
         if self._backups is None:
-            raise Conflict("this server has no place for backups")
+            raise Conflict("backups are not configured on this server")
         return self._backups

@@ -60,7 +60,9 @@ class Deliveries:
     async def _nack_broken(self, broken: list[Delivery], admitted: AdmittedCall) -> None:
         self._encryption.broken += len(broken)
         for (tenant, queue), receipts in receipts_by_queue(broken).items():
-            log.error("%d messages of %s/%s do not open: their stored bytes were changed", len(receipts), tenant, queue)
+            log.error(
+                "cannot decrypt %d messages of %s/%s: their stored bytes were modified", len(receipts), tenant, queue
+            )
             with contextlib.suppress(NotFound):  # the queue was deleted meanwhile
                 await self._shard.nack(tenant, queue, receipts, reason=SealBroken.code, caller=admitted.caller)
 

@@ -159,7 +159,7 @@ class MessageEncryption:
             if tenant.config.encryption.enabled or tenant.id in self._shredded:
                 raise
             # Where it was switched off and its data keys went before a restart, there may be one all the same.
-            log.warning("tenant %s: whether it has a key in the keyring is not known: %s", tenant.name, error)
+            log.warning("tenant %s: cannot check whether the keyring has its key: %s", tenant.name, error)
 
     def forget(self, tenant: TenantState) -> None:
         """Let go of everything about a tenant that is gone."""

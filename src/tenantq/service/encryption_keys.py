@@ -46,7 +46,7 @@ class EncryptionKeys:
 
     def _check_encrypted(self, tenant: TenantState) -> None:
         if not tenant.config.encryption.enabled and tenant.id not in self._shard.state.data_keys.by_tenant:
-            raise Conflict("encryption: it was never switched on for this tenant", tenant=tenant.name)
+            raise Conflict("encryption: not enabled for this tenant", tenant=tenant.name)
 
     async def _journal(self, action: str, admitted: AdmittedCall, details: str) -> EncryptionReply:
         await self._shard.journal.note([audit_entry(action, admitted.tenant, admitted.caller, details)])

@@ -89,14 +89,14 @@ class Erasures:
             try:
                 await self._backups.refresh_data_keys()  # the directory may have been unavailable during the erasure
             except TenantqError as error:
-                log.warning("data keys of tenants that were erased may be beside the backups: %s", error)
+                log.warning("backups may still contain data keys of erased tenants: %s", error)
         for erased in erasures:
             if not erased.certified_at and erased.id not in self._certifying:
                 link = self._shard.journal.link_if_kept(erased.seq)
                 try:
                     await self._certify(msgspec.structs.replace(erased, link=link.hex() if link is not None else ""))
                 except TenantqError as error:
-                    log.warning("tenant %s is erased, but not certified yet: %s", erased.tenant, error)
+                    log.warning("tenant %s is erased, but its certificate is not written yet: %s", erased.tenant, error)
 
     def close(self) -> None:
         """Stop retrying. The next start continues."""

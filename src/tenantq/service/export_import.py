@@ -83,7 +83,7 @@ class Exports:
             raise Invalid(f"messages, results, idempotency: more than {limits.BATCH_MESSAGES_MAX} in one part")
         stored = [stored_message(one, f"messages[{place}]") for place, one in enumerate(messages)]
         if len({one.raw_id for one in stored}) != len(stored):
-            raise Invalid("messages: an id stands there twice")
+            raise Invalid("messages: duplicate id")
         size = sum(len(one.body) for one in stored)
         if size > limits.BATCH_BYTES_MAX:
             raise TooLarge(f"messages: {size} bytes in one part, the limit is {limits.BATCH_BYTES_MAX}")

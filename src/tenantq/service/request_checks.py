@@ -22,7 +22,7 @@ def check_settings(changes: object) -> dict[str, Any]:
 def check_destroy(name: str, confirm: str, reason: str) -> None:
     """Raise Invalid unless ``confirm`` repeats the name and a meaningful reason is given."""
     if confirm != name:
-        raise Invalid("confirm: repeat the name of what is to go")
+        raise Invalid("confirm: must repeat the name of what is deleted")
     check_reason(reason)
 
 

@@ -77,7 +77,7 @@ class SqsEndpoint:
         except TenantqError as error:
             return protocol.refuse(failure_of(error))
         except Exception:
-            log.exception("a fault in request %s", request_id)
+            log.exception("internal error in request %s", request_id)
             return protocol.refuse(failure_of(fault()))
 
     async def _act(

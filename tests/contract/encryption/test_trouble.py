@@ -354,7 +354,7 @@ async def test_rotating_what_was_never_encrypted_is_a_conflict(house: EncryptedH
         house.service.encryption.rotate(house.admin, "plain"),
         house.service.encryption.rewrap(house.admin, "plain"),
     ):
-        with pytest.raises(TenantqError, match="never switched on"):
+        with pytest.raises(TenantqError, match="not enabled for this tenant"):
             await call
     reply = await house.service.encryption.get(house.admin, "plain")
     assert (reply.enabled, reply.key, reply.data_keys) == (False, None, [])

@@ -115,7 +115,7 @@ async def test_a_key_of_the_platform_is_made_listed_and_revoked(house: House) ->
 async def test_the_last_administrator_cannot_be_revoked(house: House) -> None:
     """A second one can, and then the first, from the second's hand."""
     (first,) = await house.service.access.list_platform_keys(house.admin)
-    with pytest.raises(Conflict, match="make another one first"):
+    with pytest.raises(Conflict, match="Create another one first"):
         await house.service.access.revoke_platform_key(house.admin, first.key_id)
     made = await house.service.access.create_platform_key(house.admin, "second", Grant(role="platform-admin"))
     second = house.call(made.token)

@@ -220,7 +220,7 @@ async def test_other_nonsense_is_refused_too(house: House) -> None:
     for given, text in (
         ({"export": "xyz"}, "export: invalid value"),
         ({"part": 0}, "part: out of range"),
-        ({"messages": twice}, "an id stands there twice"),
+        ({"messages": twice}, "duplicate id"),
         ({"messages": twice * 600}, "more than 1000"),
         ({"results": [empty]}, "results"),
     ):

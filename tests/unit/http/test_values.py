@@ -70,7 +70,7 @@ def test_queries_become_typed_values() -> None:
 )
 def test_queries_that_do_not_fit_are_refused(query: bytes) -> None:
     """By name where there is one."""
-    with pytest.raises(TenantqError, match=r"start|result|no such query parameter|UTF-8"):
+    with pytest.raises(TenantqError, match=r"start|result|unknown query parameter|UTF-8"):
         parse_query(query, AuditParameters)
 
 

@@ -106,13 +106,13 @@ class SelfChecks:
         except TenantqError as error:
             return CheckResult(ok=False, text=f"it could not be run: {error.message}")
         except Exception as error:
-            log.exception("the self-check %s broke", check.name)
+            log.exception("self-check %s raised an exception", check.name)
             return CheckResult(ok=False, text=f"it broke: {error!r}")
 
     def _note(self, name: str, result: CheckResult, took_ms: int) -> None:
         state, now = self.states[name], self._clock.wall_ms()
         if not result.ok:
-            log.error("the self-check %s failed: %s", name, result.text)
+            log.error("self-check %s failed: %s", name, result.text)
             if state.status != "failed":
                 details = f"{name}: {result.text}"[:_TEXT_CHARS_MAX]
                 self._admission.notes.raise_alert(
