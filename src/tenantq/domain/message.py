@@ -78,6 +78,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     sealed_attributes: bytes = b""
     origin: str = ""  # of a dead letter: its source queue, which the encryption is bound to
     first_at: int = 0  # start of the first delivery; 0: this is the first, or unknown
+    source_attempts: int = 0  # of a dead letter: deliveries in its source queue
 
     @property
     def id(self) -> str:

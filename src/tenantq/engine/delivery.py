@@ -143,7 +143,7 @@ def _deliver_to(effects: Effects, queue: QueueState, poll: Poll, share: int, fou
         token = bits(64) or 1
         visible_at = from_be64(suffix)
         flags, priority, max_attempts, added_at, _, expires_at = unpack_head(stored)
-        secret, origin, first_at = b"", "", 0
+        secret, origin, first_at, source_attempts = b"", "", 0, 0
         if seen or flags & HAS_EXTRAS or expires_at or fifo:
             message = unpack_message(stored)
             before = effects.lease(queue, id) if seen else None
@@ -152,7 +152,9 @@ def _deliver_to(effects: Effects, queue: QueueState, poll: Poll, share: int, fou
             secret = message.sealed_attributes
             if before is not None and before.past:
                 past = before.unpack_past()
-                origin, first_at = past.dead.source if past.dead is not None else "", past.first_at
+                first_at = past.first_at
+                if past.dead is not None:
+                    origin, source_attempts = past.dead.source, past.dead.attempts
         else:
             body = stored[head_bytes:]
             size, attempt, attributes, group = len(body) - (SEAL_BYTES if flags else 0), 1, {}, None
@@ -170,7 +172,7 @@ def _deliver_to(effects: Effects, queue: QueueState, poll: Poll, share: int, fou
         got.append(
             Delivery(
                 id, f"{id.hex()}{token:016x}", body, attempt, priority, attributes, group, added_at + wall, until_wall,
-                tenant_name, queue_name, flags >= SEALED, secret, origin, first_at,
+                tenant_name, queue_name, flags >= SEALED, secret, origin, first_at, source_attempts,
             )
         )  # fmt: skip
         if poll.whole_groups and (fifo or group is not None) and len(ids) < share:
@@ -221,6 +223,7 @@ def _deliver_followers(
                 message.sealed, message.sealed_attributes,
                 past.dead.source if past is not None and past.dead is not None else "",
                 past.first_at if past is not None else 0,
+                past.dead.attempts if past is not None and past.dead is not None else 0,
             )
         )  # fmt: skip
         yield id, message.size, message.priority, attempt, now - visible_at

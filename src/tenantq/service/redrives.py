@@ -24,7 +24,7 @@ class RedriveInfo(msgspec.Struct, frozen=True):
     """The progress of a redrive."""
 
     id: str
-    state: Literal["running", "done", "cancelled"]
+    state: Literal["running", "done", "cancelled", "failed"]
     moved: int  # in a dry run, how many would be moved
     skipped: int  # did not match the filter, or their queue is gone or suspended
     dry_run: bool

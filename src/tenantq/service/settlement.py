@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tenantq.domain.message import Outcome, Result, check_batch
 from tenantq.domain.names import FIFO_SUFFIX
 from tenantq.engine.ops.settle import OK, parse_receipt
-from tenantq.errors import Conflict, NotFound
+from tenantq.errors import Conflict, LeaseLost, NotFound
 from tenantq.service.admission import Admission
 from tenantq.service.call import Call
 from tenantq.service.reasons import label_of
@@ -110,18 +111,27 @@ class Settlement:
         """Set leases to end ``lease_ms`` from now, or at once if 0, by any receipt of their messages. Needs the right to extend only.
 
         A lease that would last longer than ``held_ms_max`` in total is Invalid. On a FIFO queue only the current receipt is valid.
+        On other queues a change after the lease has ended succeeds without effect, as long as the message exists.
         """
         with await self._admission.admit_queue(call, tenant, "extend", queue) as admitted:
             any_receipt = not queue.endswith(FIFO_SUFFIX)
             owner, caller = admitted.tenant, admitted.caller
             if not lease_ms:
-                return await self._shard.nack(
+                outcomes = await self._shard.nack(
                     owner, queue, receipts, delay_ms=0, any_receipt=any_receipt, caller=caller
                 )
-            return await self._shard.extend(
-                owner, queue, receipts, lease_ms=lease_ms, any_receipt=any_receipt, held_ms_max=held_ms_max,
-                caller=caller,
-            )  # fmt: skip
+            else:
+                outcomes = await self._shard.extend(
+                    owner, queue, receipts, lease_ms=lease_ms, any_receipt=any_receipt, held_ms_max=held_ms_max,
+                    caller=caller,
+                )  # fmt: skip
+            for index, (outcome, receipt) in enumerate(zip(outcomes, receipts, strict=True)):
+                parsed = parse_receipt(receipt)
+                if any_receipt and parsed is not None and isinstance(outcome.error, LeaseLost):
+                    with suppress(NotFound):
+                        await self._shard.reads.get(owner, queue, parsed[0])
+                        outcomes[index] = OK
+            return outcomes
 
     async def remove(self, call: Call, tenant: str | None, queue: str, ids: Sequence[str]) -> list[Outcome]:
         """Delete messages by ID."""

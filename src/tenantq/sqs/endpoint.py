@@ -26,11 +26,15 @@ from tenantq.sqs.json_protocol import TARGET, JsonProtocol
 from tenantq.sqs.query_protocol import KIND, QueryProtocol, parse_form
 from tenantq.sqs.receipt_handles import ReceiptHandles
 from tenantq.sqs.sqs_call import EndpointState, SqsCall
+from tenantq.sqs.xml_text import is_legal
 
 log = logging.getLogger("tenantq.sqs")
 
 REGION_DEFAULT: Final = "us-east-1"
 """Region in the ARNs for callers that did not sign."""
+
+TRACE_HEADER_CHARS_MAX: Final = 1_024
+"""Longer X-Amzn-Trace-Id headers are not kept with messages."""
 
 _FORM: Final = b"application/x-www-form-urlencoded"
 _OF_NO_QUEUE: Final = frozenset(("CreateQueue", "ListQueues"))
@@ -66,11 +70,12 @@ class SqsEndpoint:
             if target is not None:
                 action = target.removeprefix(TARGET).decode("latin-1") if target.startswith(TARGET) else ""
             else:
-                protocol = QueryProtocol({}, request_id)
+                accepts_json = head.headers.get(b"accept", b"").lower() == b"application/json"
+                protocol = QueryProtocol({}, request_id, as_json=accepts_json)
                 form = _form(head, request)
                 if form is None:
                     return _nothing_here(request)
-                protocol = QueryProtocol(form, request_id)
+                protocol = QueryProtocol(form, request_id, as_json=accepts_json)
                 action = _action(form, request)
             result = await self._act(action, protocol, request, head, waiting)
             return protocol.answer(action, result)
@@ -104,6 +109,7 @@ class SqsEndpoint:
             region=signed.region if isinstance(signed, SignedRequest) else REGION_DEFAULT,
             path=_path_address(request),
             is_closing=request.listener.is_closing,
+            trace_header=_trace_header(head),
         )
         try:
             return await known[0](sqs_call)
@@ -160,6 +166,12 @@ def _base_url(head: RequestHead) -> str:
     host = head.headers.get(b"host", b"localhost").decode("latin-1")
     secure = head.is_secure or head.headers.get(b"x-forwarded-proto", b"").lower() == b"https"
     return f"{'https' if secure else 'http'}://{host}"
+
+
+def _trace_header(head: RequestHead) -> str:
+    """Return the trace header of the request, or an empty text if it is missing or not legal in a message."""
+    text = head.headers.get(b"x-amzn-trace-id", b"").decode("latin-1")
+    return text if is_legal(text) and len(text) <= TRACE_HEADER_CHARS_MAX else ""
 
 
 def _nothing_here(request: Request) -> Reply:

@@ -27,12 +27,12 @@ class Kind(msgspec.Struct, frozen=True):
         return self.status < 500
 
 
-def _modelled(name: str, code: str | None = None, status: int = 400) -> Kind:
-    return Kind(_MODEL + name, code or name, status)
+def _modelled(name: str, code: str | None = None, status: int = 400, json_status: int = 400) -> Kind:
+    return Kind(_MODEL + name, code or name, status, json_status)
 
 
 def _prefixed(name: str, status: int = 400) -> Kind:
-    return Kind(_MODEL + name, f"AWS.SimpleQueueService.{name}", status)
+    return Kind(_MODEL + name, f"AWS.SimpleQueueService.{name}", status, status)
 
 
 def _common(name: str, status: int = 400, type: str | None = None) -> Kind:
@@ -58,7 +58,7 @@ NO_SUCH_QUEUE: Final = _modelled("QueueDoesNotExist", "AWS.SimpleQueueService.No
 NAME_EXISTS: Final = _modelled("QueueNameExists", "QueueAlreadyExists")
 INVALID_RECEIPT: Final = _modelled("ReceiptHandleIsInvalid", status=404)
 THROTTLED: Final = _modelled("RequestThrottled", status=403)
-NO_SUCH_RESOURCE: Final = _modelled("ResourceNotFoundException", status=404)
+NO_SUCH_RESOURCE: Final = _modelled("ResourceNotFoundException", status=404, json_status=404)
 TOO_MANY_ENTRIES: Final = _prefixed("TooManyEntriesInBatchRequest")
 UNSUPPORTED: Final = _prefixed("UnsupportedOperation")
 

@@ -1,4 +1,4 @@
-"""The Query protocol: form parameters with numbered names, XML answers."""
+"""The Query protocol: form parameters with numbered names, XML answers, or JSON if the client accepts only that."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tenantq.sqs.xml_text import escape
 _P = TypeVar("_P", bound=Parameters)
 
 KIND: Final = b"text/xml"
+JSON_KIND: Final = b"application/json"
 NAMESPACE: Final = "http://queue.amazonaws.com/doc/2012-11-05/"
 FIELDS_MAX: Final = 2_000
 _DEPTH_MAX: Final = 8
@@ -66,8 +67,9 @@ def parse_form(raw: bytes) -> dict[str, str]:
 class QueryProtocol:
     """Reads requests and writes replies of the Query protocol, which older clients use."""
 
-    def __init__(self, form: dict[str, str], request_id: str) -> None:
+    def __init__(self, form: dict[str, str], request_id: str, *, as_json: bool = False) -> None:
         self._form = form
+        self._as_json = as_json
         self._request_id = request_id
         self._headers = b"x-amzn-RequestId: %b\r\n" % request_id.encode()
 
@@ -80,6 +82,11 @@ class QueryProtocol:
 
     def answer(self, action: str, result: dict[str, Any] | None) -> Reply:
         """Return the reply to a successful action; ``result`` None means an empty reply."""
+        if self._as_json:
+            reply = {"ResponseMetadata": {"RequestId": self._request_id}}
+            if result is not None:
+                reply = {f"{action}Result": _listed(result), **reply}
+            return Reply(msgspec.json.encode({f"{action}Response": reply}), 200, JSON_KIND, self._headers)
         inner = ""
         if result is not None:
             parts: list[str] = []
@@ -96,6 +103,10 @@ class QueryProtocol:
         kind = failure.kind
         message = failure.message if kind is not NO_SUCH_QUEUE else _NO_SUCH_QUEUE
         fault = "Sender" if kind.sender_fault else "Receiver"
+        if self._as_json:
+            error = {"Type": fault, "Code": kind.code, "Message": message, "Detail": None}
+            body = msgspec.json.encode({"Error": error, "RequestId": self._request_id})
+            return Reply(body, kind.status, JSON_KIND, self._headers)
         text = (
             f'<?xml version="1.0"?><ErrorResponse xmlns="{NAMESPACE}"><Error><Type>{fault}</Type><Code>{kind.code}</Code>'
             f"<Message>{escape(message)}</Message><Detail/></Error>"
@@ -181,6 +192,22 @@ def _write(parts: list[str], action: str, value: dict[str, Any]) -> None:
                 _write_one(parts, action, shown, one)
         else:
             _write_one(parts, action, name, inner)
+
+
+def _listed(value: Any) -> Any:
+    """Return a result as the JSON form of this protocol has it: mappings of attributes and tags are lists of pairs."""
+    if isinstance(value, list):
+        return [_listed(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    listed: dict[str, Any] = {}
+    for name, inner in value.items():
+        if name in _SHOWN_MAPS and isinstance(inner, dict):
+            key = _SHOWN_MAPS[name][1]
+            listed[name] = [{key: one, "Value": _listed(what)} for one, what in inner.items()]
+        else:
+            listed["messages" if name == "Messages" else name] = _listed(inner)
+    return listed
 
 
 def _write_one(parts: list[str], action: str, name: str, value: Any) -> None:

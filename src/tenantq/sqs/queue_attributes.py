@@ -86,6 +86,10 @@ def read_attributes(given: Mapping[str, str], *, fifo: bool) -> Changes:
             else:
                 settings.update(max_attempts=redrive.max_receives, dead_letter=redrive.target.name)
         elif name in _READ_ONLY or name not in _READERS or (name in _FIFO_ONLY and not fifo):
+            if name in {"DeduplicationScope", "FifoThroughputLimit"}:
+                raise SqsFailure(
+                    INVALID_ATTRIBUTE_NAME, f"You can specify the {name} only when FifoQueue is set to true."
+                )
             raise unknown(name)
         else:
             _READERS[name](name, text, settings, sqs)

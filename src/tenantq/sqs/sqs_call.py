@@ -47,7 +47,7 @@ class EndpointState:
 class SqsCall:
     """One call of an action, with its credential and its view of names."""
 
-    __slots__ = ("_protocol", "_waiting", "base_url", "call", "is_closing", "path", "region", "state")
+    __slots__ = ("_protocol", "_waiting", "base_url", "call", "is_closing", "path", "region", "state", "trace_header")
 
     def __init__(
         self,
@@ -60,6 +60,7 @@ class SqsCall:
         region: str,
         path: QueueAddress | None,
         is_closing: bool,
+        trace_header: str,
     ) -> None:
         self.state = state
         self.call = call
@@ -67,6 +68,7 @@ class SqsCall:
         self.region = region
         self.path = path  # the queue whose URL the request went to
         self.is_closing = is_closing  # nothing that waits is begun
+        self.trace_header = trace_header  # of the request; empty if it has none
         self._protocol = protocol
         self._waiting = waiting
 

@@ -39,7 +39,7 @@ class RedriveReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     """Progress of a redrive."""
 
     task: str
-    state: Literal["running", "done", "cancelled"]
+    state: Literal["running", "done", "cancelled", "failed"]
     moved: int  # or, in a dry run, would be moved
     skipped: int  # not selected, or their queue no longer exists
     dry_run: bool

@@ -263,7 +263,7 @@ def test_dead_letters_are_moved_back_or_elsewhere(server: SqsServer, sqs: Any) -
         take(sqs, queue, MaxNumberOfMessages=10)
     source = arn_of(sqs, letters)
     handle = sqs.start_message_move_task(SourceArn=source, MaxNumberOfMessagesPerSecond=1)["TaskHandle"]
-    assert code(sqs.start_message_move_task, SourceArn=source) == "AWS.SimpleQueueService.UnsupportedOperation"
+    assert code(sqs.start_message_move_task, SourceArn=source) == "InvalidParameterValue"
     (task,) = sqs.list_message_move_tasks(SourceArn=source)["Results"]
     assert (task["Status"], task["TaskHandle"], task["MaxNumberOfMessagesPerSecond"]) == ("RUNNING", handle, 1)
     moved = sqs.cancel_message_move_task(TaskHandle=handle)["ApproximateNumberOfMessagesMoved"]

@@ -65,7 +65,7 @@ def too_many_ids(count: int) -> Invalid:
 class RedriveProgress(msgspec.Struct, frozen=True):
     """The progress of a redrive."""
 
-    state: Literal["running", "done", "cancelled"]
+    state: Literal["running", "done", "cancelled", "failed"]
     moved: int  # or, in a dry run, would be moved
     skipped: int  # did not pass the filter, or their queue is gone or suspended
     dry_run: bool
@@ -93,7 +93,7 @@ class RedriveTask:
         self.dry_run = dry_run
         self.started_at = state.shard_clock.now_ms() + state.shard_clock.wall_offset_ms()
         self.found = letters.messages  # when it began
-        self.state: Literal["running", "done", "cancelled"] = "running"
+        self.state: Literal["running", "done", "cancelled", "failed"] = "running"
         self.moved = 0
         self.skipped = 0
         self.cursor = letters.prefix
@@ -139,6 +139,10 @@ class RedriveTask:
         if self.state == "running":
             self._end("cancelled")
 
+    def fail(self) -> None:
+        """End because the named target was deleted. Messages that it moved stay moved."""
+        self._end("failed")
+
     def slice_rows(self) -> int:
         """Return how many rows the next slice may move."""
         rows = self._shard.settings.sweep_rows // 2
@@ -157,7 +161,7 @@ class RedriveTask:
         else:
             self._shard.clock.call_later(max(_SLICE_MS, 1_000 // self.rate), self.start)
 
-    def _end(self, state: Literal["done", "cancelled"]) -> None:
+    def _end(self, state: Literal["done", "cancelled", "failed"]) -> None:
         self.state = state
         self.ended.set()
 
@@ -189,6 +193,11 @@ class RedriveSlice(Operation[None]):
         # With a named target, messages added to the dead-letter queue itself move too; they may have no lease row.
         family = store.le if task.filter.to is None else store.m
         rows = store.scan(family, task.cursor, after(letters_queue.prefix), wanted)
+        if rows and task.filter.to is not None:
+            target_queue = letters_queue.tenant.queues.get(task.filter.to)
+            if target_queue is None or target_queue.status == "draining":
+                task.fail()
+                return
         moved: dict[str, list[tuple[bytes, int]]] = {}  # by the queue they go to
         for key in rows:
             sent_to = self._move(effects, key[-16:])

@@ -11,8 +11,16 @@ import msgspec
 from tenantq.domain.names import FIFO_SUFFIX
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.errors import NotFound
-from tenantq.sqs.addresses import parse_queue_arn
-from tenantq.sqs.failures import INVALID_VALUE, NO_SUCH_RESOURCE, UNSUPPORTED, SqsFailure, invalid_value, missing
+from tenantq.sqs.addresses import QueueAddress, parse_queue_arn
+from tenantq.sqs.failures import (
+    INVALID_VALUE,
+    NO_SUCH_QUEUE,
+    NO_SUCH_RESOURCE,
+    UNSUPPORTED,
+    SqsFailure,
+    invalid_value,
+    missing,
+)
 from tenantq.sqs.requests import CancelMessageMoveTask, ListMessageMoveTasks, StartMessageMoveTask
 from tenantq.sqs.sqs_call import Result, SqsCall
 
@@ -22,14 +30,14 @@ if TYPE_CHECKING:
 
 RATE_MAX: Final = 500
 TASKS_MAX: Final = 10
-_STATUS: Final = {"running": "RUNNING", "done": "COMPLETED", "cancelled": "CANCELLED"}
+_STATUS: Final = {"running": "RUNNING", "done": "COMPLETED", "cancelled": "CANCELLED", "failed": "FAILED"}
 
 
-class Handle(msgspec.Struct, frozen=True):
-    """The handle of a message move task."""
+class Handle(msgspec.Struct, frozen=True, rename="camel"):
+    """The decoded handle of a message move task."""
 
-    task: str
-    source: str  # ARN
+    task_id: str
+    source_arn: str
 
 
 async def start_message_move_task(sqs_call: SqsCall) -> Result:
@@ -42,7 +50,7 @@ async def start_message_move_task(sqs_call: SqsCall) -> Result:
     to = None
     if given.destination_arn:
         address = parse_queue_arn(given.destination_arn)
-        found = await _find(sqs_call, address.number, address.name)
+        found = await _find(sqs_call, address, "DestinationArn")
         if found.tenant_id != source.tenant_id:
             raise invalid_value("DestinationArn", given.destination_arn, "It is another account's.")
         if found.name.endswith(FIFO_SUFFIX) != source.fifo:
@@ -58,7 +66,7 @@ async def start_message_move_task(sqs_call: SqsCall) -> Result:
         for task in await sqs_call.service.redrives.list(sqs_call.call, source.tenant, source.name)
     ):
         raise SqsFailure(
-            UNSUPPORTED,
+            INVALID_VALUE,
             "There is already a task running. Only one active task is allowed for a source queue arn at a given time.",
         )
     task = await sqs_call.service.redrives.start(
@@ -86,32 +94,30 @@ async def cancel_message_move_task(sqs_call: SqsCall) -> Result:
     try:
         handle = msgspec.json.decode(base64.b64decode(given.task_handle.encode(), validate=True), type=Handle)
     except (binascii.Error, UnicodeError, msgspec.DecodeError) as error:
-        raise invalid_value("TaskHandle", given.task_handle, "It is not a valid task handle.") from error
-    source = await _source(sqs_call, handle.source)
+        raise SqsFailure(INVALID_VALUE, "Value for parameter TaskHandle is invalid.") from error
+    source = await _source(sqs_call, handle.source_arn)
     tasks = await sqs_call.service.redrives.list(sqs_call.call, source.tenant, source.name)
-    task = next((one for one in tasks if one.id == handle.task), None)
+    task = next((one for one in tasks if one.id == handle.task_id), None)
     if task is None:
         raise SqsFailure(NO_SUCH_RESOURCE, "Task does not exist.")
     if task.state != "running":
         raise SqsFailure(UNSUPPORTED, "Only active tasks can be cancelled.")
-    await sqs_call.service.redrives.cancel(sqs_call.call, source.tenant, source.name, handle.task)
+    await sqs_call.service.redrives.cancel(sqs_call.call, source.tenant, source.name, handle.task_id)
     return {"ApproximateNumberOfMessagesMoved": task.moved}
 
 
 async def _source(sqs_call: SqsCall, arn: str | None) -> FoundQueue:
     if not arn:
         raise missing("SourceArn")
-    address = parse_queue_arn(arn)
-    return await _find(sqs_call, address.number, address.name)
+    return await _find(sqs_call, parse_queue_arn(arn), "SourceArn")
 
 
-async def _find(sqs_call: SqsCall, number: int | None, name: str) -> FoundQueue:
+async def _find(sqs_call: SqsCall, address: QueueAddress, parameter: str) -> FoundQueue:
     try:
-        return await sqs_call.service.sqs_lookup.find_queue(sqs_call.call, number, "redrive", name)
+        return await sqs_call.service.sqs_lookup.find_queue(sqs_call.call, address.number, "redrive", address.name)
     except NotFound as error:
         raise SqsFailure(
-            NO_SUCH_RESOURCE,
-            "The resource that you specified for the SourceArn or DestinationArn parameter doesn't exist.",
+            NO_SUCH_RESOURCE, f"The resource that you specified for the {parameter} parameter doesn't exist."
         ) from error
 
 
@@ -130,6 +136,8 @@ def _shown(sqs_call: SqsCall, source: FoundQueue, task: RedriveInfo) -> dict[str
     }
     if task.state == "running":
         shown["TaskHandle"] = _handle(sqs_call, source, task)
+    if task.state == "failed":
+        shown["FailureReason"] = NO_SUCH_QUEUE.code
     if task.to is not None:
         shown["DestinationArn"] = sqs_call.arn(source.tenant_id, task.to)
     if task.rate is not None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tenantq.domain.config import SqsQueue
 from tenantq.domain.names import FIFO_SUFFIX
 from tenantq.errors import Draining, NotFound
+from tenantq.sqs.actions.tags import check_tags
 from tenantq.sqs.addresses import is_queue_name, number_of
 from tenantq.sqs.failures import (
     DELETED_RECENTLY,
@@ -68,7 +69,7 @@ async def create_queue(sqs_call: SqsCall) -> Result:
     check_throughput(changes, SqsQueue())
     await _check_redrive(sqs_call, changes, attributes, tenant.id, name)
     now_s = sqs_call.state.clock.wall_ms() // 1_000
-    tags = given.tags or given.other_tags
+    tags = check_tags(name, given.tags or given.other_tags or {})
     settings: dict[str, Any] = {
         **NEW_QUEUE,
         **changes.settings,

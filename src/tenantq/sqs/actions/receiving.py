@@ -117,7 +117,7 @@ def _facts(sqs_call: SqsCall, queue: FoundQueue, one: Delivery, held_ms: int) ->
     known = {
         "SenderId": account_of(queue.tenant_id),
         "SentTimestamp": str(one.added_at),
-        "ApproximateReceiveCount": str(one.attempt),
+        "ApproximateReceiveCount": str(one.source_attempts + one.attempt),
         "ApproximateFirstReceiveTimestamp": str(one.first_at or one.lease_until - held_ms),
     }
     for name in (GROUP_ID, DEDUPLICATION_ID, TRACE_HEADER):

@@ -54,7 +54,7 @@ async def send_message(sqs_call: SqsCall) -> Result:
     """Send one message."""
     given = sqs_call.read(SendMessage)
     queue = await sqs_call.queue(given.queue_url, "add")
-    outgoing = _outgoing(queue, given)
+    outgoing = _outgoing(sqs_call, queue, given)
     (added,) = await sqs_call.service.messages.add(sqs_call.call, queue.tenant, queue.name, [outgoing.message])
     if added.error is not None:
         raise added.error
@@ -70,7 +70,7 @@ async def send_message_batch(sqs_call: SqsCall) -> Result:
     for entry in entries:
         _check_fifo(queue, entry)  # without these nothing of the batch is sent
         try:
-            prepared.append(_outgoing(queue, entry))
+            prepared.append(_outgoing(sqs_call, queue, entry, "cannot be validated"))
         except SqsFailure as failure:
             prepared.append(failure)
     size = sum(_sent_bytes(entry) for entry in entries)
@@ -106,7 +106,7 @@ def _check_fifo(queue: FoundQueue, given: SendMessage) -> None:
         return
     if not given.message_group_id:
         raise SqsFailure(INVALID_VALUE, missing("MessageGroupId").message)
-    if not given.message_deduplication_id and not (queue.config.sqs or SqsQueue()).content_based_deduplication:
+    if given.message_deduplication_id is None and not (queue.config.sqs or SqsQueue()).content_based_deduplication:
         raise _no_deduplication()
 
 
@@ -117,7 +117,7 @@ def _no_deduplication() -> SqsFailure:
     )
 
 
-def _outgoing(queue: FoundQueue, given: SendMessage) -> Outgoing:
+def _outgoing(sqs_call: SqsCall, queue: FoundQueue, given: SendMessage, problem: str = "are invalid") -> Outgoing:
     """Return the message to add. Raises SqsFailure if it is invalid."""
     sqs = queue.config.sqs or SqsQueue()
     text = given.message_body
@@ -131,7 +131,7 @@ def _outgoing(queue: FoundQueue, given: SendMessage) -> Outgoing:
     if size > sqs.message_bytes_max:
         raise SqsFailure(
             INVALID_VALUE,
-            f"One or more parameters are invalid. Reason: Message must be shorter than {sqs.message_bytes_max} bytes.",
+            f"One or more parameters {problem}. Reason: Message must be shorter than {sqs.message_bytes_max} bytes.",
         )
     told: dict[str, Any] = {"MD5OfMessageBody": body_digest(body)}
     if attributes:
@@ -141,6 +141,8 @@ def _outgoing(queue: FoundQueue, given: SendMessage) -> Outgoing:
     if trace:
         told["MD5OfMessageSystemAttributes"] = attributes_digest(trace)
         own[TRACE_HEADER] = str(trace[TRACE_HEADER].value)
+    elif sqs_call.trace_header:
+        own[TRACE_HEADER] = sqs_call.trace_header
     group = _group(queue, given, own)
     message = NewMessage(
         body=body,
@@ -184,7 +186,7 @@ def _delay_s(queue: FoundQueue, sqs: SqsQueue, given: SendMessage) -> int:
 def _group(queue: FoundQueue, given: SendMessage, own: dict[str, str]) -> str | None:
     """Return the ordering group of a message. On a standard queue it has none; the group ID is only stored."""
     group = given.message_group_id
-    if not group:
+    if group is None or (queue.fifo and not group):
         if queue.fifo:
             raise missing("MessageGroupId")
         return None
@@ -204,7 +206,7 @@ def _key(queue: FoundQueue, sqs: SqsQueue, given: SendMessage, body: bytes, own:
                 "MessageDeduplicationId", id, "The request include parameter that is not valid for this queue type."
             )
         return None
-    if not id:
+    if id is None:
         if not sqs.content_based_deduplication:
             raise _no_deduplication()
         id = sha256(body).hexdigest()

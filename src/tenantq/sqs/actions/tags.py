@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from tenantq.sqs.failures import missing
+from typing import Final
+
+from tenantq.sqs.failures import INVALID_VALUE, SqsFailure, missing
 from tenantq.sqs.requests import Parameters, TagQueue, UntagQueue
 from tenantq.sqs.sqs_call import Result, SqsCall
+
+TAGS_MAX: Final = 50
 
 
 async def tag_queue(sqs_call: SqsCall) -> Result:
@@ -14,8 +18,15 @@ async def tag_queue(sqs_call: SqsCall) -> Result:
     if not given.tags:
         raise missing("Tags")
     added = given.tags
-    await sqs_call.edit_queue(queue, lambda config: {"tags": {**config.tags, **added}})
+    await sqs_call.edit_queue(queue, lambda config: {"tags": check_tags(queue.name, {**config.tags, **added})})
     return None
+
+
+def check_tags(queue: str, tags: dict[str, str]) -> dict[str, str]:
+    """Return the tags of a queue. Raises SqsFailure if there are too many."""
+    if len(tags) > TAGS_MAX:
+        raise SqsFailure(INVALID_VALUE, f"Too many tags added for queue {queue}.")
+    return tags
 
 
 async def untag_queue(sqs_call: SqsCall) -> Result:
