@@ -79,7 +79,7 @@ def test_its_own_queue_is_gone_afterwards_and_a_report_can_be_compared(server: S
     assert shown.code == 0
     assert shown.out.splitlines()[2].split("\t")[:2] == ["case", "messages/s"]
     assert "case\tmessages/s then\tnow\tratio\tp50 ratio\tp99 ratio" in shown.out
-    assert shown.err == "tenantq: not alike: size: 100 then, 1024 now\n"
+    assert shown.err == "tenantq: not comparable: size: 100 then, 1024 now\n"
     assert _queues(server) == before
 
 
@@ -97,7 +97,7 @@ def test_a_tenant_at_its_limit_is_not_taken_for_a_slow_server(
     assert done.code == 5
     for figures in done.json["cases"]:
         assert 0 < figures["refusals"][code] <= figures["calls_total"]
-    assert "calls were refused by a limit, so the figures tell of the limit and not of the server" in done.err
+    assert "calls were refused by a limit, so the results show the limit, not the server" in done.err
     assert code in done.err
     assert _queues(server, "--tenant", name) == set()
 
@@ -120,11 +120,11 @@ def test_what_it_costs_a_victim_to_have_a_neighbour(server: Served) -> None:
     before = _tenants(server)
     report = server.ok("bench", "--case", "neighbour", *SHORT, "--flood", 4, "--victim-rate", 100, "--json").json
     cases = {figures["case"]: figures for figures in report["cases"]}
-    assert list(cases) == ["victim alone", "victim with flood", "flood"]
-    assert cases["victim alone"]["calls"] == cases["victim with flood"]["calls"] == 20
+    assert list(cases) == ["victim alone", "victim beside the flood", "flood"]
+    assert cases["victim alone"]["calls"] == cases["victim beside the flood"]["calls"] == 20
     assert cases["flood"]["messages"] > 0
     assert report["neighbour"]["flood_per_second"] == cases["flood"]["messages_per_second"]
-    alone, beside = cases["victim alone"]["p99_ms"], cases["victim with flood"]["p99_ms"]
+    alone, beside = cases["victim alone"]["p99_ms"], cases["victim beside the flood"]["p99_ms"]
     assert report["neighbour"]["p99_ratio"] == pytest.approx(beside / alone, rel=0.01)
     assert _tenants(server) == before
     erased = {one["tenant"] for one in server.ok("tenant", "erasures", "--json").json["erasures"]}
@@ -145,7 +145,7 @@ def test_who_may_not_is_told_before_anything_is_measured(server: Served) -> None
     assert "with --queue and --reuse" in refused.err
     left = server.call("bench", "--case", "add", *SHORT, "--queue", "lent-too", "--reuse", TENANTQ_TOKEN=producer)
     assert left.code == 1
-    assert "left behind: messages in the queue lent-too" in left.err
+    assert "not cleaned up: messages in the queue lent-too" in left.err
     assert _queues(server) == before | {"lent-too"}
 
 

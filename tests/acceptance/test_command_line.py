@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         (("serve",), ("--data-dir", "--http", "--config", "Exit codes:", "TENANTQ_ADMIN_TOKEN", "second signal")),
         (("add",), ("--jsonl", "--url", "TENANTQ_TOKEN", "TENANTQ_PROFILE", "tenantq add mail hello")),
         (("queue",), ("create", "configure", "list", "show", "pause", "resume", "delete", "purge", "peek")),
-        (("doctor",), ("--data-dir", "--json", "Exit codes:", "0  everything adds up", "TENANTQ_DATA_DIR")),
+        (("doctor",), ("--data-dir", "--json", "Exit codes:", "0  consistent", "TENANTQ_DATA_DIR")),
         (("demo",), ("--data-dir", "--seconds", "Exit codes:", "second signal")),
     ],
 )
@@ -70,7 +70,7 @@ def test_no_server_is_6_and_names_the_address() -> None:
     done = call("queue", "list", "--url", "http://127.0.0.1:1", "--token", "x")
     assert (done.code, done.out, done.err.count("\n")) == (6, "", 1)
     assert done.err.startswith("tenantq: http://127.0.0.1:1: ")
-    assert "'tenantq serve' starts one, --url names another [unavailable" in done.err
+    assert "Start one with 'tenantq serve', or set --url [unavailable" in done.err
 
 
 @pytest.mark.parametrize(

@@ -29,13 +29,13 @@ def test_an_argument_that_is_not_utf_8_is_wrong_usage(arguments: tuple[str, ...]
     """In one line, whatever the command."""
     done = call(*arguments)
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert r"'\udcff' is not UTF-8" in done.err
+    assert r"'\udcff' is not valid UTF-8" in done.err
 
 
 def test_a_variable_that_is_not_utf_8_is_named_and_not_shown() -> None:
     """It may be a token."""
     done = call("queue", "list", TENANTQ_TOKEN="secret\udcff")  # noqa: S106  # of nobody
-    assert (done.code, "TENANTQ_TOKEN is not UTF-8" in done.err, "secret" in done.err) == (2, True, False)
+    assert (done.code, "TENANTQ_TOKEN is not valid UTF-8" in done.err, "secret" in done.err) == (2, True, False)
 
 
 def test_stdin_that_cannot_be_read_as_asked_is_wrong_usage(server: Served) -> None:
