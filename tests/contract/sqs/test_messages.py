@@ -31,7 +31,7 @@ def test_a_message_comes_as_it_was_sent_and_is_gone_once_deleted(sqs: Any, queue
         "text": {"DataType": "String", "StringValue": "a text"},
         "number": {"DataType": "Number.int", "StringValue": "-5e3"},
         "bytes": {"DataType": "Binary", "BinaryValue": b"\x00\xff\x10"},
-        "na.m\u00e9-1": {"DataType": "String", "StringValue": "x"},
+        "na.me-1": {"DataType": "String", "StringValue": "x"},
     }
     sent = sqs.send_message(QueueUrl=queue, MessageBody=BODY, MessageAttributes=attributes)
     assert sent["MD5OfMessageBody"] == hashlib.md5(BODY.encode()).hexdigest()  # noqa: S324  # what the protocol has
@@ -113,7 +113,7 @@ def test_a_timeout_of_nothing_lets_a_message_be_seen_at_once(sqs: Any, queue: st
 
 
 def test_a_change_of_visibility_counts_from_now(server: SqsServer, sqs: Any, queue: str) -> None:
-    """And of a message that is deleted, or visible, it is refused."""
+    """A change of a visible message succeeds; a change of a deleted one is refused."""
     sqs.send_message(QueueUrl=queue, MessageBody="m")
     (got,) = receive(sqs, queue, VisibilityTimeout=5)
     change = {"QueueUrl": queue, "ReceiptHandle": got["ReceiptHandle"]}
@@ -121,7 +121,7 @@ def test_a_change_of_visibility_counts_from_now(server: SqsServer, sqs: Any, que
     server.clock.advance(90_000)
     assert receive(sqs, queue) == []
     server.clock.advance(11_000)
-    assert code(sqs.change_message_visibility, **change, VisibilityTimeout=5) == "InvalidParameterValue"
+    sqs.change_message_visibility(**change, VisibilityTimeout=5)
     sqs.delete_message(**change)
     assert code(sqs.change_message_visibility, **change, VisibilityTimeout=5) == "InvalidParameterValue"
     assert code(sqs.change_message_visibility, **change, VisibilityTimeout=43_201) == "InvalidParameterValue"
