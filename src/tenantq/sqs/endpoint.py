@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from typing import Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -165,7 +166,7 @@ def _base_url(head: RequestHead) -> str:
     """Return the base URL that the client used: from its Host header, with https if the connection or a proxy uses TLS."""
     host = head.headers.get(b"host", b"localhost").decode("latin-1")
     secure = head.is_secure or head.headers.get(b"x-forwarded-proto", b"").lower() == b"https"
-    return f"{'https' if secure else 'http'}://{host}"
+    return f"{'https' if secure else 'http'}://{quote(host, safe='.:[]')}"
 
 
 def _trace_header(head: RequestHead) -> str:

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import pytest
 
 from tests.contract.sqs.refusals import refusal
-from tests.contract.sqs.signed import json_call, query_call, send, sign
+from tests.contract.sqs.signed import JSON, json_call, query_call, send, sign
 from tests.contract.sqs.test_leases import arn, figure, queue_with_letters, receive
 
 if TYPE_CHECKING:
@@ -196,3 +196,12 @@ def test_an_oversized_entry_of_a_batch_cannot_be_validated(sqs: Any) -> None:
     assert [one["Id"] for one in done["Successful"]] == ["b"]
     reason = "One or more parameters cannot be validated. Reason: Message must be shorter than 1024 bytes."
     assert [one["Message"] for one in done["Failed"]] == [reason]
+
+
+def test_the_host_in_a_queue_url_is_escaped(server: SqsServer, queue: str, tenant: str) -> None:
+    """A Host header cannot put markup into the replies."""
+    headers = {"Content-Type": JSON, "X-Amz-Target": "AmazonSQS.GetQueueUrl", "Host": 'host"><script>:80'}
+    answer = send(sign(server.key(tenant), "POST", server.url, b'{"QueueName": "work"}', headers))
+    assert answer.status == 200
+    url = json.loads(answer.body)["QueueUrl"]
+    assert url == "http://host%22%3E%3Cscript%3E:80/" + "/".join(queue.split("/")[-2:])
