@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tenantq.doctor import examine
 from tenantq.domain.limits import DAY_MS, HOUR_MS
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.engine.settings import ShardSettings
@@ -532,6 +533,44 @@ async def test_47_a_clock_that_was_far_ahead_does_not_hold_the_window(
     assert refusals(await add(shard))  # the day's
     await pass_time(shard, clock, DAY_MS)
     assert not refusals(await add(shard, 2))
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_47_a_clock_that_goes_far_back_and_returns_opens_no_new_window(
+    open_shard: OpenShard, clock: ManualClock, *, restarted: bool
+) -> None:
+    """An hour or day that is used up stays used up when the clock goes back three days and returns."""
+    shard = await open_shard()
+    await acme(shard, messages_per_hour=50, messages_per_day=50)
+    assert not refusals(await add(shard, 49))
+    for refused in (0, 1, 1):
+        clock.jump_wall(-3 * DAY_MS)
+        assert len(refusals(await add(shard))) == refused
+        if restarted:
+            await shard.close()
+            shard = await open_shard()
+        clock.jump_wall(3 * DAY_MS)
+        assert len(refusals(await add(shard, 50))) == 50
+        assert usage(shard, ACME)["messages_per_day"] == 50
+    await pass_time(shard, clock, DAY_MS)
+    assert not refusals(await add(shard, 50))
+
+
+@pytest.mark.rocksdb_only("examines a closed directory")
+async def test_47_the_doctor_accepts_windows_after_a_clock_went_back(
+    open_shard: OpenShard, clock: ManualClock, tmp_path: Path
+) -> None:
+    """The journal's adds explain the windows after the clock went back three days and returned."""
+    shard = await open_shard("one")
+    await acme(shard, messages_per_hour=2)
+    await add(shard, 2)
+    clock.jump_wall(-3 * DAY_MS)
+    assert refusals(await add(shard))
+    assert usage(shard, ACME)["messages_per_hour"] == 2
+    clock.jump_wall(3 * DAY_MS)
+    assert refusals(await add(shard))
+    await shard.close()
+    assert examine(tmp_path / "one").findings == []
 
 
 @pytest.mark.rocksdb_only("copies its files")

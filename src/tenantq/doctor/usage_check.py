@@ -58,8 +58,8 @@ class UsageRecount:
         counted = self._tenants.get(tenant, Usage())
         known_from = self._known_from or 0
         for what, length_ms, theirs, ours in (
-            ("hour", HOUR_MS, (kept.hour, kept.hour_messages), (counted.hour, counted.hour_messages)),
-            ("day", DAY_MS, (kept.day, kept.day_messages), (counted.day, counted.day_messages)),
+            ("hour", HOUR_MS, (kept.hour, kept.hour_messages), counted.hour[:2]),
+            ("day", DAY_MS, (kept.day, kept.day_messages), counted.day[:2]),
         ):
             if theirs[0] * length_ms >= known_from and theirs != ours:
                 log.found(

@@ -20,7 +20,7 @@ class RemainingQuota:
 
     def __init__(self, tenant: TenantState, wall_ms: int) -> None:
         usage, quotas = tenant.usage, tenant.config.quotas
-        usage.roll(wall_ms)
+        hour, day = usage.windows(wall_ms)
         self._tenant = tenant
         self._wall_ms = wall_ms
         self._message_bytes = quotas.message_bytes
@@ -28,8 +28,8 @@ class RemainingQuota:
         self._messages = [
             (limit - used, name, limit)
             for limit, used, name in (
-                (quotas.messages_per_hour, usage.hour_messages, "messages_per_hour"),
-                (quotas.messages_per_day, usage.day_messages, "messages_per_day"),
+                (quotas.messages_per_hour, hour.messages, "messages_per_hour"),
+                (quotas.messages_per_day, day.messages, "messages_per_day"),
                 (quotas.backlog, usage.messages, "backlog"),
             )
             if limit is not None
@@ -52,7 +52,7 @@ class RemainingQuota:
 
 def exceeded(tenant: TenantState, name: str, limit: int, current: int, wall_ms: int) -> QuotaExceeded:
     """Return the error for an exhausted quota."""
-    resets_at = reset_time(tenant.usage, name)
+    resets_at = reset_time(tenant.usage, name, wall_ms)
     wait_ms = max(1, resets_at - wall_ms) if resets_at is not None else 1_000
     when = "it resets by itself" if resets_at is not None else "finish or remove work"
     text = f"quotas.{name}: {current} of {limit} used; {when}, or ask for a higher quota"

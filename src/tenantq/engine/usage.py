@@ -5,12 +5,13 @@ once. Everything that decreases them is counted when the round ends. So no quota
 
 Messages added in the current hour and day are stored in the batch that adds them. A window only moves forward: setting
 the clock back does not open a new one. Only if the clock was more than two days ahead does the window follow it back,
-with its count, so that a clock that was wrong for a short time does not hold a window for years.
+with its count, so that a clock that was wrong for a short time does not hold a window for years. The window that was
+left is remembered: if the clock returns to it, it continues with its count.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -30,74 +31,84 @@ class WindowsRow(msgspec.Struct, frozen=True, array_like=True):
     hour_messages: int
     day: int
     day_messages: int
+    left_hour: int = 0  # the latest hour, if the clock went far back since
+    left_hour_messages: int = 0
+    left_day: int = 0
+    left_day_messages: int = 0
+
+
+class Window(NamedTuple):
+    """The messages added in one hour or day, and in the latest one if the clock went far back since."""
+
+    number: int = 0  # hours or days since 1970
+    messages: int = 0
+    left_number: int = 0
+    left_messages: int = 0
+
+    def at(self, number: int, far: int) -> Window:
+        """Return the window in which an add counts at this hour or day."""
+        if number > self.number:
+            if number < self.left_number:
+                return self._replace(number=number, messages=0)
+            return Window(number, max(self.messages, self.left_messages) if number == self.left_number else 0)
+        if number and self.number - number > far:
+            left = max((self.number, self.messages), self[2:])
+            return Window(number, self.messages, *left)
+        return self
 
 
 class Usage:
     """One tenant's usage."""
 
-    __slots__ = ("bytes", "day", "day_messages", "hour", "hour_messages", "in_flight", "messages", "queues", "reported")
+    __slots__ = ("bytes", "day", "hour", "in_flight", "messages", "queues", "reported")
 
     def __init__(self) -> None:
         self.messages = 0
         self.bytes = 0
         self.in_flight = 0
         self.queues = 0
-        self.hour = 0
-        self.hour_messages = 0
-        self.day = 0
-        self.day_messages = 0
+        self.hour = Window()
+        self.day = Window()
         self.reported: dict[str, QuotaState] = {}  # the last reported state of each quota; missing: good
 
-    def roll(self, wall_ms: int) -> None:
-        """Start a new hour or day if one has begun."""
-        hour, day = wall_ms // HOUR_MS, wall_ms // DAY_MS
-        if hour > self.hour:
-            self.hour, self.hour_messages = hour, 0
+    def windows(self, wall_ms: int) -> tuple[Window, Window]:
+        """Move to the hour and the day in which an add counts at this time, and return them."""
+        hour, day = self.hour.at(wall_ms // HOUR_MS, _FAR_DAYS * 24), self.day.at(wall_ms // DAY_MS, _FAR_DAYS)
+        if hour.number > self.hour.number:
             self.reported.pop("messages_per_hour", None)
-        elif hour and self.hour - hour > _FAR_DAYS * 24:
-            self.hour = hour  # the clock was far ahead: the window follows it back and keeps its count
-        if day > self.day:
-            self.day, self.day_messages = day, 0
+        if day.number > self.day.number:
             self.reported.pop("messages_per_day", None)
-        elif day and self.day - day > _FAR_DAYS:
-            self.day = day
+        self.hour, self.day = hour, day
+        return hour, day
 
     def added(self, count: int, wall_ms: int) -> None:
         """Count added messages."""
-        self.roll(wall_ms)
-        self.hour_messages += count
-        self.day_messages += count
+        hour, day = self.windows(wall_ms)
+        self.hour = hour._replace(messages=hour.messages + count)
+        self.day = day._replace(messages=day.messages + count)
 
     def pack(self) -> bytes:
         """Return the stored part."""
-        return msgspec.msgpack.encode(WindowsRow(self.hour, self.hour_messages, self.day, self.day_messages))
+        return msgspec.msgpack.encode(WindowsRow(*self.hour[:2], *self.day[:2], *self.hour[2:], *self.day[2:]))
 
     def load(self, value: bytes) -> None:
         """Load the stored part."""
         row = msgspec.msgpack.decode(value, type=WindowsRow)
-        self.hour, self.hour_messages, self.day, self.day_messages = (
-            row.hour,
-            row.hour_messages,
-            row.day,
-            row.day_messages,
-        )
+        self.hour = Window(row.hour, row.hour_messages, row.left_hour, row.left_hour_messages)
+        self.day = Window(row.day, row.day_messages, row.left_day, row.left_day_messages)
 
     def used(self, wall_ms: int) -> dict[str, int]:
         """Return how much of each counted quota is used."""
-        self.roll(wall_ms)
-        return dict(
-            zip(
-                COUNTED,
-                (self.hour_messages, self.day_messages, self.messages, self.bytes, self.in_flight, self.queues),
-                strict=True,
-            )
-        )
+        hour, day = self.windows(wall_ms)
+        used = (hour.messages, day.messages, self.messages, self.bytes, self.in_flight, self.queues)
+        return dict(zip(COUNTED, used, strict=True))
 
 
-def reset_time(usage: Usage, name: str) -> int | None:
+def reset_time(usage: Usage, name: str, wall_ms: int) -> int | None:
     """Return when a quota's window ends (wall clock), or None if it has no window."""
+    hour, day = usage.windows(wall_ms)
     if name == "messages_per_hour":
-        return (usage.hour + 1) * HOUR_MS
+        return (hour.number + 1) * HOUR_MS
     if name == "messages_per_day":
-        return (usage.day + 1) * DAY_MS
+        return (day.number + 1) * DAY_MS
     return None

@@ -21,14 +21,15 @@ def usage_items(shard: Shard, tenant: TenantState) -> dict[str, UsageItem]:
     shard.loop.check_open()
     quotas, usage = tenant.config.quotas, tenant.usage
     items: dict[str, UsageItem] = {}
-    for name, used in tenant.usage.used(shard.state.wall_ms()).items():
+    wall_ms = shard.state.wall_ms()
+    for name, used in usage.used(wall_ms).items():
         limit: int | None = getattr(quotas, name)
         items[name] = UsageItem(
             limit=limit,
             used=used,
             remaining=None if limit is None else max(0, limit - used),
             state=state_of(used, limit, quotas.soft_percent),
-            resets_at=reset_time(usage, name),
+            resets_at=reset_time(usage, name, wall_ms),
         )
     return items
 

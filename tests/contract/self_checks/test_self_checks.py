@@ -135,7 +135,7 @@ def lose_counters(house: House) -> None:
 def edit_hour(house: House) -> None:
     """Change what is stored of the tenant's hour."""
     state = house.shard.tenant("acme")
-    row = WindowsRow(state.usage.hour, 1, state.usage.day, state.usage.day_messages)
+    row = WindowsRow(state.usage.hour.number, 1, state.usage.day.number, state.usage.day.messages)
     tamper(house, "meta", USAGE_ROW + tenant_prefix(state.id), msgspec.msgpack.encode(row))
 
 
