@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tenantq.domain.config import Encryption
+from tenantq.domain.formatting import plural
 from tenantq.domain.message import Delivery, Facts, NewMessage, Result, check_message, is_plain
 from tenantq.engine.ops.add import batch_bytes
 from tenantq.engine.ops.settle import check_results, parse_receipt
 from tenantq.engine.queue_state import TenantState
 from tenantq.engine.tenant_snapshot import MessageCopy, StoredResult
-from tenantq.errors import Invalid, KeyDisabled, KmsDenied, KmsError, KmsUnavailable, SealBroken, TenantqError
+from tenantq.errors import Erased, Invalid, KeyDisabled, KmsDenied, KmsError, KmsUnavailable, SealBroken, TenantqError
 from tenantq.kms.interface import KeyHealth, KeyRef, Kms
 from tenantq.kms.server_keyring import PREFIX, ServerManagedKeys
 from tenantq.runtime.clock import Clock
@@ -88,6 +89,7 @@ class MessageEncryption:
         self._resting: dict[str, int] = {}  # tenants whose messages could not be opened, and until when (monotonic)
         self._shredded: set[int] = set()  # tenants whose data keys were destroyed, and that are not gone yet
         self.broken = 0  # messages that did not open since the start, and were set aside
+        self.keyless: set[int] = set()  # tenants with encrypted messages but no data keys, as found by reads
         self.sealed_tenants = shard.state.data_keys.by_tenant
         """Whoever is not in here has nothing that is encrypted: the one look that others pay for."""
 
@@ -164,6 +166,7 @@ class MessageEncryption:
     def forget(self, tenant: TenantState) -> None:
         """Let go of everything about a tenant that is gone."""
         self._vault.forget(tenant.id)
+        self.keyless.discard(tenant.id)
         self._policies.pop(tenant.id, None)
         self._shredded.discard(tenant.id)
 
@@ -174,6 +177,14 @@ class MessageEncryption:
     def health(self) -> VaultHealth:
         """Return the health of every key used so far."""
         return self._vault.health()
+
+    @property
+    def summary(self) -> str:
+        """``ok``, or the number of failed keys and of tenants whose data keys are missing."""
+        if not self.keyless:
+            return self._vault.health().summary
+        missing = f"{plural(len(self.keyless), 'tenant')} without data keys"
+        return missing if self._vault.health().ok else f"{self._vault.health().summary}, {missing}"
 
     def keys_in_use(self) -> Iterator[KeyRef]:
         """Yield the key that wraps each data key of each tenant; those that many share, many times."""
@@ -274,14 +285,25 @@ class MessageEncryption:
 
     # ---- coming out ----
 
+    async def _reader(self, tenant_id: int, blobs: Sequence[bytes]) -> TenantCipher:
+        """Return a cipher that can decrypt these envelopes. Raises Erased if the tenant has no data keys."""
+        reader = self._vault.reader(tenant_id)
+        try:
+            await reader.load(blobs)
+        except Erased:
+            if tenant_id not in self._shredded:
+                self.keyless.add(tenant_id)
+            raise
+        self.keyless.discard(tenant_id)
+        return reader
+
     async def open_deliveries(self, tenant_id: int, got: list[Delivery]) -> Opened:
         """Return leased messages of one tenant opened. KmsUnavailable, KmsError, Erased: then nothing is."""
         sealed = [one for one in got if one.sealed]
         if not sealed:
             return Opened(got)
-        reader = self._vault.reader(tenant_id)
         blobs = [one.body for one in sealed]
-        await reader.load(blobs)
+        reader = await self._reader(tenant_id, blobs)
         queue = got[0].queue
         if len(sealed) < len(got) or [1 for one in got if one.origin or one.sealed_attributes or one.queue != queue]:
             return _opened_singly(reader, got)
@@ -299,16 +321,14 @@ class MessageEncryption:
         sealed = [one.body for one in seen if one.sealed]
         if not sealed:
             return seen
-        reader = self._vault.reader(tenant_id)
-        await reader.load(sealed)
+        reader = await self._reader(tenant_id, sealed)
         return [_opened_facts(reader, one) if one.sealed else one for one in seen]
 
     async def open_result(self, tenant_id: int, queue: str, id: bytes, result: Result) -> Result:
         """Return a result opened; SealBroken, KmsUnavailable, KmsError, Erased."""
         if not result.sealed or result.value is None:
             return result
-        reader = self._vault.reader(tenant_id)
-        await reader.load([result.value])
+        reader = await self._reader(tenant_id, [result.value])
         value, error = _decode_result(reader.decrypt(queue, id, "result", result.value))
         return Result(result.status, value, error)
 
@@ -321,8 +341,7 @@ class MessageEncryption:
         blobs = [one.body for one in messages if one.sealed]
         if not blobs:
             return list(messages)
-        reader = self._vault.reader(tenant_id)
-        await reader.load(blobs)
+        reader = await self._reader(tenant_id, blobs)
         return [_opened_stored(reader, queue, one) if one.sealed else one for one in messages]
 
     async def open_results(

@@ -73,7 +73,7 @@ class FleetPolls:
                     caller=admitted.caller,
                 )
                 failure = None
-                if got and self._shard.state.data_keys.by_tenant:
+                if any(one.sealed for one in got):
                     got, failure = await self._open(admitted, got)
                 for one in got:
                     self._charge(one.tenant, queue, len(one.body))

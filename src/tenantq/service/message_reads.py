@@ -53,7 +53,7 @@ class MessageReads:
         if not self._may_read(admitted, queue):
             seen = [_hidden(one) for one in seen]
         else:
-            if admitted.state.id in self._shard.state.data_keys.by_tenant:
+            if any(one.sealed for one in seen):
                 seen = await self._encryption.open_facts(admitted.state.id, seen)
             if seen:
                 self._admission.notes.note_read(admitted, "peek", queue, f"{len(seen)} messages")

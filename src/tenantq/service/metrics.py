@@ -163,6 +163,11 @@ class Metrics:
             "tenantq_encrypted_tenants", "Tenants that have data keys.", value=len(encryption.sealed_tenants)
         )
         yield GaugeMetricFamily("tenantq_data_keys_cached", "Data keys in memory.", value=health.cached_keys)
+        yield GaugeMetricFamily(
+            "tenantq_tenants_without_data_keys",
+            "Tenants with encrypted messages whose data keys are missing.",
+            value=len(encryption.keyless),
+        )
         yield CounterMetricFamily(
             "tenantq_seals_broken", "Messages that did not open, and were set aside.", value=encryption.broken
         )

@@ -87,7 +87,7 @@ class ServerStatus:
             "journal_records": last - first + 1,
             "journal_lag": exporter.lag_records if exporter is not None else None,
             "journal_lag_bytes": exporter.lag_bytes if exporter is not None else None,
-            "keys": self._encryption.health().summary,
+            "keys": self._encryption.summary,
             "adds": "refused: the journal waits for its export" if is_behind else "taken",
             "journal_export": exporter.failure or "ok" if exporter is not None else "off",
             "checks": self.checks.shown() if self.checks is not None else {},
