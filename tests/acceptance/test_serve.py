@@ -71,7 +71,7 @@ def test_a_token_that_could_not_be_shown_does_not_count(tmp_path: Path, shards: 
             stdout=full, stderr=subprocess.PIPE, timeout=SECONDS_MAX, check=False, env=environment(), text=True,
         )  # fmt: skip
     assert failed.returncode == 6, failed
-    assert "cannot be shown on stdout: No space left on device" in failed.stderr
+    assert "cannot print the first administrator's token on stdout: No space left on device" in failed.stderr
     assert (failed.stderr.count("\n"), "Traceback" in failed.stderr) == (1, False), failed.stderr
     _shows_a_token_that_works(tmp_path / "data", shards)
 

@@ -54,8 +54,8 @@ class Authorizer:
     def check(self, principal: Principal, tenant: str, action: str, queue: str | None = None) -> None:
         """Raise Forbidden unless ``principal`` may do this. The text does not reveal whether the tenant exists."""
         if not self.allowed(principal, tenant, action, queue):
-            where = f"tenant '{tenant}'" if queue is None else f"queue '{queue}' of tenant '{tenant}'"
-            text = f"action '{action}' on {where} is not allowed for this credential. Ask an administrator for a grant."
+            where = "" if queue is None else f" on queue '{queue}'"
+            text = f"action '{action}'{where} is not allowed for this credential. Ask an administrator for a grant."
             raise Forbidden(text, tenant=tenant, queue=queue)
 
     def allowed(self, principal: Principal, tenant: str, action: str, queue: str | None = None) -> bool:

@@ -15,7 +15,7 @@ from tenantq.domain.message import (
     check_message,
     check_result,
 )
-from tenantq.domain.validation import all_fields, check_field, validated
+from tenantq.domain.validation import all_fields, build, check_field
 from tenantq.engine.tenant_snapshot import MessageCopy, QueueCopy, StoredIdempotencyKey, StoredResult, TenantSnapshot
 from tenantq.errors import Invalid, TenantqError
 from tenantq.runtime.randomness import id_bytes, id_text
@@ -91,7 +91,7 @@ def key_line(key: StoredIdempotencyKey) -> ExportedKey:
 
 def stored_key(line: ExportedKey, field: str) -> StoredIdempotencyKey:
     """Return the idempotency key of a line, or raise an error that begins with ``field``."""
-    validated(line, f"{field}.")
+    build(ExportedKey, all_fields(line), f"{field}.")  # the line itself may be of a type that counts items
     return StoredIdempotencyKey(
         bytes.fromhex(line.hash), bytes.fromhex(line.ids), bytes.fromhex(line.body_hash), line.expires_at
     )

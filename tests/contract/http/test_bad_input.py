@@ -209,7 +209,7 @@ async def test_right_content_types_have_several_spellings(listener: HttpListener
         ("/v1/queues?limit=1001", 422, "limit"),
         ("/v1/queues?limit=%31%30%30%30%30", 422, "limit"),
         ("/v1/queues?limit=" + "9" * 5_000, 422, "limit"),
-        ("/v1/queues?limit=1&limit=2", 422, "twice"),
+        ("/v1/queues?limit=1&limit=2", 422, "duplicate"),
         ("/v1/queues?tenant=other", 422, "tenant: unknown query parameter"),
         ("/v1/queues?Limit=1", 422, "Limit"),
         ("/healthz?verbose", 422, "verbose"),
