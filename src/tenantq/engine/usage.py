@@ -72,13 +72,20 @@ class Usage:
         self.reported: dict[str, QuotaState] = {}  # the last reported state of each quota; missing: good
 
     def windows(self, wall_ms: int) -> tuple[Window, Window]:
-        """Move to the hour and the day in which an add counts at this time, and return them."""
+        """Return the hour and the day in which an add counts at this time.
+
+        Only an add moves forward to them, because the journal knows only adds. A clock that was far ahead is followed at
+        once, since refused adds would otherwise keep the window where it was.
+        """
         hour, day = self.hour.at(wall_ms // HOUR_MS, _FAR_DAYS * 24), self.day.at(wall_ms // DAY_MS, _FAR_DAYS)
         if hour.number > self.hour.number:
             self.reported.pop("messages_per_hour", None)
         if day.number > self.day.number:
             self.reported.pop("messages_per_day", None)
-        self.hour, self.day = hour, day
+        if hour.number < self.hour.number:
+            self.hour = hour
+        if day.number < self.day.number:
+            self.day = day
         return hour, day
 
     def added(self, count: int, wall_ms: int) -> None:
