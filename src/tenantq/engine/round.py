@@ -97,7 +97,7 @@ class Round:
         effects = self.effects
         wall_ms = effects.now + effects.wall
         for tenant in {queue.tenant: None for queue in effects.dirty}:
-            if tenant.config.quotas is not NO_QUOTAS and not tenant.gone:
+            if tenant.config.quotas != NO_QUOTAS and not tenant.gone:
                 for name, level, used, limit in quota_checks.newly_exceeded(tenant, wall_ms):
                     op = "quota_critical" if level == "critical" else "quota_warning"
                     effects.log_tenant(op, tenant, self._state.system, f"{name}: {used} of {limit}")

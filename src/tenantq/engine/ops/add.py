@@ -120,7 +120,7 @@ class Add(Operation[list[AddResult]]):
         if not self._sealed and self.tenant.config.encryption.enabled:
             raise unsealed(self.tenant.name, self.queue_name)
         room = (
-            None if self.tenant.config.quotas is NO_QUOTAS else RemainingQuota(self.tenant, effects.now + effects.wall)
+            None if self.tenant.config.quotas == NO_QUOTAS else RemainingQuota(self.tenant, effects.now + effects.wall)
         )
         if self.queue_name not in self.tenant.queues and self._nothing_fits(room):
             self._refuse_all(effects)
