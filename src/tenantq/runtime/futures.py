@@ -1,4 +1,4 @@
-"""Futures: waking whoever waits for one."""
+"""Futures: waking the waiter of one."""
 
 from __future__ import annotations
 

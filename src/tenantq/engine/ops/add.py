@@ -76,7 +76,7 @@ def _sealed_plain(
 class Add(Operation[list[AddResult]]):
     """Add a batch of messages to one queue, creating it where the tenant allows. Replies one result per message, in order.
 
-    An error in place of a message, from whoever parsed it, is the result in its place. The same batch again under the
+    An error in place of a message, from its parser, is the result in its place. The same batch again under the
     same ``batch_key`` adds nothing; one key for a batch costs less than a key for every message.
 
     For encrypted messages, ``batch_digests`` holds the digest of the batch and others it may have had. With
