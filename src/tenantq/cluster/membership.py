@@ -1,0 +1,250 @@
+"""Membership of one process in a cluster: its heartbeats, its share of the shards, and assigning while it is elected.
+
+Everything that members agree on is a row in the store. A member that cannot reach the registry keeps serving the shards
+that it owns, since each shard's ownership is renewed and fenced by rows of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+import msgspec
+
+from tenantq.cluster.assignment import plan_assignment
+from tenantq.cluster.liveness import Liveness
+from tenantq.cluster.registry import Registry, ShardHolder
+from tenantq.domain.cluster_view import ClusterView, Heartbeats, Member
+from tenantq.errors import StoreFailed, StoreLocked, TenantqError
+from tenantq.runtime.clock import Clock, sleep_ms
+
+log = logging.getLogger("tenantq.cluster")
+R = TypeVar("R")
+
+HEARTBEAT_MS: Final = 400
+BUSY_MS: Final = 50
+"""Interval of heartbeats while shards are on their way to or from this member."""
+
+DEAD_MS: Final = 1_600
+"""A member without a new heartbeat for this long is dead, and its shards are assigned to others."""
+
+ASSIGNER_MS: Final = 1_600
+"""Lease of the assigner."""
+
+JOIN_DELAY_MS: Final = 5_000
+"""Shards move for balance only after all members have been stable for this long, so that a rolling start moves each once."""
+
+COOLDOWN_MS: Final = 2_000
+"""Pause between two steps that move shards for balance."""
+
+FORGET_MS: Final = 60_000
+"""The row of a dead member is deleted after this long."""
+
+RETRY_MS: Final = 40
+"""Interval of attempts to own a shard that its last owner has not released yet."""
+
+
+class Membership:
+    """Takes part in a cluster. All methods belong to one event loop; the registry is called on a thread of its own."""
+
+    def __init__(self, registry: Registry, holder: ShardHolder, clock: Clock, member: Member) -> None:
+        """Prepare. ``member`` describes this process; its owned shards and loads are filled in from the holder."""
+        self._registry, self._holder, self._clock = registry, holder, clock
+        self._member = member
+        self._liveness = Liveness(DEAD_MS, 2 * HEARTBEAT_MS)
+        self._thread = ThreadPoolExecutor(1, "tenantq-registry")
+        self._view: ClusterView | None = None
+        self._listeners: list[Callable[[ClusterView], None]] = []
+        self._task: asyncio.Task[None] | None = None
+        self._work: dict[int, asyncio.Task[None]] = {}  # by shard: being acquired or released
+        self._stop = False
+        self._wake = asyncio.Event()
+        self._stable_since_ms = clock.monotonic_ms()
+        self._moved_ms = clock.monotonic_ms()
+        self._known: frozenset[tuple[str, bool]] = frozenset()  # members and whether each drains
+        self._dead_since_ms: dict[str, int] = {}
+        self.problem = ""  # why the registry cannot be reached; empty if it can
+        self.handovers = 0  # shards released to a successor
+        self.takeovers = 0  # shards acquired
+
+    @property
+    def id(self) -> str:
+        """The id of this member."""
+        return self._member.id
+
+    @property
+    def view(self) -> ClusterView:
+        """The cluster as of the last heartbeat that the store answered."""
+        assert self._view is not None, "not started"
+        return self._view
+
+    def on_change(self, listener: Callable[[ClusterView], None]) -> None:
+        """Call ``listener`` with every new view."""
+        self._listeners.append(listener)
+
+    async def start(self) -> None:
+        """Join the cluster: return when the first heartbeat is written. Raises StoreFailed if that fails."""
+        self._member = msgspec.structs.replace(self._member, joined_at=self._clock.wall_ms())
+        await self._beat()
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def drain(self, timeout_ms: int) -> bool:
+        """Hand all shards over to other members; return whether none is left. No shard comes back afterwards."""
+        self._member = msgspec.structs.replace(self._member, draining=True)
+        ends_ms = self._clock.monotonic_ms() + timeout_ms
+        while self._holder.owned() and self._has_successors() and self._clock.monotonic_ms() < ends_ms:
+            self.hurry()
+            await sleep_ms(self._clock, RETRY_MS)
+        return not self._holder.owned()
+
+    def _has_successors(self) -> bool:
+        return any(not one.draining for one in self.view.members.values() if one.id != self.id)
+
+    async def close(self) -> None:
+        """Stop taking part and delete this member's row. Shards that are still owned are the holder's to close."""
+        self._stop = True
+        self.hurry()
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+        for work in list(self._work.values()):
+            work.cancel()
+        await asyncio.gather(*self._work.values(), return_exceptions=True)
+        try:
+            await self._call(lambda: self._registry.leave(self.id))
+        except TenantqError as error:
+            log.warning("this member's row remains until others delete it: %s", error)
+        self._registry.close()
+        self._thread.shutdown(wait=False)
+
+    def hurry(self) -> None:
+        """Send the next heartbeat now."""
+        self._wake.set()
+
+    # ---- heartbeats ----
+
+    async def _run(self) -> None:
+        while not self._stop:
+            try:
+                await self._pause()
+                if not self._stop:
+                    await self._beat()
+            except StoreFailed as error:
+                if not self.problem:
+                    log.warning("the cluster's rows cannot be reached; owned shards keep working: %s", error)
+                self.problem = error.message
+
+    async def _pause(self) -> None:
+        timer = self._clock.call_later(BUSY_MS if self._work else HEARTBEAT_MS, self._wake.set)
+        try:
+            await self._wake.wait()
+        finally:
+            timer.cancel()
+        self._wake.clear()
+
+    async def _beat(self) -> None:
+        """Write this member's row, read all others, and act on what they say."""
+        owned, loads = self._holder.owned(), self._holder.loads()
+        acquiring = tuple(shard for shard in self._work if shard not in owned)
+        row = msgspec.structs.replace(self._member, owned=owned, acquiring=acquiring, loads=loads)
+        rows = await self._call(lambda: self._registry.heartbeat(row, ASSIGNER_MS))
+        if self.problem:
+            log.info("the cluster's rows can be reached again")
+            self.problem = ""
+        view = self._judge(rows)
+        if view.assigner == self.id:
+            view = await self._assign(view)
+        self._view = view
+        self._reconcile(view)
+        for listener in self._listeners:
+            listener(view)
+
+    def _judge(self, rows: Heartbeats) -> ClusterView:
+        """Return the view, without the members that are dead."""
+        now_ms = self._clock.monotonic_ms()
+        alive = self._liveness.observe(now_ms, rows.beats) | {self.id}
+        members = {id: one for id, one in rows.members.items() if id in alive}
+        for id in rows.members.keys() - members.keys() - self._dead_since_ms.keys():
+            log.warning("member %s at %s is dead", id, rows.members[id].peer_address)
+            self._dead_since_ms[id] = now_ms
+        self._dead_since_ms = {
+            id: since for id, since in self._dead_since_ms.items() if id in rows.members and id not in members
+        }
+        known = frozenset((id, one.draining) for id, one in members.items())
+        if known != self._known:
+            self._known, self._stable_since_ms = known, now_ms
+        return ClusterView(
+            cluster=rows.cluster,
+            members=members,
+            assignment=rows.assignment,
+            assigner=rows.assigner,
+            directory_version=rows.directory_version,
+        )
+
+    # ---- assigning ----
+
+    async def _assign(self, view: ClusterView) -> ClusterView:
+        """As the elected assigner: write the next changes of the assignment, and return the view with them."""
+        now_ms = self._clock.monotonic_ms()
+        may_rebalance = now_ms - self._stable_since_ms >= JOIN_DELAY_MS and now_ms - self._moved_ms >= COOLDOWN_MS
+        plan = plan_assignment(view, may_rebalance=may_rebalance)
+        forget = [id for id, since in self._dead_since_ms.items() if now_ms - since >= FORGET_MS]
+        if not plan.changes and not forget:
+            return view
+        if not await self._call(lambda: self._registry.assign(self.id, plan.changes, forget)):
+            return view
+        self._moved_ms = now_ms
+        log.info("assigned shards", extra={"shards": sorted(plan.changes), "rebalanced": plan.rebalanced})
+        return msgspec.structs.replace(view, assignment={**view.assignment, **plan.changes})
+
+    # ---- this member's shards ----
+
+    def _reconcile(self, view: ClusterView) -> None:
+        """Start to acquire assigned shards, and to release shards that another member is ready to take.
+
+        A shard is released only when its successor says that it is acquiring it: then the shard is without an owner for
+        a moment only.
+        """
+        owned = self._holder.owned()
+        for shard, wanted in view.assignment.items():
+            if shard in self._work or self._stop:
+                continue
+            if wanted == self.id and shard not in owned:
+                self._begin(shard, self._acquire(shard))
+            elif shard in owned and (successor := view.members.get(wanted)) and shard in successor.acquiring:
+                self._begin(shard, self._release(shard, successor))
+
+    def _begin(self, shard: int, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._work[shard] = task
+        task.add_done_callback(lambda _: self._done(shard))
+
+    def _done(self, shard: int) -> None:
+        del self._work[shard]
+        self.hurry()  # others learn the new owner from this member's row
+
+    async def _acquire(self, shard: int) -> None:
+        """Own a shard; try again while its last owner has not released it and this member should have it."""
+        while not self._stop and self.view.assignment.get(shard) == self.id:
+            try:
+                await self._holder.acquire(shard)
+            except StoreLocked:
+                await sleep_ms(self._clock, RETRY_MS)
+            except TenantqError as error:
+                log.error("shard %d cannot be opened here: %s", shard, error)  # noqa: TRY400  # the text says it
+                await sleep_ms(self._clock, 10 * RETRY_MS)
+            else:
+                self.takeovers += 1
+                return
+
+    async def _release(self, shard: int, successor: Member) -> None:
+        try:
+            await self._holder.release(shard, successor)
+            self.handovers += 1
+        except TenantqError as error:
+            log.error("shard %d was not released cleanly: %s", shard, error)  # noqa: TRY400  # the text says it
+
+    async def _call(self, function: Callable[[], R]) -> R:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function)

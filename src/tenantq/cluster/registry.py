@@ -1,0 +1,67 @@
+"""The rows that all members of a cluster share, and what a member needs to take part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from tenantq.domain.cluster_view import Cluster, Heartbeats, Member, TenantPlacement
+
+
+class Registry(Protocol):
+    """The cluster's rows in a shared store. Every method blocks: call it from a thread.
+
+    Each raises StoreFailed if the store does not answer in time.
+    """
+
+    def create(self, shards: int | None, regions: tuple[str, ...]) -> Cluster:
+        """Create the cluster, or return the one that exists, with at least ``shards`` shards.
+
+        Raises Invalid if it has more shards or other regions, StoreFormat if another format.
+        """
+
+    def heartbeat(self, member: Member, assigner_ms: int) -> Heartbeats:
+        """Write a member's row, take or renew the assigner's lease for ``assigner_ms`` if it is free, and return all rows."""
+
+    def leave(self, member_id: str) -> None:
+        """Delete a member's row, and give up the assigner's lease."""
+
+    def assign(self, assigner: str, changes: Mapping[int, str], forget: Sequence[str]) -> bool:
+        """Change the assignment and delete the rows of members to ``forget``. Return False if another member assigns now."""
+
+    def place_tenant(self, tenant: str, placement: TenantPlacement) -> TenantPlacement:
+        """Return the tenant's placement; write the given one if it has none. The first writer wins."""
+
+    def move_tenant(self, tenant: str, placement: TenantPlacement, expected_version: int) -> TenantPlacement | None:
+        """Replace a placement that has this version. Return None if it has another one."""
+
+    def remove_tenant(self, tenant: str) -> None:
+        """Delete a tenant's placement."""
+
+    def placements(self) -> tuple[int, dict[str, TenantPlacement]]:
+        """Return the directory and its version."""
+
+    def placement_changes(self, since: int) -> tuple[int, dict[str, TenantPlacement | None]] | None:
+        """Return what changed after a version, None for tenants that were removed; None: too long ago, read it all."""
+
+    def shared_value(self, name: str, value: bytes) -> bytes:
+        """Return a small value that all members share; store the given one if there is none."""
+
+    def close(self) -> None:
+        """Disconnect."""
+
+
+class ShardHolder(Protocol):
+    """Opens and closes shards in this process."""
+
+    def owned(self) -> dict[int, int]:
+        """Return the owned shards with their epochs."""
+
+    def loads(self) -> dict[int, float]:
+        """Return the smoothed load of each owned shard."""
+
+    async def acquire(self, shard: int) -> None:
+        """Own a shard and serve it. Raises StoreLocked while another member owns it."""
+
+    async def release(self, shard: int, successor: Member | None) -> None:
+        """Stop serving a shard, without losing a call, and let the successor have it."""

@@ -1,0 +1,101 @@
+"""What the store says about a cluster: its members, its shards, and which member each shard is assigned to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Final
+
+import msgspec
+
+from tenantq.domain.names import OptionalRegionName
+
+CLUSTER_SHARDS: Final = 64
+"""Shards of a cluster whose creator names no number."""
+
+CLUSTER_SHARDS_MAX: Final = 1_024
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One server process of a cluster, as its heartbeat describes it."""
+
+    id: str  # new with every start
+    peer_address: str  # HOST:PORT, for other members
+    url: str = ""  # for clients, over HTTP
+    rpc: str = ""  # for clients, over Cap'n Proto
+    region: OptionalRegionName = ""
+    capacity: float = 1.0  # relative to other members
+    draining: bool = False  # it hands all its shards over
+    owned: dict[int, int] = {}  # by shard: the epoch of its ownership
+    acquiring: tuple[int, ...] = ()  # shards that it takes as soon as their owners release them
+    loads: dict[int, float] = {}  # by shard: smoothed, in units of one busy core
+    version: str = ""  # of the program
+    joined_at: int = 0  # wall time in ms
+
+    @property
+    def load(self) -> float:
+        """The load of all its shards."""
+        return sum(self.loads.values())
+
+
+class Cluster(msgspec.Struct, frozen=True, kw_only=True):
+    """The identity of a cluster, created with its store."""
+
+    id: str
+    format: str
+    shards: Annotated[int, msgspec.Meta(ge=1, le=CLUSTER_SHARDS_MAX)]
+    regions: tuple[str, ...] = ()  # shard k is in region k modulo their number; none: every shard may live anywhere
+
+    def region_of(self, shard: int) -> str:
+        """Return the region of a shard; empty: any."""
+        return self.regions[shard % len(self.regions)] if self.regions else ""
+
+    def shards_in(self, regions: tuple[str, ...]) -> list[int]:
+        """Return the shards in the allowed regions; without allowed regions, all shards."""
+        return [shard for shard in range(self.shards) if not regions or self.region_of(shard) in regions]
+
+
+class Heartbeats(msgspec.Struct, frozen=True, kw_only=True):
+    """The rows of a cluster as one heartbeat reads them."""
+
+    cluster: Cluster
+    members: dict[str, Member]  # by id, dead ones included
+    beats: dict[str, int]  # by id: changes with every heartbeat
+    assignment: dict[int, str]
+    assigner: str
+    directory_version: int
+
+
+class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
+    """One consistent reading of the cluster's rows."""
+
+    cluster: Cluster
+    members: Mapping[str, Member]  # by id: the members that are alive
+    assignment: Mapping[int, str]  # by shard: the id of the member that should own it
+    assigner: str = ""  # the member that assigns shards; empty: none at the moment
+    directory_version: int = 0  # counts changes of the tenant directory
+
+    def owner_of(self, shard: int) -> Member | None:
+        """Return the member that owns a shard; of two that claim it, the one with the higher epoch."""
+        owners = [member for member in self.members.values() if shard in member.owned]
+        return max(owners, key=lambda member: member.owned[shard], default=None)
+
+    @property
+    def moves(self) -> dict[int, str]:
+        """By shard: the living member that it is on its way to."""
+        found: dict[int, str] = {}
+        for shard, wanted in self.assignment.items():
+            owner = self.owner_of(shard)
+            if wanted in self.members and (owner is None or owner.id != wanted):
+                found[shard] = wanted
+        return found
+
+
+class TenantPlacement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The directory row of one tenant: which shards its queues live on."""
+
+    shard: int  # its home
+    spread: int = 1  # number of shards that its queues are spread over
+    version: int = 0  # of the directory when the row was written
+    regions: tuple[str, ...] = ()
+    pinned: bool = False  # placed by an operator
+    dedicated: bool = False  # its shards hold no other tenant

@@ -1,0 +1,222 @@
+"""The rows of a cluster in Redis: its identity, members, assignment and tenant directory. All carry one hash tag.
+
+With ``t:{name}:`` before each key:
+
+    cluster            hash: id, format, shards, regions
+    members, beats     hashes by member id: its row in JSON; the number of its heartbeats
+    assignment         hash by shard: the id of the member that should own it
+    assigner           string with an expiry: the id of the member that assigns
+    directory          hash by tenant: version and placement in JSON
+    directory:version  counter of changes
+    directory:log      stream of changes; an entry's id is the version
+    shared             hash of small values that all members share
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from tenantq.domain.cluster_view import CLUSTER_SHARDS, Cluster, Heartbeats, Member, TenantPlacement
+from tenantq.errors import Invalid, StoreDamaged, StoreFailed, StoreFormat
+from tenantq.store.redis.address import RedisAddress
+from tenantq.store.redis.durability import DurabilityCheck
+from tenantq.store.redis.link import Script, SlotLink
+from tenantq.store.redis.settings import RedisSettings
+
+FORMAT: Final = "1"
+CHANGES_KEPT: Final = 10_000
+"""Directory changes that a member can catch up with; one that missed more reads the whole directory."""
+PATIENCE_MS: Final = 2_000
+"""How long a call retries. Members repeat their heartbeats anyway."""
+_ANSWER_S: Final = 0.5
+_CREATE, _HEARTBEAT, _ASSIGN, _DIRECTORY = (Script(name) for name in ("create", "heartbeat", "assign", "directory"))
+_encode: Final = msgspec.json.Encoder().encode
+_decode_member: Final = msgspec.json.Decoder(Member).decode
+_decode_placement: Final = msgspec.json.Decoder(TenantPlacement).decode
+
+
+class RedisRegistry:
+    """See ``cluster.registry.Registry``."""
+
+    def __init__(self, address: RedisAddress, settings: RedisSettings) -> None:
+        """Prepare; the first call connects."""
+        root = b"t:{%s}:" % settings.name.encode()
+        self._address, self._settings = address, settings
+        self._cluster, self._members, self._beats, self._assignment, self._assigner, self._shared = (
+            root + name for name in (b"cluster", b"members", b"beats", b"assignment", b"assigner", b"shared")
+        )
+        self._directory = [root + b"directory", root + b"directory:version", root + b"directory:log"]
+        self._durability = DurabilityCheck(address, settings, "fsync")
+        self._link = SlotLink(address, self._cluster, PATIENCE_MS, self._durability, _ANSWER_S)
+
+    def close(self) -> None:
+        """Disconnect. A call that waits fails."""
+        self._link.close()
+
+    # ---- identity ----
+
+    def create(self, shards: int | None, regions: tuple[str, ...]) -> Cluster:
+        """Create the cluster, or return the one that exists, with at least ``shards`` shards."""
+        arguments = [secrets.token_hex(8), FORMAT, str(shards or 0), ",".join(regions), str(CLUSTER_SHARDS)]
+        found = self._durably(_CREATE, [self._cluster], [one.encode() for one in arguments])
+        cluster = self._parse_cluster(_pairs(found))
+        if shards is not None and shards < cluster.shards:
+            raise Invalid(
+                f"cluster.shards: cannot be reduced ({shards}, the cluster {self._settings.name!r} has {cluster.shards})."
+                " Remove the setting, or raise it."
+            )
+        if regions and regions != cluster.regions:
+            raise Invalid(
+                f"cluster.regions: differ from the cluster's ({', '.join(regions)};"
+                f" the cluster {self._settings.name!r} has {', '.join(cluster.regions) or 'none'})."
+                " They are set when a cluster is created."
+            )
+        return cluster
+
+    def _parse_cluster(self, row: dict[bytes, bytes]) -> Cluster:
+        format = row.get(b"format", b"").decode(errors="replace")
+        if format != FORMAT:
+            raise StoreFormat(
+                f"store {self._address}: cluster {self._settings.name!r} has format {format or 'unknown'}; this program reads"
+                f" format {FORMAT}. Use the program version that created it."
+            )
+        try:
+            names = row[b"regions"].decode()
+            return Cluster(
+                id=row[b"id"].decode(),
+                format=format,
+                shards=int(row[b"shards"]),
+                regions=tuple(names.split(",")) if names else (),
+            )
+        except (KeyError, ValueError) as error:
+            raise StoreDamaged(
+                f"store {self._address}: the row of cluster {self._settings.name!r} is damaged."
+            ) from error
+
+    # ---- members and assignment ----
+
+    def heartbeat(self, member: Member, assigner_ms: int) -> Heartbeats:
+        """Write a member's row, take or renew the assigner's lease if it is free, and return all rows."""
+        keys = [self._cluster, self._members, self._beats, self._assignment, self._assigner, self._directory[1]]
+        found = self._link.run(_HEARTBEAT, keys, [member.id.encode(), _encode(member), b"%d" % assigner_ms])
+        cluster, members, beats, assignment, assigner, version = found
+        if not cluster:
+            raise StoreFailed(
+                f"store {self._address}: the rows of cluster {self._settings.name!r} are gone. The store was emptied or replaced."
+            )
+        rows = [_decode_member(row) for row in _pairs(members).values()]
+        return Heartbeats(
+            cluster=self._parse_cluster(_pairs(cluster)),
+            members={one.id: one for one in rows},
+            beats={id.decode(): int(beat) for id, beat in _pairs(beats).items()},
+            assignment={int(shard): id.decode() for shard, id in _pairs(assignment).items()},
+            assigner=assigner.decode(),
+            directory_version=int(version),
+        )
+
+    def leave(self, member_id: str) -> None:
+        """Delete a member's row, and give up the assigner's lease."""
+        id = member_id.encode()
+        self._link.calls([("HDEL", self._members, id), ("HDEL", self._beats, id)])
+        if self._link.call("GET", self._assigner) == id:
+            self._link.call("DEL", self._assigner)
+
+    def assign(self, assigner: str, changes: Mapping[int, str], forget: Sequence[str]) -> bool:
+        """Change the assignment and delete members' rows. Return False if another member assigns now."""
+        pairs = [text.encode() for shard, id in changes.items() for text in (str(shard), id)]
+        arguments = [assigner.encode(), b"%d" % len(changes), *pairs, *(id.encode() for id in forget)]
+        return bool(self._link.run(_ASSIGN, [self._assigner, self._assignment, self._members, self._beats], arguments))
+
+    # ---- directory ----
+
+    def place_tenant(self, tenant: str, placement: TenantPlacement) -> TenantPlacement:
+        """Return the tenant's placement; write the given one if it has none."""
+        row = self._change(b"place", tenant, placement)
+        assert row is not None
+        return row
+
+    def move_tenant(self, tenant: str, placement: TenantPlacement, expected_version: int) -> TenantPlacement | None:
+        """Replace a placement that has this version. Return None if it has another one."""
+        return self._change(b"move", tenant, placement, expected_version)
+
+    def remove_tenant(self, tenant: str) -> None:
+        """Delete a tenant's placement."""
+        self._change(b"remove", tenant, None)
+
+    def _change(
+        self, kind: bytes, tenant: str, placement: TenantPlacement | None, version: int = 0
+    ) -> TenantPlacement | None:
+        row = b"" if placement is None else _encode(msgspec.structs.replace(placement, version=0))
+        arguments = [kind, tenant.encode(), row, b"%d" % CHANGES_KEPT, b"%d" % version]
+        stored = self._durably(_DIRECTORY, self._directory, arguments)
+        return _parse_placement(stored) if stored else None
+
+    def placements(self) -> tuple[int, dict[str, TenantPlacement]]:
+        """Return the directory and its version."""
+        version, rows = self._link.calls([("GET", self._directory[1]), ("HGETALL", self._directory[0])])
+        return int(version or 0), {name.decode(): _parse_placement(row) for name, row in _pairs(rows).items()}
+
+    def placement_changes(self, since: int) -> tuple[int, dict[str, TenantPlacement | None]] | None:
+        """Return what changed after a version, None for removed tenants; None: too long ago, read it all."""
+        entries = self._link.call("XRANGE", self._directory[2], f"({since}-0", "+", "COUNT", CHANGES_KEPT)
+        changes: dict[str, TenantPlacement | None] = {}
+        version = since
+        for id, (_, name, _, row) in entries:
+            number = int(id.partition(b"-")[0])
+            if number != version + 1:
+                return None
+            version = number
+            changes[name.decode()] = _parse_placement(row) if row else None
+        return version, changes
+
+    # ---- shared values ----
+
+    def shared_value(self, name: str, value: bytes) -> bytes:
+        """Return a small value that all members share; store the given one if there is none."""
+        self._link.call("HSETNX", self._shared, name, value)
+        self._wait()
+        stored: bytes = self._link.call("HGET", self._shared, name)
+        return stored
+
+    # ---- durability ----
+
+    def _durably(self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes]) -> Any:
+        """Run a script and return its answer when it is as durable as a round."""
+        answer = self._link.run(script, keys, arguments)
+        self._wait()
+        return answer
+
+    def _wait(self) -> None:
+        """Return when everything that this connection wrote is on the disk and the replicas that the settings ask for."""
+        replicas, waits_for_aof = self._settings.replicas, self._durability.waits_for_aof
+        if not replicas and not waits_for_aof:
+            return
+        ends, on_disk, answered = time.monotonic() + PATIENCE_MS / 1_000, 0, 0
+        touch = ("HSET", self._shared, "touched", b"")  # WAIT speaks of this connection's own writes
+        while time.monotonic() < ends:
+            wait_ms = int(self._link.answer_s * 500)
+            if waits_for_aof:
+                _, (on_disk, answered) = self._link.calls([touch, ("WAITAOF", 1, replicas, wait_ms)], bound=True)
+            else:
+                _, answered = self._link.calls([touch, ("WAIT", replicas, wait_ms)], bound=True)
+                on_disk = 1
+            if on_disk and answered >= replicas:
+                return
+        raise StoreFailed(
+            f"store {self._address}: {answered} of {replicas} replicas confirmed a change of the cluster's rows"
+            f" (redis.replicas){'' if on_disk else ', and it is not on disk'}. Try again."
+        )
+
+
+def _pairs(flat: list[bytes]) -> dict[bytes, bytes]:
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _parse_placement(stored: bytes) -> TenantPlacement:
+    version, _, row = stored.partition(b" ")
+    return msgspec.structs.replace(_decode_placement(row), version=int(version))

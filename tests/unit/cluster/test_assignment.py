@@ -1,0 +1,137 @@
+"""Shards are assigned to living members of their region, evenly by load, and only a few move at a time."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tenantq.cluster.assignment import moves_max, plan_assignment
+from tenantq.domain.cluster_view import Cluster, ClusterView, Member
+
+
+def member(id: str, *, owned: dict[int, int] | None = None, draining: bool = False, region: str = "",
+           loads: dict[int, float] | None = None, capacity: float = 1.0) -> Member:  # fmt: skip
+    """Describe a member."""
+    return Member(id=id, peer_address="127.0.0.1:1", owned=owned or {}, draining=draining, region=region,
+                  loads=loads or {}, capacity=capacity)  # fmt: skip
+
+
+def view(
+    members: list[Member], assignment: dict[int, str], shards: int = 64, regions: tuple[str, ...] = ()
+) -> ClusterView:
+    """Describe a cluster."""
+    cluster = Cluster(id="c", format="1", shards=shards, regions=regions)
+    return ClusterView(cluster=cluster, members={one.id: one for one in members}, assignment=assignment)
+
+
+def owned_by(id: str, shards: range, **facts: object) -> Member:
+    """Describe a member that owns shards."""
+    return member(id, owned=dict.fromkeys(shards, 1), **facts)  # type: ignore[arg-type]  # each by its name
+
+
+def settle(members: list[Member], assignment: dict[int, str], steps: int = 200, **facts: object) -> dict[int, str]:
+    """Apply plans until there are none, each move complete before the next plan."""
+    assignment = dict(assignment)
+    loads = {shard: load for one in members for shard, load in one.loads.items()}
+    for _ in range(steps):
+        now = [
+            member(one.id, owned={shard: 1 for shard, owner in assignment.items() if owner == one.id},
+                   loads={shard: loads.get(shard, 0.0) for shard, owner in assignment.items() if owner == one.id},
+                   draining=one.draining, region=one.region, capacity=one.capacity)
+            for one in members
+        ]  # fmt: skip
+        plan = plan_assignment(view(now, assignment, **facts), may_rebalance=True)  # type: ignore[arg-type]  # each by its name
+        if not plan.changes:
+            return assignment
+        assignment.update(plan.changes)
+    raise AssertionError("the assignment never comes to rest")
+
+
+def test_a_first_member_gets_every_shard_at_once() -> None:
+    """Nothing is moved, so the bound on moves does not apply."""
+    plan = plan_assignment(view([member("a")], {}), may_rebalance=False)
+    assert plan.changes == dict.fromkeys(range(64), "a")
+
+
+def test_shards_of_a_dead_member_are_assigned_at_once_and_evenly() -> None:
+    """A crash is repaired in one step, whatever the bound on moves."""
+    a, b = owned_by("a", range(22)), owned_by("b", range(22, 43))
+    assignment = {shard: "a" if shard < 22 else "b" if shard < 43 else "dead" for shard in range(64)}
+    changes = plan_assignment(view([a, b], assignment), may_rebalance=False).changes
+    assert changes.keys() == set(range(43, 64))
+    assert abs(list(changes.values()).count("a") - list(changes.values()).count("b")) <= 1
+
+
+def test_a_joining_member_gets_its_share_in_bounded_steps() -> None:
+    """At most five percent of the shards move in one step."""
+    a, b = owned_by("a", range(64)), member("b")
+    plan = plan_assignment(view([a, b], dict.fromkeys(range(64), "a")), may_rebalance=True)
+    assert plan.rebalanced
+    assert len(plan.changes) == moves_max(64) == 3
+    after = settle([a, b], dict.fromkeys(range(64), "a"))
+    assert 30 <= list(after.values()).count("b") <= 34
+
+
+def test_nothing_moves_for_balance_while_a_shard_is_on_its_way() -> None:
+    """One step ends before the next begins."""
+    a, b = owned_by("a", range(64)), member("b")
+    assignment = {**dict.fromkeys(range(64), "a"), 0: "b"}
+    assert not plan_assignment(view([a, b], assignment), may_rebalance=True).changes
+
+
+def test_nothing_moves_for_balance_while_a_member_drains() -> None:
+    """Only the shards of the draining member move, a few at a time."""
+    a, b, c = owned_by("a", range(60)), owned_by("b", range(60, 64), draining=True), member("c")
+    assignment = {shard: "a" if shard < 60 else "b" for shard in range(64)}
+    changes = plan_assignment(view([a, b, c], assignment), may_rebalance=True).changes
+    assert changes == {60: "c", 61: "c", 62: "c"}
+
+
+def test_the_last_member_keeps_its_shards_while_it_drains() -> None:
+    """There is nobody to take them."""
+    a = owned_by("a", range(64), draining=True)
+    assert not plan_assignment(view([a], dict.fromkeys(range(64), "a")), may_rebalance=True).changes
+
+
+def test_a_busy_shard_counts_by_its_load() -> None:
+    """Two busy shards end on different members."""
+    a, b = owned_by("a", range(64), loads={0: 1.0, 1: 1.0}), member("b")
+    after = settle([a, b], dict.fromkeys(range(64), "a"))
+    assert after[0] != after[1]
+
+
+def test_a_shard_never_leaves_its_region() -> None:
+    """A region without a member keeps its shards unassigned."""
+    eu, us = member("eu", region="eu"), member("us", region="us")
+    changes = plan_assignment(view([eu, us], {}, regions=("eu", "us", "ap")), may_rebalance=True).changes
+    assert {changes.get(shard, "nobody") for shard in range(0, 64, 3)} == {"eu"}
+    assert {changes.get(shard, "nobody") for shard in range(1, 64, 3)} == {"us"}
+    assert not changes.keys() & set(range(2, 64, 3))
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["", "eu", "us"]), st.booleans(), st.sampled_from([0.5, 1.0, 4.0])),
+        min_size=1,
+        max_size=6,
+    ),
+    st.lists(st.sampled_from([0.0, 0.01, 0.2, 1.0]), min_size=8, max_size=8),
+    st.lists(st.integers(0, 8), min_size=8, max_size=8),
+    st.sampled_from([(), ("eu",), ("eu", "us")]),
+)
+def test_assignments_come_to_rest_with_every_shard_on_an_eligible_member(
+    members: list[tuple[str, bool, float]], loads: list[float], owners: list[int], regions: tuple[str, ...]
+) -> None:
+    """Whatever the members, loads and start, plans end; a shard is unassigned only if no member may own it."""
+    ids = [f"m{number}" for number in range(len(members))]
+    assignment = {shard: f"m{owner}" for shard, owner in enumerate(owners)}
+    given = [
+        member(id, region=region, draining=draining, capacity=capacity,
+               loads={shard: load for shard, load in enumerate(loads) if assignment[shard] == id})
+        for id, (region, draining, capacity) in zip(ids, members, strict=True)
+    ]  # fmt: skip
+    after = settle(given, assignment, shards=8, regions=regions)
+    for shard in range(8):
+        region = regions[shard % len(regions)] if regions else ""
+        may = {one.id for one in given if not one.draining and (not region or one.region == region)}
+        assert after[shard] in may or not may
