@@ -20,8 +20,9 @@ from tenantq.journal.export_settings import ExportSettings
 from tenantq.journal.export_target import ExportTarget
 from tenantq.journal.manifest import Head, Manifest, manifest_names, read_head, read_manifest, segment_name
 from tenantq.journal.record import LiveJournal
-from tenantq.journal.segment_batch import SegmentBatch, SegmentEncoder
+from tenantq.journal.segment_batch import SegmentBatch
 from tenantq.journal.segment_index import SegmentIndex
+from tenantq.journal.segment_process import encode_segment
 from tenantq.journal.signing import SigningKey
 from tenantq.runtime.backoff import Backoff
 from tenantq.runtime.clock import Clock, Timer
@@ -131,9 +132,8 @@ class Exporter:
             if not self._found_watermark:
                 await self._find_lag()
             end = self._source.synced_span[1]
-            with SegmentEncoder() as encoder:
-                while self.exported_seq < end:
-                    await asyncio.to_thread(self._export_one, end, encoder)
+            while self.exported_seq < end:
+                await asyncio.to_thread(self._export_one, end)
             await self._trim()
 
     async def _find_lag(self) -> None:
@@ -230,12 +230,12 @@ class Exporter:
                 log.warning("removing %s, which was left unfinished", name)
                 self._target.delete(name)
 
-    def _export_one(self, end: int, encoder: SegmentEncoder) -> None:
+    def _export_one(self, end: int) -> None:
         """Write the next segment, up to its maximum size, the end of the hour, or ``end``."""
         self._check_head()
         first = self.exported_seq + 1
         batch = self._next_batch(first, end)
-        data, rows = encoder.encode(batch.records)
+        data, rows = encode_segment(batch.records)
         file = segment_name(self._source.shard_name, batch.times[0], first, batch.last_seq)
         manifest = Manifest(
             shard=self._source.shard_name,

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from tenantq.cli import exit_codes
 from tenantq.cli.commands.demo_traffic import QUEUE, WAITS_KEPT, DemoFigures, DemoTokens, Traffic, prepare
-from tenantq.cli.commands.serve import closed, keep_private, run_loop, start
+from tenantq.cli.commands.serve import closed, keep_private, run_loop, started
 from tenantq.cli.logs import set_up_logs
 from tenantq.cli.output import console
 from tenantq.cli.stop_signals import StopSignals
@@ -71,7 +71,9 @@ async def _demo(settings: ServerSettings, seconds: int | None) -> int:
     signals = StopSignals()
     tokens = _load_tokens(settings)
     server = Server(settings, admin_token=tokens.admin)
-    url = await start(server)
+    url = await started(server, signals)
+    if url is None:
+        return exit_codes.OK
     left: tuple[int, int] | None = None
     try:
         await prepare(url, tokens)

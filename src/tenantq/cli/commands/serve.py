@@ -226,22 +226,6 @@ def _announce(url: str, rpc: str | None) -> None:
         give_up_stdout()
 
 
-async def start(server: Server) -> str:
-    """Start a server and return its URL. Raises a typed error if it cannot start."""
-    try:
-        await server.start()
-    except TenantqError:
-        raise
-    except OSError as error:
-        if error.filename is not None:
-            raise file_error(error) from error
-        setting, address = "http", server.settings.http
-        if server.opening == "rpc" and server.rpc_address is not None:
-            setting, address = "rpc", server.rpc_address
-        raise cannot_listen(error, setting, address) from error
-    return shown_url(server.settings, server.port)
-
-
 async def _serve(settings: ServerSettings, admin_token: str | None) -> int:
     signals = StopSignals()
     server = Server(
@@ -250,7 +234,7 @@ async def _serve(settings: ServerSettings, admin_token: str | None) -> int:
         rpc_default=RPC_DEFAULT,
         show_token=lambda token: show_token(token, shown_url(settings, server.port)),
     )
-    url = await _started(server, signals)
+    url = await started(server, signals)
     if url is None:
         log.info("stopped", extra={"because": signals.name})
         return exit_codes.OK
@@ -271,19 +255,33 @@ async def _serve(settings: ServerSettings, admin_token: str | None) -> int:
     return code
 
 
-async def _started(server: Server, signals: StopSignals) -> str | None:
-    """Start a server and return its URL, or None if a signal arrived while it waited for its shard."""
-    starting = asyncio.ensure_future(start(server))
+async def started(server: Server, signals: StopSignals) -> str | None:
+    """Start a server and return its URL, or None if a signal arrived before. Raises a typed error if it cannot start."""
+    starting = asyncio.ensure_future(_start(server))
     asked = asyncio.ensure_future(signals.asked.wait())
     try:
         await asyncio.wait([starting, asked], return_when=asyncio.FIRST_COMPLETED)
-        if starting.done():
-            return starting.result()
-        starting.cancel()
-        await asyncio.wait([starting])
+        if not starting.done():
+            starting.cancel()
+            await asyncio.wait([starting])
         return None if starting.cancelled() else starting.result()
     finally:
         asked.cancel()
+
+
+async def _start(server: Server) -> str:
+    try:
+        await server.start()
+    except TenantqError:
+        raise
+    except OSError as error:
+        if error.filename is not None:
+            raise file_error(error) from error
+        setting, address = "http", server.settings.http
+        if server.opening == "rpc" and server.rpc_address is not None:
+            setting, address = "rpc", server.rpc_address
+        raise cannot_listen(error, setting, address) from error
+    return shown_url(server.settings, server.port)
 
 
 async def closed(server: Server, grace_ms: int | None = None) -> int:
