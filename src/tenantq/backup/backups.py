@@ -118,10 +118,10 @@ class Backups:
         """Write the current wrapped data keys, which removes those of deleted tenants from every backup. Raises Unavailable."""
         async with self._keys_lock:
             rows = {tenant: dict(numbers) for tenant, numbers in self._shard.state.data_keys.by_tenant.items()}
-            tenants = {one.id: tenant_mark(one.name, one.since) for one in self._shard.state.catalog.tenants.values()}
-            erased = {
-                one.tenant_id for one in self._shard.erasure.certificates()
-            } | self._shard.state.data_keys.destroyed
+            current = self._shard.state.catalog.tenants.values()
+            tenants = {one.id: tenant_mark(one.name, one.since) for one in current}
+            erased = {one.tenant_id for one in self._shard.erasure.certificates()}
+            erased |= {one.id for one in current if one.erasing is not None}
             try:
                 await asyncio.to_thread(self._write_data_keys, rows, tenants, erased)
             except OSError as error:

@@ -16,7 +16,7 @@ from tenantq.backup.manifest import BackupManifest, verify_backup
 from tenantq.cluster.layout import HOME, REMEMBERED, remember_count, shard_count, shard_dir
 from tenantq.doctor import examine
 from tenantq.doctor.report import StoreFigures
-from tenantq.engine.catalog import TENANT_ROW
+from tenantq.engine.catalog import TENANT_ROW, TenantRow
 from tenantq.engine.data_key_rows import DataKeyRows
 from tenantq.errors import Conflict, Invalid, NotFound, StoreDamaged
 from tenantq.gates.key_maker import KEY_FILE as KEY_MAKER
@@ -25,13 +25,15 @@ from tenantq.journal.export_target import DirectoryTarget, ExportTarget
 from tenantq.journal.manifest import manifest_names, read_manifest
 from tenantq.journal.signing import KEY_FILE, PUBLIC_FILE, PublicKey, SigningKey, retired_name
 from tenantq.runtime.durable_files import write_durably
-from tenantq.store.keys import tenant_prefix
 from tenantq.store.rocks import RocksStore
+from tenantq.store.row_pages import rows_under
 from tenantq.vault.stored_keys import used_up
 
 _FIRST: Final = "first"
 RESTORED: Final = "restored.json"
 """File in a restored data directory until the first start has journaled the restore."""
+KEY_NUMBERS_SKIPPED: Final = 1 << 16
+"""More data keys than a tenant can have made after the file of data keys was written."""
 
 
 class RestoreNote(msgspec.Struct, frozen=True):
@@ -231,18 +233,23 @@ def _put_audit_key(partial: Path, source: Path, key: bytes | None) -> None:
 def _put_data_keys(partial: Path, keys: dict[int, dict[int, bytes]]) -> int:
     """Restore the wrapped keys of tenants in the backup; a later tenant with the same id is not one of them.
 
-    They decrypt but never encrypt again, because their number of uses since the file was written is unknown.
+    They decrypt but never encrypt again, because their number of uses since the file was written is unknown. For the same reason
+    new keys start KEY_NUMBERS_SKIPPED later: no number is used for two keys.
     """
-    if not keys:
-        return 0
     store = RocksStore(partial)
     try:
         rows, batch, count = DataKeyRows(store), store.new_batch(), 0
-        for tenant_id, numbers in keys.items():
-            if store.get(store.meta, TENANT_ROW + tenant_prefix(tenant_id)) is not None:
-                for number, value in numbers.items():
-                    rows.put(batch, tenant_id, number, used_up(value))
-                    count += 1
+        for row_key, row in rows_under(store, store.meta, TENANT_ROW):
+            tenant = msgspec.msgpack.decode(row, type=TenantRow)
+            tenant_id = int.from_bytes(row_key[len(TENANT_ROW) :])
+            numbers = keys.get(tenant_id, {})
+            for number, value in numbers.items():
+                rows.put(batch, tenant_id, number, used_up(value))
+                count += 1
+            if numbers or tenant.next_data_key:
+                following = max(tenant.next_data_key, *(number + 1 for number in numbers), 0) + KEY_NUMBERS_SKIPPED
+                moved = msgspec.structs.replace(tenant, next_data_key=following)
+                batch.put(row_key, msgspec.msgpack.encode(moved), store.meta.handle)
         store.write(batch)
         store.sync()
         store.flush()

@@ -26,6 +26,7 @@ class KnownQueue(msgspec.Struct, frozen=True):
     prefix: bytes
     tenant: str
     name: str
+    erasing: bool = False  # its tenant is being deleted, and the data keys are gone already
 
     def group_digest(self, group: str | None) -> bytes:
         """Return the digest of a message's group, as the engine computes it."""
@@ -51,7 +52,8 @@ def load_queues(store: Store, log: FindingLog) -> dict[bytes, KnownQueue]:
             if (tenant_id, row.name) in names:
                 log.found("catalog", "Two queues have the same name.", tenant=_name(tenants, tenant_id), queue=row.name)
             names.add((tenant_id, row.name))
-            queues[prefix] = KnownQueue(prefix, _name(tenants, tenant_id), row.name)
+            erasing = tenant is not None and tenant.erasing is not None
+            queues[prefix] = KnownQueue(prefix, _name(tenants, tenant_id), row.name, erasing)
     log.figures.tenants, log.figures.queues = len(tenants), len(queues)
     return queues
 

@@ -163,7 +163,7 @@ class QueueCheck:
             self.found("keys", "The message is marked as encrypted, and is not.", id)
             return
         self.log.figures.encrypted += 1
-        if not numbers <= self._key_numbers:
+        if not (numbers <= self._key_numbers or self.queue.erasing):
             self.found("keys", "The message was encrypted with a data key that is gone.", id)
 
     def _look_up(self, family: Family, suffixes: list[bytes]) -> list[bytes | None]:

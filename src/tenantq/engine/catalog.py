@@ -18,7 +18,7 @@ from tenantq.domain.config import QueueConfig, TenantConfig
 from tenantq.domain.names import dead_letter_name
 from tenantq.engine import quota_checks
 from tenantq.engine.fair_lines import TenantLine
-from tenantq.engine.queue_state import Hold, QueueState, Status, Suspension, TenantState, TenantStatus
+from tenantq.engine.queue_state import Erasing, Hold, QueueState, Status, Suspension, TenantState, TenantStatus
 from tenantq.errors import Invalid, NotFound, Unavailable
 from tenantq.store.interface import Batch, Store
 from tenantq.store.keys import after, queue_prefix, split_prefix, tenant_prefix
@@ -44,6 +44,8 @@ class TenantRow(msgspec.Struct, frozen=True):
     since: int = 0  # the journal record that created it; earlier records under this name are about another tenant
     hold: Hold | None = None
     suspension: Suspension | None = None
+    erasing: Erasing | None = None
+    next_data_key: int = 0
 
 
 class QueueRow(msgspec.Struct, frozen=True):
@@ -131,7 +133,7 @@ class Catalog:
         """Write a tenant's row."""
         row = TenantRow(
             tenant.name, tenant.config, tenant.next_queue_id, tenant.status, tenant.version, tenant.since, tenant.hold,
-            tenant.suspension,
+            tenant.suspension, tenant.erasing, tenant.next_data_key,
         )  # fmt: skip
         batch.put(TENANT_ROW + tenant_prefix(tenant.id), _encode(row), self._store.meta.handle)
 
@@ -188,7 +190,7 @@ class Catalog:
                 id, row.name, self.shared(row.config), TenantLine(row.config.weight), row.next_queue_id
             )
             tenant.status, tenant.version, tenant.since, tenant.hold = row.status, row.version, row.since, row.hold
-            tenant.suspension = row.suspension
+            tenant.suspension, tenant.erasing, tenant.next_data_key = row.suspension, row.erasing, row.next_data_key
             by_id[id] = self.tenants[row.name] = tenant
         for key, value in self._rows(USAGE_ROW):
             owner = by_id.get(int.from_bytes(key[len(USAGE_ROW) :]))

@@ -30,7 +30,6 @@ class DataKeyRows:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.by_tenant: dict[int, dict[int, bytes]] = {}
-        self.destroyed: set[int] = set()  # tenants whose keys were destroyed since the start; they get no new ones
 
     def of(self, tenant_id: int) -> Mapping[int, bytes]:
         """Return a tenant's rows by number."""
@@ -46,7 +45,6 @@ class DataKeyRows:
     def drop(self, batch: Batch, tenant_id: int) -> int:
         """Delete all of a tenant's rows; return how many there were."""
         batch.delete_range(*tenant_range(tenant_id), self._store.meta.handle)
-        self.destroyed.add(tenant_id)
         return len(self.by_tenant.pop(tenant_id, {}))
 
     # ---- loading ----

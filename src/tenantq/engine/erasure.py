@@ -1,9 +1,8 @@
-"""Erasure of a tenant: its data keys are destroyed first, then its rows are deleted, then the bytes are purged from all files."""
+"""Erasure of a tenant: data keys first, then rows, then the bytes in all files. Each step is durable and can be repeated."""
 
 from __future__ import annotations
 
 import asyncio
-from hashlib import sha256
 
 import msgspec
 
@@ -17,7 +16,7 @@ from tenantq.engine.ops.lifecycle import DeleteTenant
 from tenantq.engine.round_loop import RoundLoop
 from tenantq.engine.shard_journal import ShardJournal
 from tenantq.errors import Conflict
-from tenantq.journal.erasure_certificate import DestroyedKey, ErasureCertificate
+from tenantq.journal.erasure_certificate import ErasureCertificate
 from tenantq.store.keys import after, tenant_prefix
 from tenantq.store.row_pages import rows_under
 
@@ -28,13 +27,17 @@ class TenantErasure:
     def __init__(self, loop: RoundLoop, journal: ShardJournal) -> None:
         self._loop, self._state, self._journal = loop, loop.state, journal
 
-    def key_fingerprints(self, tenant_id: int) -> tuple[DestroyedKey, ...]:
-        """Return what a certificate says about a tenant's data keys; to be called before they are destroyed."""
-        rows = self._state.data_keys.of(tenant_id)
-        return tuple(DestroyedKey(number, sha256(row).hexdigest()) for number, row in sorted(rows.items()))
+    async def begin(self, name: str, *, reason: str = "", caller: Caller = LOCAL) -> None:
+        """Destroy the data keys of an encrypted tenant and freeze it until it is deleted. Raises LegalHold."""
+        tenant = self._state.catalog.tenant(name)
+        if tenant.id in self._state.data_keys.by_tenant or tenant.config.encryption.enabled:
+            await self._loop.submit(DropDataKeys(tenant, caller, reason))
 
     async def drop_data_keys(self, tenant_id: int, *, reason: str = "", caller: Caller = SYSTEM) -> int:
-        """Destroy all of a tenant's wrapped keys and return how many. Afterwards none is left in any file of the store."""
+        """Destroy all of a tenant's wrapped keys and return how many. Afterwards none is left in any file of the store.
+
+        The tenant stays frozen until it is deleted.
+        """
         tenant = self._state.catalog.tenant_by_id(tenant_id)
         count = await self._loop.submit(DropDataKeys(tenant, caller, reason))
         lower, upper = tenant_range(tenant_id)
@@ -42,26 +45,19 @@ class TenantErasure:
         await asyncio.shield(self._loop.background.begin(store.scrub, store.meta, lower, upper))
         return count
 
-    async def delete_tenant(
-        self,
-        name: str,
-        *,
-        reason: str = "",
-        caller: Caller = LOCAL,
-        destroyed: tuple[DestroyedKey, ...] | None = None,
-    ) -> ErasureCertificate:
+    async def delete_tenant(self, name: str, *, reason: str = "", caller: Caller = LOCAL) -> ErasureCertificate:
         """Delete a tenant and everything it has; its data keys first.
 
-        Return what was erased, to be certified after ``erase_bytes``. ``destroyed`` are keys that were destroyed before.
+        Return what was erased, to be certified after ``erase_bytes``.
         """
         if name == DEFAULT_TENANT:
             raise Conflict("the tenant 'default' always exists; delete its queues instead", tenant=name)
         tenant = self._state.catalog.tenant(name)
         check_reason(reason)
-        destroyed = destroyed if destroyed is not None else self.key_fingerprints(tenant.id)
-        if tenant.id in self._state.data_keys.by_tenant and tenant.hold is None:
+        await self.begin(name, reason=reason, caller=caller)
+        if tenant.erasing is not None:
             await self.drop_data_keys(tenant.id, reason=reason, caller=caller)
-        erased = await self._loop.submit(DeleteTenant(self._state.platform, caller, name, reason, destroyed))
+        erased = await self._loop.submit(DeleteTenant(self._state.platform, caller, name, reason))
         return msgspec.structs.replace(erased, link=self._journal.link(erased.seq).hex())
 
     async def erase_bytes(self, tenant_id: int) -> None:

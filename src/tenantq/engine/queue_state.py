@@ -12,6 +12,7 @@ from tenantq.domain.config import QueueConfig, TenantConfig
 from tenantq.engine.fair_lines import TenantLine
 from tenantq.engine.usage import Usage
 from tenantq.errors import LegalHold, Suspended
+from tenantq.journal.erasure_certificate import DestroyedKey
 from tenantq.runtime.clock import Timer
 from tenantq.store.keys import ID_LAST, be64, digest, level_prefix, queue_prefix
 from tenantq.store.rows import CountersRow, LevelRow, pack_counters
@@ -54,12 +55,20 @@ class Suspension(msgspec.Struct, frozen=True):
     engine_ms: int  # the shard's own time
 
 
+class Erasing(msgspec.Struct, frozen=True):
+    """A deletion that has begun: its reason, who asked for it, and the data keys that it destroyed."""
+
+    reason: str
+    by: str  # principal
+    data_keys: tuple[DestroyedKey, ...]
+
+
 class TenantState:
     """A tenant and its queues."""
 
     __slots__ = (
-        "config", "gone", "hold", "id", "line", "name", "next_queue_id", "queues", "since", "starved", "status",
-        "suspension", "usage", "version",
+        "config", "erasing", "gone", "hold", "id", "line", "name", "next_data_key", "next_queue_id", "queues", "since",
+        "starved", "status", "suspension", "usage", "version",
     )  # fmt: skip
 
     def __init__(self, id: int, name: str, config: TenantConfig, line: TenantLine, next_queue_id: int = 1) -> None:
@@ -74,6 +83,8 @@ class TenantState:
         self.since = 0  # the journal record that created it; earlier records under this name are about another tenant
         self.suspension: Suspension | None = None  # if it is suspended; None: by an earlier version, with mode settle
         self.hold: Hold | None = None  # while set, nothing of the tenant is deleted by hand
+        self.erasing: Erasing | None = None  # while set, the tenant stays frozen until it is deleted
+        self.next_data_key = 0  # numbers below were used; they are never reused
         self.usage = Usage()
         self.starved: dict[QueueState, None] = {}  # queues that could deliver if the in_flight quota allowed
         self.gone = False  # deleted; waiting operations are refused

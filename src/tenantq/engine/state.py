@@ -75,6 +75,10 @@ class ShardState:
         self.access.load(self.catalog)
         self.data_keys = DataKeyRows(store)
         self.data_keys.load()
+        for tenant in self.catalog.tenants.values():
+            tenant.next_data_key = max(
+                tenant.next_data_key, *(number + 1 for number in self.data_keys.of(tenant.id)), 0
+            )
         self.system = SYSTEM  # the caller of background work
         self.platform = TenantState(
             0, "", TenantConfig(), TenantLine(system=True)

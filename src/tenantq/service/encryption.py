@@ -87,9 +87,12 @@ class MessageEncryption:
         self._own_keys = own_keys
         self._policies: dict[int, tuple[Encryption, KeyPolicy]] = {}
         self._resting: dict[str, int] = {}  # tenants whose messages could not be opened, and until when (monotonic)
-        self._shredded: set[int] = set()  # tenants whose data keys were destroyed, and that are not gone yet
         self.broken = 0  # messages that did not open since the start, and were set aside
-        self.keyless: set[int] = set()  # tenants with encrypted messages but no data keys, as found by reads
+        self.keyless = {  # tenants whose data keys are gone although they are not being deleted
+            one.id
+            for one in shard.state.catalog.tenants.values()
+            if one.next_data_key and one.erasing is None and not shard.state.data_keys.of(one.id)
+        }
         self.sealed_tenants = shard.state.data_keys.by_tenant
         """Whoever is not in here has nothing that is encrypted: the one look that others pay for."""
 
@@ -146,21 +149,16 @@ class MessageEncryption:
         return await self._vault.rewrap(tenant.id, ref), ref
 
     async def shred(self, tenant: TenantState) -> None:
-        """Destroy a tenant's data keys, and the key of its own that wrapped them: not even a backup opens any more.
-
-        Where it was broken off it may be repeated.
-        """
-        if tenant.id in self.sealed_tenants:
-            self._shredded.add(tenant.id)
+        """Destroy a tenant's data keys, and its own key in the keyring, so that no copy can be decrypted. Can be repeated."""
+        if tenant.erasing is not None:
             await self._vault.shred(tenant.id)
         if self._own_keys is None:
             return
         try:
             await self._own_keys.destroy(tenant.name)
         except KmsUnavailable as error:
-            if tenant.config.encryption.enabled or tenant.id in self._shredded:
+            if tenant.erasing is not None:
                 raise
-            # Where it was switched off and its data keys went before a restart, there may be one all the same.
             log.warning("tenant %s: cannot check whether the keyring has its key: %s", tenant.name, error)
 
     def forget(self, tenant: TenantState) -> None:
@@ -168,7 +166,6 @@ class MessageEncryption:
         self._vault.forget(tenant.id)
         self.keyless.discard(tenant.id)
         self._policies.pop(tenant.id, None)
-        self._shredded.discard(tenant.id)
 
     def data_keys(self, tenant: TenantState) -> list[WrappedKey]:
         """Return a tenant's data keys, oldest first, its secret not among them."""
@@ -291,7 +288,7 @@ class MessageEncryption:
         try:
             await reader.load(blobs)
         except Erased:
-            if tenant_id not in self._shredded:
+            if self._shard.state.catalog.tenant_by_id(tenant_id).erasing is None:
                 self.keyless.add(tenant_id)
             raise
         self.keyless.discard(tenant_id)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tenantq.domain.message import SYSTEM
+from tenantq.domain.message import SYSTEM, Caller
 from tenantq.domain.names import DEFAULT_TENANT
 from tenantq.engine.ops.erasure import CertifyErasure
+from tenantq.engine.queue_state import TenantState
 from tenantq.errors import Conflict, NotFound, TenantqError
 from tenantq.journal.erasure_certificate import ErasureCertificate
 from tenantq.journal.signing import SigningKey
@@ -27,12 +29,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tenantq")
 
-CERTIFY_RETRY_MS: Final = 60_000
-"""Delay before a failed certification is retried."""
+RETRY_MS: Final = 60_000
+"""Delay before a failed step is retried."""
 
 
 class Erasures:
-    """Erases tenants: first their data keys, then their rows, then the bytes of these. Each erasure ends with a certificate."""
+    """Erases tenants: first their data keys, then their rows, then the bytes of these. Each erasure ends with a certificate.
+
+    The first step is durable and freezes an encrypted tenant. From there a deletion resumes after a crash or an error.
+    """
 
     def __init__(
         self,
@@ -47,12 +52,15 @@ class Erasures:
         self._shard, self._admission, self._clock = shard, admission, clock
         self._encryption, self._other_shards, self._backups = encryption, other_shards, backups
         self._signing_key = signing_key  # None: certificates stay unsigned
-        self._certifying: set[str] = set()  # erasures whose certification is in progress
+        self._running: set[str] = set()  # names of tenants that are being deleted, and erasures being certified
         self._retry: Timer | None = None
         self._closing = False
 
     async def delete_tenant(self, call: Call, tenant: str, *, confirm: str, reason: str) -> ErasureCertificate:
-        """Erase a tenant and return the certificate."""
+        """Erase a tenant and return the certificate.
+
+        Raises KmsUnavailable if the tenant's own key cannot be destroyed; the deletion then continues in the background.
+        """
         caller = await self._admission.admit_platform(call, "delete_tenant", tenant)
         with self._admission.notes.noting_failure(caller, tenant, "delete_tenant"):
             state = self._shard.tenant(tenant)
@@ -60,14 +68,9 @@ class Erasures:
             if tenant == DEFAULT_TENANT:
                 raise Conflict("the tenant 'default' always exists; delete its queues instead", tenant=tenant)
             state.check_hold()
-            destroyed = self._shard.erasure.key_fingerprints(state.id)
-            await self._encryption.shred(state)
-        erased = await self._shard.erasure.delete_tenant(tenant, reason=reason, caller=caller, destroyed=destroyed)
-        self._admission.forget_tenant(tenant)
-        self._encryption.forget(state)
-        # Erasing the bytes takes long, and the name is free again before that.
-        await self._other_shards.announce_deleted(tenant)
-        return await self._certify(erased)
+            await self._shard.erasure.begin(tenant, reason=reason, caller=caller)
+            await self._shred(state)
+        return await self._certify(await self._delete(state, reason, caller))
 
     async def list(self, call: Call) -> Sequence[ErasureCertificate]:
         """Return the certificates of all erased tenants of all shards."""
@@ -82,8 +85,15 @@ class Erasures:
         raise NotFound("no such erasure")
 
     async def finish_pending(self) -> None:
-        """Certify erasures that a crash or an error interrupted. Failures are retried after a minute."""
+        """Continue deletions and certifications that a crash or an error interrupted. Failures are retried after a minute."""
         self._retry = None
+        for state in [one for one in self._shard.state.catalog.tenants.values() if one.erasing is not None]:
+            if state.name not in self._running and state.erasing is not None:
+                try:
+                    await self._shred(state)
+                    await self._certify(await self._delete(state, state.erasing.reason, Caller(state.erasing.by)))
+                except TenantqError as error:
+                    log.warning("tenant %s is being deleted; the next attempt follows: %s", state.name, error)
         erasures = self._shard.erasure.certificates()
         if erasures and self._backups is not None:
             try:
@@ -91,7 +101,7 @@ class Erasures:
             except TenantqError as error:
                 log.warning("backups may still contain data keys of erased tenants: %s", error)
         for erased in erasures:
-            if not erased.certified_at and erased.id not in self._certifying:
+            if not erased.certified_at and erased.id not in self._running:
                 link = self._shard.journal.link_if_kept(erased.seq)
                 try:
                     await self._certify(msgspec.structs.replace(erased, link=link.hex() if link is not None else ""))
@@ -105,9 +115,22 @@ class Erasures:
             self._retry.cancel()
             self._retry = None
 
+    async def _shred(self, state: TenantState) -> None:
+        with self._retrying(state.name):
+            await self._encryption.shred(state)
+
+    async def _delete(self, state: TenantState, reason: str, caller: Caller) -> ErasureCertificate:
+        """Delete a tenant whose keys are destroyed, and return what is to be certified."""
+        with self._retrying(state.name):
+            erased = await self._shard.erasure.delete_tenant(state.name, reason=reason, caller=caller)
+        self._admission.forget_tenant(state.name)
+        self._encryption.forget(state)
+        # Erasing the bytes takes long, and the name is free again before that.
+        await self._other_shards.announce_deleted(state.name)
+        return erased
+
     async def _certify(self, erased: ErasureCertificate) -> ErasureCertificate:
-        self._certifying.add(erased.id)
-        try:
+        with self._retrying(erased.id):
             if self._backups is not None:
                 await self._backups.refresh_data_keys()
             await self._shard.erasure.erase_bytes(erased.tenant_id)
@@ -117,12 +140,19 @@ class Erasures:
             else:
                 certificate = msgspec.structs.replace(erased, certified_at=now_ms)
             await self._shard.submit(CertifyErasure(self._shard.state.platform, SYSTEM, certificate))
+        return certificate
+
+    @contextmanager
+    def _retrying(self, name: str) -> Iterator[None]:
+        """Mark a step of an erasure as running. An error schedules ``finish_pending``."""
+        self._running.add(name)
+        try:
+            yield
         except TenantqError:
             if self._retry is None and not self._closing:
                 self._retry = self._clock.call_later(
-                    CERTIFY_RETRY_MS, lambda: self._admission.in_background(self.finish_pending())
+                    RETRY_MS, lambda: self._admission.in_background(self.finish_pending())
                 )
             raise
         finally:
-            self._certifying.discard(erased.id)
-        return certificate
+            self._running.discard(name)

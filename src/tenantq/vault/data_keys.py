@@ -175,10 +175,13 @@ class TenantKeys:
         assert policy is not None
         for _ in range(_TRIES):
             listed = await self._context.store.list(self.tenant_id)
+            number = self._context.store.next_number(self.tenant_id)
+            if number and not listed:
+                raise Erased
             if SECRET not in listed:
                 await self._make(SECRET, policy.key)
             elif len(listed) == 1:
-                await self._make(1, policy.key)
+                await self._make(number, policy.key)
             else:
                 break
         else:
@@ -196,11 +199,12 @@ class TenantKeys:
             raise Invalid(
                 "encryption: the tenant has no data keys yet; they are made when its first message is encrypted"
             )
-        if newest >= NUMBER_MAX:
+        number = self._context.store.next_number(self.tenant_id)
+        if number > NUMBER_MAX:
             raise KmsError("The tenant has used up all numbers for data keys.")
         ref = self.policy.key if self.policy is not None else listed[newest].key
-        if not await self._make(newest + 1, ref):
-            await self._adopt(newest + 1)  # another process was faster; its key is as new
+        if not await self._make(number, ref):
+            await self._adopt(number)  # another process was faster; its key is as new
 
     async def _rotate_if_due(self) -> None:
         """Adopt the key of another process that has rotated already, else rotate."""

@@ -62,6 +62,10 @@ class StoredDataKeys:
         """Return the same without waiting."""
         return {number: _key_of(number, row) for number, row in self._shard.state.data_keys.of(tenant_id).items()}
 
+    def next_number(self, tenant_id: int) -> int:
+        """Return the lowest number that was never used; 0: the tenant never had a key."""
+        return self._tenant(tenant_id).next_data_key
+
     async def put(self, tenant_id: int, key: WrappedKey) -> bool:
         """Store a new key. Returns False, and changes nothing, if the number exists."""
         details = f"wrapped by {key.key}"

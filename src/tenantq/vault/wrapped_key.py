@@ -26,6 +26,9 @@ class DataKeyStore(Protocol):
     async def list(self, tenant_id: int) -> Mapping[int, WrappedKey]:
         """Return all of a tenant's keys by number."""
 
+    def next_number(self, tenant_id: int) -> int:
+        """Return the lowest number that was never used; 0: the tenant never had a key."""
+
     async def put(self, tenant_id: int, key: WrappedKey) -> bool:
         """Store a new key. Returns False, and changes nothing, if the number exists."""
 

@@ -39,6 +39,9 @@ class MemoryBook:
     async def list(self, tenant_id: int) -> Mapping[int, WrappedKey]:
         return dict(self.keys.get(tenant_id, {}))
 
+    def next_number(self, tenant_id: int) -> int:
+        return max(self.keys.get(tenant_id, {}), default=-1) + 1
+
     async def put(self, tenant_id: int, key: WrappedKey) -> bool:
         await self._turn()
         keys = self.keys.setdefault(tenant_id, {})

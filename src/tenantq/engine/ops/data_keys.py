@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import sha256
 
 from tenantq.domain import limits
 from tenantq.domain.validation import check_field
 from tenantq.engine.arguments import check_reason
 from tenantq.engine.effects import Effects
 from tenantq.engine.operation import Operation
+from tenantq.engine.ops.suspension import freeze
+from tenantq.engine.queue_state import Erasing
 from tenantq.errors import Erased, Invalid
+from tenantq.journal.erasure_certificate import DestroyedKey
+from tenantq.journal.record import without_surrogates
 
 
 def _check_data_key(number: int, value: bytes) -> None:
@@ -31,13 +36,18 @@ class PutDataKey(Operation[bool]):
         _check_data_key(self.number, self.value)
 
     def execute(self, effects: Effects) -> None:
-        """Write the row. Raises Erased if the tenant's keys were destroyed."""
+        """Write the row. Raises Erased if the tenant had keys that are gone, Invalid if the number was used before."""
         rows, tenant = effects.state.data_keys, self.tenant
-        if tenant.id in rows.destroyed:
+        known = rows.of(tenant.id)
+        if tenant.erasing is not None or (tenant.next_data_key and not known):
             raise Erased(tenant=tenant.name)
-        self.reply = self.number not in rows.of(tenant.id)
+        self.reply = self.number not in known
+        if self.reply and 0 < self.number < tenant.next_data_key:
+            raise Invalid(f"number: {self.number} was used before (next: {tenant.next_data_key})", tenant=tenant.name)
         if self.reply:
             rows.put(effects.batch, tenant.id, self.number, self.value)
+            tenant.next_data_key = max(tenant.next_data_key, self.number + 1)
+            effects.state.catalog.save_tenant(effects.batch, tenant)
             effects.log_tenant("put_data_key", tenant, self.caller, f"{self.number}: {self.details}")
 
 
@@ -65,7 +75,10 @@ class ReplaceDataKey(Operation[bool]):
 
 @dataclass(eq=False)
 class DropDataKeys(Operation[int]):
-    """Destroy all keys of a tenant, so that nothing they encrypted can be read again. Replies how many there were."""
+    """Begin to delete a tenant: destroy all its keys and freeze it. Replies how many keys it had.
+
+    Both are one batch. A crash afterwards leaves a tenant that is being deleted, not an active one with unreadable rows.
+    """
 
     reason: str = ""
     journal_op = "drop_data_keys"
@@ -74,7 +87,15 @@ class DropDataKeys(Operation[int]):
         check_reason(self.reason)
 
     def execute(self, effects: Effects) -> None:
-        """Delete the rows. Raises LegalHold if the tenant is under one."""
-        self.tenant.check_hold()
-        self.reply = effects.state.data_keys.drop(effects.batch, self.tenant.id)
-        effects.log_tenant("drop_data_keys", self.tenant, self.caller, f"{self.reply} keys: {self.reason}")
+        """Delete the rows and mark the tenant. Raises LegalHold if the tenant is under one."""
+        tenant, rows = self.tenant, effects.state.data_keys
+        tenant.check_hold()
+        if tenant.erasing is not None:
+            self.reply = 0
+            return
+        destroyed = sorted(rows.of(tenant.id).items())
+        fingerprints = tuple(DestroyedKey(number, sha256(row).hexdigest()) for number, row in destroyed)
+        tenant.erasing = Erasing(self.reason, without_surrogates(self.caller.principal), fingerprints)
+        freeze(effects, tenant, self.caller, "the tenant is being deleted")
+        self.reply = rows.drop(effects.batch, tenant.id)
+        effects.log_tenant("drop_data_keys", tenant, self.caller, f"{self.reply} keys: {self.reason}")

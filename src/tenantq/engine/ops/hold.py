@@ -25,9 +25,9 @@ class HoldTenant(Operation[None]):
         check_field("reason", self.reason, limits.Reason)
 
     def execute(self, effects: Effects) -> None:
-        """Store the hold with the tenant. A tenant whose data keys are destroyed is being deleted already."""
+        """Store the hold with the tenant. Raises Conflict if the tenant is being deleted."""
         tenant = effects.state.catalog.tenant(self.name)
-        if tenant.id in effects.state.data_keys.destroyed:
+        if tenant.erasing is not None:
             raise Conflict("the tenant is being deleted: its data keys are destroyed", tenant=tenant.name)
         tenant.hold = Hold(self.reason, without_surrogates(self.caller.principal), effects.now + effects.wall)
         tenant.version += 1

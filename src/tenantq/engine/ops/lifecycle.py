@@ -19,7 +19,7 @@ from tenantq.engine.ops.erasure import put_erasure
 from tenantq.engine.ops.import_part import forget_imports
 from tenantq.engine.queue_state import NEVER, REMOVED, QueueState, Status, TenantState
 from tenantq.errors import Conflict, Draining, Invalid, TenantqError
-from tenantq.journal.erasure_certificate import DestroyedKey, ErasureCertificate
+from tenantq.journal.erasure_certificate import ErasureCertificate
 from tenantq.journal.record import without_surrogates
 from tenantq.store.keys import QUEUE_FAMILIES, after, tenant_prefix
 
@@ -71,14 +71,10 @@ class PutTenant(Operation[bool]):
 
 @dataclass(eq=False)
 class DeleteTenant(Operation[ErasureCertificate]):
-    """Delete a tenant and everything it has, by range. Replies what was erased.
-
-    ``data_keys`` are the fingerprints of its data keys, destroyed before or with it.
-    """
+    """Delete a tenant and everything it has, by range. Replies what was erased."""
 
     name: str
     reason: str
-    data_keys: tuple[DestroyedKey, ...] = ()
     journal_op = "delete_tenant"
     phase = RANGE
 
@@ -115,7 +111,7 @@ class DeleteTenant(Operation[ErasureCertificate]):
                 "keys": len(access.keys(tenant.id)),
                 "grants": len(access.grants_in(tenant.name)),
             },
-            data_keys=self.data_keys,
+            data_keys=tenant.erasing.data_keys if tenant.erasing is not None else (),
             seq=effects.seq,
             link="",
         )

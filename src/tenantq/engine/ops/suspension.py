@@ -10,7 +10,7 @@ from tenantq.engine.arguments import check_mode, check_reason
 from tenantq.engine.effects import Effects
 from tenantq.engine.operation import Operation
 from tenantq.engine.ops.lifecycle import end_polls
-from tenantq.engine.queue_state import Suspension, SuspensionMode, queue_suspended
+from tenantq.engine.queue_state import Suspension, SuspensionMode, TenantState, queue_suspended
 from tenantq.errors import Conflict, Draining, Suspended
 from tenantq.journal.record import without_surrogates
 
@@ -38,6 +38,28 @@ def _check_change(
         )
 
 
+def _check_erasing(tenant: TenantState) -> None:
+    if tenant.erasing is not None:
+        raise Conflict("the tenant is being deleted", tenant=tenant.name)
+
+
+def _suspend(effects: Effects, tenant: TenantState, caller: Caller, mode: SuspensionMode, reason: str) -> None:
+    """Change the tenant's status, end its waiting polls, and have its queues re-examined."""
+    tenant.status = "suspended"
+    if tenant.frozen is None or mode != "freeze":  # another reason alone leaves exports the same
+        tenant.version += 1
+    tenant.suspension = _suspension(effects, caller, mode, reason, tenant.suspension)
+    effects.state.catalog.save_tenant(effects.batch, tenant)
+    for queue in tenant.queues.values():
+        end_polls(effects, queue, Suspended(tenant=tenant.name, queue=queue.name))
+        effects.touch(queue)
+
+
+def freeze(effects: Effects, tenant: TenantState, caller: Caller, reason: str) -> None:
+    """Freeze a tenant, whatever suspension it had before."""
+    _suspend(effects, tenant, caller, "freeze", reason)
+
+
 @dataclass(eq=False)
 class SuspendTenant(Operation[None]):
     """Refuse adds and polls of a tenant. Suspension says what each mode still allows."""
@@ -52,17 +74,11 @@ class SuspendTenant(Operation[None]):
         check_mode(self.mode)
 
     def execute(self, effects: Effects) -> None:
-        """Change the tenant's status, end its waiting polls, and have its queues re-examined."""
+        """Suspend the tenant. Raises Conflict if a move or a deletion relies on its current suspension."""
         tenant = effects.state.catalog.tenant(self.name)
+        _check_erasing(tenant)
         _check_change(tenant.suspension, self.mode, "resume", tenant.name, None)
-        tenant.status = "suspended"
-        if tenant.frozen is None or self.mode != "freeze":  # another reason alone leaves exports the same
-            tenant.version += 1
-        tenant.suspension = _suspension(effects, self.caller, self.mode, self.reason, tenant.suspension)
-        effects.state.catalog.save_tenant(effects.batch, tenant)
-        for queue in tenant.queues.values():
-            end_polls(effects, queue, Suspended(tenant=tenant.name, queue=queue.name))
-            effects.touch(queue)
+        _suspend(effects, tenant, self.caller, self.mode, self.reason)
         details = self.reason if self.mode == "settle" else f"{self.mode}: {self.reason}"
         effects.log_tenant("suspend_tenant", tenant, self.caller, details)
 
@@ -81,6 +97,7 @@ class ResumeTenant(Operation[None]):
     def execute(self, effects: Effects) -> None:
         """Change the tenant's status, and have its queues re-examined: leases and lifetimes that are over end now."""
         tenant = effects.state.catalog.tenant(self.name)
+        _check_erasing(tenant)
         tenant.status, tenant.suspension = "active", None
         tenant.version += 1
         effects.state.catalog.save_tenant(effects.batch, tenant)
