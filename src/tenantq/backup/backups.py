@@ -2,6 +2,9 @@
 
 The store provides a checkpoint of hard links, which is cheap. Everything else runs on a thread: the data keys are removed from the
 copy, the files are copied and hashed, and one rename completes the backup. A failure before that leaves nothing behind.
+
+The exported journal is listed after the checkpoint. A record is exported before it is trimmed, so each record that the checkpoint
+lacks is in a listed segment, whatever the exporter does meanwhile. Segments that end after the checkpoint are left out: it has them.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from tenantq.backup.data_keys import data_key_file_name, drop_data_keys, tenant_
 from tenantq.backup.durable_copy import atomic_directory, copy_file
 from tenantq.backup.manifest import (
     FORMAT,
+    JOURNAL,
     MANIFEST,
     BackupFile,
     BackupManifest,
@@ -29,19 +33,18 @@ from tenantq.backup.manifest import (
     hash_file,
     read_backup_manifest,
 )
+from tenantq.backup.scrub import JournalEnds, scrub
 from tenantq.cluster.layout import DIRECTORY, REMEMBERED
 from tenantq.engine.data_key_rows import DATA_KEY_ROW
 from tenantq.engine.shard import Shard, StoreCheckpoint
 from tenantq.errors import Closed, Conflict, DiskFull, Invalid, TenantqError, Unavailable
 from tenantq.journal.export_target import DirectoryTarget
-from tenantq.journal.manifest import HEAD, MANIFESTS, manifest_names, read_manifest
+from tenantq.journal.manifest import Head, Manifest, manifest_names, read_manifest
 from tenantq.journal.signing import PUBLIC_FILE, SigningKey, retired_ids
 from tenantq.runtime.durable_files import write_durably
 from tenantq.store.interface import Beat
-from tenantq.store.scrub import JournalEnds, scrub
 from tenantq.store.sync_marker import SyncMarkerFile
 
-JOURNAL: Final = "journal"
 _PARTIAL: Final = "partial"
 
 
@@ -130,10 +133,11 @@ class Backups:
                 ) from error
 
     async def _create(self, destination: Path, *, segments: bool) -> BackupManifest:
-        archive = await asyncio.to_thread(self._archive, destination, segments=segments)
+        if await asyncio.to_thread(destination.exists):
+            raise Conflict(f"there is a backup {destination.name} already; choose another name")
         checkpoint = await self._shard.checkpoint()
         try:
-            manifest = await asyncio.to_thread(self._write, destination, checkpoint, archive)
+            manifest = await asyncio.to_thread(self._write, destination, checkpoint, segments=segments)
         finally:
             await asyncio.to_thread(shutil.rmtree, checkpoint.stage, ignore_errors=True)
         await self.refresh_data_keys()
@@ -152,25 +156,20 @@ class Backups:
             if old.exists() and old != path:
                 drop_data_keys(old, erased, now_ms)
 
-    def _archive(self, destination: Path, *, segments: bool) -> _Archive:
-        """Return the files of the exported journal. They are listed before the checkpoint, so they are never ahead of it."""
-        if destination.exists():
-            raise Conflict(f"there is a backup {destination.name} already; choose another name")
-        if not segments:
-            return _Archive([], b"", 0)
+    def _exported(self) -> list[Manifest]:
+        """Return the manifests of all exported segments."""
         target = DirectoryTarget(self._home / JOURNAL)
-        manifests = manifest_names(target, self._shard.name)
-        if not manifests:
-            return _Archive([], b"", 0)
-        head = f"{MANIFESTS}/shard={self._shard.name}/{HEAD}"
-        read = [read_manifest(target, name) for name in manifests]
-        names = [*manifests, *(one.file for one in read)]
-        return _Archive(names, target.read(head) if (target.path / head).exists() else b"", read[-1].last_seq)
+        return [read_manifest(target, name) for name in manifest_names(target, self._shard.name)]
 
-    def _write(self, destination: Path, checkpoint: StoreCheckpoint, archive: _Archive) -> BackupManifest:
-        ends = scrub(checkpoint.stage, DATA_KEY_ROW)
+    def _write(self, destination: Path, checkpoint: StoreCheckpoint, *, segments: bool) -> BackupManifest:
+        exported = self._exported() if segments else []  # after the checkpoint
+        ends = scrub(checkpoint.stage, DATA_KEY_ROW, (one.last_seq for one in exported))
+        archive = [one for one in exported if one.last_seq <= ends.last_seq]
+        if archive and ends.links.get(archive[-1].last_seq, b"").hex() != archive[-1].last_link:
+            archive = []  # the journal is exported to another place, and this is an old or a foreign archive
         sources = {f"db/{path.name}": path for path in sorted(checkpoint.stage.iterdir()) if _is_data(path)}
-        sources |= {f"{JOURNAL}/{name}": self._home / JOURNAL / name for name in archive.names}
+        names = [name for one in archive for name in (one.name, one.file)]
+        sources |= {f"{JOURNAL}/{name}": self._home / JOURNAL / name for name in names}
         sources["format"] = self._data_dir / "format"
         if (self._data_dir / REMEMBERED).exists():
             sources[REMEMBERED] = self._data_dir / REMEMBERED
@@ -181,10 +180,11 @@ class Backups:
                 if self._stopping.is_set():
                     raise Closed("the server stops; nothing of the backup is left")
                 files[name] = copy_file(path, partial / name)
-            if archive.head:
-                name = f"{JOURNAL}/{MANIFESTS}/shard={self._shard.name}/{HEAD}"
-                write_durably(partial / name, archive.head)
-                files[name] = hash_file(partial / name)
+            if archive:
+                end = archive[-1]
+                head = Head(shard=end.shard, last_seq=end.last_seq, last_link=end.last_link).signed(self._key)
+                write_durably(partial / JOURNAL / head.name, msgspec.json.encode(head, order="sorted"))
+                files[f"{JOURNAL}/{head.name}"] = hash_file(partial / JOURNAL / head.name)
             write_durably(partial / PUBLIC_FILE, self._key.public.pem())
             self._write_sync_marker(partial, checkpoint.taken, ends)
             for name in ("heart", PUBLIC_FILE):
@@ -205,7 +205,7 @@ class Backups:
             marker.close()
 
     def _manifest(
-        self, name: str, taken: Beat, archive: _Archive, ends: JournalEnds, files: dict[str, BackupFile]
+        self, name: str, taken: Beat, archive: list[Manifest], ends: JournalEnds, files: dict[str, BackupFile]
     ) -> BackupManifest:
         return BackupManifest(
             format=FORMAT,
@@ -217,7 +217,8 @@ class Backups:
             last_seq=ends.last_seq,
             last_link=ends.last_link.hex(),
             first_seq=ends.first_seq,
-            segments_upto=archive.upto_seq,
+            segments_upto=archive[-1].last_seq if archive else 0,
+            segments_link=archive[-1].last_link if archive else "",
             data_keys=data_key_file_name(self._key.public.id),
             files=files,
         ).signed(self._key)
@@ -245,14 +246,6 @@ class Backups:
                 continue
             items.append(BackupItem(path.name, one.created_at, one.last_seq, one.size, one.segments_upto, one.version))
         return items
-
-
-class _Archive(msgspec.Struct, frozen=True):
-    """Files of the exported journal, its head, and the last record in it."""
-
-    names: list[str]
-    head: bytes
-    upto_seq: int
 
 
 def _is_data(path: Path) -> bool:

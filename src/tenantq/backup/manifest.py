@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -12,10 +13,13 @@ import msgspec
 
 from tenantq.cluster.layout import DIRECTORY
 from tenantq.errors import Invalid, NotFound, StoreDamaged
+from tenantq.journal.export_target import DirectoryTarget
+from tenantq.journal.manifest import Manifest, manifest_names, read_manifest
 from tenantq.journal.signing import PublicKey, SignedDocument
 
 FORMAT: Final = 1
 MANIFEST: Final = "backup.json"
+JOURNAL: Final = "journal"
 CHUNK_BYTES: Final = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
@@ -42,6 +46,7 @@ class BackupManifest(SignedDocument, frozen=True, kw_only=True):
     segments_upto: int  # the backup has exported segments up to this record; 0: none
     data_keys: str  # the file of wrapped data keys beside the backups
     files: dict[str, BackupFile]  # by path inside the backup
+    segments_link: str | msgspec.UnsetType = msgspec.UNSET  # hash of record ``segments_upto`` in the store, hex
 
     @property
     def size(self) -> int:
@@ -85,11 +90,16 @@ def hash_file(path: Path) -> BackupFile:
 
 
 def verify_backup(
-    directory: Path, key: PublicKey | None = None, progress: Callable[[int, int], None] | None = None
+    directory: Path,
+    key: PublicKey | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    segments_elsewhere: bool = False,
 ) -> BackupManifest:
-    """Verify all files and return the manifest. Raises StoreDamaged naming the first file that differs.
+    """Verify all files and the journal, and return the manifest. Raises StoreDamaged naming the first problem.
 
-    With ``key``, the manifest must be signed by it. ``progress`` is called with the bytes checked and the total.
+    With ``key``, the manifest must be signed by it. ``progress`` is called with the bytes checked and the total. The journal must
+    have no gap between segments and store, unless ``segments_elsewhere`` has the missing ones.
     """
     manifest = read_backup_manifest(directory)
     if key is not None and not manifest.is_signed_by(key):
@@ -107,4 +117,26 @@ def verify_backup(
         done += expected.size
         if progress is not None:
             progress(done, manifest.size)
+    if manifest.segments_upto and not segments_elsewhere:
+        end = check_segments(directory / JOURNAL, manifest)
+        if end.last_link != (manifest.segments_link or end.last_link):
+            raise StoreDamaged(f"{directory}: the segments are of another journal: record {end.last_seq} differs")
     return manifest
+
+
+def check_segments(journal: Path, manifest: BackupManifest) -> Manifest:
+    """Return the last segment. Raises StoreDamaged unless the segments follow each other and reach the store's first record."""
+    target = DirectoryTarget(journal)
+    segments = [read_manifest(target, name) for name in manifest_names(target, manifest.shard)]
+    for before, one in pairwise(segments):
+        if (one.first_seq, one.previous_link) != (before.last_seq + 1, before.last_link):
+            raise StoreDamaged(
+                f"{journal / one.file}: does not follow the segment that ends at record {before.last_seq}"
+            )
+    if not segments or segments[-1].last_seq + 1 < manifest.first_seq:
+        first = segments[-1].last_seq + 1 if segments else 1
+        raise StoreDamaged(
+            f"{journal}: journal records {first:,} to {manifest.first_seq - 1:,} are neither in a segment nor in the store."
+            " Restore with --segments and the location of the exported journal, or take another backup"
+        )
+    return segments[-1]

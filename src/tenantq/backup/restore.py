@@ -9,10 +9,9 @@ from typing import Any, Final
 
 import msgspec
 
-from tenantq.backup.backups import JOURNAL
 from tenantq.backup.data_keys import read_data_keys
 from tenantq.backup.durable_copy import atomic_directory, copy_file
-from tenantq.backup.manifest import BackupManifest, verify_backup
+from tenantq.backup.manifest import JOURNAL, BackupManifest, check_segments, verify_backup
 from tenantq.cluster.layout import HOME, REMEMBERED, remember_count, shard_count, shard_dir
 from tenantq.doctor import examine
 from tenantq.doctor.report import StoreFigures
@@ -27,7 +26,7 @@ from tenantq.journal.signing import KEY_FILE, PUBLIC_FILE, PublicKey, SigningKey
 from tenantq.runtime.durable_files import write_durably
 from tenantq.store.rocks import RocksStore
 from tenantq.store.row_pages import rows_under
-from tenantq.vault.stored_keys import used_up
+from tenantq.vault.stored_keys import used_up, wrapped_by
 
 _FIRST: Final = "first"
 RESTORED: Final = "restored.json"
@@ -55,6 +54,7 @@ class Restored(msgspec.Struct, frozen=True):
     key_maker: bool  # whether older API keys can sign requests
     signature_checked: bool  # whether the backup's signature was verified
     keys_found: bool  # whether a file of data keys existed
+    wrapped_by: tuple[str, ...] = ()  # keys that the server needs to unwrap the data keys, such as local:tenant-acme
 
 
 def restore_backup(
@@ -75,15 +75,15 @@ def restore_backup(
     ``public_key``. With neither, only its hashes are checked, which an attacker could have changed too. ``key_maker`` is the secret
     from which API keys are derived; without it, older keys cannot sign Amazon SQS requests. ``data_keys`` is the file of wrapped keys,
     by default the one beside the backup. ``segments`` is the target of the exported journal, if it is not in the backup. Files in
-    ``skip`` are left out. Raises StoreDamaged if the backup was changed or the doctor finds anything, Conflict if the directory is
-    in use.
+    ``skip`` are left out. Raises StoreDamaged if the backup was changed, part of the journal is missing, or the doctor finds anything,
+    and Conflict if the directory is in use.
     """
     check_empty(data_dir)
     key = _checked_audit_key(audit_key, source) if audit_key is not None else None
     maker = _checked_key_maker(key_maker) if key_maker is not None else None
     if public_key is None and key is not None and audit_key is not None:
         public_key = SigningKey.parse(key, audit_key).public
-    manifest = verify_backup(source, public_key, _part(progress, "verifying"))
+    manifest = verify_backup(source, public_key, _part(progress, "verifying"), segments_elsewhere=segments is not None)
     beside = source.absolute().parent / manifest.data_keys
     if data_keys is None and beside.exists():
         data_keys = beside
@@ -101,6 +101,8 @@ def restore_backup(
             write_durably(partial / KEY_MAKER, maker, 0o600)
         put_back = _put_data_keys(partial, keys)
         fetched = _put_segments(partial, segments, manifest) if segments is not None else 0
+        if segments is not None and manifest.first_seq > 1:
+            check_segments(partial / JOURNAL, manifest)
         report = examine(partial, lambda where, rows: progress(f"examining {where}", rows, 0) if progress else None)
         findings = [one for one in report.findings if one.kind != "keys"]  # keys may have been destroyed since
         if findings:
@@ -114,7 +116,7 @@ def restore_backup(
     held = sum(1 for name in manifest.files if name.startswith(f"{JOURNAL}/") and name.endswith(".parquet"))
     return Restored(
         manifest, report.figures, put_back, held + fetched, key is not None, maker is not None, public_key is not None,
-        data_keys is not None,
+        data_keys is not None, wrapped_by(row for numbers in keys.values() for row in numbers.values()),
     )  # fmt: skip
 
 
@@ -150,7 +152,9 @@ def restore_server(
     if audit_key is not None and public_key is None:
         public_key = public_part(audit_key)
     for part in parts[1:]:
-        verify_backup(part, public_key)  # before anything is written
+        verify_backup(
+            part, public_key, segments_elsewhere=how.get("segments") is not None
+        )  # before anything is written
     check_empty(data_dir)
     with atomic_directory(
         data_dir.absolute(), "restoring"
@@ -300,4 +304,5 @@ def _combined(done: list[Restored]) -> Restored:
         data_keys=sum(one.data_keys for one in done),
         segments=sum(one.segments for one in done),
         keys_found=all(one.keys_found for one in done),
+        wrapped_by=tuple(sorted({name for one in done for name in one.wrapped_by})),
     )

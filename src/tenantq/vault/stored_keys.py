@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -46,6 +46,11 @@ def used_up(row: bytes) -> bytes:
         return row
     key = _decode(row)
     return _encode(msgspec.structs.replace(key, uses=max(key.uses, USES_MAX))) if key.number else row
+
+
+def wrapped_by(rows: Iterable[bytes]) -> tuple[str, ...]:
+    """Return the names of the keys that wrap these rows, sorted. Unreadable rows are left out."""
+    return tuple(sorted({str(_decode(row).key) for row in rows if is_key(row)}))
 
 
 class StoredDataKeys:

@@ -12,6 +12,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from tenantq.backup.backups import Backups
@@ -20,7 +21,7 @@ from tenantq.backup.restore import restore_backup
 from tenantq.cli.command_line import run
 from tenantq.doctor import examine
 from tenantq.domain.message import Result
-from tenantq.engine.shard import Shard
+from tenantq.engine.shard import Shard, StoreCheckpoint
 from tenantq.errors import Conflict, DiskFull, Invalid, NotFound, StoreDamaged
 from tenantq.journal.export_settings import ExportSettings
 from tenantq.journal.export_target import open_target
@@ -144,6 +145,115 @@ async def test_a_restored_server_goes_on_and_everything_verifies(
         assert run(["audit", "verify", "--data-dir", str(tmp_path / place)]) == 0, capsys.readouterr().out
     assert (tmp_path / "same" / "audit_key").stat().st_mode & 0o777 == 0o600
     assert not [name for name in names_in(tmp_path) if name.startswith(".")]
+
+
+async def test_exports_and_trims_during_a_backup_leave_no_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before and after the checkpoint the journal is exported and trimmed. Every record is in a segment or in the store."""
+    data, backups = tmp_path / "data", tmp_path / "data-backups"
+    async with server_of(data, keep_records=2) as server:
+        shard, exporter = server.shard, server._exporter
+        assert exporter is not None
+        await put_tenant(shard, "acme")
+        real = shard.checkpoint
+
+        async def export_and_trim() -> None:
+            for _ in range(8):
+                await shard.add("acme", "work", [message()])
+            await exporter.export_now()
+
+        async def checkpoint() -> StoreCheckpoint:
+            await export_and_trim()
+            await export_and_trim()
+            taken = await real()
+            await export_and_trim()
+            return taken
+
+        monkeypatch.setattr(shard, "checkpoint", checkpoint)
+        for number in range(4):
+            made = await server.service.backups.create(CALL, f"b{number}")
+            assert made.segments_upto <= made.last_seq < shard.journal.span[0]
+    for number in range(4):
+        source, again = backups / f"b{number}", tmp_path / f"again{number}"
+        assert run(["backup", "verify", "--from", str(source), "--public-key", str(data / "audit_key.pub")]) == 0
+        assert "the journal is complete up to record" in capsys.readouterr().out
+        restore_backup(source, again, audit_key=data / "audit_key")
+        async with server_of(again, keep_records=2) as server:
+            await server.shard.add("acme", "work", [message()])
+        assert run(["audit", "verify", "--data-dir", str(again)]) == 0, capsys.readouterr().out
+
+
+async def test_backups_under_constant_exports_verify_and_start(tmp_path: Path) -> None:
+    """The exporter and the trims run freely while many backups are made."""
+    data, backups, stopping = tmp_path / "data", tmp_path / "data-backups", asyncio.Event()
+    async with server_of(data, keep_records=2) as server:
+        shard, exporter = server.shard, server._exporter
+        assert exporter is not None
+        await put_tenant(shard, "acme")
+
+        async def export() -> None:
+            while not stopping.is_set():
+                await shard.add("acme", "work", [message()])
+                await exporter.export_now()
+
+        await exporter.export_now()
+        exporting = asyncio.ensure_future(export())
+        for number in range(12):
+            await server.service.backups.create(CALL, f"b{number}")
+        stopping.set()
+        await exporting
+    for number in range(12):
+        assert verify_backup(backups / f"b{number}").segments_upto > 0
+    restore_backup(backups / "b11", tmp_path / "again")
+    async with server_of(tmp_path / "again", keep_records=2) as server:
+        await server.shard.add("acme", "work", [message()])
+
+
+async def test_verify_and_restore_name_missing_journal_records(tmp_path: Path) -> None:
+    """A signed backup that lacks a segment, as earlier versions could write it, restores with the archive only."""
+    data, backups = tmp_path / "data", tmp_path / "data-backups"
+    async with server_of(data, keep_records=2) as server:
+        assert server._exporter is not None
+        for _ in range(3):
+            await put_tenant(server.shard, "acme")
+            for _ in range(4):
+                await server.shard.add("acme", "work", [message()])
+            await server._exporter.export_now()
+        made = await server.service.backups.create(CALL, "one")
+    *_, last = sorted((backups / "one" / "journal" / "manifest").rglob("0*.json"))
+    segment = next((backups / "one" / "journal").rglob(f"{last.stem}.parquet"))
+    gone = {file.relative_to(backups / "one").as_posix() for file in (last, segment)}
+    for file in (last, segment):
+        file.unlink()
+    files = {name: file for name, file in read_backup_manifest(backups / "one").files.items() if name not in gone}
+    changed = msgspec.structs.replace(read_backup_manifest(backups / "one"), files=files, segments_link=msgspec.UNSET)
+    changed = changed.signed(SigningKey.load_or_make(data))
+    (backups / "one" / MANIFEST).write_bytes(msgspec.json.encode(changed))
+    with pytest.raises(StoreDamaged, match="are neither in a segment nor in the store"):
+        verify_backup(backups / "one")
+    with pytest.raises(StoreDamaged, match="--segments"):
+        restore_backup(backups / "one", tmp_path / "no")
+    restore_backup(backups / "one", tmp_path / "yes", segments=open_target(data / "journal"))
+    async with server_of(tmp_path / "yes", keep_records=2) as server:
+        assert server.shard.journal.span[1] >= made.last_seq
+
+
+def test_restore_names_the_keyring_that_the_server_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without it, serve refuses to start."""
+
+    async def back_up() -> None:
+        async with server_of(tmp_path / "data") as server:
+            await server.service.tenants.put(CALL, "acme", {"encryption": {"enabled": True}})
+            await server.service.messages.add(CALL, "acme", "work", [message("sealed")])
+            await server.service.backups.create(CALL, "one")
+
+    asyncio.run(back_up())
+    source, again = str(tmp_path / "data-backups" / "one"), str(tmp_path / "again")
+    assert run(["backup", "restore", "--from", source, "--data-dir", again]) == 0
+    assert f"copy keyring.json and keyring.key of the old server to {again}" in capsys.readouterr().out
+    with pytest.raises(Invalid, match="the keyring is gone"):
+        asyncio.run(server_of(tmp_path / "again").start())
 
 
 async def test_segments_that_are_kept_elsewhere_are_fetched(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def list_backups(connection: ServerConnection) -> Output:
 )
 @prints_output
 def verify(source: Path, public_key: Path | None) -> Output:
-    """Verify every file of a backup against its hash, offline."""
+    """Verify every file of a backup against its hash, and that no journal record is missing, offline."""
     key = PublicKey.load(public_key) if public_key is not None else None
     with byte_bar() as bar:
         parts = parts_of(source)
@@ -75,6 +75,7 @@ def verify(source: Path, public_key: Path | None) -> Output:
     return Output(
         {**_facts(manifests[0]), "files": files, "size": size, "signature_checked": key is not None},
         f"{source}: {files:,} files{of_shards}, {size:,} bytes, all hashes match",
+        *(_journal_line(one, several=len(parts) > 1) for one in manifests),
     )
 
 
@@ -117,7 +118,7 @@ def restore(
             segments=open_target(segments) if segments is not None else None,
             progress=bar,
         )
-    names = ("data_keys", "segments", "audit_key", "key_maker", "signature_checked", "figures")
+    names = ("data_keys", "segments", "audit_key", "key_maker", "signature_checked", "figures", "wrapped_by")
     facts = {name: getattr(restored, name) for name in names}
     document = {**_facts(restored.manifest), "data_dir": str(data_dir), **facts}
     return Output(document, *_restored_lines(restored, source, data_dir))
@@ -135,6 +136,13 @@ def _restored_lines(restored: Restored, source: Path, data_dir: Path) -> Iterato
         yield "neither --audit-key nor --public-key: the backup's signature was not checked"
     if not restored.keys_found:
         yield "no data keys next to the backup: encrypted messages cannot be read. Name the file with --data-keys"
+    if any(name.startswith("local:") for name in restored.wrapped_by):
+        yield (
+            f"the data keys are wrapped by keys of a keyring: copy keyring.json and keyring.key of the old server to {data_dir},"
+            " or set kms.local.keyring, before you start the server"
+        )
+    if remote := [name for name in restored.wrapped_by if not name.startswith("local:")]:
+        yield f"the data keys are wrapped by {', '.join(remote)}: configure access before you start the server"
     if not restored.audit_key:
         yield "no --audit-key: the server creates a new one and keeps the old public key for verification"
     if not restored.key_maker:
@@ -147,6 +155,13 @@ def _restored_lines(restored: Restored, source: Path, data_dir: Path) -> Iterato
             f"the journal begins at record {manifest.first_seq:,}: put the exported segments back to"
             f" {data_dir / 'journal'}, or set export.target to where they are, before you start the server"
         )
+
+
+def _journal_line(manifest: BackupManifest, *, several: bool) -> str:
+    shard = f"shard {manifest.shard}: " if several else ""
+    if manifest.first_seq > 1 and not manifest.segments_upto:
+        return f"{shard}the journal begins at record {manifest.first_seq:,}: the restore needs the exported segments (--segments)"
+    return f"{shard}the journal is complete up to record {manifest.last_seq:,}"
 
 
 def _facts(manifest: BackupManifest) -> dict[str, Any]:

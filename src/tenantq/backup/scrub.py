@@ -1,31 +1,34 @@
-"""Taking rows out of a checkpoint for good: not only their keys, their bytes too."""
+"""Removes rows from a checkpoint for good: their keys and their bytes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 from rocksdict import BottommostLevelCompaction, CompactOptions
 
+from tenantq.journal.record import ANCHOR_KEY
 from tenantq.store.database import last_item, name_failure, open_rocks
-from tenantq.store.keys import after, from_be64
+from tenantq.store.keys import after, be64, from_be64
 
 _MEMORY_BYTES = 8 << 20
 _HASH_BYTES = 32
 
 
 class JournalEnds(msgspec.Struct, frozen=True):
-    """Which part of the journal a checkpoint holds."""
+    """The part of the journal in a checkpoint."""
 
     first_seq: int  # 0: none
     last_seq: int
     last_link: bytes
+    links: dict[int, bytes] = {}  # hashes of the requested records that it holds, or whose successor is the first
 
 
-def scrub(directory: Path, prefix: bytes) -> JournalEnds:
-    """Take all rows of meta under ``prefix`` out of a checkpoint; return which journal records it holds.
+def scrub(directory: Path, prefix: bytes, seqs: Iterable[int] = ()) -> JournalEnds:
+    """Remove all rows of meta under ``prefix`` from a checkpoint. Returns its part of the journal, with the hashes of ``seqs``.
 
-    Opening it turns its log into tables, and the compaction writes those anew without the rows.
+    Opening the checkpoint turns its log into tables, and the compaction rewrites them without the rows.
     """
     db = open_rocks(directory, _MEMORY_BYTES, read_only=False)
     meta, journal = db.get_column_family("meta"), db.get_column_family("jn")
@@ -41,6 +44,11 @@ def scrub(directory: Path, prefix: bytes) -> JournalEnds:
         first_seq = from_be64(place.key()) if place.valid() else 0
         place.status()
         del place
+        anchor = meta.get(ANCHOR_KEY)
+        links = {from_be64(anchor): anchor[8 : 8 + _HASH_BYTES]} if anchor is not None else {}
+        for seq in seqs:
+            if (record := journal.get(be64(seq))) is not None:
+                links[seq] = record[:_HASH_BYTES]
     except Exception as error:
         raise name_failure(error, directory) from error
     finally:
@@ -49,4 +57,4 @@ def scrub(directory: Path, prefix: bytes) -> JournalEnds:
         db.close()
     if newest is None:
         return JournalEnds(0, 0, bytes(_HASH_BYTES))
-    return JournalEnds(first_seq, from_be64(newest[0]), newest[1][:_HASH_BYTES])
+    return JournalEnds(first_seq, from_be64(newest[0]), newest[1][:_HASH_BYTES], links)
