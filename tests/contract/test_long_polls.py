@@ -9,9 +9,9 @@ import pytest
 from tenantq.domain.message import Delivery
 from tenantq.engine.settings import ShardSettings
 from tenantq.engine.shard import Shard
-from tenantq.errors import Draining, Invalid, NotFound, Unavailable
+from tenantq.errors import Draining, Invalid, NotFound, Suspended, Unavailable
 from tenantq.runtime.clock import ManualClock, SystemClock
-from tests.administration import delete_queue, put_queue
+from tests.administration import delete_queue, put_queue, put_tenant, resume_tenant, suspend_tenant
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time, settled
 
@@ -257,10 +257,8 @@ async def test_polls_that_were_cancelled_do_not_count_as_waiting(open_shard: Ope
     assert await shard.poll(T, Q) == []
 
 
-async def test_a_poll_of_an_unknown_queue_or_tenant_is_not_found_at_once(shard: Shard) -> None:
+async def test_a_poll_of_an_unknown_tenant_is_not_found_at_once(shard: Shard) -> None:
     """However long it was willing to wait."""
-    with pytest.raises(NotFound, match="queue"):
-        await shard.poll(T, "nowhere", wait_ms=10_000)
     with pytest.raises(NotFound, match="tenant"):
         await shard.poll("nobody", Q, wait_ms=10_000)
 
@@ -326,3 +324,62 @@ async def test_20_whoever_leaves_in_the_turn_of_its_answer_has_it_given_back(
     assert poll.cancelled()
     await settled(shard)
     assert [one.attempt for one in await shard.poll(T, Q)] == [1]
+
+
+async def test_a_poll_waits_for_its_queue_and_gets_the_message_that_creates_it(
+    shard: Shard, clock: ManualClock
+) -> None:
+    """Polls of other missing queues keep waiting, to the end of their time."""
+    waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000))
+    other = asyncio.create_task(shard.poll(T, "other", wait_ms=10_000))
+    await settled(shard)
+    assert not waiting.done()
+    await shard.add(T, Q, [message("first")])
+    assert [one.body for one in await waiting] == [b"first"]
+    await pass_time(shard, clock, 9_999)
+    assert not other.done()
+    await pass_time(shard, clock, 1)
+    assert await other == []
+
+
+async def test_a_poll_of_a_missing_queue_fails_at_once_if_it_may_not_wait(shard: Shard) -> None:
+    """Without a wait, or where adds do not create queues, the queue is reported as missing."""
+    with pytest.raises(NotFound):
+        await shard.poll(T, Q)
+    await put_tenant(shard, T, create_queues=False)
+    with pytest.raises(NotFound):
+        await shard.poll(T, Q, wait_ms=10_000)
+
+
+async def test_polls_of_missing_queues_end_with_their_tenant(shard: Shard) -> None:
+    """Suspending or deleting it answers them."""
+    await put_tenant(shard, "acme")
+    waiting = asyncio.create_task(shard.poll("acme", Q, wait_ms=10_000))
+    await settled(shard)
+    await suspend_tenant(shard, "acme")
+    with pytest.raises(Suspended):
+        await waiting
+    with pytest.raises(Suspended):
+        await shard.poll("acme", Q, wait_ms=10_000)
+    await resume_tenant(shard, "acme")
+    waiting = asyncio.create_task(shard.poll("acme", Q, wait_ms=10_000))
+    await settled(shard)
+    await shard.erasure.delete_tenant("acme")
+    with pytest.raises(NotFound):
+        await waiting
+
+
+async def test_polls_that_wait_for_missing_queues_are_limited_per_tenant(open_shard: OpenShard) -> None:
+    """Polls that were cancelled make room."""
+    shard = await open_shard(settings=ShardSettings(waiting_polls_max=2))
+    waiting = [asyncio.create_task(shard.poll(T, f"q{at}", wait_ms=10_000)) for at in range(2)]
+    await settled(shard)
+    with pytest.raises(Unavailable):
+        await shard.poll(T, "q2", wait_ms=10_000)
+    waiting[0].cancel()
+    waiting.append(asyncio.create_task(shard.poll(T, "q2", wait_ms=10_000)))
+    await settled(shard)
+    await shard.add(T, "q2", [message()])
+    assert len(await waiting[2]) == 1
+    await shard.close()
+    assert await waiting[1] == []

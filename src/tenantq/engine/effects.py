@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -175,6 +176,10 @@ class Effects:
         queue = self.state.catalog.create_queue(self.batch, tenant, name, config, system_made=system_made)
         queue.has_lane = name in self.state.lanes
         self.dirty[queue] = None
+        early = self.state.early_polls.pop(tenant, ())
+        queue.demands.extend(poll for poll in early if poll.queue_name == name)
+        if len(early) > len(queue.demands):
+            self.state.early_polls[tenant] = deque(poll for poll in early if poll.queue_name != name and not poll.done)
         self.log("create_queue", queue, caller)
         return queue
 

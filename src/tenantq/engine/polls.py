@@ -13,7 +13,7 @@ from tenantq.engine.arguments import check_bool
 from tenantq.engine.effects import Effects
 from tenantq.engine.operation import REGISTER, Operation
 from tenantq.engine.queue_state import TenantState
-from tenantq.errors import Draining, Unavailable
+from tenantq.errors import Draining, Suspended, Unavailable
 from tenantq.runtime.clock import Timer
 
 
@@ -65,6 +65,9 @@ class Poll(Operation[list[Delivery]]):
 
     def execute(self, effects: Effects) -> None:
         """Join the queue's waiting polls; the round matches them with messages together."""
+        if self.wait_ms and self.tenant.config.create_queues and self.queue_name not in self.tenant.queues:
+            self._wait_for_queue(effects)
+            return
         queue = effects.state.catalog.queue(self.tenant, self.queue_name)
         queue.check_takes()
         leases_max, leased = self.tenant.config.quotas.in_flight, self.tenant.usage.in_flight
@@ -76,10 +79,21 @@ class Poll(Operation[list[Delivery]]):
             return  # the caller went away while the poll was in the line
         if _is_crowded(effects, queue.demands):
             raise Unavailable("too many polls wait for this queue", tenant=self.tenant.name, queue=queue.name)
-        if self.lease_ms is None:
-            self.lease_ms = queue.config.lease_ms
         queue.demands.append(self)
         effects.state.queues_to_match[queue] = None
+
+    def _wait_for_queue(self, effects: Effects) -> None:
+        """Wait until the queue is created. ``Effects.create_queue`` hands the poll to it."""
+        if self.tenant.status == "suspended":
+            raise Suspended(tenant=self.tenant.name, queue=self.queue_name)
+        if self.done:
+            return
+        early = effects.state.early_polls.setdefault(self.tenant, deque())
+        if _is_crowded(effects, early):
+            text = "too many polls wait for queues that do not exist yet"
+            raise Unavailable(text, tenant=self.tenant.name, queue=self.queue_name)
+        early.append(self)
+        self.timer = effects.state.clock.call_later(self.wait_ms, self.stop_waiting)
 
 
 class FleetPoll(Poll):

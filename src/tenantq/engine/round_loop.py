@@ -387,6 +387,9 @@ class RoundLoop:
         for lane in self.state.lanes.values():
             demands += lane.demands
             lane.demands.clear()
+        for early in self.state.early_polls.values():
+            demands += early
+        self.state.early_polls.clear()
         for poll in demands:
             if poll.timer is not None:
                 poll.timer.cancel()

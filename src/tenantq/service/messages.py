@@ -135,7 +135,7 @@ class Messages:
                 found = admitted.state.queues.get(queue)
                 left_ms = wait_ms - (self._clock.monotonic_ms() - started_ms) if wait_ms else 0
                 got: list[Delivery] = []
-                if left_ms <= 0 or found is None or found.ready > 0:
+                if left_ms <= 0 or (found is not None and found.ready > 0):
                     got = await self._poll_now(admitted, queue, max, lease_ms, whole_groups=whole_groups)
                 if not got and left_ms > 0:
                     admitted.park()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
@@ -18,7 +19,7 @@ from tenantq.engine.operation import RANGE, Operation
 from tenantq.engine.ops.erasure import put_erasure
 from tenantq.engine.ops.import_part import forget_imports
 from tenantq.engine.queue_state import NEVER, REMOVED, QueueState, Status, TenantState
-from tenantq.errors import Conflict, Draining, Invalid, TenantqError
+from tenantq.errors import Conflict, Draining, Invalid, NotFound, TenantqError
 from tenantq.journal.erasure_certificate import ErasureCertificate
 from tenantq.journal.record import without_surrogates
 from tenantq.store.keys import QUEUE_FAMILIES, after, tenant_prefix
@@ -86,6 +87,8 @@ class DeleteTenant(Operation[ErasureCertificate]):
         put_erasure(effects, self.reply)
         for queue in list(tenant.queues.values()):
             _forget(effects, queue)
+        early = effects.state.early_polls.pop(tenant, deque())
+        end_polls(effects, early, NotFound("no such tenant", tenant=tenant.name))
         effects.state.data_keys.drop(effects.batch, tenant.id)
         effects.state.access.drop_tenant(effects.batch, tenant.id, tenant.name)
         _delete_range(effects, tenant_prefix(tenant.id))
@@ -257,7 +260,7 @@ class DeleteQueue(Operation[None]):
         queue.status = "draining"
         effects.state.catalog.save_queue(effects.batch, queue)
         effects.log("delete_queue", queue, self.caller, details=self.reason)
-        end_polls(effects, queue, Draining(tenant=self.tenant.name, queue=queue.name))
+        end_polls(effects, queue.demands, Draining(tenant=self.tenant.name, queue=queue.name))
 
 
 def defers_drop(tenant: TenantState) -> bool:
@@ -311,14 +314,14 @@ def _forget(effects: Effects, queue: QueueState) -> None:
     effects.state.queues_to_match.pop(queue, None)
     effects.dirty.pop(queue, None)
     effects.results_ready += [(queue, id) for id in queue.result_waiters]
-    end_polls(effects, queue, Draining(tenant=queue.tenant.name, queue=queue.name))
+    end_polls(effects, queue.demands, Draining(tenant=queue.tenant.name, queue=queue.name))
 
 
-def end_polls(effects: Effects, queue: QueueState, error: TenantqError) -> None:
-    """Answer the polls that wait for a queue with an error."""
-    for poll in queue.demands:
+def end_polls(effects: Effects, demands: deque[Any], error: TenantqError) -> None:
+    """Answer waiting polls with an error."""
+    for poll in demands:
         poll.error = error
         if poll.timer is not None:
             poll.timer.cancel()
         effects.answered.append(poll)
-    queue.demands.clear()
+    demands.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 from tenantq.domain.message import Caller
@@ -51,8 +52,9 @@ def _suspend(effects: Effects, tenant: TenantState, caller: Caller, mode: Suspen
     tenant.suspension = _suspension(effects, caller, mode, reason, tenant.suspension)
     effects.state.catalog.save_tenant(effects.batch, tenant)
     for queue in tenant.queues.values():
-        end_polls(effects, queue, Suspended(tenant=tenant.name, queue=queue.name))
+        end_polls(effects, queue.demands, Suspended(tenant=tenant.name, queue=queue.name))
         effects.touch(queue)
+    end_polls(effects, effects.state.early_polls.pop(tenant, deque()), Suspended(tenant=tenant.name))
 
 
 def freeze(effects: Effects, tenant: TenantState, caller: Caller, reason: str) -> None:
@@ -128,7 +130,7 @@ class SuspendQueue(Operation[None]):
         _check_change(queue.suspension, self.mode, "reopen", self.tenant.name, queue.name)
         queue.suspension = _suspension(effects, self.caller, self.mode, self.reason, queue.suspension)
         effects.state.catalog.save_queue(effects.batch, queue)
-        end_polls(effects, queue, queue_suspended(queue))
+        end_polls(effects, queue.demands, queue_suspended(queue))
         effects.touch(queue)
         effects.log("suspend_queue", queue, self.caller, details=f"{self.mode}: {self.reason}")
 

@@ -1,0 +1,32 @@
+"""Recent acks: which messages were acked lately, in a table of fixed size."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from typing import Final
+
+_SLOTS: Final = 1 << 15  # 512 KB a shard
+
+
+class RecentAcks:
+    """Times of the latest acks. A new ack may replace an older one, and a restart forgets all."""
+
+    __slots__ = ("_hashes", "_times")
+
+    def __init__(self) -> None:
+        self._hashes = array("q", bytes(8 * _SLOTS))
+        self._times = array("q", bytes(8 * _SLOTS))
+
+    def note(self, prefix: bytes, ids: Iterable[bytes], now: int) -> None:
+        """Note the messages of a queue that are acked now."""
+        hashes, times = self._hashes, self._times
+        for id in ids:
+            hashed = hash(prefix + id)  # seeded per process: no caller can aim at a slot
+            hashes[hashed % _SLOTS] = hashed
+            times[hashed % _SLOTS] = now
+
+    def acked_at(self, prefix: bytes, id: bytes) -> int | None:
+        """Return when a message was acked, None if that is not known."""
+        hashed = hash(prefix + id)
+        return self._times[hashed % _SLOTS] if self._hashes[hashed % _SLOTS] == hashed else None
