@@ -1,6 +1,7 @@
 """Results: kept for their time, refused when incomplete, waited for."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -241,3 +242,41 @@ async def test_a_message_acked_without_a_result_is_completed_for_all_who_wait_or
     await pass_time(shard, clock, 5_000)
     with pytest.raises(NotFound):
         await shard.reads.result(T, Q, added.id)
+
+
+async def test_an_unknown_id_is_not_found_without_searching_the_whole_journal(
+    shard: Shard, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It costs the records in which it would have been added, however many follow; a known ack costs none."""
+    await put_queue(shard, T, Q)
+    unknown = shard.state.new_ids(1)[0]
+    acked = await done(shard, None)
+    for _ in range(400):
+        clock.advance(1)
+        await shard.add(T, "busy", [message()])
+    store = shard.state.store
+    scan_items, pages = store.scan_items, list[int]()
+
+    def counted(*args: Any) -> list[tuple[bytes, bytes]]:
+        page = scan_items(*args)
+        pages.append(len(page))
+        return page
+
+    monkeypatch.setattr(store, "scan_items", counted)
+    assert await shard.reads.result(T, Q, acked, wait_ms=60_000) == Result("completed")
+    assert sum(pages) == 0
+    with pytest.raises(NotFound):
+        await shard.reads.result(T, Q, unknown, wait_ms=60_000)
+    assert sum(pages) <= 300
+
+
+async def test_a_recent_ack_is_known_after_the_journal_was_trimmed(shard: Shard) -> None:
+    """The store's journal may no longer have the add, nor the ack."""
+    acked = await done(shard, None)
+    await shard.journal.trim(shard.state.journal.synced_seq)
+    assert await shard.reads.result(T, Q, acked) == Result("completed")
+    with pytest.raises(NotFound):
+        await shard.reads.result(T, "other", acked)
+    await put_queue(shard, T, "other")
+    with pytest.raises(NotFound):
+        await shard.reads.result(T, "other", acked)

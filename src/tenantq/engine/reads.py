@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tenantq.engine.round_loop import RoundLoop
 
 _TRACE_SLICE = 64
+_ADD_RECORDS_MAX = 256  # a message is added at most this many records after its ID was created
 _GROUP_HEAD_BYTES = 24
 
 
@@ -194,17 +195,32 @@ class Reads:
     async def _acked_result(self, queue: QueueState, id: bytes) -> Result:
         """Return 'completed' for a message acked within ``result_ttl_ms``. Raises NotFound.
 
-        Only the journal knows this message. A stored row per ack would double the writes of an ack.
+        Messages that are not among the recent acks are looked up in the journal. A stored row per ack would double the
+        writes of an ack.
         """
-        tenant = queue.tenant.name
-        try:
-            history = await self.trace(tenant, queue.name, id)
-        except NotFound:
-            history = []
-        oldest = self._state.clock.wall_ms() - queue.config.result_ttl_ms
-        if any(row.op == "ack" and row.outcome == "ok" and row.ts > oldest for row in history):
+        ttl_ms = queue.config.result_ttl_ms
+        acked_at = self._state.recent_acks.acked_at(queue.prefix, id)
+        if acked_at is not None:
+            is_known = acked_at + ttl_ms > self._state.shard_clock.now_ms()
+        else:
+            is_known = await self._acked_since(queue, id, self._state.clock.wall_ms() - ttl_ms)
+        if is_known:
             return Result("completed")
-        raise NotFound("no such message or result", tenant=tenant, queue=queue.name, id=id_text(id))
+        raise NotFound("no such message or result", tenant=queue.tenant.name, queue=queue.name, id=id_text(id))
+
+    async def _acked_since(self, queue: QueueState, id: bytes, oldest: int) -> bool:
+        """Return whether the journal in the store has an ack of a message after ``oldest``.
+
+        An unknown ID costs only the records in which the message would have been added.
+        """
+        seq, end = self._trace_range(queue, id)
+        added = min(end, seq + _ADD_RECORDS_MAX)
+        history = await self._search(queue.tenant.name, id, seq, added)
+        if history and not any(row.op == "ack" for row in history):
+            history += await self._search(queue.tenant.name, id, added + 1, end)
+        return any(
+            row.op == "ack" and row.outcome == "ok" and row.ts > oldest and row.queue == queue.name for row in history
+        )
 
     async def trace(self, tenant: str, queue: str, id: str | bytes) -> list[JournalRow]:
         """Return the journal's rows about one message of this queue or its dead letters, oldest first.
@@ -212,14 +228,22 @@ class Reads:
         The journal is searched from the message's creation on, at most TRACE_RECORDS_MAX records of it.
         """
         self._loop.check_open()
-        journal = self._state.journal
-        first = max(journal.first, self._state.queue(tenant, queue).tenant.since)
+        named, raw = self._state.queue(tenant, queue), id_bytes(id)
         await self._loop.synced()
-        raw, store = id_bytes(id), self._state.store
-        seq = self._seq_at(int.from_bytes(raw[:6]), first, journal.seq)
-        end = min(journal.seq, seq + limits.TRACE_RECORDS_MAX)
-        wanted = id_text(raw)
-        found: list[JournalRow] = []
+        found = await self._search(tenant, raw, *self._trace_range(named, raw))
+        if not any(row.queue == queue for row in found):
+            raise NotFound("no such message in the journal", tenant=tenant, queue=queue, id=id_text(raw))
+        return found
+
+    def _trace_range(self, queue: QueueState, id: bytes) -> tuple[int, int]:
+        """Return the first and last journal record to search for a message."""
+        journal = self._state.journal
+        seq = self._seq_at(int.from_bytes(id[:6]), max(journal.first, queue.tenant.since), journal.seq)
+        return seq, min(journal.seq, seq + limits.TRACE_RECORDS_MAX)
+
+    async def _search(self, tenant: str, raw: bytes, seq: int, end: int) -> list[JournalRow]:
+        """Return the rows about a message in the records from ``seq`` to ``end``."""
+        wanted, store, found = id_text(raw), self._state.store, list[JournalRow]()
         while seq <= end:
             page = store.scan_items(store.jn, be64(seq), be64(end + 1), _TRACE_SLICE)
             if not page:
@@ -230,8 +254,6 @@ class Reads:
                     found += [row for row in rows(record) if row.message_id == wanted and row.tenant == tenant]
             seq = from_be64(page[-1][0]) + 1
             await asyncio.sleep(0)
-        if not any(row.queue == queue for row in found):
-            raise NotFound("no such message in the journal", tenant=tenant, queue=queue, id=wanted)
         return found
 
     def _seq_at(self, engine_ms: int, first_seq: int, last_seq: int) -> int:

@@ -178,6 +178,7 @@ class Ack(SettleOperation):
 
     def settle_all(self, effects: Effects, queue: QueueState, current: dict[bytes, LeaseRow]) -> dict[bytes, Outcome]:
         """Finish plain messages in one go; what needs more has its own way."""
+        effects.state.recent_acks.note(queue.prefix, current, effects.now)
         if self.results or queue.has_lane or queue.result_waiters:
             return super().settle_all(effects, queue, current)
         store, delete, prefix, forget = effects.store, effects.batch.delete, queue.prefix, effects.forget
