@@ -13,10 +13,11 @@ _WORDS: Final[dict[str, bool | None]] = {"none": None, "null": None, "true": Tru
 _UNITS: Final = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _BYTES: Final = re.compile(r"(\d+)(KiB|MiB|GiB|TiB)")
 _LISTS: Final = {"regions", "secret_attributes"}
-_UNPRINTABLE: Final = {
-    code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), *range(127, 160)) if code not in (9, 10)
-}
-"""Control characters, which could move the cursor or color the terminal."""
+_UNPRINTABLE: Final = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff"
+    r"\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
+"""Control characters and invisible format characters. They could move the cursor, color the terminal or reverse text."""
 
 
 def parse_duration(text: str) -> int | None:
@@ -94,8 +95,8 @@ def parse_size(text: str) -> int | None:
 
 
 def printable(text: str) -> str:
-    """Return ``text`` with control characters replaced, so that it is safe to print."""
-    return text.translate(_UNPRINTABLE)
+    """Return ``text`` with control and format characters replaced, so that it is safe to print."""
+    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def preview(body: bytes, chars: int = 60) -> str:

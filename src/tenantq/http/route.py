@@ -12,6 +12,7 @@ from tenantq.domain.limits import BATCH_MESSAGES_MAX, IdempotencyKey
 from tenantq.domain.validation import explain
 from tenantq.errors import Invalid
 from tenantq.http.batch_limit import begin_decoding, with_counted_items
+from tenantq.http.duplicate_keys import check_keys, check_keys_in_slices
 from tenantq.http.item_limit import check_items
 from tenantq.http.problem import malformed
 from tenantq.runtime.loop_slices import SlicedWork
@@ -116,12 +117,17 @@ class Route:
             self.default = msgspec.json.decode(b"{}", type=self.request)
 
     def decode(self, body: bytes) -> Any:
-        """Return the body as the route's request type; Invalid for wrong fields, a 400 for what is not JSON."""
+        """Return the body as the route's request type; Invalid for wrong or duplicate fields, a 400 for what is not JSON."""
         if not body and self.default is not None:
             return self.default
+        return self._decoded(body, check=check_keys)
+
+    def _decoded(self, body: bytes, check: Callable[[bytes], None] | None = None) -> Any:
         begin_decoding()
         try:
-            return self._decode(body)
+            decoded = self._decode(body)
+            if check is not None:
+                check(body)
         except msgspec.ValidationError as error:
             raise Invalid(explain(error, self.request)) from error
         except UnicodeDecodeError as error:
@@ -130,18 +136,21 @@ class Route:
             raise malformed("body: is nested too deeply") from error
         except msgspec.DecodeError as error:
             raise malformed(f"body: {error}" if body else "body: a JSON object is expected, none was sent") from error
+        return decoded
 
     async def decode_large(self, body: bytes) -> Any:
         """Return a large body as ``decode`` does, after counting its items. The messages of a batch are decoded in slices."""
         await check_items(body, self.items_max)
         if self.request is not AddRequest:
-            return self.decode(body)
+            decoded = self._decoded(body)
+            await check_keys_in_slices(body)
+            return decoded
         try:
             split = _split_batch(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return self.decode(body)
+            return self._decoded(body)
         if not 0 < len(split.messages) <= BATCH_MESSAGES_MAX:
-            return self.decode(body)
+            return self._decoded(body)
         messages, work = [], SlicedWork()
         for index, message in enumerate(split.messages):
             raw = bytes(message)
@@ -151,6 +160,9 @@ class Route:
                 self.decode(b'{"messages":[%b%b]}' % (b"{}," * index, raw))
                 raise
             await work.done(len(raw))
+        keys = sum(one.key is not None for one in (split, *messages))
+        if body.count(b'"key"') > keys or body.count(b'"messages"') > 1:  # perhaps twice beside the messages
+            await check_keys_in_slices(body)
         return AddRequest(messages=messages, key=split.key)
 
     def in_own_tenant(self) -> Route:

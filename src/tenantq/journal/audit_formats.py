@@ -6,17 +6,17 @@ import csv
 import io
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
 
+from tenantq.domain.formatting import printable, show_time
 from tenantq.errors import Invalid
 from tenantq.journal.audit_event import EVENT_FIELDS
 
 FORMATS: Final = ("jsonl", "csv", "parquet")
 NUMBERS: Final = frozenset(("seq", "n", "bytes", "priority", "attempt", "wait_ms", "process_ms", "count"))
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+_FORMULA: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 _ROWS_PER_GROUP: Final = 20_000
 
 Event = dict[str, Any]
@@ -62,7 +62,11 @@ class JsonLines(AuditFormat):
 
 
 class Csv(AuditFormat):
-    """RFC 4180 with a header, UTF-8. ``time`` is ISO 8601; texts that a spreadsheet would run as a formula get a leading '."""
+    """RFC 4180 with a header, UTF-8. ``time`` is ISO 8601.
+
+    Texts that a spreadsheet would run as a formula get a leading '. Line breaks and tabs become spaces, other control
+    characters U+FFFD.
+    """
 
     content_type = "text/csv; charset=utf-8; header=present"
 
@@ -83,11 +87,11 @@ def _csv(lines: list[list[object]]) -> bytes:
 
 def _cell(name: str, value: object) -> object:
     if name == "ts" and isinstance(value, int):
-        return datetime.fromtimestamp(value / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return show_time(value)
     if name in NUMBERS:
         return value
-    text = str(value).replace("\0", "\N{REPLACEMENT CHARACTER}")
-    return f"'{text}" if text.startswith(_FORMULA) else text
+    text = printable(" ".join(str(value).splitlines()).replace("\t", " "))
+    return f"'{text}" if text.lstrip().startswith(_FORMULA) else text
 
 
 class Parquet(AuditFormat):

@@ -458,3 +458,46 @@ async def test_random_garbage_never_brings_it_down(listener: HttpListener, conne
         answer = await client.rest()
         assert b"HTTP/1.1 5" not in answer.replace(b"HTTP/1.1 505", b"")
         await client.close()
+
+
+_FILL = ",".join(['{"body":"' + "x" * 1_000 + '"}'] * 80)
+"""Messages that make a body large enough to be decoded in slices."""
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "key"),
+    [
+        (PATH, '{"messages":[{"body":"x","priority":1,"priority":2}]}', "priority"),
+        (PATH, '{"messages":[{"body":"x"}],"messages":[{"body":"y"}]}', "messages"),
+        (PATH, '{"messages":[{"body":"a:b","attributes":{"a":"1", "\\u0061" : "2"}}]}', "a"),
+        (PATH, '{"messages":[{"body":"{\\"a\\":1}","body" : "y"},{"body":"z"}]}', "body"),
+        ("/v1/queues/work/poll", '{"max":1,"wait_ms":0,"max":2}', "max"),
+        (PATH, '{"messages":[FILL,{"body":"x","group":"1","group":"2"}]}', "group"),
+        (PATH, '{"messages":[{"body":"x"}],"messages":[FILL]}', "messages"),
+        (PATH, '{"key":"a","messages":[FILL],"key":"a"}', "key"),
+        ("/v1/queues/work/ack", '{"receipts":["x"],"receipts":["' + "r" * 70_000 + '"]}', "receipts"),
+    ],
+)
+async def test_a_duplicate_key_is_refused_by_name(
+    listener: HttpListener, connect: Connect, fake: FakeService, path: str, body: str, key: str
+) -> None:
+    """Which of the two the client meant is not for the server to guess."""
+    reply = await (await connect(listener)).ask(post(path, body.replace("FILL", _FILL)))
+    assert reply.status == 422
+    assert reply.json()["detail"] == f'body: duplicate key "{key}". Send each key of an object once.'
+    assert fake.calls == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"messages":[{"body":"a"},{"body":"a: \\"body\\": b","attributes":{"body":":","":"1"}}]}',
+        '{ "messages" : [ { "body" : "a" , "key" : "key" } , { "body" : "a", "key": "b" } ] , "key" : "b" }',
+        '{"key":"a","messages":[{"body":"x","key":"messages"},FILL]}',
+    ],
+)
+async def test_the_same_key_in_different_objects_is_no_duplicate(
+    listener: HttpListener, connect: Connect, body: str
+) -> None:
+    """Nor is a text that looks like one."""
+    assert (await (await connect(listener)).ask(post(PATH, body.replace("FILL", _FILL)))).status == 200

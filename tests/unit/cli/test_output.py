@@ -144,6 +144,8 @@ def test_previews_and_ages_are_short() -> None:
         "1d1h",
     ]
     assert printable("tab\tline\n") == "tab\tline\n"
+    assert printable("a\x1b\u202eb\u2066\ufeff\ud800") == "a\ufffd\ufffdb\ufffd\ufffd\ufffd"
+    assert printable("\u0646\u200c\U0001f468\u200d\U0001f469") == "\u0646\u200c\U0001f468\u200d\U0001f469"
     assert [plural(number, "row") for number in (0, 1, 2_000)] == ["0 rows", "1 row", "2,000 rows"]
 
 

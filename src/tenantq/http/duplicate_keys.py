@@ -1,0 +1,61 @@
+"""Duplicate keys of JSON objects. The decoder would keep the last one and drop the others without a word."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from tenantq.errors import Invalid
+from tenantq.runtime.loop_slices import next_slice
+
+_TOKENS: Final = re.compile(rb'("[^"\\]*+(?:\\.[^"\\]*+)*+")\s*+:|"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}]', re.DOTALL)
+_SLICE_TOKENS: Final = 2_000
+_SPACES: Final = (b'" ', b'"\n', b'"\r', b'"\t')
+
+
+def check_keys(body: bytes) -> None:
+    """Raise Invalid if an object in a valid JSON body has a key twice."""
+    members = _members(msgspec.json.decode(body))
+    if body.count(b":") == members:
+        return  # each member has a colon, so none was dropped; the usual case, without a search
+    if body.count(b'":') == members and not any(space in body for space in _SPACES):
+        return
+    for _ in _search(body):
+        pass
+
+
+async def check_keys_in_slices(body: bytes) -> None:
+    """Raise Invalid as ``check_keys`` does, for a large body."""
+    for _ in _search(body):
+        await next_slice()
+
+
+def _members(value: Any) -> int:
+    """Return how many members the objects of a decoded value have."""
+    if type(value) is dict:
+        return len(value) + sum([_members(one) for one in value.values() if type(one) in {dict, list}])
+    return sum([_members(one) for one in value if type(one) in {dict, list}]) if type(value) is list else 0
+
+
+def _search(body: bytes) -> Iterator[None]:
+    """Look at every key; yield after each slice of the work."""
+    keys: set[bytes] = set()
+    outer: list[set[bytes]] = []
+    for count, token in enumerate(_TOKENS.finditer(body), 1):
+        key = token[1]
+        if key is not None:
+            if b"\\" in key:
+                key = msgspec.json.encode(msgspec.json.decode(key))
+            if key in keys:
+                raise Invalid(f"body: duplicate key {key.decode(errors='replace')}. Send each key of an object once.")
+            keys.add(key)
+        elif token[0] == b"{":
+            outer.append(keys)
+            keys = set()
+        elif token[0] == b"}":
+            keys = outer.pop()
+        if count % _SLICE_TOKENS == 0:
+            yield
