@@ -57,13 +57,11 @@ class UsageRecount:
     def _compare_one(self, tenant: str, kept: WindowsRow, log: FindingLog) -> None:
         counted = self._tenants.get(tenant, Usage())
         known_from = self._known_from or 0
-        for what, length_ms, theirs, ours in (
-            ("hour", HOUR_MS, (kept.hour, kept.hour_messages), counted.hour[:2]),
-            ("day", DAY_MS, (kept.day, kept.day_messages), counted.day[:2]),
+        for what, length_ms, number, messages, ours in (
+            ("hour", HOUR_MS, kept.hour, kept.hour_messages, counted.hour),
+            ("day", DAY_MS, kept.day, kept.day_messages, counted.day),
         ):
-            if theirs[0] * length_ms >= known_from and theirs != ours:
-                log.found(
-                    "usage",
-                    f"{theirs[1]} messages are counted for {what} {theirs[0]}; the journal has {ours[1]} for {ours[0]}.",
-                    tenant=tenant,
-                )
+            if number * length_ms >= known_from and (number, messages) != (ours.number, ours.messages):
+                text = f"{messages} messages are counted for {what} {number}; "
+                text += f"the journal has {ours.messages} for {ours.number}."
+                log.found("usage", text, tenant=tenant)

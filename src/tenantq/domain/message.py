@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeGuard
 
 import msgspec
 
@@ -224,6 +224,17 @@ def check_message(message: NewMessage) -> None:
         _check_sealed(message)
 
 
+def checked_message(message: NewMessage | TenantqError) -> NewMessage | TenantqError:
+    """Return a message, or the error if it breaks a limit. An error is returned as it is."""
+    if isinstance(message, TenantqError):
+        return message
+    try:
+        check_message(message)
+    except TenantqError as error:
+        return error
+    return message
+
+
 def _check_sealed(message: NewMessage) -> None:
     """Raise Invalid if the fields of an encrypted message are incomplete."""
     if type(message.raw_id) is not bytes or len(message.raw_id) != 16:
@@ -234,8 +245,8 @@ def _check_sealed(message: NewMessage) -> None:
         raise TooLarge(f"attributes: more than {limits.ATTRIBUTES_BYTES_MAX} bytes together")
 
 
-def is_plain(message: NewMessage) -> bool:
-    """Tell quickly whether a message is just a body of allowed size, as most are. Then it needs no further check."""
+def is_plain(message: object) -> TypeGuard[NewMessage]:
+    """Return whether a message is just a body within the limits, as most are. Then it needs no further check."""
     return (
         type(message) is NewMessage
         and type(message.body) is bytes

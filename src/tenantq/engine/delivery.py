@@ -12,21 +12,12 @@ from tenantq.engine.effects import Effects
 from tenantq.engine.polls import FleetPoll, Poll
 from tenantq.engine.queue_state import DELIVERED, Level, QueueState
 from tenantq.journal.record import column
-from tenantq.store.keys import SUFFIX_BYTES, be64, from_be64
-from tenantq.store.rows import (
-    HAS_EXTRAS,
-    MESSAGE_HEAD,
-    SEALED,
-    LeaseRow,
-    MessageRow,
-    pack_first_lease,
-    pack_lease,
-    unpack_message,
-)
+from tenantq.store.keys import ID_BYTES, SUFFIX_BYTES, be64, from_be64
+from tenantq.store.rows import HAS_EXTRAS, LEASE_HEAD, MESSAGE_HEAD, SEALED, LeaseRow, MessageRow, unpack_message
 
 _EXPIRES = slice(20, 28)  # the position of a message's expiry time in its stored row
 _NEVER = bytes(8)
-_Pick = tuple["Level", bytes, bool]  # the level, the suffix, whether it was delivered before
+_Pick = tuple["Level", bytes, bool]  # the level, the key in vi, whether it was delivered before
 _Found = tuple[_Pick, bytes, bytes | None]  # with the id and the stored message
 
 
@@ -44,7 +35,7 @@ def deliver(effects: Effects, queue: QueueState, polls: list[Poll] | list[FleetP
     if not picks:
         return 0
     prefix, store = queue.prefix, effects.store
-    ids = [suffix[8:] for _, suffix, _ in picks]
+    ids = [key[-ID_BYTES:] for _, key, _ in picks]
     found = zip(picks, ids, store.get_many(store.m, [prefix + id for id in ids]), strict=True)
     live = [
         one
@@ -60,8 +51,8 @@ def deliver(effects: Effects, queue: QueueState, polls: list[Poll] | list[FleetP
     for poll, share in zip(polls, shares, strict=True):
         if share and poll.bytes < limits.REPLY_BYTES_MAX:
             delivered += _deliver_to(effects, queue, poll, share, rest)
-    for (level, suffix, _), _, _ in rest:  # no poll had room for these
-        level.cursor = min(level.cursor, suffix)
+    for (level, key, _), _, _ in rest:  # no poll had room for these
+        level.cursor = min(level.cursor, key[-SUFFIX_BYTES:])
     queue.in_flight += delivered
     queue.totals[DELIVERED] += delivered
     queue.tenant.line.charge(delivered)
@@ -72,12 +63,12 @@ def deliver(effects: Effects, queue: QueueState, polls: list[Poll] | list[FleetP
 
 def _is_deliverable(effects: Effects, queue: QueueState, one: _Found) -> bool:
     """Return whether a row can be delivered. If not, remove it: heal, discard or dead-letter the message."""
-    (level, suffix, seen), id, stored = one
+    (level, key, seen), id, stored = one
     message = unpack_message(stored) if stored is not None else None
     before = effects.lease(queue, id) if seen else None
     if message is not None and not _is_over(effects, queue, message, before):
         return True
-    effects.remove_waiting(queue, id, level.priority, from_be64(suffix))
+    effects.remove_waiting(queue, id, level.priority, from_be64(key[-SUFFIX_BYTES:]))
     if message is None:
         effects.heal(queue, id, "index row without a body")
         if seen:
@@ -121,133 +112,132 @@ def _deliver_to(effects: Effects, queue: QueueState, poll: Poll, share: int, fou
 
     Most messages have only a body and are delivered for the first time. They take a shorter path.
     """
-    now, wall, store = effects.now, effects.wall, effects.store
+    leasing = _Leasing(effects, queue, poll)
+    now, until, until_wall, wall, store = (
+        effects.now,
+        leasing.until,
+        leasing.until + effects.wall,
+        effects.wall,
+        effects.store,
+    )
     put, delete, vi, le, li = effects.batch.put, effects.batch.delete, store.vi.handle, store.le.handle, store.li.handle
     skip, overlay, bits = effects.skip, effects.overlay, effects.state.randomness.getrandbits
-    unpack_head, head_bytes, fifo, prefix = MESSAGE_HEAD.unpack_from, MESSAGE_HEAD.size, queue.fifo, queue.prefix
-    until = now + (poll.lease_ms if poll.lease_ms is not None else queue.config.lease_ms)
-    until_wall, deadline_prefix = until + wall, prefix + be64(until)
-    tenant_name, queue_name, got = queue.tenant.name, queue.name, poll.got
-    ids: list[bytes] = []
-    sizes: list[int] = []
-    priorities: list[int] = []
-    attempts: list[int] = []
-    waits: list[int] = []
-    for (level, suffix, seen), id, stored in found:
-        if level.remove(suffix):
+    unpack_head, head_bytes, pack_lease_head = MESSAGE_HEAD.unpack_from, MESSAGE_HEAD.size, LEASE_HEAD.pack
+    fifo, prefix, deadline_prefix = queue.fifo, queue.prefix, queue.prefix + be64(until)
+    tenant_name, queue_name, got, ids = queue.tenant.name, queue.name, poll.got, leasing.ids
+    sizes, priorities, attempts, waits = leasing.sizes, leasing.priorities, leasing.attempts, leasing.waits
+    for (level, waiting_key, seen), id, stored in found:
+        if level.remove(waiting_key[-SUFFIX_BYTES:]):
             queue.ready -= 1
-        waiting_key = level.prefix + suffix
         delete(waiting_key, vi)
         skip.add(waiting_key)
         assert stored is not None
-        token = bits(64) or 1
-        visible_at = from_be64(suffix)
-        flags, priority, max_attempts, added_at, _, expires_at = unpack_head(stored)
-        secret, origin, first_at, source_attempts = b"", "", 0, 0
+        flags, priority, max_attempts, added_at, visible_at, expires_at = unpack_head(stored)
         if seen or flags & HAS_EXTRAS or expires_at or fifo:
             message = unpack_message(stored)
-            before = effects.lease(queue, id) if seen else None
-            attempt, lease = _lease(effects, queue, message, before, token, until, visible_at)
-            body, size, attributes, group = message.body, message.size, message.attributes, message.group
-            secret = message.sealed_attributes
-            if before is not None and before.past:
-                past = before.unpack_past()
-                first_at = past.first_at
-                if past.dead is not None:
-                    origin, source_attempts = past.dead.source, past.dead.attempts
+            leasing.add(id, message, effects.lease(queue, id) if seen else None, from_be64(waiting_key[-SUFFIX_BYTES:]))
+            if poll.whole_groups and (fifo or message.group is not None) and len(ids) < share:
+                leasing.add_followers(queue.group_digest(message.group), id, share - len(ids))
         else:
             body = stored[head_bytes:]
-            size, attempt, attributes, group = len(body) - (SEAL_BYTES if flags else 0), 1, {}, None
-            lease = pack_first_lease(token, until, now, visible_at, 0, size, priority, max_attempts, b"")
-        key = prefix + id
-        overlay[key] = lease
-        put(key, lease, le)
-        put(deadline_prefix + id, b"", li)
-        ids.append(id)
-        sizes.append(size)
-        priorities.append(priority)
-        attempts.append(attempt)
-        waits.append(now - visible_at)
-        poll.bytes += size
-        got.append(
-            Delivery(
-                id, f"{id.hex()}{token:016x}", body, attempt, priority, attributes, group, added_at + wall, until_wall,
-                tenant_name, queue_name, flags >= SEALED, secret, origin, first_at, source_attempts,
-            )
-        )  # fmt: skip
-        if poll.whole_groups and (fifo or group is not None) and len(ids) < share:
-            for one in _deliver_followers(effects, queue, poll, queue.group_digest(group), id, share - len(ids), until):
-                for column_of, value in zip((ids, sizes, priorities, attempts, waits), one, strict=True):
-                    column_of.append(value)  # type: ignore[attr-defined]  # the types match by position
-        if len(ids) == share or poll.bytes >= limits.REPLY_BYTES_MAX:
+            size = len(body) - (SEAL_BYTES if flags else 0)
+            token = bits(64) or 1
+            lease = pack_lease_head(1, token, until, now, visible_at, 0, size, priority, max_attempts, 0)
+            key = prefix + id
+            overlay[key] = lease
+            put(key, lease, le)
+            put(deadline_prefix + id, b"", li)
+            ids.append(id)
+            sizes.append(size)
+            priorities.append(priority)
+            attempts.append(1)
+            waits.append(now - visible_at)
+            poll.bytes += size
+            got.append(
+                Delivery(
+                    id, (id + be64(token)).hex(), body, 1, priority, {}, None, added_at + wall, until_wall,
+                    tenant_name, queue_name, flags >= SEALED,
+                )
+            )  # fmt: skip
+        if len(ids) >= share or poll.bytes >= limits.REPLY_BYTES_MAX:
             break
-    if ids:
-        queue.next_lease = min(queue.next_lease, until)
-        effects.log(
-            "poll", queue, poll.caller, ids=b"".join(ids), size=column(sizes), priority=column(priorities),
-            attempt=column(attempts), wait_ms=column(waits),
-        )  # fmt: skip
+    leasing.journal()
     return len(ids)
 
 
-def _deliver_followers(
-    effects: Effects, queue: QueueState, poll: Poll, group: bytes, head: bytes, room: int, until: int
-) -> Iterator[tuple[bytes, int, int, int, int]]:
-    """Lease the followers of a group's head to the same poll; yield id, size, priority, attempt and wait of each.
+class _Leasing:
+    """The messages of one queue that are leased to one poll, and their journal entry."""
 
-    The first follower that is in flight, not visible yet or not deliverable ends it, since nothing may overtake it.
-    """
-    store, prefix, now = effects.store, queue.prefix, effects.now
-    for id in groups.behind(effects, queue, group, head, room):
-        stored = store.get(store.m, prefix + id)
-        if stored is None:
-            return  # it is healed when it becomes the head
-        message, before = unpack_message(stored), effects.lease(queue, id)
-        visible_at = before.visible_at if before is not None else message.visible_at
-        if (before is not None and before.token) or visible_at > now or poll.bytes >= limits.REPLY_BYTES_MAX:
-            return
-        if _is_over(effects, queue, message, before):
-            return  # it is removed when it becomes the head: a dead letter that cannot move yet must not be overtaken
-        queue.blocked -= 1
-        past = before.unpack_past() if before is not None and before.past else None
+    __slots__ = ("_effects", "_poll", "_queue", "attempts", "ids", "priorities", "sizes", "until", "waits")
+
+    def __init__(self, effects: Effects, queue: QueueState, poll: Poll) -> None:
+        self._effects, self._queue, self._poll = effects, queue, poll
+        self.until = effects.now + (poll.lease_ms if poll.lease_ms is not None else queue.config.lease_ms)
+        self.ids: list[bytes] = []
+        self.sizes: list[int] = []
+        self.priorities: list[int] = []
+        self.attempts: list[int] = []
+        self.waits: list[int] = []
+
+    def add(self, id: bytes, message: MessageRow, before: LeaseRow | None, visible_at: int) -> None:
+        """Lease a message to the poll."""
+        effects, queue, poll, until = self._effects, self._queue, self._poll, self.until
         token = effects.state.randomness.getrandbits(64) or 1
-        attempt, lease = _lease(effects, queue, message, before, token, until, visible_at)
-        effects.overlay[prefix + id] = lease
-        effects.batch.put(prefix + id, lease, store.le.handle)
-        effects.batch.put(prefix + be64(until) + id, b"", store.li.handle)
+        if before is None:
+            group = queue.group_digest(message.group) if queue.fifo or message.group is not None else b""
+            before = LeaseRow(
+                0, 0, 0, 0, 0, message.expires_at, message.size, message.priority, message.max_attempts, group
+            )
+        before.attempts += 1
+        before.token, before.deadline, before.leased_at, before.visible_at = token, until, effects.now, visible_at
+        past = before.unpack_past()
+        effects.put_lease(queue, id, before)
+        effects.batch.put(queue.prefix + be64(until) + id, b"", effects.store.li.handle)
+        self.ids.append(id)
+        self.sizes.append(message.size)
+        self.priorities.append(message.priority)
+        self.attempts.append(before.attempts)
+        self.waits.append(effects.now - visible_at)
         poll.bytes += message.size
         poll.got.append(
             Delivery(
-                id, f"{id.hex()}{token:016x}", message.body, attempt, message.priority, message.attributes,
+                id, (id + be64(token)).hex(), message.body, before.attempts, message.priority, message.attributes,
                 message.group, message.added_at + effects.wall, until + effects.wall, queue.tenant.name, queue.name,
                 message.sealed, message.sealed_attributes,
-                past.dead.source if past is not None and past.dead is not None else "",
-                past.first_at if past is not None else 0,
-                past.dead.attempts if past is not None and past.dead is not None else 0,
+                past.dead.source if past.dead is not None else "",
+                past.first_at,
+                past.dead.attempts if past.dead is not None else 0,
             )
         )  # fmt: skip
-        yield id, message.size, message.priority, attempt, now - visible_at
 
+    def add_followers(self, group: bytes, head: bytes, room: int) -> None:
+        """Lease up to ``room`` followers of a group's head to the same poll.
 
-def _lease(
-    effects: Effects,
-    queue: QueueState,
-    message: MessageRow,
-    before: LeaseRow | None,
-    token: int,
-    until: int,
-    visible_at: int,
-) -> tuple[int, bytes]:
-    """Return the attempt number of this delivery and its lease row."""
-    if before is None:
-        group = queue.group_digest(message.group) if queue.fifo or message.group is not None else b""
-        return 1, pack_first_lease(
-            token, until, effects.now, visible_at, message.expires_at, message.size, message.priority,
-            message.max_attempts, group,
-        )  # fmt: skip
-    before.attempts += 1
-    before.token, before.deadline, before.leased_at, before.visible_at = token, until, effects.now, visible_at
-    return before.attempts, pack_lease(before)
+        The first follower that is in flight, not visible yet or not deliverable ends it, since nothing may overtake it.
+        """
+        effects, queue, store = self._effects, self._queue, self._effects.store
+        for id in groups.behind(effects, queue, group, head, room):
+            stored = store.get(store.m, queue.prefix + id)
+            if stored is None:
+                return  # it is healed when it becomes the head
+            message, before = unpack_message(stored), effects.lease(queue, id)
+            visible_at = before.visible_at if before is not None else message.visible_at
+            is_leased = before is not None and before.token
+            if is_leased or visible_at > effects.now or self._poll.bytes >= limits.REPLY_BYTES_MAX:
+                return
+            if _is_over(effects, queue, message, before):
+                return  # removed when it becomes the head: a dead letter that cannot move yet must not be overtaken
+            queue.blocked -= 1
+            self.add(id, message, before, visible_at)
+
+    def journal(self) -> None:
+        """Add the journal entry of what was leased."""
+        if self.ids:
+            self._queue.next_lease = min(self._queue.next_lease, self.until)
+            self._effects.log(
+                "poll", self._queue, self._poll.caller, ids=b"".join(self.ids), size=column(self.sizes),
+                priority=column(self.priorities), attempt=column(self.attempts), wait_ms=column(self.waits),
+            )  # fmt: skip
 
 
 # ---- choosing which rows ----
@@ -314,7 +304,7 @@ def _scan_level(
         rows = effects.store.scan_items(effects.store.vi, start, upper, wanted)
         for key, seen in rows:
             if not skip or key not in skip:
-                picks.append((level, key[-SUFFIX_BYTES:], bool(seen)))
+                picks.append((level, key, bool(seen)))
         if rows:
             start = behind[level] = rows[-1][0] + b"\0"
             cursor = start[-SUFFIX_BYTES - 1 :]

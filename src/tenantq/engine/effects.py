@@ -223,10 +223,10 @@ class Effects:
                 values = [overlay.get(key, value) for key, value in zip(keys, values, strict=True)]
         return [unpack_lease(value) if value is not None else None for value in values]
 
-    def forget(self, key: bytes) -> None:
-        """Hide a message and its lease from later operations of this round."""
-        self.overlay[key] = None
-        self._gone.add(key)
+    def forget(self, keys: list[bytes]) -> None:
+        """Hide messages and their leases from later operations of this round."""
+        self.overlay.update(dict.fromkeys(keys))
+        self._gone.update(keys)
 
     def put_lease(self, queue: QueueState, id: bytes, row: LeaseRow) -> None:
         """Write a lease row."""
@@ -251,12 +251,10 @@ class Effects:
     def key(self, queue: QueueState, hashed: bytes) -> KeyRow | None:
         """Return the row of an idempotency key as this round sees it."""
         key = queue.prefix + hashed
-        if key in self._keys:
-            return self._keys[key]
-        if queue.prefix in self.cleared:
-            return None
-        value = self.store.get(self.store.ik, key)
-        return unpack_key(value) if value is not None else None
+        if key not in self._keys:
+            value = self.store.get(self.store.ik, key) if queue.prefix not in self.cleared else None
+            self._keys[key] = unpack_key(value) if value is not None else None
+        return self._keys[key]
 
     def put_key(self, queue: QueueState, hashed: bytes, row: KeyRow) -> None:
         """Store an idempotency key."""

@@ -299,7 +299,7 @@ class QueueState:
     @property
     def delayed(self) -> int:
         """Rows that are not visible yet, over all levels."""
-        return sum(level.delayed for level in self.levels)
+        return sum([level.delayed for level in self.levels])
 
     @property
     def messages(self) -> int:

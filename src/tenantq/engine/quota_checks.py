@@ -16,13 +16,14 @@ _RANK: Final[dict[QuotaState, int]] = {"good": 0, "warning": 1, "critical": 2}
 class RemainingQuota:
     """How much a tenant's quotas still allow to be added now."""
 
-    __slots__ = ("_bytes", "_message_bytes", "_messages", "_tenant", "_wall_ms")
+    __slots__ = ("_bytes", "_message_bytes", "_messages", "_taken", "_taken_bytes", "_tenant", "_wall_ms")
 
     def __init__(self, tenant: TenantState, wall_ms: int) -> None:
         usage, quotas = tenant.usage, tenant.config.quotas
         hour, day = usage.windows(wall_ms)
         self._tenant = tenant
         self._wall_ms = wall_ms
+        self._taken = self._taken_bytes = 0
         self._message_bytes = quotas.message_bytes
         self._bytes = None if quotas.stored_bytes is None else quotas.stored_bytes - usage.bytes
         self._messages = [
@@ -35,18 +36,26 @@ class RemainingQuota:
             if limit is not None
         ]
 
-    def take(self, size: int, taken: int, taken_bytes: int) -> TenantqError | None:
-        """Return why one more message of ``size`` bytes exceeds a quota after ``taken`` others, or None if it fits."""
+    def take(self, size: int) -> TenantqError | None:
+        """Count one more message of ``size`` bytes. If it exceeds a quota, return the error and count nothing."""
+        refused = self.refusal(size)
+        if refused is None:
+            self._taken += 1
+            self._taken_bytes += size
+        return refused
+
+    def refusal(self, size: int) -> TenantqError | None:
+        """Return why one more message of ``size`` bytes exceeds a quota, or None if it fits."""
         tenant = self._tenant
         if self._message_bytes is not None and size > self._message_bytes:
             text = f"quotas.message_bytes: {size} bytes, this tenant's limit for one message is {self._message_bytes}"
             return TooLarge(text, tenant=tenant.name)
         for left, name, limit in self._messages:
-            if taken >= left:
-                return exceeded(tenant, name, limit, limit - left + taken, self._wall_ms)
-        if self._bytes is not None and taken_bytes + size > self._bytes:
+            if self._taken >= left:
+                return exceeded(tenant, name, limit, limit - left + self._taken, self._wall_ms)
+        if self._bytes is not None and self._taken_bytes + size > self._bytes:
             limit = tenant.config.quotas.stored_bytes or 0
-            return exceeded(tenant, "stored_bytes", limit, limit - self._bytes + taken_bytes, self._wall_ms)
+            return exceeded(tenant, "stored_bytes", limit, limit - self._bytes + self._taken_bytes, self._wall_ms)
         return None
 
 

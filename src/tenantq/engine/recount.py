@@ -45,7 +45,7 @@ class TenantRecount:
         self.rows = 0
         usage = tenant.usage
         self._sums = (usage.messages, usage.in_flight, usage.bytes)
-        self._window = (*usage.hour[:2], *usage.day[:2])
+        self._window = (usage.hour.number, usage.hour.messages, usage.day.number, usage.day.messages)
         self._stored_window = state.store.get(state.store.meta, USAGE_ROW + tenant_prefix(tenant.id))
         for queue in islice(tenant.queues.values(), _QUEUES_MAX):
             rows = queue.messages + queue.in_flight

@@ -38,7 +38,7 @@ class RoundBudget:
                     break
                 served.add(line)
             turn = lines.take_turn(budget, whole=not shared)
-            budget -= sum(operation.cost for operation in turn)
+            budget -= sum([operation.cost for operation in turn])
             operations += turn
         return operations
 

@@ -203,13 +203,13 @@ class Shard:
         *,
         batch_key: str | None = None,
         batch_digests: tuple[bytes, ...] = (),
-        sealed_plain: bool = False,
+        encrypted_plain: bool = False,
     ) -> list[AddResult]:
         """Add messages to a queue; one reply per message, in order. See ``Add``."""
         loop = self.loop
         operation = Add(
             loop.state.catalog.tenant(tenant), caller, queue, messages, batch_key=batch_key, batch_digests=batch_digests,
-            sealed_plain=sealed_plain,
+            encrypted_plain=encrypted_plain,
         )  # fmt: skip
         return await loop.submit(operation)
 

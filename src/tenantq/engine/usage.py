@@ -11,7 +11,7 @@ left is remembered: if the clock returns to it, it continues with its count.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -37,7 +37,10 @@ class WindowsRow(msgspec.Struct, frozen=True, array_like=True):
     left_day_messages: int = 0
 
 
-class Window(NamedTuple):
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Window(msgspec.Struct, gc=False):
     """The messages added in one hour or day, and in the latest one if the clock went far back since."""
 
     number: int = 0  # hours or days since 1970
@@ -46,13 +49,13 @@ class Window(NamedTuple):
     left_messages: int = 0
 
     def at(self, number: int, far: int) -> Window:
-        """Return the window in which an add counts at this hour or day."""
+        """Return the window in which an add counts at this hour or day; this one, if it still does."""
         if number > self.number:
             if number < self.left_number:
-                return self._replace(number=number, messages=0)
+                return Window(number, 0, self.left_number, self.left_messages)
             return Window(number, max(self.messages, self.left_messages) if number == self.left_number else 0)
         if number and self.number - number > far:
-            left = max((self.number, self.messages), self[2:])
+            left = max((self.number, self.messages), (self.left_number, self.left_messages))
             return Window(number, self.messages, *left)
         return self
 
@@ -90,13 +93,19 @@ class Usage:
 
     def added(self, count: int, wall_ms: int) -> None:
         """Count added messages."""
-        hour, day = self.windows(wall_ms)
-        self.hour = hour._replace(messages=hour.messages + count)
-        self.day = day._replace(messages=day.messages + count)
+        self.hour, self.day = self.windows(wall_ms)
+        self.hour.messages += count
+        self.day.messages += count
 
     def pack(self) -> bytes:
         """Return the stored part."""
-        return msgspec.msgpack.encode(WindowsRow(*self.hour[:2], *self.day[:2], *self.hour[2:], *self.day[2:]))
+        hour, day = self.hour, self.day
+        return _encode(
+            WindowsRow(
+                hour.number, hour.messages, day.number, day.messages,
+                hour.left_number, hour.left_messages, day.left_number, day.left_messages,
+            )
+        )  # fmt: skip
 
     def load(self, value: bytes) -> None:
         """Load the stored part."""

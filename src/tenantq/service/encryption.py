@@ -17,7 +17,7 @@ import msgspec
 
 from tenantq.domain.config import Encryption
 from tenantq.domain.formatting import plural
-from tenantq.domain.message import Delivery, Facts, NewMessage, Result, check_message, is_plain
+from tenantq.domain.message import Delivery, Facts, NewMessage, Result, checked_message, is_plain
 from tenantq.engine.ops.add import batch_bytes
 from tenantq.engine.ops.settle import check_results, parse_receipt
 from tenantq.engine.queue_state import TenantState
@@ -211,7 +211,7 @@ class MessageEncryption:
     ) -> SealedBatch:
         """Return messages encrypted, each for its id; to be added before anything else is waited for. KmsUnavailable, KmsError."""
         plain = all(isinstance(one, TenantqError) or is_plain(one) for one in messages)
-        checked = messages if plain else [_judged(one) for one in messages]
+        checked = messages if plain else [checked_message(one) for one in messages]
         good = [one for one in checked if not isinstance(one, TenantqError)]
         if not good:
             return SealedBatch(checked)
@@ -260,7 +260,7 @@ class MessageEncryption:
         ]
         digests: tuple[bytes, ...] = ()
         if batch_key is not None:
-            checked = [_judged(one) for one in messages]
+            checked = [checked_message(one) for one in messages]
             raw = batch_bytes([b"" if isinstance(one, TenantqError) else one.body for one in checked])
             digests = digest(raw), reader.digest(raw)
         return SealedBatch(known, digests)
@@ -382,17 +382,6 @@ class MessageEncryption:
         now = self._clock.monotonic_ms()
         self._resting = {tenant: until for tenant, until in self._resting.items() if until > now}
         return {tenant: until - now for tenant, until in self._resting.items()}
-
-
-def _judged(message: NewMessage | TenantqError) -> NewMessage | TenantqError:
-    """Return a message that is within its limits, or what is wrong with it."""
-    if isinstance(message, TenantqError):
-        return message
-    try:
-        check_message(message)
-    except TenantqError as error:
-        return error
-    return message
 
 
 def _sealed_message(

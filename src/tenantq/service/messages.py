@@ -103,7 +103,7 @@ class Messages:
             batch = await self._encryption.seal_messages(state, queue, messages, key)
         return await self._shard.add(
             admitted.tenant, queue, batch.messages, admitted.caller, batch_key=key, batch_digests=batch.digests,
-            sealed_plain=batch.plain,
+            encrypted_plain=batch.plain,
         )  # fmt: skip
 
     async def poll(

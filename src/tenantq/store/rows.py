@@ -100,7 +100,7 @@ def unpack_message(value: bytes) -> MessageRow:
 
 # ---- le: attempts, current lease, history ----
 
-_LEASE = struct.Struct(">IQQQQQIBHB")
+LEASE_HEAD = struct.Struct(">IQQQQQIBHB")
 _HAS_GROUP = 1
 
 
@@ -138,7 +138,7 @@ class LeaseRow(msgspec.Struct, gc=False):
 def pack_lease(row: LeaseRow) -> bytes:
     """Return a le value."""
     group = row.group
-    head = _LEASE.pack(
+    head = LEASE_HEAD.pack(
         row.attempts,
         row.token,
         row.deadline,
@@ -153,24 +153,6 @@ def pack_lease(row: LeaseRow) -> bytes:
     return head + group + row.past if group or row.past else head
 
 
-def pack_first_lease(
-    token: int,
-    deadline: int,
-    leased_at: int,
-    visible_at: int,
-    expires_at: int,
-    size: int,
-    priority: int,
-    max_attempts: int,
-    group: bytes,
-) -> bytes:
-    """Return the le value of a first delivery, without the detour of a LeaseRow."""
-    head = _LEASE.pack(
-        1, token, deadline, leased_at, visible_at, expires_at, size, priority, max_attempts, _HAS_GROUP if group else 0
-    )
-    return head + group if group else head
-
-
 def pack_past(past: Past) -> bytes:
     """Return the bytes of a history."""
     return _encode(past)
@@ -178,13 +160,13 @@ def pack_past(past: Past) -> bytes:
 
 def unpack_lease(value: bytes) -> LeaseRow:
     """Read a le value."""
-    attempts, token, deadline, leased_at, visible_at, expires_at, size, priority, allowed, flags = _LEASE.unpack_from(
-        value
+    attempts, token, deadline, leased_at, visible_at, expires_at, size, priority, allowed, flags = (
+        LEASE_HEAD.unpack_from(value)
     )
     row = LeaseRow(attempts, token, deadline, leased_at, visible_at, expires_at, size, priority, allowed)
-    if len(value) > _LEASE.size:
-        start = _LEASE.size + (16 if flags & _HAS_GROUP else 0)
-        row.group, row.past = value[_LEASE.size : start], value[start:]
+    if len(value) > LEASE_HEAD.size:
+        start = LEASE_HEAD.size + (16 if flags & _HAS_GROUP else 0)
+        row.group, row.past = value[LEASE_HEAD.size : start], value[start:]
     return row
 
 

@@ -13,7 +13,7 @@ from tenantq.domain.names import check_queue_name
 from tenantq.engine import dead_letter, groups
 from tenantq.engine.effects import Effects
 from tenantq.engine.operation import BYTES_PER_COST, Operation
-from tenantq.engine.ops.add import put_key, unsealed
+from tenantq.engine.ops.add import not_encrypted, put_key
 from tenantq.engine.queue_state import ADDED, ADDED_BYTES, QueueState
 from tenantq.engine.quota_checks import RemainingQuota
 from tenantq.engine.tenant_snapshot import MessageCopy, StoredIdempotencyKey, StoredResult
@@ -72,7 +72,7 @@ class ImportPart(Operation[ImportedPart]):
         if queue.status == "draining":
             raise Draining(tenant=self.tenant.name, queue=queue.name)
         if self.tenant.config.encryption.enabled and not self._sealed():
-            raise unsealed(self.tenant.name, queue.name)
+            raise not_encrypted(self.tenant.name, queue.name)
         last = last_imported_part(effects.store, queue, self.export)
         if self.part <= last:
             self.reply = ImportedPart(self.part, duplicate=True)
@@ -91,12 +91,11 @@ class ImportPart(Operation[ImportedPart]):
             len(one.body) + len(extra) - (SEAL_BYTES if one.sealed else 0)
             for one, extra in zip(fresh, extras, strict=True)
         ]
-        room, taken = RemainingQuota(self.tenant, now + wall), 0
-        for count, size in enumerate(sizes):
-            refused = room.take(size, count, taken)
+        room = RemainingQuota(self.tenant, now + wall)
+        for size in sizes:
+            refused = room.take(size)
             if refused is not None:
                 raise refused
-            taken += size
         effects.batch.put(IMPORT_ROW + queue.prefix + self.export, self.part.to_bytes(8), effects.store.meta.handle)
         for one, extra, size in zip(fresh, extras, sizes, strict=True):
             _put(effects, queue, one, extra, size)
@@ -107,7 +106,7 @@ class ImportPart(Operation[ImportedPart]):
             earlier = effects.key(queue, key.hashed)
             if key.expires_at - wall > now and (earlier is None or earlier.expires_at <= now):
                 row = KeyRow(key.ids, key.body_digest, min(key.expires_at - wall, now + TTL_MS_MAX))
-                put_key(effects, queue, key.hashed, row, earlier)
+                put_key(effects, queue, key.hashed, row)
         if fresh:
             self._count(effects, queue, fresh, sizes)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 
 from tenantq.domain import limits
@@ -12,7 +13,7 @@ from tenantq.engine import dead_letter, discard, groups
 from tenantq.engine.arguments import check_reason
 from tenantq.engine.effects import Effects
 from tenantq.engine.operation import Operation
-from tenantq.engine.ops.add import unsealed
+from tenantq.engine.ops.add import not_encrypted
 from tenantq.engine.queue_state import ACKED, NACKED, QueueState, TenantState
 from tenantq.errors import Invalid, LeaseLost, TenantqError
 from tenantq.journal.record import column
@@ -22,18 +23,18 @@ from tenantq.store.rows import LeaseRow, pack_past, unpack_message
 
 OK = Outcome(True)
 _RECEIPT_CHARS = 48
+_unpack_receipt = struct.Struct(">16sQ").unpack
 
 
 def parse_receipt(receipt: object) -> tuple[bytes, int] | None:
-    """Return (message id, lease token), or None if it is no receipt."""
+    """Return the message id and the lease token of a receipt, or None if it is malformed."""
     if not isinstance(receipt, str) or len(receipt) != _RECEIPT_CHARS:
         return None
     try:
-        raw = bytes.fromhex(receipt)
-    except ValueError:
+        id, token = _unpack_receipt(bytes.fromhex(receipt))
+    except (ValueError, struct.error):  # fromhex() allows spaces, so there may be fewer bytes
         return None
-    token = int.from_bytes(raw[16:])
-    return (raw[:16], token) if len(raw) == 24 and token else None
+    return (id, token) if token else None
 
 
 class SettleOperation(Operation[list[Outcome]]):
@@ -164,7 +165,7 @@ class Ack(SettleOperation):
     ) -> None:
         super().__init__(tenant, caller, queue, receipts)
         check_results(receipts, results)
-        self.unsealed = results is not None and any(one is not None and not one.sealed for one in results)
+        self._has_plaintext = results is not None and any(one is not None and not one.sealed for one in results)
         self.results: dict[tuple[bytes, int], Result | None] = {}
         for parsed, result in zip(self.receipts, results or (), strict=False):
             if parsed is not None:
@@ -172,8 +173,8 @@ class Ack(SettleOperation):
 
     def execute(self, effects: Effects) -> None:
         """Settle each receipt that is current; a result in plain is refused where the tenant's are encrypted."""
-        if self.unsealed and self.tenant.config.encryption.enabled:
-            raise unsealed(self.tenant.name, self.queue_name)
+        if self._has_plaintext and self.tenant.config.encryption.enabled:
+            raise not_encrypted(self.tenant.name, self.queue_name)
         super().execute(effects)
 
     def settle_all(self, effects: Effects, queue: QueueState, current: dict[bytes, LeaseRow]) -> dict[bytes, Outcome]:
@@ -181,9 +182,10 @@ class Ack(SettleOperation):
         effects.state.recent_acks.note(queue.prefix, current, effects.now)
         if self.results or queue.has_lane or queue.result_waiters:
             return super().settle_all(effects, queue, current)
-        store, delete, prefix, forget = effects.store, effects.batch.delete, queue.prefix, effects.forget
+        store, delete, prefix = effects.store, effects.batch.delete, queue.prefix
         m, le, li = store.m.handle, store.le.handle, store.li.handle
-        size = count = 0
+        keys: list[bytes] = []
+        size = 0
         for id, lease in current.items():
             if lease.expires_at or lease.group:
                 self.settle(effects, queue, id, lease)
@@ -192,12 +194,12 @@ class Ack(SettleOperation):
             delete(key, m)
             delete(key, le)
             delete(prefix + be64(lease.deadline) + id, li)
-            forget(key)
+            keys.append(key)
             size += lease.size
-            count += 1
-        queue.in_flight -= count
+        effects.forget(keys)
+        queue.in_flight -= len(keys)
         queue.bytes -= size
-        queue.totals[ACKED] += count
+        queue.totals[ACKED] += len(keys)
         return dict.fromkeys(current, OK)
 
     def settle(self, effects: Effects, queue: QueueState, id: bytes, lease: LeaseRow) -> Outcome:
@@ -207,7 +209,7 @@ class Ack(SettleOperation):
         delete(key, store.m.handle)
         delete(key, store.le.handle)
         delete(prefix + be64(lease.deadline) + id, store.li.handle)
-        effects.forget(key)
+        effects.forget([key])
         queue.in_flight -= 1
         queue.bytes -= lease.size
         queue.totals[ACKED] += 1
