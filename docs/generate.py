@@ -31,17 +31,6 @@ REFERENCE: Final = DOCS / "reference"
 AT_BUILD: Final = re.compile(r"<!-- generated at build: (\w+) -->")
 PART: Final = re.compile(r"(<!-- generated: (\w+) ?([\w, ]*) -->\n)(.*?)(<!-- end generated -->)", re.DOTALL)
 
-_CONNECTION: Final = {
-    "--url",
-    "--token",
-    "--profile",
-    "--tenant",
-    "--timeout",
-    "--ca-file",
-    "--cert-file",
-    "--key-file",
-}
-
 
 def settings(name: str) -> str:
     """Return the table of one settings type: name, default, range, meaning."""
@@ -111,7 +100,8 @@ def _struct_types(info: msgspec.inspect.Type, seen: set[type]) -> Iterator[type[
 
 def commands(_: str) -> str:
     """Return a section per command: usage, description, options. Connection options are described once, by hand."""
-    from tenantq.cli.command_line import tenantq  # noqa: PLC0415  # the settings need none of it
+    from tenantq.cli.command_group import ConnectionOption  # noqa: PLC0415  # the settings need none of it
+    from tenantq.cli.command_line import tenantq  # noqa: PLC0415
 
     parts = []
     for path, command in walk(tenantq, "tenantq"):
@@ -127,8 +117,7 @@ def commands(_: str) -> str:
             part += [f"`{usage}`", ""]
         part += [*_prose(command.help or ""), ""]
         options = [option for option in command.params if isinstance(option, click.Option) and not option.hidden]
-        connects = any("--url" in option.opts and option.envvar for option in options)
-        shown = [one for one in options if not (connects and _CONNECTION & set(one.opts)) and "--json" not in one.opts]
+        shown = [one for one in options if not isinstance(one, ConnectionOption) and "--json" not in one.opts]
         part += [_option(option, context) for option in shown]
         parts.append("\n".join(part).rstrip() + "\n")
     return "\n".join(parts)
@@ -156,9 +145,9 @@ def walk(command: click.Command, path: str) -> Iterator[tuple[str, click.Command
 
 
 def _option(option: click.Option, context: click.Context) -> str:
-    record = option.get_help_record(context)
-    assert record is not None
-    names, text = record
+    from tenantq.cli.command_group import help_record  # noqa: PLC0415  # the settings need none of it
+
+    names, text = help_record(option, context)
     text = re.sub(r"\s+", " ", text).replace("[", "(").replace("]", ")").replace("<", "&lt;").replace("*", "\\*")
     return f"- `{names}`: {text}"
 

@@ -48,6 +48,21 @@ def test_help_is_not_cut_on_a_narrow_terminal(group: tuple[str, ...]) -> None:
         assert f"\n{heading}\n" in done.out
 
 
+def test_help_lists_the_options_of_the_connection_last() -> None:
+    """The options of the command come first, and ranges are words."""
+    own, _, connection = call("poll", "--help").out.partition("\nConnection:\n")
+    assert "--follow" in own
+    assert "[default: 1; 1 to 1000]" in own
+    assert "--url" not in own
+    assert connection.startswith("  --url URL")
+
+
+def test_a_mistyped_command_gets_a_suggestion() -> None:
+    """At every level, although the modules of most commands are not imported yet."""
+    assert "Did you mean 'queue'?" in call("quue", "list").err
+    assert "Did you mean 'report'?" in call("pipeline", "reprt").err
+
+
 def test_version() -> None:
     """The installed version, nothing else."""
     done = run("--version")

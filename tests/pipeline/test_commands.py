@@ -150,7 +150,7 @@ def _threads(pid: int) -> list[str]:
 
 _SHOWN = """
 import click
-from tenantq.cli.pipeline.stage_progress import StageProgress
+from tenantq.cli.commands.pipeline.stage_progress import StageProgress
 with StageProgress(["one"]) as progress:
     progress.begin("one")
     click.echo("figures")

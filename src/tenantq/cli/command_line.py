@@ -31,7 +31,6 @@ _SECTIONS: Final = {
 _MODULES: Final = {
     **dict.fromkeys(("ack", "nack", "release", "extend"), "commands.settle"),
     "import": "commands.import_",
-    "pipeline": "pipeline_command",
 }
 """The modules of commands whose module is not named after the command."""
 
@@ -46,7 +45,24 @@ _MODULES: Final = {
 )
 @click.version_option(version("tenantq"), prog_name="tenantq", message="%(prog)s %(version)s")
 def tenantq() -> None:
-    """Run and use a durable work queue for software that serves many tenants."""
+    """Run and use a durable work queue for software that serves many tenants.
+
+    Try it with 'tenantq demo', or start a server with 'tenantq serve'. Most other commands talk to a server. Give its URL
+    and a token with --url and --token, with TENANTQ_URL and TENANTQ_TOKEN, or store them once with 'tenantq profile add'.
+
+    A DURATION is a number with a unit, such as 250ms, 30s, 5m, 1h30m or 7d. Without a unit it means milliseconds.
+
+    \b
+    Exit codes:
+      0  done
+      1  failed
+      2  wrong usage
+      3  not found
+      4  the token lacks permission
+      5  refused by a rate limit or quota
+      6  the server or store is unavailable
+      7  conflict with the current state
+    """  # noqa: D301  # \b is click's mark for lines that stay as they are
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -10,7 +10,9 @@ import click
 import msgspec
 from click.core import ParameterSource
 
+from tenantq.cli.command_group import ConnectionOption
 from tenantq.cli.options import duration, options
+from tenantq.cli.output import Output, output_command
 from tenantq.cli.profiles import Profile, Profiles, load_profiles
 from tenantq.client import NO_RETRIES, AsyncClient, Client, Platform, Queue, Retries, Tenant, Tls
 from tenantq.client.settings import URL_DEFAULT
@@ -19,15 +21,16 @@ from tenantq.errors import BadAnswer, ConnectionFailed, Invalid, Unauthenticated
 R = TypeVar("R")
 
 _RETRIES: Final = Retries(count=3)
+_option = functools.partial(click.option, cls=ConnectionOption)
 _OPTIONS: Final = (
-    click.option("--url", envvar="TENANTQ_URL", show_envvar=True, metavar="URL", help="Server URL."),
-    click.option("--token", envvar="TENANTQ_TOKEN", show_envvar=True, metavar="TOKEN", help="API key or JWT."),
-    click.option("--profile", envvar="TENANTQ_PROFILE", show_envvar=True, metavar="NAME", help="Stored profile to use."),
-    click.option("--tenant", envvar="TENANTQ_TENANT", show_envvar=True, metavar="NAME", help="Tenant to act on, if not the token's own."),
-    click.option("--timeout", "timeout_ms", type=duration, default="10s", show_default=True, help="Time limit for a reply."),
-    click.option("--ca-file", metavar="FILE", help="PEM file of trusted certificate authorities, for HTTPS."),
-    click.option("--cert-file", metavar="FILE", help="PEM file of the client certificate, for HTTPS."),
-    click.option("--key-file", metavar="FILE", help="PEM file of the client certificate's key."),
+    _option("--url", envvar="TENANTQ_URL", show_envvar=True, metavar="URL", help=f"Server URL.  [default: the profile's, or {URL_DEFAULT}]"),
+    _option("--token", envvar="TENANTQ_TOKEN", show_envvar=True, metavar="TOKEN", help="API key or JWT.  [default: the profile's]"),
+    _option("--profile", envvar="TENANTQ_PROFILE", show_envvar=True, metavar="NAME", help="Profile with URL and token, stored by 'tenantq profile add'."),
+    _option("--tenant", envvar="TENANTQ_TENANT", show_envvar=True, metavar="NAME", help="Tenant to act on.  [default: the token's own]"),
+    _option("--timeout", "timeout_ms", type=duration, default="10s", show_default=True, help="Time limit for a reply."),
+    _option("--ca-file", metavar="FILE", help="PEM file of trusted certificate authorities, for HTTPS."),
+    _option("--cert-file", metavar="FILE", help="PEM file of the client certificate, for HTTPS."),
+    _option("--key-file", metavar="FILE", help="PEM file of the client certificate's key."),
 )  # fmt: skip
 _CHOOSING: Final = ("url", "token", "profile", "tenant", "ca_file", "cert_file", "key_file")
 
@@ -132,6 +135,14 @@ def connected(function: Callable[..., R]) -> Callable[..., R]:
             connection.close()
 
     return options(*_OPTIONS)(command)
+
+
+def server_command(
+    group: click.Group | None = None, *parameters: Callable[[Any], Any], **attributes: Any
+) -> Callable[[Callable[..., Output]], click.Command]:
+    """Like ``output_command``, for a function that gets the connection to a server as its first argument."""
+    declare = output_command(group, *parameters, **attributes)
+    return lambda function: declare(connected(function))
 
 
 def open_profile(name: str, timeout_ms: int) -> Client:

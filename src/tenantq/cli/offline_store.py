@@ -20,7 +20,8 @@ _STORE: Final = click.option(
     "--store",
     envvar="TENANTQ_STORE",
     metavar="URL",
-    help="Redis store to use instead of the data directory.  [env: TENANTQ_STORE]",
+    show_envvar=True,
+    help="Redis store to use instead of the data directory.",
 )
 _STORE_NAME: Final = click.option(
     "--store-name",

@@ -17,9 +17,10 @@ from tenantq.runtime.clock import SystemClock
 R = TypeVar("R")
 Command = Callable[..., R]
 
-DATA_DIR: Final = Path("tenantq-data")
 FILE: Final = click.Path(path_type=Path, dir_okay=False)
 DIRECTORY: Final = click.Path(path_type=Path, file_okay=False)
+LOG_LEVEL: Final = click.Choice(["debug", "info", "warning", "error"])
+LOG_FORMAT: Final = click.Choice(["text", "json"])
 
 
 def options(*given: Callable[[Command[R]], Command[R]]) -> Callable[[Command[R]], Command[R]]:
@@ -116,28 +117,27 @@ def shards_by_region(_context: click.Context, _parameter: click.Parameter, given
 data_dir = click.option(
     "--data-dir",
     type=DIRECTORY,
-    default=DATA_DIR,
-    show_default="./tenantq-data",
+    default="./tenantq-data",
+    show_default=True,
     envvar="TENANTQ_DATA_DIR",
     show_envvar=True,
     metavar="DIR",
     help="Data directory.",
 )
+server_options = options(
+    click.option("--data-dir", type=click.Path(file_okay=False), metavar="DIR", help="Data directory, created if missing.  [env var: TENANTQ_DATA_DIR; default: ./tenantq-data]"),
+    click.option("--http", metavar="HOST:PORT", help="HTTP address; port 0 picks a free port.  [env var: TENANTQ_HTTP; default: 127.0.0.1:7070]"),
+)  # fmt: skip
+"""Add the options of commands that start a server. Its settings have the defaults."""
+
 name_argument = click.argument("name")
-platform_option = click.option("--platform", is_flag=True, help="Use the platform instead of a tenant.")
+platform_option = click.option("--platform", is_flag=True, help="Manage keys of the platform instead of a tenant.")
 _GRANT: Final = (
-    click.option("--role", type=click.Choice(ROLES), metavar="ROLE", help=f"One of {', '.join(ROLES)}."),
-    click.option("--action", "actions", multiple=True, metavar="ACTION", help="Allow a single action, such as peek; repeatable."),
-    click.option("--queue", "queues", multiple=True, metavar="PATTERN", help="Limit to queues that match, with * and ? as wildcards; repeatable.  [default: all]"),
+    click.option("--role", type=click.Choice(ROLES), metavar="ROLE", help=f"Role: {', '.join(ROLES)}."),
+    click.option("--action", "actions", multiple=True, metavar="ACTION", help="Single action, such as peek, instead of a role; repeatable."),
+    click.option("--queue", "queues", multiple=True, metavar="PATTERN", help="Limit to queues whose name matches, with * and ? as wildcards; repeatable.  [default: all]"),
     click.option("--expires", "expires_at", type=time_ahead, metavar="TIME", help="Expiry time: 2030-01-31, or 30d (from now)."),
 )  # fmt: skip
-_SET: Final = click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Change any setting, such as quotas.backlog=1000; repeatable. Values: numbers, 5m, 10MiB, true, false, none, text.",
-)
 
 
 def grant_options(command: Command[R]) -> Command[R]:
@@ -160,11 +160,15 @@ def grant_options(command: Command[R]) -> Command[R]:
     return options(*_GRANT)(granting)
 
 
-def setting_options(**own: Callable[[Command[R]], Command[R]]) -> Callable[[Command[R]], Command[R]]:
+def setting_options(example: str, **own: Callable[[Command[R]], Command[R]]) -> Callable[[Command[R]], Command[R]]:
     """Return a decorator that adds options for single settings and ``--set`` to a command, and passes them on as ``changes``.
 
     The keys of ``own`` are the names of the settings. An option that is not given is not a change.
     """
+    help = f"Any setting that `show` lists, such as {example}; repeatable. VALUE is a number, 5m, 10MiB, true, false, none or text."
+    any_setting: Callable[[Command[R]], Command[R]] = click.option(
+        "--set", "settings", multiple=True, metavar="NAME=VALUE", help=help
+    )
 
     def decorate(command: Command[R]) -> Command[R]:
         @functools.wraps(command)
@@ -172,6 +176,6 @@ def setting_options(**own: Callable[[Command[R]], Command[R]]) -> Callable[[Comm
             given = {name: value for name in own if (value := rest.pop(name)) is not None}
             return command(*args, changes=parse_settings(settings) | given, **rest)
 
-        return options(*own.values(), _SET)(setting)
+        return options(*own.values(), any_setting)(setting)
 
     return decorate

@@ -19,6 +19,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from tenantq.cli import exit_codes
+from tenantq.cli.command_group import Command, ConnectionOption
+from tenantq.cli.options import options
 from tenantq.client import StoredMessage
 from tenantq.domain.formatting import printable, show_time
 from tenantq.wire.json_bytes import text_or_base64
@@ -62,14 +64,25 @@ class Output:
         self.code = code
 
 
-def prints_output(command: Callable[..., Output]) -> Callable[..., int]:
-    """Add ``--json`` to a command, and print the output that the command returns."""
+def output_command(
+    group: click.Group | None = None, *parameters: Callable[[Any], Any], **attributes: Any
+) -> Callable[[Callable[..., Output]], click.Command]:
+    """Return a decorator that makes a command of a function, in ``group`` if given, with ``parameters`` and ``--json``.
 
-    @functools.wraps(command)
-    def printing(*args: Any, as_json: bool, **options: Any) -> int:
-        return print_output(command(*args, **options), as_json=as_json)
+    The command prints the output that the function returns. ``attributes`` are those of click, such as the name.
+    """
 
-    return json_option(printing)
+    def declare(function: Callable[..., Output]) -> click.Command:
+        @functools.wraps(function)
+        def printing(*args: Any, as_json: bool, **given: Any) -> int:
+            return print_output(function(*args, **given), as_json=as_json)
+
+        make = group.command(**attributes) if group is not None else click.command(cls=Command, **attributes)
+        command: click.Command = make(options(*parameters)(json_option(printing)))
+        command.params.sort(key=lambda one: isinstance(one, ConnectionOption) * 2 + (one.name == "as_json"))
+        return command
+
+    return declare
 
 
 def print_output(output: Output, *, as_json: bool) -> int:
@@ -102,6 +115,13 @@ def table(columns: Columns, items: Iterable[Any], empty: str) -> Table:
 def time_of(attribute: str) -> Callable[[Any], str | None]:
     """Return a column of a table that shows an attribute in milliseconds as a point in time."""
     return lambda item: show_time(getattr(item, attribute))
+
+
+def settings_facts(item: msgspec.Struct) -> dict[str, Any]:
+    """Return the facts about a tenant or queue, then its settings, named as ``--set`` expects them."""
+    facts: dict[str, Any] = msgspec.to_builtins(item)
+    config: dict[str, Any] = facts.pop("config")
+    return facts | config
 
 
 def rights_of(item: Any) -> str:

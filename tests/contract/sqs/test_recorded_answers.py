@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+from tests.acceptance.command import call
 from tests.contract.sqs.refusals import refusal
 from tests.contract.sqs.signed import JSON, json_call, query_call, send, sign
 from tests.contract.sqs.test_leases import arn, figure, queue_with_letters, receive
@@ -45,11 +46,13 @@ def test_a_late_change_of_visibility_succeeds_on_a_standard_queue(server: SqsSer
     assert refusal(sqs.change_message_visibility, QueueUrl=queue, **change)[0] == "InvalidParameterValue"
 
 
-def test_a_move_task_fails_when_its_destination_is_deleted(server: SqsServer, sqs: Any) -> None:
-    """ListMessageMoveTasks reports FAILED with the reason; the remaining messages stay."""
+def test_a_move_task_fails_when_its_destination_is_deleted(server: SqsServer, sqs: Any, tenant: str) -> None:
+    """ListMessageMoveTasks reports FAILED with the reason; the remaining messages stay, and the command exits with 1."""
     _, letters = dead_letter(sqs)
     other = sqs.create_queue(QueueName="other")["QueueUrl"]
-    sqs.start_message_move_task(SourceArn=arn(letters), DestinationArn=arn(other), MaxNumberOfMessagesPerSecond=1)
+    begun = sqs.start_message_move_task(
+        SourceArn=arn(letters), DestinationArn=arn(other), MaxNumberOfMessagesPerSecond=1
+    )
     server.run(server._settled())
     sqs.delete_queue(QueueUrl=other)
     server.clock.advance(2_000)
@@ -57,6 +60,10 @@ def test_a_move_task_fails_when_its_destination_is_deleted(server: SqsServer, sq
     (task,) = sqs.list_message_move_tasks(SourceArn=arn(letters))["Results"]
     assert (task["Status"], task["FailureReason"]) == ("FAILED", "AWS.SimpleQueueService.NonExistentQueue")
     assert figure(sqs, letters) == 1
+    id = json.loads(base64.b64decode(begun["TaskHandle"]))["taskId"]
+    token = server.key(tenant, "tenant-admin").token
+    shown = call("redrive", "letters", "--status", id, "--wait", TENANTQ_URL=server.url, TENANTQ_TOKEN=token)
+    assert (shown.code, shown.out) == (1, "failed: moved 1, skipped 0\n")
 
 
 def test_a_second_move_task_of_a_queue_is_an_invalid_parameter(server: SqsServer, sqs: Any) -> None:

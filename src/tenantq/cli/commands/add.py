@@ -17,6 +17,7 @@ import msgspec
 from rich.progress import BarColumn, TaskProgressColumn, TimeElapsedColumn
 
 from tenantq.cli import exit_codes
+from tenantq.cli.command_group import Command
 from tenantq.cli.connection import ServerConnection, connected
 from tenantq.cli.options import duration, split_pair
 from tenantq.cli.output import json_option, print_json, print_json_line, said
@@ -33,7 +34,7 @@ _LINE_BYTES_MAX: Final = 4 << 20
 _MESSAGE_FIELDS: Final = ("priority", "delay_ms", "ttl_ms", "key", "group", "attributes", "max_attempts")
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("queue")
 @click.argument("body", required=False)
 @click.option("--jsonl", is_flag=True, help="Read stdin as JSON lines, one message object per line.")

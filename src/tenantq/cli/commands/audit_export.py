@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 import click
 from rich.progress import BarColumn, TimeElapsedColumn
 
+from tenantq.cli.command_group import Command
 from tenantq.cli.commands.audit_options import conditions, pages
 from tenantq.cli.connection import ServerConnection, connected
 from tenantq.cli.output import json_option, print_json
@@ -20,7 +21,7 @@ from tenantq.errors import Invalid
 from tenantq.journal.audit_formats import FORMATS, audit_format
 
 
-@click.command()
+@click.command(cls=Command)
 @conditions
 @click.option("--format", "kind", type=click.Choice(FORMATS), required=True, help="Output format.")
 @click.option("--out", required=True, metavar="FILE", help="Output file, written atomically; - is stdout.")

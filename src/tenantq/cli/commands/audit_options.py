@@ -15,7 +15,7 @@ from tenantq.wire.tenants import AuditReply
 conditions = options(
     click.option("--action", "actions", multiple=True, metavar="OP", help="Only this action, such as add, poll, ack, put_queue or create_key; repeatable."),
     click.option("--result", type=click.Choice(["SUCCESS", "DENIED", "ERROR"], case_sensitive=False), help="Only rows with this result."),
-    click.option("--principal", metavar="WHO", help="Only rows of this principal, such as key:<id> or jwt:<subject>."),
+    click.option("--principal", metavar="PRINCIPAL", help="Only rows of this principal, such as key:<id> or jwt:<subject>."),
     click.option("--queue", metavar="NAME", help="Only rows of this queue."),
     click.option("--message", metavar="ID", help="Only rows of this message."),
     click.option("--start", type=time_ago, metavar="TIME", help="Start of the period: 2030-01-31T12:00:00Z, or 2h (ago)."),

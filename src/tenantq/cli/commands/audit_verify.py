@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tenantq.cli import exit_codes
+from tenantq.cli.command_group import Command
 from tenantq.cli.offline_store import files_to_examine, open_redis, store_options
 from tenantq.cli.options import DIRECTORY, FILE
 from tenantq.cli.output import json_option, print_json_line
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _KNOWN: Final = re.compile("([0-9]{1,19}):([0-9a-f]{64})")
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option(
     "--data-dir",
     type=DIRECTORY,

@@ -9,18 +9,17 @@ import click
 
 from tenantq.cli import exit_codes
 from tenantq.cli.options import FILE
-from tenantq.cli.output import Output, prints_output
+from tenantq.cli.output import Output, output_command
 from tenantq.domain.formatting import show_time
 from tenantq.journal.erasure_certificate import read_certificate
 from tenantq.journal.signing import PublicKey
 
 
-@click.command("verify-certificate")
+@output_command(name="verify-certificate")
 @click.argument("file", type=click.File("rb"))
 @click.option(
     "--public-key", type=FILE, required=True, metavar="FILE", help="Public key of the server (audit_key.pub)."
 )
-@prints_output
 def verify_certificate(file: BinaryIO, public_key: Path) -> Output:
     """Verify the signature of an erasure certificate, offline. FILE '-' is stdin."""
     key = PublicKey.load(public_key)

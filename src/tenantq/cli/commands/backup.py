@@ -11,10 +11,10 @@ import click
 from tenantq.backup.manifest import BackupManifest, verify_backup
 from tenantq.backup.restore import Restored, parts_of, restore_server
 from tenantq.cli.command_group import CommandGroup
-from tenantq.cli.connection import ServerConnection, connected
+from tenantq.cli.connection import ServerConnection, server_command
 from tenantq.cli.options import DIRECTORY, FILE
 from tenantq.cli.options import data_dir as data_dir_option
-from tenantq.cli.output import Columns, Output, prints_output, table, time_of
+from tenantq.cli.output import Columns, Output, output_command, table, time_of
 from tenantq.cli.progress import byte_bar
 from tenantq.errors import Invalid
 from tenantq.journal.export_target import open_target
@@ -28,11 +28,9 @@ def backup() -> None:
     """Manage backups of a server."""
 
 
-@backup.command()
+@server_command(backup)
 @click.argument("name", required=False)
 @click.option("--no-segments", is_flag=True, help="Leave out the exported journal, if it is stored elsewhere.")
-@prints_output
-@connected
 def create(connection: ServerConnection, *, name: str | None, no_segments: bool) -> Output:
     """Back up a running server into its backup directory. NAME defaults to the current time.
 
@@ -42,9 +40,7 @@ def create(connection: ServerConnection, *, name: str | None, no_segments: bool)
     return Output(made, f"created backup {made.name}: up to journal record {made.last_seq:,}, {made.size or 0:,} bytes")
 
 
-@backup.command("list")
-@prints_output
-@connected
+@server_command(backup, name="list")
 def list_backups(connection: ServerConnection) -> Output:
     """List the backups in the server's backup directory."""
     backups = connection.client.backups()
@@ -58,12 +54,11 @@ def list_backups(connection: ServerConnection) -> Output:
     return Output({"backups": backups}, table(columns, backups, "no backups"))
 
 
-@backup.command()
+@output_command(backup)
 @_from_option
 @click.option(
     "--public-key", type=FILE, metavar="FILE", help="Public key of the server, to check the backup's signature."
 )
-@prints_output
 def verify(source: Path, public_key: Path | None) -> Output:
     """Verify every file of a backup against its hash, and that no journal record is missing, offline."""
     key = PublicKey.load(public_key) if public_key is not None else None
@@ -79,7 +74,7 @@ def verify(source: Path, public_key: Path | None) -> Output:
     )
 
 
-@backup.command()
+@output_command(backup)
 @_from_option
 @data_dir_option
 @click.option(
@@ -98,7 +93,6 @@ def verify(source: Path, public_key: Path | None) -> Output:
     "--data-keys", type=FILE, metavar="FILE", help="Wrapped data keys.  [default: the file next to the backup]"
 )
 @click.option("--segments", metavar="URL", help="Location of the exported journal, if the backup does not contain it.")
-@prints_output
 def restore(
     source: Path, data_dir: Path, *, public_key: Path | None, segments: str | None, **files: Path | None
 ) -> Output:  # fmt: skip

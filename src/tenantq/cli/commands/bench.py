@@ -14,6 +14,7 @@ import click
 from click.core import ParameterSource
 
 from tenantq.cli import exit_codes
+from tenantq.cli.command_group import Command
 from tenantq.cli.commands.bench_output import notes, print_report
 from tenantq.cli.connection import ServerConnection, connected
 from tenantq.cli.file_limit import raise_file_limit
@@ -36,7 +37,7 @@ _COALESCE: Final = {"on": (True,), "off": (False,), "both": (True, False)}
 _OWN: Final = LoadSettings()
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option(
     "--case",
     "cases",
@@ -49,23 +50,23 @@ _OWN: Final = LoadSettings()
     "--data-dir",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     metavar="DIR",
-    help="With --local: the disk, by a directory on it; the data is in a new one inside.  [default: .]",
+    help="With --local: directory on the disk to measure. Temporary data is created in it.  [default: .]",
 )
 @click.option(
     "--durability", type=click.Choice(["fsync", "os"]), help="With --local: durability of replies.  [default: fsync]"
 )
-@click.option("--in-flight", type=click.IntRange(1, _IN_FLIGHT_MAX), default=_OWN.in_flight, show_default=True, help="Concurrent callers, for single messages.")  # fmt: skip
-@click.option("--batch", type=click.IntRange(2, limits.BATCH_MESSAGES_MAX), default=_OWN.batch, show_default=True, help="Messages per batch.")  # fmt: skip
-@click.option("--batches", type=click.IntRange(1, 64), default=_OWN.batches_in_flight, show_default=True, help="Concurrent batches.")  # fmt: skip
+@click.option("--in-flight", type=click.IntRange(1, _IN_FLIGHT_MAX), metavar="N", default=_OWN.in_flight, show_default=True, help="Concurrent callers, for single messages.")  # fmt: skip
+@click.option("--batch", type=click.IntRange(2, limits.BATCH_MESSAGES_MAX), metavar="N", default=_OWN.batch, show_default=True, help="Messages per batch.")  # fmt: skip
+@click.option("--batches", type=click.IntRange(1, 64), metavar="N", default=_OWN.batches_in_flight, show_default=True, help="Concurrent batches.")  # fmt: skip
 @click.option("--size", type=byte_size, metavar="BYTES", default=str(_OWN.size), show_default=True, help="Body size.")
-@click.option("--seconds", type=click.FloatRange(0.1, 3_600), default=_OWN.seconds, show_default=True, help="Measured time per case.")  # fmt: skip
+@click.option("--seconds", type=click.FloatRange(0.1, 3_600), metavar="SECONDS", default=_OWN.seconds, show_default=True, help="Measured time per case.")  # fmt: skip
 @click.option("--warm-up", "warm_up_ms", type=duration, default="1s", show_default=True, help="Warm-up time per case.")  # fmt: skip
 @click.option("--coalesce", type=click.Choice(sorted(_COALESCE)), default="on", show_default=True, help="Combine concurrent calls into one request, as the SDK does.")  # fmt: skip
 @click.option("--queue", metavar="NAME", help="Queue to create, and delete at the end.  [default: a random name]")
 @click.option("--reuse", is_flag=True, help="Use an existing, empty --queue. It is purged at the end.")
 @click.option("--bytes-max", type=byte_size, metavar="BYTES", default="2GiB", show_default=True, help="Stop adding after this many bytes per case.")  # fmt: skip
-@click.option("--flood", "flood_connections", type=click.IntRange(1, _IN_FLIGHT_MAX), default=_OWN.flood_connections, show_default=True, help="Neighbour: flooding connections.")  # fmt: skip
-@click.option("--victim-rate", type=click.IntRange(1, 1_000), default=_OWN.victim_per_second, show_default=True, help="Neighbour: the victim's adds per second.")  # fmt: skip
+@click.option("--flood", "flood_connections", type=click.IntRange(1, _IN_FLIGHT_MAX), metavar="N", default=_OWN.flood_connections, show_default=True, help="Case neighbour: connections of the flooding tenant.")  # fmt: skip
+@click.option("--victim-rate", type=click.IntRange(1, 1_000), metavar="N", default=_OWN.victim_per_second, show_default=True, help="Case neighbour: adds per second of the other tenant.")  # fmt: skip
 @click.option(
     "--compare",
     "compared",

@@ -10,6 +10,7 @@ from typing import Final
 import click
 
 from tenantq.cli import exit_codes
+from tenantq.cli.command_group import Command
 from tenantq.cli.connection import ServerConnection, connected
 from tenantq.cli.options import duration
 from tenantq.cli.output import Table, json_option, print_json, print_table
@@ -31,7 +32,7 @@ _FIELDS: Final = {
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--refresh", "refresh_ms", type=duration, default="2s", show_default=True, help="Refresh interval.")
 @click.option("--once", is_flag=True, help="Print a table of all tenants and exit.")
 @json_option

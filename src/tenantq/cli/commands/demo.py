@@ -18,9 +18,11 @@ from rich.live import Live
 from rich.table import Table
 
 from tenantq.cli import exit_codes
+from tenantq.cli.command_group import Command
 from tenantq.cli.commands.demo_traffic import QUEUE, WAITS_KEPT, DemoFigures, DemoTokens, Traffic, prepare
 from tenantq.cli.commands.serve import closed, keep_private, run_loop, started
 from tenantq.cli.logs import set_up_logs
+from tenantq.cli.options import server_options
 from tenantq.cli.output import console
 from tenantq.cli.stop_signals import StopSignals
 from tenantq.errors import Invalid, TenantqError
@@ -31,18 +33,8 @@ _HEADINGS: Final = ("tenant", "weight", "added/s", "done/s", "ready", "in flight
 _TOKENS_FILE: Final = "demo-tokens.json"
 
 
-@click.command()
-@click.option(
-    "--data-dir",
-    type=click.Path(file_okay=False),
-    metavar="DIR",
-    help="Data directory, created if missing.  [env: TENANTQ_DATA_DIR; default: ./tenantq-data]",
-)
-@click.option(
-    "--http",
-    metavar="HOST:PORT",
-    help="HTTP address; port 0 picks a free port.  [env: TENANTQ_HTTP; default: 127.0.0.1:7070]",
-)
+@click.command(cls=Command)
+@server_options
 @click.option("--seconds", type=click.IntRange(min=1), metavar="N", help="Stop after N seconds.  [default: never]")
 def demo(data_dir: str | None, http: str | None, *, seconds: int | None) -> int:
     """Run a server with sample traffic and show the figures of three tenants.

@@ -13,6 +13,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from tenantq.cli import exit_codes
+from tenantq.cli.command_group import Command
 from tenantq.cli.offline_store import files_to_examine, open_redis, store_options
 from tenantq.cli.options import data_dir as data_dir_option
 from tenantq.cli.output import Table, console, json_option, print_json, print_table
@@ -23,7 +24,7 @@ from tenantq.domain.formatting import plural
 from tenantq.store.redis.address import parse_address
 
 
-@click.command()
+@click.command(cls=Command)
 @data_dir_option
 @store_options
 @json_option

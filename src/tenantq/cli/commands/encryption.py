@@ -6,8 +6,8 @@ import click
 import msgspec
 
 from tenantq.cli.command_group import CommandGroup
-from tenantq.cli.connection import ServerConnection, connected
-from tenantq.cli.output import Columns, Output, prints_output, table, time_of
+from tenantq.cli.connection import ServerConnection, server_command
+from tenantq.cli.output import Columns, Output, table, time_of
 from tenantq.domain.formatting import show_duration, show_time
 
 
@@ -19,9 +19,7 @@ def encryption() -> None:
     """
 
 
-@encryption.command()
-@prints_output
-@connected
+@server_command(encryption)
 def status(connection: ServerConnection) -> Output:
     """Show whether a tenant is encrypted, its key and its data keys."""
     found = connection.tenant().encryption()
@@ -37,18 +35,14 @@ def status(connection: ServerConnection) -> Output:
     return Output(found, facts, "", table(columns, found.data_keys, "no data keys yet"))
 
 
-@encryption.command()
-@prints_output
-@connected
+@server_command(encryption)
 def rotate(connection: ServerConnection) -> Output:
     """Create a new data key for new messages. Stored messages stay readable."""
     found = connection.tenant().rotate_keys()
     return Output(found, f"data key {found.data_keys[-1].number} now encrypts new messages")
 
 
-@encryption.command()
-@prints_output
-@connected
+@server_command(encryption)
 def rewrap(connection: ServerConnection) -> Output:
     """Rewrap all data keys with the tenant's configured key. Messages do not change."""
     found = connection.tenant().rewrap_keys()

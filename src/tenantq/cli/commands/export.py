@@ -10,14 +10,14 @@ from pathlib import Path
 
 import click
 
-from tenantq.cli.connection import ServerConnection, connected
+from tenantq.cli.connection import ServerConnection, server_command
 from tenantq.cli.export_file import ExportFile
-from tenantq.cli.output import Output, prints_output
+from tenantq.cli.output import Output
 from tenantq.cli.progress import byte_bar
 from tenantq.errors import Conflict, Invalid
 
 
-@click.command()
+@server_command()
 @click.argument("name", metavar="TENANT")
 @click.option(
     "--out",
@@ -26,8 +26,6 @@ from tenantq.errors import Conflict, Invalid
     metavar="FILE",
     help="Tar file to create, or an empty directory (or a name ending in '/') for separate files.",
 )
-@prints_output
-@connected
 def export(connection: ServerConnection, *, name: str, place: str) -> Output:
     """Export a tenant: settings, queues, messages, results, audit trail, and keys and grants without secrets.
 

@@ -7,49 +7,49 @@ from typing import Any
 import click
 
 from tenantq.cli.command_group import CommandGroup
-from tenantq.cli.connection import ServerConnection, connected
+from tenantq.cli.connection import ServerConnection, server_command
 from tenantq.cli.options import grant_options
-from tenantq.cli.output import Columns, Output, prints_output, rights_of, table, time_of
+from tenantq.cli.output import Columns, Output, rights_of, table, time_of
 
 
 @click.group("grant", cls=CommandGroup)
 def grants() -> None:
-    """Grant access to principals of other tenants."""
+    """Grant access to a tenant, to principals of other tenants.
+
+    A principal is key:<key id>, jwt:<subject> or cert:<name>.
+    """
 
 
-@grants.command()
+@server_command(grants)
 @click.argument("principal")
 @grant_options
-@prints_output
-@connected
 def put(connection: ServerConnection, *, principal: str, grant: dict[str, Any]) -> Output:
     """Create or replace the grant of a principal.
 
     PRINCIPAL is key:<key id>, jwt:<subject> or cert:<name>.
+
+    \b
+    tenantq grant put key:axbzqlkop5cpygf6 --tenant acme --role viewer
     """
     connection.tenant().grant(principal, **grant)
     return Output({"principal": principal, **grant}, f"granted to {principal}")
 
 
-@grants.command("list")
-@prints_output
-@connected
+@server_command(grants, name="list")
 def list_grants(connection: ServerConnection) -> Output:
     """List a tenant's grants."""
     found = connection.tenant().grants()
     columns: Columns = {
         "principal": "principal",
-        "may": rights_of,
+        "role or actions": rights_of,
         "queues": "queues",
         "expires": time_of("expires_at"),
     }
     return Output({"grants": found}, table(columns, found, "no grants"))
 
 
-@grants.command()
+@server_command(grants)
 @click.argument("principal")
-@prints_output
-@connected
 def delete(connection: ServerConnection, *, principal: str) -> Output:
     """Delete the grant of a principal."""
     connection.tenant().revoke_grant(principal)

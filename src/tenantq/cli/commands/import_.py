@@ -9,9 +9,9 @@ from typing import Any, Final, TypeVar
 import click
 import msgspec
 
-from tenantq.cli.connection import ServerConnection, connected
+from tenantq.cli.connection import ServerConnection, server_command
 from tenantq.cli.export_file import ExportFile
-from tenantq.cli.output import Output, prints_output
+from tenantq.cli.output import Output
 from tenantq.cli.progress import byte_bar
 from tenantq.client import Tenant
 from tenantq.domain.access import can_be_granted_to
@@ -38,11 +38,9 @@ _REMARKS: Final = {
 }
 
 
-@click.command("import")
+@server_command(name="import")
 @click.argument("file", type=click.Path(path_type=Path, exists=True))
 @click.option("--as", "new_name", metavar="NAME", help="Name of the tenant to import into.  [default: as exported]")
-@prints_output
-@connected
 def import_(connection: ServerConnection, *, file: Path, new_name: str | None) -> Output:
     """Import a file or directory written by 'tenantq export'.
 

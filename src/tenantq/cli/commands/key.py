@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 from tenantq.cli.command_group import CommandGroup
-from tenantq.cli.connection import ServerConnection, connected
+from tenantq.cli.connection import ServerConnection, server_command
 from tenantq.cli.options import grant_options, platform_option
-from tenantq.cli.output import Columns, Output, panel, prints_output, rights_of, table, time_of
+from tenantq.cli.output import Columns, Output, panel, rights_of, table, time_of
 from tenantq.console.security_rows import key_state
 from tenantq.runtime.clock import SystemClock
 
@@ -19,13 +19,11 @@ def key() -> None:
     """Manage API keys of a tenant or of the platform."""
 
 
-@key.command()
+@server_command(key)
 @click.argument("name")
 @grant_options
 @platform_option
 @click.option("--quiet", is_flag=True, help="Print only the token.")
-@prints_output
-@connected
 def create(connection: ServerConnection, *, name: str, grant: dict[str, Any], platform: bool, quiet: bool) -> Output:
     """Create an API key and show its token once.
 
@@ -38,10 +36,7 @@ def create(connection: ServerConnection, *, name: str, grant: dict[str, Any], pl
     return Output(made, made.token if quiet else panel(f"key {made.key_id}", shown))
 
 
-@key.command("list")
-@platform_option
-@prints_output
-@connected
+@server_command(key, platform_option, name="list")
 def list_keys(connection: ServerConnection, *, platform: bool) -> Output:
     """List API keys, without secrets."""
     keys = connection.owner(platform=platform).keys()
@@ -49,7 +44,7 @@ def list_keys(connection: ServerConnection, *, platform: bool) -> Output:
     columns: Columns = {
         "id": "key_id",
         "name": "name",
-        "may": rights_of,
+        "role or actions": rights_of,
         "queues": "queues",
         "expires": time_of("expires_at"),
         "last used": time_of("last_used_at"),
@@ -58,11 +53,9 @@ def list_keys(connection: ServerConnection, *, platform: bool) -> Output:
     return Output({"keys": keys}, table(columns, keys, "no keys"))
 
 
-@key.command()
+@server_command(key)
 @click.argument("key_id")
 @platform_option
-@prints_output
-@connected
 def revoke(connection: ServerConnection, *, key_id: str, platform: bool) -> Output:
     """Revoke an API key."""
     connection.owner(platform=platform).revoke_key(key_id)

@@ -12,8 +12,9 @@ import click
 
 from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.confirmation import confirm
-from tenantq.cli.options import DIRECTORY, FILE, name_argument, options
-from tenantq.cli.output import Output, Table, prints_output
+from tenantq.cli.options import FILE, name_argument
+from tenantq.cli.options import data_dir as data_dir_option
+from tenantq.cli.output import Output, Table, output_command
 from tenantq.domain.formatting import show_time
 from tenantq.errors import Invalid
 from tenantq.kms.keyring import KeyringFile
@@ -23,45 +24,11 @@ from tenantq.kms.settings import LocalSettings
 from tenantq.runtime.clock import SystemClock
 
 _OPTIONS: Final = (
-    click.option(
-        "--data-dir",
-        type=DIRECTORY,
-        default="./tenantq-data",
-        show_default=True,
-        metavar="DIR",
-        envvar="TENANTQ_DATA_DIR",
-        show_envvar=True,
-        help="Data directory of the server, which contains the keyring.",
-    ),
-    click.option("--keyring", type=FILE, metavar="FILE", help="Keyring file, if not in the data directory."),
-    click.option(
-        "--master-key-file", metavar="FILE", help="File with the 32-byte master key that unlocks the keyring."
-    ),
+    data_dir_option,
+    click.option("--keyring", "file", type=FILE, metavar="FILE", help="Keyring file.  [default: in the data directory]"),
+    click.option("--master-key-file", metavar="FILE", help="File with the 32-byte master key that unlocks the keyring."),
     click.option("--passphrase-file", metavar="FILE", help="File with the passphrase that unlocks the keyring."),
-)
-
-
-def on_keyring(command: Callable[..., Output]) -> Callable[..., int]:
-    """Add the options that name a keyring to a command, and pass on its settings as the first argument."""
-
-    @functools.wraps(command)
-    def with_settings(
-        *, data_dir: Path, keyring: Path | None, master_key_file: str | None, passphrase_file: str | None, **rest: Any
-    ) -> Output:
-        path = keyring or data_dir / KEYRING
-        if master_key_file is None and passphrase_file is None:
-            master_key_file = str(path.with_name(MASTER_KEY))
-        return command(_settings(path, master_key_file, passphrase_file), **rest)
-
-    return prints_output(options(*_OPTIONS)(with_settings))
-
-
-def _settings(path: Path, master_key_file: str | None, passphrase_file: str | None) -> LocalSettings:
-    return LocalSettings(keyring=str(path), master_key_file=master_key_file, passphrase_file=passphrase_file)
-
-
-def _open(settings: LocalSettings) -> KeyringFile:
-    return KeyringFile(Path(settings.keyring), unlock_of(settings, os.environ))
+)  # fmt: skip
 
 
 @click.group(cls=CommandGroup)
@@ -72,8 +39,33 @@ def keyring() -> None:
     """
 
 
-@keyring.command()
-@on_keyring
+def _command(*parameters: Callable[[Any], Any], **attributes: Any) -> Callable[[Callable[..., Output]], click.Command]:
+    """Return a decorator for a command that gets the settings of a keyring as its first argument."""
+
+    def declare(function: Callable[..., Output]) -> click.Command:
+        @functools.wraps(function)
+        def with_settings(
+            *, data_dir: Path, file: Path | None, master_key_file: str | None, passphrase_file: str | None, **rest: Any
+        ) -> Output:
+            path = file or data_dir / KEYRING
+            if master_key_file is None and passphrase_file is None:
+                master_key_file = str(path.with_name(MASTER_KEY))
+            return function(_settings(path, master_key_file, passphrase_file), **rest)
+
+        return output_command(keyring, *parameters, *_OPTIONS, **attributes)(with_settings)
+
+    return declare
+
+
+def _settings(path: Path, master_key_file: str | None, passphrase_file: str | None) -> LocalSettings:
+    return LocalSettings(keyring=str(path), master_key_file=master_key_file, passphrase_file=passphrase_file)
+
+
+def _open(settings: LocalSettings) -> KeyringFile:
+    return KeyringFile(Path(settings.keyring), unlock_of(settings, os.environ))
+
+
+@_command()
 def create(settings: LocalSettings) -> Output:
     """Create an empty keyring. Without a passphrase, also create a random master key if missing."""
     path = Path(settings.keyring)
@@ -86,8 +78,7 @@ def create(settings: LocalSettings) -> Output:
     return Output({"keyring": str(path)}, f"created {path}; back it up separately from the data")
 
 
-@keyring.command("list")
-@on_keyring
+@_command(name="list")
 def list_keys(settings: LocalSettings) -> Output:
     """List the keys of a keyring."""
     keys = sorted(_open(settings).read().document.keys.items())
@@ -102,18 +93,14 @@ def list_keys(settings: LocalSettings) -> Output:
     return Output({"keys": shown}, Table(("key", "version", "made", "state"), rows, "no keys"))
 
 
-@keyring.command()
-@name_argument
-@on_keyring
+@_command(name_argument)
 def add(settings: LocalSettings, *, name: str) -> Output:
     """Add a key. Tenants use it as local:NAME."""
     _open(settings).add_key(name, SystemClock().wall_ms())
     return Output({"name": name, "version": 1}, f"added local:{name}")
 
 
-@keyring.command()
-@name_argument
-@on_keyring
+@_command(name_argument)
 def rotate(settings: LocalSettings, *, name: str) -> Output:
     """Create a new version of a key for wrapping. Old versions still unwrap; 'tenantq encryption rewrap' retires them."""
     version = _open(settings).rotate_key(name, SystemClock().wall_ms())
@@ -123,28 +110,23 @@ def rotate(settings: LocalSettings, *, name: str) -> Output:
     )
 
 
-@keyring.command()
-@name_argument
-@on_keyring
+@_command(name_argument)
 def disable(settings: LocalSettings, *, name: str) -> Output:
     """Disable a key. Servers may use data keys from their cache until these expire."""
     _open(settings).set_enabled(name, enabled=False)
     return Output({"name": name, "enabled": False}, f"disabled local:{name}")
 
 
-@keyring.command()
-@name_argument
-@on_keyring
+@_command(name_argument)
 def enable(settings: LocalSettings, *, name: str) -> Output:
     """Enable a disabled key."""
     _open(settings).set_enabled(name, enabled=True)
     return Output({"name": name, "enabled": True}, f"enabled local:{name}")
 
 
-@keyring.command()
+@_command()
 @name_argument
 @click.option("--yes", is_flag=True, help="Skip the confirmation prompt.")
-@on_keyring
 def remove(settings: LocalSettings, *, name: str, yes: bool) -> Output:
     """Destroy a key. Data wrapped only by it becomes unreadable, except with a backup of the keyring."""
     ring = _open(settings)
@@ -155,10 +137,9 @@ def remove(settings: LocalSettings, *, name: str, yes: bool) -> Output:
     return Output({"name": name, "removed": True}, f"destroyed local:{name}")
 
 
-@keyring.command()
+@_command()
 @click.option("--new-master-key-file", metavar="FILE", help="File with the new 32-byte master key.")
 @click.option("--new-passphrase-file", metavar="FILE", help="File with the new passphrase.")
-@on_keyring
 def protect(settings: LocalSettings, *, new_master_key_file: str | None, new_passphrase_file: str | None) -> Output:
     """Change the master key or passphrase of a keyring. Stop the server first, then update its settings."""
     if (new_master_key_file is None) == (new_passphrase_file is None):

@@ -8,7 +8,7 @@ import click
 
 from tenantq.cli import exit_codes
 from tenantq.cli.command_group import CommandGroup
-from tenantq.cli.connection import ServerConnection, connected
+from tenantq.cli.connection import ServerConnection, connected, server_command
 from tenantq.cli.options import duration, options
 from tenantq.cli.output import (
     Output,
@@ -17,7 +17,6 @@ from tenantq.cli.output import (
     json_option,
     message_fields,
     print_json,
-    prints_output,
 )
 from tenantq.domain.formatting import show_time
 
@@ -30,10 +29,8 @@ def message() -> None:
     """Show or remove a message by its ID."""
 
 
-@message.command()
+@server_command(message)
 @_message_arguments
-@prints_output
-@connected
 def show(connection: ServerConnection, *, queue: str, id: str) -> Output:
     """Show the state of a stored message."""
     document = message_fields(connection.queue(queue).get(id))
@@ -43,6 +40,8 @@ def show(connection: ServerConnection, *, queue: str, id: str) -> Output:
     for name in ("added_at", "visible_at", "expires_at", "lease_until"):
         if name in facts:
             facts[name] = show_time(facts[name])
+    if document["dead"] is not None:
+        facts["dead"] = document["dead"] | {"at": show_time(document["dead"]["at"])}
     history = [
         f"attempt {one['attempt']}  {one['outcome']} {show_time(one['at'])} {one['reason']}".rstrip()
         for one in document["history"]
@@ -51,10 +50,8 @@ def show(connection: ServerConnection, *, queue: str, id: str) -> Output:
     return Output(document, facts, *history, *body)
 
 
-@message.command()
+@server_command(message)
 @_message_arguments
-@prints_output
-@connected
 def trace(connection: ServerConnection, *, queue: str, id: str) -> Output:
     """Show the history of a message from the journal, even after it is finished."""
     rows = connection.queue(queue).trace(id)
@@ -63,7 +60,9 @@ def trace(connection: ServerConnection, *, queue: str, id: str) -> Output:
 
 @message.command()
 @_message_arguments
-@click.option("--wait", "wait_ms", type=duration, help="Maximum time to wait while it is pending.")
+@click.option(
+    "--wait", "wait_ms", type=duration, help="Maximum time to wait while it is pending.  [default: do not wait]"
+)
 @json_option
 @connected
 def result(connection: ServerConnection, *, queue: str, id: str, wait_ms: int | None, as_json: bool) -> int:
@@ -86,11 +85,9 @@ def result(connection: ServerConnection, *, queue: str, id: str, wait_ms: int | 
     return _RESULT_CODES.get(found.status, exit_codes.OK)
 
 
-@message.command()
+@server_command(message)
 @click.argument("queue")
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
-@prints_output
-@connected
 def remove(connection: ServerConnection, *, queue: str, ids: tuple[str, ...]) -> Output:
     """Delete messages by ID in any state. Exits with 3 if one does not exist."""
     removed = connection.queue(queue).remove(*ids)

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from tenantq.cli.command_group import Command
 from tenantq.cli.connection import ServerConnection, connected
 from tenantq.cli.options import duration
 from tenantq.cli.output import body_fields, json_option, print_json_line, said
@@ -25,7 +26,7 @@ _TRY_AGAIN_S: Final = 1.0
 _ROUND_MS: Final = 100  # a lease of 29.996 s is shown as 30s
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("queue")
 @click.option(
     "--max",

@@ -9,7 +9,7 @@ import click
 
 from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.options import name_argument
-from tenantq.cli.output import Output, Table, prints_output
+from tenantq.cli.output import Output, Table, output_command
 from tenantq.cli.profiles import Profile, load_profiles, profiles_file, save_profiles
 from tenantq.client import Client
 from tenantq.client.settings import URL_DEFAULT
@@ -23,7 +23,7 @@ def profile() -> None:
     """Manage named servers and tokens, stored in a file that only you can read."""
 
 
-@profile.command()
+@output_command(profile)
 @name_argument
 @click.option("--url", default=URL_DEFAULT, show_default=True, metavar="URL", help="Server URL.")
 @click.option("--token", metavar="TOKEN", help="Token; - reads it from stdin.  [default: prompt]")
@@ -37,7 +37,6 @@ def profile() -> None:
     "--use", "current", is_flag=True, help="Make it the default profile. The first profile becomes the default anyway."
 )
 @click.option("--replace", is_flag=True, help="Replace an existing profile.")
-@prints_output
 def add(*, name: str, url: str, token: str | None, current: bool, replace: bool, **rest: str | None) -> Output:
     """Store a server and a token as a profile. Unlike --token, this keeps the token out of the process list and shell history."""
     profiles = load_profiles()
@@ -53,8 +52,7 @@ def add(*, name: str, url: str, token: str | None, current: bool, replace: bool,
     return Output({"name": name, "url": url, "file": file}, f"stored profile {name} in {file}")
 
 
-@profile.command("list")
-@prints_output
+@output_command(profile, name="list")
 def list_profiles() -> Output:
     """List profiles, without tokens."""
     profiles = load_profiles()
@@ -66,9 +64,7 @@ def list_profiles() -> Output:
     return Output({"profiles": shown}, Table(("name", "url", "tenant", "token", "current"), rows, "no profiles"))
 
 
-@profile.command()
-@name_argument
-@prints_output
+@output_command(profile, name_argument)
 def use(*, name: str) -> Output:
     """Set the default profile."""
     profiles = load_profiles()
@@ -78,9 +74,7 @@ def use(*, name: str) -> Output:
     return Output({"name": name, "url": url}, f"using profile {name}: {url}")
 
 
-@profile.command()
-@name_argument
-@prints_output
+@output_command(profile, name_argument)
 def remove(*, name: str) -> Output:
     """Remove a profile. Its token stays valid until revoked with 'tenantq key revoke'."""
     profiles = load_profiles()

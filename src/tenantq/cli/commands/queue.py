@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import click
-import msgspec
 
 from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.confirmation import confirmed_reason, destroys
-from tenantq.cli.connection import ServerConnection, connected
+from tenantq.cli.connection import ServerConnection, server_command
 from tenantq.cli.options import duration, name_argument, setting_options
-from tenantq.cli.output import Columns, Output, message_fields, prints_output, table
+from tenantq.cli.output import Columns, Output, message_fields, settings_facts, table
 from tenantq.client import StoredMessage
 from tenantq.domain.formatting import plural, preview, printable, show_age
 from tenantq.errors import Conflict, NotFound
@@ -19,6 +18,7 @@ from tenantq.runtime.clock import SystemClock
 from tenantq.wire.queues import QueueReply
 
 _setting_options = setting_options(
+    "limits.write.ops_per_sec=100",
     lease_ms=click.option("--lease", "lease_ms", type=duration, help="Default lease time of polls."),
     max_attempts=click.option("--max-attempts", type=int, metavar="N", help="Deliveries before a message is dead-lettered; 0: unlimited."),
     ttl_ms=click.option("--ttl", "ttl_ms", type=duration, help="Default time to live of messages."),
@@ -31,11 +31,7 @@ def queue() -> None:
     """Manage queues."""
 
 
-@queue.command()
-@name_argument
-@_setting_options
-@prints_output
-@connected
+@server_command(queue, name_argument, _setting_options)
 def create(connection: ServerConnection, *, name: str, changes: dict[str, Any]) -> Output:
     """Create a queue. Adding a message also creates its queue, unless the tenant forbids it."""
     found = connection.queue(name)
@@ -46,11 +42,7 @@ def create(connection: ServerConnection, *, name: str, changes: dict[str, Any]) 
     raise Conflict(f"queue {name} already exists; change it with 'tenantq queue configure'", queue=name)
 
 
-@queue.command()
-@name_argument
-@_setting_options
-@prints_output
-@connected
+@server_command(queue, name_argument, _setting_options)
 def configure(connection: ServerConnection, *, name: str, changes: dict[str, Any]) -> Output:
     """Change settings of a queue. Other settings stay unchanged."""
     if not changes:
@@ -60,9 +52,7 @@ def configure(connection: ServerConnection, *, name: str, changes: dict[str, Any
     return Output(found.configure(**changes), f"changed queue {name}")
 
 
-@queue.command("list")
-@prints_output
-@connected
+@server_command(queue, name="list")
 def list_queues(connection: ServerConnection) -> Output:
     """List a tenant's queues with their counts."""
     tenant = connection.target.tenant
@@ -72,45 +62,34 @@ def list_queues(connection: ServerConnection) -> Output:
             name: name.replace(" ", "_")
             for name in ("name", "status", "ready", "delayed", "in flight", "dead", "bytes")
         },
-        "oldest": lambda one: show_age(one.oldest_age_ms),
+        "oldest": lambda one: show_age(one.oldest_age_ms) if one.oldest_age_ms else None,
     }
     return Output({"queues": queues}, table(columns, queues, "no queues"))
 
 
-@queue.command()
-@name_argument
-@prints_output
-@connected
+@server_command(queue, name_argument)
 def show(connection: ServerConnection, *, name: str) -> Output:
     """Show the counts and settings of a queue."""
     found = connection.queue(name).stats()
-    return Output(found, msgspec.to_builtins(found))
+    return Output(found, settings_facts(found))
 
 
-@queue.command()
-@name_argument
-@prints_output
-@connected
+@server_command(queue, name_argument)
 def pause(connection: ServerConnection, *, name: str) -> Output:
     """Pause deliveries. Messages can still be added; polls wait."""
     return Output(connection.queue(name).pause(), f"paused queue {name}")
 
 
-@queue.command()
-@name_argument
-@prints_output
-@connected
+@server_command(queue, name_argument)
 def resume(connection: ServerConnection, *, name: str) -> Output:
     """Resume deliveries."""
     return Output(connection.queue(name).resume(), f"resumed queue {name}")
 
 
-@queue.command()
+@server_command(queue)
 @name_argument
 @click.option("--force", is_flag=True, help="Delete immediately, without waiting for leases to settle.")
 @destroys
-@prints_output
-@connected
 def delete(connection: ServerConnection, *, name: str, force: bool, yes: bool, reason: str | None) -> Output:
     """Delete a queue and its messages after its leases have settled."""
     found = connection.queue(name)
@@ -121,11 +100,7 @@ def delete(connection: ServerConnection, *, name: str, force: bool, yes: bool, r
     return Output({"name": name, "deleting": True}, f"deleting queue {name}{waits}")
 
 
-@queue.command()
-@name_argument
-@destroys
-@prints_output
-@connected
+@server_command(queue, name_argument, destroys)
 def purge(connection: ServerConnection, *, name: str, yes: bool, reason: str | None) -> Output:
     """Delete all messages of a queue, but not the queue."""
     found = connection.queue(name)
@@ -134,14 +109,12 @@ def purge(connection: ServerConnection, *, name: str, yes: bool, reason: str | N
     return Output({"name": name, "purged": purged}, f"purged {plural(purged, 'message')} of queue {name}")
 
 
-@queue.command()
+@server_command(queue)
 @name_argument
 @click.option(
     "--max", "limit", type=int, default=10, show_default=True, metavar="N", help="Maximum number of messages."
 )
 @click.option("--cursor", metavar="TEXT", help="Continue after the previous page.")
-@prints_output
-@connected
 def peek(connection: ServerConnection, *, name: str, limit: int, cursor: str | None) -> Output:
     """Show waiting messages in delivery order, without leasing them."""
     page = connection.queue(name).peek(limit, cursor=cursor)

@@ -8,8 +8,9 @@ from typing import Any, Final
 import click
 from rich.progress import SpinnerColumn, TimeElapsedColumn
 
-from tenantq.cli.connection import ServerConnection, connected
-from tenantq.cli.output import Output, prints_output
+from tenantq.cli import exit_codes
+from tenantq.cli.connection import ServerConnection, server_command
+from tenantq.cli.output import Output
 from tenantq.cli.progress import BAR, progress_bar
 from tenantq.client import Queue
 from tenantq.wire.queues import RedriveReply
@@ -17,7 +18,7 @@ from tenantq.wire.queues import RedriveReply
 _POLL_S: Final = 0.1
 
 
-@click.command()
+@server_command()
 @click.argument("queue")
 @click.option("--dry-run", is_flag=True, help="Only count the messages that would be moved.")
 @click.option("--rate", type=int, metavar="N", help="Maximum messages per second.")
@@ -28,8 +29,6 @@ _POLL_S: Final = 0.1
 @click.option("--wait", is_flag=True, help="Wait for completion.")
 @click.option("--status", metavar="TASK", help="Show the status of a redrive.")
 @click.option("--cancel", metavar="TASK", help="Cancel a redrive. Messages already moved stay moved.")
-@prints_output
-@connected
 def redrive(
     connection: ServerConnection,
     *,
@@ -44,7 +43,7 @@ def redrive(
     """Move dead letters back to the queues they came from.
 
     QUEUE is a dead-letter queue, or the queue whose dead letters to move. Without --wait, the redrive continues on the
-    server; check it with --status TASK.
+    server; check it with --status TASK. Exits with 1 if the redrive has failed.
     """
     letters = connection.queue(queue)
     if cancel is not None:
@@ -58,7 +57,8 @@ def redrive(
         task = _wait(letters, task)
     verb = "would move" if task.dry_run else "moved"
     name = f"; task {task.task}" if task.state == "running" else ""
-    return Output(task, f"{task.state}: {verb} {task.moved}, skipped {task.skipped}{name}")
+    code = exit_codes.ERROR if task.state == "failed" else exit_codes.OK
+    return Output(task, f"{task.state}: {verb} {task.moved}, skipped {task.skipped}{name}", code=code)
 
 
 def _wait(queue: Queue, task: RedriveReply) -> RedriveReply:

@@ -13,11 +13,12 @@ from typing import Any, Final
 import click
 
 from tenantq.cli import exit_codes
+from tenantq.cli.command_group import Command
 from tenantq.cli.connection_limit import within_limit
 from tenantq.cli.file_limit import raise_file_limit
 from tenantq.cli.logs import set_up_logs
 from tenantq.cli.offline_store import file_error
-from tenantq.cli.options import FILE, duration
+from tenantq.cli.options import FILE, LOG_FORMAT, LOG_LEVEL, duration, server_options
 from tenantq.cli.output import panel
 from tenantq.cli.standard_streams import give_up_stdout
 from tenantq.cli.stop_signals import StopSignals
@@ -40,33 +41,23 @@ _SWITCH_S: Final = 0.000_5
 """The interval after which a background thread must yield the interpreter to the event loop."""
 
 
-@click.command()
-@click.option(
-    "--data-dir",
-    type=click.Path(file_okay=False),
-    metavar="DIR",
-    help="Data directory, created if missing.  [env: TENANTQ_DATA_DIR; default: ./tenantq-data]",
-)
-@click.option(
-    "--http",
-    metavar="HOST:PORT",
-    help="HTTP address; port 0 picks a free port.  [env: TENANTQ_HTTP; default: 127.0.0.1:7070]",
-)
+@click.command(cls=Command)
+@server_options
 @click.option(
     "--rpc",
     metavar="HOST:PORT",
-    help="Cap'n Proto address; port 0 picks a free port, off disables it.  [env: TENANTQ_RPC; default: 127.0.0.1:7071, if it is free]",
+    help="Cap'n Proto address; port 0 picks a free port, off disables it.  [env var: TENANTQ_RPC; default: 127.0.0.1:7071, if it is free]",
 )
 @click.option(
     "--store",
     metavar="URL",
-    help="Store data in Redis or Valkey: redis://HOST:PORT, redis+cluster://HOST:PORT,HOST:PORT, rediss:// for TLS. Put a URL with a password into the environment or the file.  [env: TENANTQ_STORE; default: the embedded store, in the data directory]",
+    help="Store data in Redis or Valkey: redis://HOST:PORT, redis+cluster://HOST:PORT,HOST:PORT, rediss:// for TLS. Put a URL with a password into the environment or the --config file.  [env var: TENANTQ_STORE; default: the embedded store, in the data directory]",
 )
 @click.option(
     "--shards",
     type=click.IntRange(1, SHARDS_MAX),
     metavar="N",
-    help="Number of shard processes. Each tenant belongs to one shard.  [env: TENANTQ_SHARDS__COUNT; default: as many as the data directory has, or 1]",
+    help="Number of shard processes. Each tenant belongs to one shard.  [env var: TENANTQ_SHARDS__COUNT; default: the number in the data directory, or 1]",
 )
 @click.option(
     "--config",
@@ -79,24 +70,20 @@ _SWITCH_S: Final = 0.000_5
 @click.option(
     "--durability",
     type=click.Choice(["fsync", "os"]),
-    help="Reply after the data is on disk (fsync) or with the operating system (os).  [env: TENANTQ_SHARD__DURABILITY; default: fsync]",
+    help="Reply after the data is on disk (fsync), or when the operating system has it (os).  [env var: TENANTQ_SHARD__DURABILITY; default: fsync]",
 )
 @click.option("--tls-certificate", metavar="FILE", help="PEM file of the certificate and its chain. Enables HTTPS.")
 @click.option("--tls-key", metavar="FILE", help="PEM file of the certificate's key.")
 @click.option(
     "--grace",
     type=duration,
-    help="Time that a stop waits for requests in flight.  [env: TENANTQ_GRACE_MS; default: 30s]",
+    help="Time that a stop waits for requests in flight.  [env var: TENANTQ_GRACE_MS; default: 30s]",
 )
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    help="[env: TENANTQ_LOG_LEVEL; default: info]",
-)
+@click.option("--log-level", type=LOG_LEVEL, help="Lowest level to log.  [env var: TENANTQ_LOG_LEVEL; default: info]")
 @click.option(
     "--log-format",
-    type=click.Choice(["text", "json"]),
-    help="Log format on stderr: text lines, or a JSON object per line.  [env: TENANTQ_LOG_FORMAT; default: text]",
+    type=LOG_FORMAT,
+    help="Log format on stderr: text lines, or a JSON object per line.  [env var: TENANTQ_LOG_FORMAT; default: text]",
 )
 def serve(
     *,

@@ -8,9 +8,9 @@ from typing import Any, Final
 import click
 
 from tenantq.cli import exit_codes
-from tenantq.cli.connection import ServerConnection, connected
-from tenantq.cli.options import duration, options
-from tenantq.cli.output import Output, prints_output
+from tenantq.cli.connection import ServerConnection, server_command
+from tenantq.cli.options import duration
+from tenantq.cli.output import Output
 from tenantq.domain.formatting import show_time
 from tenantq.errors import Invalid, TenantqError
 
@@ -54,8 +54,8 @@ def _item(receipt: str, outcome: int | TenantqError | None) -> dict[str, Any]:
 def _command(name: str, help: str, *own: Any) -> click.Command:
     """Return a command that settles receipts, with its own options."""
     receipts = click.argument("receipts", nargs=-1, required=True, metavar="RECEIPT...")
-    settle = options(click.argument("queue"), receipts, prints_output, *own, connected)(_settle)
-    return click.command(name, help=f"{help} RECEIPT - reads receipts from stdin, one per line.")(settle)
+    text = f"{help}\n\nRECEIPT is printed by 'tenantq poll'; - reads receipts from stdin, one per line."
+    return server_command(None, click.argument("queue"), receipts, *own, name=name, help=text)(_settle)
 
 
 ack = _command("ack", "Ack leased messages: mark them as done.")

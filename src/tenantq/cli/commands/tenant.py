@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import click
-import msgspec
 
 from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.confirmation import confirmed_reason, destroys
-from tenantq.cli.connection import ServerConnection, connected
+from tenantq.cli.connection import ServerConnection, server_command
 from tenantq.cli.options import name_argument, setting_options
-from tenantq.cli.output import Columns, Output, prints_output, table, time_of, to_json
+from tenantq.cli.output import Columns, Output, settings_facts, table, time_of, to_json
 from tenantq.errors import Conflict, NotFound
 
 _setting_options = setting_options(
+    "quotas.backlog=1000",
     weight=click.option(
         "--weight", type=int, metavar="N", help="Share of the server relative to other tenants, 1 to 1000."
-    )
+    ),
 )
 _reason_option = click.option(
     "--reason", required=True, metavar="TEXT", help="Reason for the journal, at least 10 characters."
@@ -29,11 +29,7 @@ def tenant() -> None:
     """Manage tenants. Requires a platform administrator's token."""
 
 
-@tenant.command()
-@name_argument
-@_setting_options
-@prints_output
-@connected
+@server_command(tenant, name_argument, _setting_options)
 def create(connection: ServerConnection, *, name: str, changes: dict[str, Any]) -> Output:
     """Create a tenant.
 
@@ -48,11 +44,7 @@ def create(connection: ServerConnection, *, name: str, changes: dict[str, Any]) 
     raise Conflict(f"tenant {name} already exists; change it with 'tenantq tenant configure'", tenant=name)
 
 
-@tenant.command()
-@name_argument
-@_setting_options
-@prints_output
-@connected
+@server_command(tenant, name_argument, _setting_options)
 def configure(connection: ServerConnection, *, name: str, changes: dict[str, Any]) -> Output:
     """Change settings of a tenant. Other settings stay unchanged."""
     if not changes:
@@ -62,9 +54,7 @@ def configure(connection: ServerConnection, *, name: str, changes: dict[str, Any
     return Output(found.configure(**changes), f"changed tenant {name}")
 
 
-@tenant.command("list")
-@prints_output
-@connected
+@server_command(tenant, name="list")
 def list_tenants(connection: ServerConnection) -> Output:
     """List all tenants."""
     tenants = connection.client.tenants()
@@ -78,60 +68,40 @@ def list_tenants(connection: ServerConnection) -> Output:
     return Output({"tenants": tenants}, table(columns, tenants, "no tenants"))
 
 
-@tenant.command()
-@name_argument
-@prints_output
-@connected
+@server_command(tenant, name_argument)
 def show(connection: ServerConnection, *, name: str) -> Output:
     """Show the settings of a tenant."""
     found = connection.client.tenant(name).get()
-    return Output(found, msgspec.to_builtins(found))
+    return Output(found, settings_facts(found))
 
 
-@tenant.command()
+@server_command(tenant)
 @name_argument
 @click.option("--reason", default="", metavar="TEXT", help="Reason for the journal.")
-@prints_output
-@connected
 def suspend(connection: ServerConnection, *, name: str, reason: str) -> Output:
     """Suspend a tenant: refuse adds and polls. Leased messages can still be settled."""
     return Output(connection.client.tenant(name).suspend(reason), f"suspended tenant {name}")
 
 
-@tenant.command()
-@name_argument
-@prints_output
-@connected
+@server_command(tenant, name_argument)
 def resume(connection: ServerConnection, *, name: str) -> Output:
     """Resume a suspended tenant."""
     return Output(connection.client.tenant(name).resume(), f"resumed tenant {name}")
 
 
-@tenant.command()
-@name_argument
-@_reason_option
-@prints_output
-@connected
+@server_command(tenant, name_argument, _reason_option)
 def hold(connection: ServerConnection, *, name: str, reason: str) -> Output:
     """Put a tenant under legal hold. The tenant, its queues and messages cannot be deleted until released."""
     return Output(connection.client.tenant(name).hold(reason), f"tenant {name} is under legal hold")
 
 
-@tenant.command()
-@name_argument
-@_reason_option
-@prints_output
-@connected
+@server_command(tenant, name_argument, _reason_option)
 def release(connection: ServerConnection, *, name: str, reason: str) -> Output:
     """Release a tenant from legal hold."""
     return Output(connection.client.tenant(name).release_hold(reason), f"released tenant {name} from legal hold")
 
 
-@tenant.command()
-@name_argument
-@destroys
-@prints_output
-@connected
+@server_command(tenant, name_argument, destroys)
 def delete(connection: ServerConnection, *, name: str, yes: bool, reason: str | None) -> Output:
     """Erase a tenant with its data keys, queues, messages, API keys and grants. Keeps a signed certificate."""
     found = connection.client.tenant(name)
@@ -144,18 +114,16 @@ def delete(connection: ServerConnection, *, name: str, yes: bool, reason: str | 
     )
 
 
-@tenant.command()
+@server_command(tenant)
 @click.argument("certificate_id", metavar="[ID]", required=False)
-@prints_output
-@connected
 def erasures(connection: ServerConnection, *, certificate_id: str | None) -> Output:
-    """List erased tenants. With ID, print that erasure certificate as JSON."""
+    """List erased tenants. With ID, print that certificate of erasure as JSON."""
     found = connection.client.erasures()
     if certificate_id is not None:
         for one in found:
             if one.id == certificate_id:
                 return Output(one, to_json(one))
-        raise NotFound("unknown erasure")
+        raise NotFound(f"unknown certificate {certificate_id[:80]!r}; list them with 'tenantq tenant erasures'")
     columns: Columns = {
         "id": "id",
         "tenant": "tenant",

@@ -10,9 +10,9 @@ import click
 
 from tenantq.cli import exit_codes
 from tenantq.cli.command_group import CommandGroup
-from tenantq.cli.connection import ServerConnection, connected, open_profile
+from tenantq.cli.connection import ServerConnection, open_profile, server_command
 from tenantq.cli.options import FILE, shards_by_region
-from tenantq.cli.output import Columns, Output, Table, prints_output, table
+from tenantq.cli.output import Columns, Output, Table, table
 from tenantq.client import Client
 from tenantq.domain.formatting import show_time
 from tenantq.domain.names import OptionalRegionName
@@ -29,9 +29,7 @@ def topology() -> None:
     """Show, check and plan shards and regions."""
 
 
-@topology.command()
-@prints_output
-@connected
+@server_command(topology)
 def show(connection: ServerConnection) -> Output:
     """Show the shards of a server."""
     known = connection.client.topology()
@@ -40,14 +38,12 @@ def show(connection: ServerConnection) -> Output:
     return Output(known, table(columns, known.shards, "no shards"), {**facts, "encryption": known.encryption})
 
 
-@topology.command()
+@server_command(topology)
 @click.argument("file", type=FILE)
 @click.option(
     "--tenants", "ask", is_flag=True, help="Also check that every tenant of the server has an eligible shard."
 )
 @click.option("--probe", is_flag=True, help="Also check that each address serves the shard named in FILE.")
-@prints_output
-@connected
 def check(connection: ServerConnection, *, file: Path, ask: bool, probe: bool) -> Output:
     """Check a topology file, and compare it with the servers.
 
@@ -78,12 +74,10 @@ def check(connection: ServerConnection, *, file: Path, ask: bool, probe: bool) -
     )
 
 
-@topology.command()
+@server_command(topology)
 @click.argument("tenant_name", metavar="TENANT")
 @click.argument("queue_name", metavar="[QUEUE]", required=False)
 @click.option("--topology", "file", required=True, type=FILE, metavar="FILE", help="TOML file with the current shards.")
-@prints_output
-@connected
 def route(connection: ServerConnection, *, tenant_name: str, queue_name: str | None, file: Path) -> Output:
     """Show the region, shard and address of a tenant and its queues.
 
@@ -99,7 +93,7 @@ def route(connection: ServerConnection, *, tenant_name: str, queue_name: str | N
     return Output(found, found)
 
 
-@topology.command()
+@server_command(topology)
 @click.option(
     "--from", "from_file", required=True, type=FILE, metavar="FILE", help="TOML file with the current shards."
 )
@@ -107,8 +101,6 @@ def route(connection: ServerConnection, *, tenant_name: str, queue_name: str | N
 @click.option("--add", type=click.IntRange(0), default=0, metavar="N", help="Instead of --to: number of shards to add, spread over the regions.")  # fmt: skip
 @click.option("--add-in", multiple=True, callback=shards_by_region, metavar="REGION=N", help="Instead of --to: shards to add in a region, which may be new; repeatable.")  # fmt: skip
 @click.option("--ask", "asked", multiple=True, metavar="PROFILE", help="Read tenants from the server of this profile instead of --url; repeatable.")  # fmt: skip
-@prints_output
-@connected
 def plan(
     connection: ServerConnection, *, from_file: Path, to_file: Path | None, add: int, add_in: dict[str, int],
     asked: tuple[str, ...],

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import click
-
-from tenantq.cli.connection import ServerConnection, connected
-from tenantq.cli.output import Output, Table, prints_output
+from tenantq.cli.connection import ServerConnection, server_command
+from tenantq.cli.output import Output, Table
 from tenantq.domain.formatting import show_time
 
 
-@click.command()
-@prints_output
-@connected
+@server_command()
 def usage(connection: ServerConnection) -> Output:
     """Show a tenant's quotas and usage."""
     found = connection.tenant().usage()

@@ -10,9 +10,10 @@ import msgspec
 from click.core import ParameterSource
 
 from tenantq.cli import exit_codes
+from tenantq.cli.command_group import Command
 from tenantq.cli.connection import ServerConnection, connected
 from tenantq.cli.logs import set_up_logs
-from tenantq.cli.options import duration
+from tenantq.cli.options import LOG_FORMAT, LOG_LEVEL, duration
 from tenantq.client import AsyncClient
 from tenantq.errors import Invalid, TenantqError
 from tenantq.worker import Worker, load_worker
@@ -21,7 +22,7 @@ from tenantq.worker.worker import CONCURRENCY_MAX
 _TLS_FIELDS: Final = {"ca_file": "ca_file", "cert_file": "certificate_file", "key_file": "key_file"}
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("address", metavar="MODULE:NAME")
 @click.option(
     "--concurrency",
@@ -34,12 +35,8 @@ _TLS_FIELDS: Final = {"ca_file": "ca_file", "cert_file": "certificate_file", "ke
     "--drain", "drain_ms", type=duration, help="Time that a stop waits for handlers.  [default: as in the module]"
 )
 @click.option("--burst", is_flag=True, help="Stop when all queues are empty.")
-@click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
-)
-@click.option(
-    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Log format on stderr."
-)
+@click.option("--log-level", type=LOG_LEVEL, default="info", show_default=True, help="Lowest level to log.")
+@click.option("--log-format", type=LOG_FORMAT, default="text", show_default=True, help="Log format on stderr.")
 @connected
 def worker(
     connection: ServerConnection,
@@ -54,8 +51,8 @@ def worker(
 ) -> int:
     """Run a worker until SIGTERM or Ctrl-C.
 
-    MODULE:NAME names the worker, such as shop.tasks:worker. The working directory is searched first. A server, token,
-    profile or tenant given here or in the environment overrides the module's, as do --timeout and the certificate files.
+    MODULE:NAME is a Worker in a Python module, such as shop.tasks:worker. The working directory is searched first.
+    Connection options given here or in the environment override the module's.
 
     On the first signal, handlers finish and other messages are released. A second signal exits immediately.
 

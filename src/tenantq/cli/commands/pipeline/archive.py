@@ -6,17 +6,16 @@ from pathlib import Path
 
 import click
 
+from tenantq.cli.commands.pipeline import options
+from tenantq.cli.commands.pipeline.spark_runtime import spark_command
 from tenantq.cli.options import duration
-from tenantq.cli.output import Output, prints_output
-from tenantq.cli.pipeline import options
-from tenantq.cli.pipeline.spark_runtime import spark_command
+from tenantq.cli.output import Output, output_command
 from tenantq.runtime.clock import SystemClock
 
 _DAY_MS = 86_400_000
 
 
-@click.command()
-@prints_output
+@output_command()
 @options.on_lake
 @click.option("--to", "where", metavar="URL", help="Cold storage: a directory, or an fsspec URL such as s3://.")
 @click.option(

@@ -11,7 +11,7 @@ from tenantq.cli.command_group import CommandGroup
 _COMMANDS: Final = ("run", "stream", "reconcile", "explain", "report", "archive", "erase", "simulate", "lineage")
 
 
-@click.group(cls=CommandGroup, modules={name: f"tenantq.cli.pipeline.{name}_command" for name in _COMMANDS})
+@click.group(cls=CommandGroup, modules={name: f"tenantq.cli.commands.pipeline.{name}" for name in _COMMANDS})
 def pipeline() -> None:
     """Build tables from journal segments with Spark.
 
@@ -19,4 +19,4 @@ def pipeline() -> None:
     Additional exit codes:
       1  reconcile: totals differ
       8  run, stream: some data was quarantined; all valid data was processed
-    """  # noqa: D301  # \b is click's mark for lines that stay as they are
+    """

@@ -6,15 +6,14 @@ from pathlib import Path
 
 import click
 
+from tenantq.cli.commands.pipeline import options
+from tenantq.cli.commands.pipeline.spark_runtime import spark_command
 from tenantq.cli.confirmation import confirmed_reason, destroys
-from tenantq.cli.output import Output, prints_output
-from tenantq.cli.pipeline import options
-from tenantq.cli.pipeline.spark_runtime import spark_command
+from tenantq.cli.output import Output, output_command
 from tenantq.runtime.clock import SystemClock
 
 
-@click.command()
-@prints_output
+@output_command()
 @options.on_lake
 @click.option("--tenant", required=True, metavar="NAME", help="Tenant to erase.")
 @click.option(
@@ -34,7 +33,7 @@ def erase(
       0  erased; no rows remain
       3  the lake has no rows of the tenant
       7  the tenant is under legal hold, or another run is changing the lake
-    """  # noqa: D301  # click reads \b as "do not wrap"
+    """
     why = confirmed_reason(f"This erases tenant {tenant} from the lake and its archive", tenant, yes=yes, reason=reason)
     from tenantq.journal.signing import KEY_FILE, SigningKey  # noqa: PLC0415  # --help must not need them
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tenantq.cli import exit_codes
-from tenantq.cli.output import Output, prints_output
-from tenantq.cli.pipeline import options
-from tenantq.cli.pipeline.spark_runtime import spark_command
+from tenantq.cli.commands.pipeline import options
+from tenantq.cli.commands.pipeline.spark_runtime import spark_command
+from tenantq.cli.output import Output, output_command
 from tenantq.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 MEANING: Final = "; the tables are unchanged, or the next run completes the change"
 
 
-@click.command()
-@prints_output
+@output_command()
 @options.run_settings
 @options.day("--from", help="First day of segments to process.")
 @options.day("--to", help="Last day of segments to process.")
@@ -39,7 +38,7 @@ def run(journal: str, lake_path: Path, *, master: str | None, memory: str, **giv
       7    another run is changing the lake
       8    some data was quarantined; all valid data was processed
       130  stopped by Ctrl-C, 143 by SIGTERM; the tables are unchanged, or the next run completes the change
-    """  # noqa: D301  # click reads \b as "do not wrap"
+    """
     wanted = run_options(**given)  # reports a wrong price book before Spark starts
     from tenantq.journal.export_target import local_path, open_target  # noqa: PLC0415  # --help must not need these
     from tenantq.pipeline.journal_source import FETCH, journal_path  # noqa: PLC0415

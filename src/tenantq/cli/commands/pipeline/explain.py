@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tenantq.cli.output import Output, prints_output
-from tenantq.cli.pipeline import options
-from tenantq.cli.pipeline.spark_runtime import spark_command
+from tenantq.cli.commands.pipeline import options
+from tenantq.cli.commands.pipeline.spark_runtime import spark_command
+from tenantq.cli.output import Output, output_command
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-@click.command()
-@prints_output
+@output_command()
 @click.argument("line", metavar="INVOICE_LINE")
 @options.on_lake
 @click.option("--rows", "every_row", is_flag=True, help="Print every offset as shard:seq.n, one per line.")

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tenantq.cli import exit_codes
-from tenantq.cli.pipeline.stage_progress import StageProgress
+from tenantq.cli.commands.pipeline.stage_progress import StageProgress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

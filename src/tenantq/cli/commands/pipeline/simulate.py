@@ -6,17 +6,16 @@ from pathlib import Path
 
 import click
 
+from tenantq.cli.commands.pipeline import options
+from tenantq.cli.commands.pipeline.spark_runtime import spark_command
 from tenantq.cli.options import shards_by_region
-from tenantq.cli.output import Output, prints_output
-from tenantq.cli.pipeline import options
-from tenantq.cli.pipeline.spark_runtime import spark_command
+from tenantq.cli.output import Output, output_command
 from tenantq.domain.names import OptionalRegionName
 from tenantq.domain.placement import load_topology
 from tenantq.domain.validation import check_field
 
 
-@click.command()
-@prints_output
+@output_command()
 @options.on_lake
 @click.option(
     "--topology", "topology_file", required=True, type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
@@ -40,7 +39,7 @@ def simulate(
     Exit codes:
       2  an invalid topology, or tenants without an eligible shard
       3  the lake has no usage
-    """  # noqa: D301  # \b is click's mark for lines that stay as they are
+    """
     before = load_topology(topology_file)  # reports errors before Spark starts
     for region in add_regions:
         check_field("--add-region", region, OptionalRegionName)

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import click
 
-from tenantq.cli.output import Output, prints_output
-from tenantq.cli.pipeline import options
+from tenantq.cli.commands.pipeline import options
+from tenantq.cli.output import Output, output_command
 from tenantq.errors import Invalid
 
 
-@click.command()
-@prints_output
+@output_command()
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
     help="Output file: .html with a diagram, or .md.",

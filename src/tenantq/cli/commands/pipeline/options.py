@@ -41,11 +41,11 @@ on_lake: Final = options(
 """Add the options of every command that works on a lake with Spark."""
 
 run_settings: Final = options(
-    click.option("--journal", required=True, metavar="DIR", help="Directory or URL of the journal segments."),
+    click.option("--journal", required=True, metavar="DIR", help="Directory or URL of the journal segments, by default <data-dir>/journal of the server."),
     on_lake,
     click.option("--prices", type=FILE, metavar="FILE", help="TOML file with the price book."),
     click.option("--public-key", type=FILE, metavar="FILE", help="Public key that verifies signatures: <data-dir>/audit_key.pub."),
-    click.option("--slo-target", type=click.FloatRange(0, 1), default=0.999, show_default=True, help="Target share of messages delivered in time."),
+    click.option("--slo-target", type=click.FloatRange(0, 1), metavar="SHARE", default=0.999, show_default=True, help="Target share of messages delivered in time."),
     click.option("--slo-wait-ms", type=click.IntRange(0), default=60_000, show_default=True, metavar="MS", help="Maximum wait that counts as in time."),
     click.option("--driver-memory", "memory", default="2g", show_default=True, callback=_size, metavar="SIZE", help="Memory of the Spark driver; with local[*], of all of Spark."),
 )  # fmt: skip
@@ -55,7 +55,7 @@ run_settings: Final = options(
 def day(flag: str, help: str) -> Callable[[Any], Any]:
     """Return an option for a day, as partitions name it; empty if not given."""
     return click.option(
-        flag, f"{flag.removeprefix('--')}_date", type=click.DateTime(["%Y-%m-%d"]), help=help,
+        flag, f"{flag.removeprefix('--')}_date", type=click.DateTime(["%Y-%m-%d"]), metavar="YYYY-MM-DD", help=help,
         callback=lambda _context, _option, given: f"{given:%Y-%m-%d}" if given else "",
     )  # fmt: skip
 

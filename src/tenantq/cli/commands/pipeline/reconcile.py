@@ -6,17 +6,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tenantq.cli.commands.pipeline import options
+from tenantq.cli.commands.pipeline.spark_runtime import spark_command
 from tenantq.cli.options import DIRECTORY
-from tenantq.cli.output import Output, prints_output
-from tenantq.cli.pipeline import options
-from tenantq.cli.pipeline.spark_runtime import spark_command
+from tenantq.cli.output import Output, output_command
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-@click.command()
-@prints_output
+@output_command()
 @click.option(
     "--data-dir", "data_dirs", multiple=True, required=True, type=DIRECTORY, metavar="DIR",
     help="Data directory of a stopped server, with all its shards; repeat for each server.",
@@ -29,7 +28,7 @@ def reconcile(data_dirs: tuple[Path, ...], lake_path: Path, *, master: str | Non
     Exit codes:
       0  no drift
       1  the printed totals differ
-    """  # noqa: D301  # \b is click's mark for lines that stay as they are
+    """
     with spark_command(master) as work:
         from tenantq.pipeline.lake.lake import Lake  # noqa: PLC0415  # needs Spark
         from tenantq.pipeline.reconciliation import reconcile as compare  # noqa: PLC0415

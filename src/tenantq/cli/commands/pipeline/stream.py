@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tenantq.cli import exit_codes
+from tenantq.cli.commands.pipeline import options
+from tenantq.cli.commands.pipeline.run import MEANING, report_output, run_options
+from tenantq.cli.commands.pipeline.spark_runtime import spark_command
 from tenantq.cli.options import duration
 from tenantq.cli.output import json_option, print_output
-from tenantq.cli.pipeline import options
-from tenantq.cli.pipeline.run_command import MEANING, report_output, run_options
-from tenantq.cli.pipeline.spark_runtime import spark_command
 from tenantq.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 @click.option(
     "--files-per-batch",
     type=click.IntRange(1),
+    metavar="N",
     default=1_000,
     show_default=True,
     help="Maximum segments per micro-batch.",
@@ -53,7 +54,7 @@ def stream(
       6    Java or PySpark is missing, or Spark failed; the tables are unchanged
       7    another run is changing the lake
       8    some data was quarantined; all valid data was processed
-    """  # noqa: D301  # click reads \b as "do not wrap"
+    """
     if every_ms is not None and every_ms < 1_000:
         raise click.UsageError("--every must be at least 1s.")
     wanted = run_options(**given)

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import click
 
-from tenantq.cli.output import Output, prints_output
-from tenantq.cli.pipeline import options
-from tenantq.cli.pipeline.spark_runtime import spark_command
+from tenantq.cli.commands.pipeline import options
+from tenantq.cli.commands.pipeline.spark_runtime import spark_command
+from tenantq.cli.output import Output, output_command
 
 
-@click.command()
-@prints_output
+@output_command()
 @options.on_lake
 @click.option(
     "--out", required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Output directory."
