@@ -1,41 +1,41 @@
-"""Every error tenantq raises, in one tree.
+"""Every error that tenantq raises, in one tree.
 
     TenantqError
-    ├── Unauthenticated      unauthenticated   no credential, or one that is not valid
-    │   └── SignatureRefused                   a signed request does not carry the signature it should
-    ├── Forbidden            forbidden     the credential does not allow this
-    │   └── Suspended                      the tenant is suspended: no new work is taken or handed out
-    ├── Limited                            a limit is reached; the text and fields say which, and when to come back
-    │   ├── RateLimited      rate_limited  too many operations or bytes a second
-    │   └── QuotaExceeded    quota_exceeded  a quota is used up
-    ├── Invalid              invalid       an argument is out of range or malformed
-    ├── TooLarge             too_large     a body, batch or attribute set is over its limit
-    ├── NotFound             not_found     no such tenant, queue, message or result
-    ├── Conflict             conflict      the name or idempotency key is taken by something else
-    │   └── LegalHold        legal_hold    the tenant is under legal hold: nothing of it may be deleted
-    ├── Draining             draining      the queue is being deleted
-    ├── LeaseLost            lease_lost    the receipt is not the message's current lease
-    ├── KmsError             key_refused   the key management does not do what the tenant's encryption needs
-    │   ├── KmsDenied                      this server may not use the key
-    │   └── KeyDisabled                    the key is disabled, deleted or does not exist
-    ├── SealBroken           seal_broken   encrypted bytes do not open: changed, or moved from elsewhere
-    ├── Erased               erased        the tenant's data keys were destroyed: nothing of it can be read again
-    ├── BadAnswer                          a client got an answer that is too large, or that it does not understand
-    └── Unavailable          unavailable   the shard cannot take this work now
-        ├── JournalBehind                  too much of the journal waits for its export
-        ├── Busy                           the tenant's waiting line is full
-        ├── Closed                         the shard, or the client, is closing or closed
-        ├── ShardDown                      the shard that has the tenant does not run just now
-        ├── ConnectionFailed               the server was not reached, or the connection broke before its answer
-        ├── TimedOut                       no answer came in time
-        ├── KmsUnavailable                 the key management is out of reach, or throttles
-        └── StoreFailed                    a write or sync failed: nothing of the round is confirmed
-            ├── StoreLocked                another process has the data directory
-            ├── StoreFormat                the directory is of another version, or no tenantq store
-            ├── StoreDamaged               stored bytes are missing or changed
-            └── DiskFull                   free space is below the reserve
+    ├── Unauthenticated      unauthenticated   the credential is missing or invalid
+    │   └── SignatureRefused                   the signature of a signed request is wrong
+    ├── Forbidden            forbidden         the credential does not allow the action
+    │   └── Suspended                          the tenant or queue is suspended
+    ├── Limited                                a limit is reached; the fields say which, and when to retry
+    │   ├── RateLimited      rate_limited      too many operations or bytes per second
+    │   └── QuotaExceeded    quota_exceeded    a quota is used up
+    ├── Invalid              invalid           an argument is out of range or malformed
+    ├── TooLarge             too_large         a body, batch or attribute set is over its limit
+    ├── NotFound             not_found         the tenant, queue, message or result does not exist
+    ├── Conflict             conflict          the name or idempotency key is already in use
+    │   └── LegalHold        legal_hold        the tenant is under legal hold: nothing of it may be deleted
+    ├── Draining             draining          the queue is being deleted
+    ├── LeaseLost            lease_lost        the receipt is not the message's current lease
+    ├── KmsError             key_refused       the key management service refuses a call
+    │   ├── KmsDenied                          this server may not use the key
+    │   └── KeyDisabled                        the key is disabled, deleted or does not exist
+    ├── SealBroken           seal_broken       encrypted bytes cannot be decrypted: changed, or moved from elsewhere
+    ├── Erased               erased            the tenant's data keys were destroyed
+    ├── BadAnswer                              a client cannot read a reply
+    └── Unavailable          unavailable       the shard cannot do this now
+        ├── JournalBehind                      too much of the journal waits for its export
+        ├── Busy                               the tenant has too many operations waiting
+        ├── Closed                             the shard or the client is closing or closed
+        ├── ShardDown                          the tenant's shard is not running
+        ├── ConnectionFailed                   the server was not reached, or the connection broke before the reply
+        ├── TimedOut                           no reply arrived in time
+        ├── KmsUnavailable                     the key management service is unreachable, or throttles
+        └── StoreFailed                        a write or sync failed; nothing of the round is confirmed
+            ├── StoreLocked                    another process uses the data directory
+            ├── StoreFormat                    the directory is not a store of a supported version
+            ├── StoreDamaged                   stored bytes are missing or changed
+            └── DiskFull                       free space is below the reserve
 
-An error's default text is its docstring. ``code`` is stable and part of the public interface.
+The default text of an error is its docstring. ``code`` is stable and part of the public interface.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class TenantqError(Exception):
 
     code = "internal"
     status = 500
-    maybe_done = False  # set by a client: an earlier try may have arrived, and what it asked for may have happened
+    maybe_done = False  # set by a client: an earlier attempt may have reached the server and taken effect
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class TenantqError(Exception):
 
 
 class Unauthenticated(TenantqError):
-    """No credential was given, or it is not valid: unknown, expired, revoked or malformed. Get a new one."""
+    """The credential is missing or invalid: unknown, expired, revoked or malformed. Get a new one."""
 
     code = "unauthenticated"
     status = 401
@@ -79,17 +79,9 @@ class Unauthenticated(TenantqError):
 class SignatureRefused(Unauthenticated):
     """The request signature we calculated does not match the signature you provided. Check the key's secret and the signing method."""
 
-    def __init__(
-        self,
-        message: str = "",
-        *,
-        aws_code: str = "SignatureDoesNotMatch",
-        tenant: str | None = None,
-        queue: str | None = None,
-        id: str | None = None,
-    ) -> None:
-        super().__init__(message, tenant=tenant, queue=queue, id=id)
-        self.aws_code = aws_code  # what clients of signed requests know it as
+    def __init__(self, message: str = "", *, aws_code: str = "SignatureDoesNotMatch", **where: str | None) -> None:
+        super().__init__(message, **where)
+        self.aws_code = aws_code  # for clients of Amazon SQS
 
 
 class Forbidden(TenantqError):
@@ -100,38 +92,30 @@ class Forbidden(TenantqError):
 
 
 class Suspended(Forbidden):
-    """The tenant is suspended: it takes no new messages and hands none out. Leased work may finish, unless it is frozen."""
+    """The tenant is suspended: adds and polls are refused. Leased messages can be settled unless it is frozen."""
 
 
 class Limited(TenantqError):
-    """A limit is reached. Nothing was changed or used up."""
+    """A limit is reached. Nothing was changed or consumed."""
 
     code = "rate_limited"
     status = 429
 
     def __init__(
-        self,
-        message: str = "",
-        *,
-        limit: int = 0,
-        current: int = 0,
-        retry_after_ms: int = 1_000,
-        tenant: str | None = None,
-        queue: str | None = None,
-        id: str | None = None,
+        self, message: str = "", *, limit: int = 0, current: int = 0, retry_after_ms: int = 1_000, **where: str | None
     ) -> None:
-        super().__init__(message, tenant=tenant, queue=queue, id=id)
+        super().__init__(message, **where)
         self.limit = limit
         self.current = current
-        self.retry_after_ms = retry_after_ms  # when trying again may succeed
+        self.retry_after_ms = retry_after_ms  # when a retry may succeed
 
 
 class RateLimited(Limited):
-    """Too many operations or bytes a second. Wait and try again."""
+    """Too many operations or bytes per second. Wait and retry."""
 
 
 class QuotaExceeded(Limited):
-    """A quota is used up. Wait until it resets, make room, or ask for a higher one."""
+    """A quota is used up. Wait until it resets, free some of it, or ask for a higher one."""
 
     code = "quota_exceeded"
 
@@ -151,14 +135,24 @@ class TooLarge(TenantqError):
 
 
 class NotFound(TenantqError):
-    """No such tenant, queue, message or result."""
+    """The tenant, queue, message or result does not exist."""
 
     code = "not_found"
     status = 404
 
 
+def no_tenant(name: str) -> NotFound:
+    """Return the error for a tenant that does not exist."""
+    return NotFound(f"tenant '{name}' does not exist", tenant=name)
+
+
+def no_queue(name: str, tenant: str | None) -> NotFound:
+    """Return the error for a queue that does not exist."""
+    return NotFound(f"queue '{name}' does not exist", tenant=tenant, queue=name)
+
+
 class Conflict(TenantqError):
-    """The name or idempotency key already stands for something else."""
+    """The name or idempotency key is already in use for something else."""
 
     code = "conflict"
     status = 409
@@ -171,68 +165,68 @@ class LegalHold(Conflict):
 
 
 class Draining(TenantqError):
-    """The queue is being deleted: it takes no new messages and hands none out."""
+    """The queue is being deleted: adds and polls are refused."""
 
     code = "draining"
     status = 409
 
 
 class LeaseLost(TenantqError):
-    """The receipt is not the message's current lease: it expired, was settled, or never was. Poll again."""
+    """The receipt is not the message's current lease: the lease expired, was settled, or never existed. Poll again."""
 
     code = "lease_lost"
     status = 409
 
 
 class KmsError(TenantqError):
-    """The key management refuses what the tenant's encryption needs. Nothing is stored or handed out in plain instead."""
+    """The key management service refuses a call that the tenant's encryption needs. Nothing is stored or delivered in plain text."""
 
     code = "key_refused"
     status = 409
 
 
 class KmsDenied(KmsError):
-    """The key management does not let this server use the tenant's key. Allow it to encrypt and decrypt with that key."""
+    """This server may not use the tenant's key. Allow it to encrypt and decrypt with that key."""
 
 
 class KeyDisabled(KmsError):
-    """The tenant's key is disabled, deleted or does not exist. Enable it again, or rewrap to another key while it still works."""
+    """The tenant's key is disabled, deleted or does not exist. Enable it, or rewrap to another key while it still works."""
 
 
 class SealBroken(TenantqError):
-    """Encrypted bytes do not open: they were changed, or moved here from another message, queue or tenant."""
+    """Encrypted bytes cannot be decrypted: they were changed, or moved here from another message, queue or tenant."""
 
     code = "seal_broken"
     status = 500
 
 
 class Erased(TenantqError):
-    """The tenant's data keys were destroyed. What was encrypted with them cannot be read again, by anybody."""
+    """The tenant's data keys were destroyed. Data encrypted with them is unreadable forever."""
 
     code = "erased"
     status = 410
 
 
 class BadAnswer(TenantqError):
-    """The answer is too large for this client, or not understood. Ask for less at a time; check the address and the versions."""
+    """The reply is too large for this client, or invalid. Request less at a time, or check the address and the versions."""
 
 
 class Unavailable(TenantqError):
-    """The shard cannot take this work now. Try again later."""
+    """The shard cannot do this now. Retry later."""
 
     code = "unavailable"
     status = 503
-    retry_after_ms = 0  # set where the server said when trying again may succeed
+    retry_after_ms = 0  # set if the server said when a retry may succeed
 
 
 class JournalBehind(Unavailable):
-    """The journal waits for its export, more of it than allowed: no messages are taken until it has caught up. Polls and acks go on."""
+    """Too much of the journal waits for its export. Adds are refused until it has caught up; polls and acks work."""
 
     retry_after_ms = 10_000
 
 
 class Busy(Unavailable):
-    """The tenant's waiting line is full. Wait for replies before sending more."""
+    """The tenant has too many operations waiting. Wait for replies before sending more."""
 
     retry_after_ms = 1_000
 
@@ -242,40 +236,40 @@ class Closed(Unavailable):
 
 
 class ShardDown(Unavailable):
-    """The shard that has the tenant does not run just now, and is started again. Tenants of other shards are served. Try again later."""
+    """The tenant's shard is restarting. Other shards are not affected. Retry later."""
 
     retry_after_ms = 1_000
 
 
 class ConnectionFailed(Unavailable):
-    """The server was not reached, or the connection broke before its answer came. Check the address; try again later."""
+    """The server was not reached, or the connection broke before the reply. Check the address, or retry later."""
 
 
 class TimedOut(Unavailable):
-    """No answer came in time. Allow more time, or try again later."""
+    """No reply arrived in time. Allow more time, or retry later."""
 
 
 class KmsUnavailable(Unavailable):
-    """The key management is out of reach or throttles, and no data key is at hand that is fresh enough. Try again later."""
+    """The key management service is unreachable or throttles, and no recent data key is cached. Retry later."""
 
     retry_after_ms = 1_000
 
 
 class StoreFailed(Unavailable):
-    """A write or sync failed: nothing of this round is confirmed. The shard has stopped; restart it when the disk is well."""
+    """A write or sync failed: nothing of this round is confirmed. The shard has stopped. Fix the disk, then restart it."""
 
 
 class StoreLocked(StoreFailed):
-    """Another process has this data directory open. Stop it, or choose another directory."""
+    """Another process uses this data directory. Stop it, or choose another directory."""
 
 
 class StoreFormat(StoreFailed):
-    """The data directory is not a tenantq store of a version this program reads."""
+    """The data directory is not a tenantq store of a supported version."""
 
 
 class StoreDamaged(StoreFailed):
-    """Stored bytes are missing or changed. Restore from a backup; nothing was altered by this refusal."""
+    """Stored bytes are missing or changed. Restore from a backup. Nothing was changed by this attempt."""
 
 
 class DiskFull(StoreFailed):
-    """Free disk space is below the reserve: writes are refused until there is room. Nothing was changed."""
+    """Free disk space is below the reserve: writes are refused. Nothing was changed. Free some space."""

@@ -270,7 +270,7 @@ def test_redriving_dead_letters(server: Served) -> None:
     assert server.ok("redrive", "broken", "--dry-run").out == "done: would move 5, skipped 0\n"
     assert server.ok("redrive", "broken", "--reason", "another", "--wait", "--json").json["moved"] == 0
     done = server.ok("redrive", "broken", "--limit", 2, "--wait", "--json").json
-    assert set(done) == {"task", "state", "moved", "skipped", "dry_run"}
+    assert set(done) == {"task", "state", "moved", "skipped", "dry_run", "reason"}
     assert (done["state"], done["moved"]) == ("done", 2)
     assert server.ok("redrive", "broken", "--status", done["task"], "--json").json == done
     id = server.ok("queue", "peek", "broken-dlq", "--max", 10, "--json").json["messages"][0]["id"]

@@ -37,7 +37,7 @@ def test_it_listens_for_capnp_and_says_where(tmp_path: Path) -> None:
             env=environment(TENANTQ_TOKEN=ADMIN_TOKEN),
         )
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
-        assert done.stdout == "b'hello' attempt 1\nnot_found: no such queue\n"
+        assert done.stdout == "b'hello' attempt 1\nnot_found: queue 'no-such-queue' does not exist\n"
         served.process.terminate()
         _, err = served.process.communicate(timeout=SECONDS_MAX)
     assert served.process.returncode == 0

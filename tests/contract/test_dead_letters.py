@@ -329,3 +329,16 @@ async def test_where_polls_move_letters_the_queue_named_for_them_keeps_them_for_
     with pytest.raises(NotFound):
         await shard.reads.get(T, letters, added.id)
     assert (shard.reads.stats(T, letters).bytes, shard.reads.stats(T, queue).bytes) == (0, 0)
+
+
+async def test_removing_a_message_that_became_a_dead_letter_names_its_queue(shard: Shard) -> None:
+    """Other unknown messages do not exist."""
+    await put_queue(shard, T, Q, max_attempts=1)
+    (added,) = await shard.add(T, Q, [message()])
+    (got,) = await shard.poll(T, Q)
+    await shard.nack(T, Q, [got.receipt])
+    dead, unknown = await shard.remove(T, Q, [added.id, bytes(16)])
+    assert dead.error is not None
+    assert dead.error.message == f"the message is in the dead-letter queue '{Q}-dlq'"
+    assert unknown.error is not None
+    assert unknown.error.message == "no such message"

@@ -148,13 +148,18 @@ async def test_a_cancelled_redrive_stops_and_leaves_each_message_in_one_place(sh
 
 
 async def test_letters_whose_queue_is_gone_stay(shard: Shard) -> None:
-    """They are counted as skipped."""
+    """The redrive moves the others, counts these as skipped, and fails with their queue's name."""
+    await put_queue(shard, T, "other", dead_letter=DLQ)
+    await bury(shard, 1, queue="other")
     await bury(shard, 2)
     await delete_queue(shard, T, Q)
     await settled(shard)
+    task = await run(shard, DLQ, dry_run=True)
+    assert (task.progress.state, task.progress.moved, task.progress.skipped) == ("done", 1, 2)
     task = await run(shard, DLQ)
-    assert (task.progress.moved, task.progress.skipped) == (0, 2)
-    assert shard.reads.stats(T, DLQ).ready == 2
+    assert (task.progress.state, task.progress.moved, task.progress.skipped) == ("failed", 1, 2)
+    assert task.missing == Q
+    assert (shard.reads.stats(T, DLQ).ready, shard.reads.stats(T, "other").ready) == (2, 1)
 
 
 async def test_a_letter_in_flight_is_not_pulled_away(shard: Shard) -> None:

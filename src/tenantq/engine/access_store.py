@@ -139,7 +139,7 @@ class AccessStore:
         """Revoke a key. It stays listed while there is room, and its id is never reused."""
         key = self.keys(tenant_id).get(key_id)
         if key is None:
-            raise NotFound("no such key")
+            raise NotFound("the key does not exist")
         if key.revoked_at is None:
             key = msgspec.structs.replace(key, revoked_at=now_ms)
             self._save_key(batch, tenant_id, key)
@@ -173,7 +173,7 @@ class AccessStore:
     def drop_grant(self, batch: Batch, tenant_id: int, tenant: str, principal: str) -> None:
         """Delete a principal's grant in a tenant."""
         if self._grants.get(tenant, {}).pop(principal, None) is None:
-            raise NotFound("no such grant")
+            raise NotFound("the grant does not exist")
         batch.delete(_grant_key(tenant_id, principal), self._store.meta.handle)
         self._forget_grant(tenant, principal)
         self.version += 1

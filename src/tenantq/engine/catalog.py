@@ -19,7 +19,7 @@ from tenantq.domain.names import dead_letter_name
 from tenantq.engine import quota_checks
 from tenantq.engine.fair_lines import TenantLine
 from tenantq.engine.queue_state import Erasing, Hold, QueueState, Status, Suspension, TenantState, TenantStatus
-from tenantq.errors import Invalid, NotFound, Unavailable
+from tenantq.errors import Invalid, NotFound, Unavailable, no_queue, no_tenant
 from tenantq.store.interface import Batch, Store
 from tenantq.store.keys import after, queue_prefix, split_prefix, tenant_prefix
 from tenantq.store.row_pages import pages_of_items, rows_under
@@ -82,7 +82,7 @@ class Catalog:
             raise Invalid(f"tenant: a name is text, not {type(name).__name__}")
         tenant = self.tenants.get(name)
         if tenant is None:
-            raise NotFound("no such tenant", tenant=name)
+            raise no_tenant(name)
         return tenant
 
     def tenant_by_id(self, id: int) -> TenantState:
@@ -96,7 +96,7 @@ class Catalog:
         """Return a queue. Raises NotFound."""
         queue = tenant.queues.get(name)
         if queue is None:
-            raise NotFound("no such queue", tenant=tenant.name, queue=name)
+            raise no_queue(name, tenant.name)
         return queue
 
     def queues(self) -> Iterator[QueueState]:

@@ -76,14 +76,7 @@ class Reads:
         store, key = self._state.store, found.prefix + raw
         value = store.get(store.m, key)
         if value is None:
-            letters = found.tenant.queues.get(self._state.catalog.dead_letter_name(found))
-            is_dead = letters is not None and store.get(store.m, letters.prefix + raw) is not None
-            text = (
-                f"the message is in the dead-letter queue '{letters.name}'"
-                if letters and is_dead
-                else "no such message"
-            )
-            raise NotFound(text, tenant=tenant, queue=queue, id=id_text(raw))
+            raise self._state.missing_message(found, raw)
         stored = store.get(store.le, key)
         return self._facts(found, raw, unpack_message(value), unpack_lease(stored) if stored is not None else None)
 

@@ -12,7 +12,7 @@ from tenantq.engine.operation import POINT, REGISTER, Operation
 from tenantq.engine.polls import Poll
 from tenantq.engine.queue_state import TenantState
 from tenantq.engine.state import QuotaEvent, ShardState
-from tenantq.errors import NotFound, StoreFailed, TenantqError
+from tenantq.errors import StoreFailed, TenantqError, no_tenant
 from tenantq.journal import checkpoint
 from tenantq.journal.record import JournalEntry, Record, encode_record
 from tenantq.runtime.futures import wake
@@ -54,7 +54,7 @@ class Round:
                 if operation.tenant.gone:
                     if operation.future is None:
                         continue  # background work that has lost its object
-                    raise NotFound("no such tenant", tenant=operation.tenant.name)
+                    raise no_tenant(operation.tenant.name)
                 operation.execute(effects)
             except StoreFailed:
                 raise

@@ -22,8 +22,9 @@ from tenantq.engine.queue_state import QueueState, TenantState
 from tenantq.engine.recent_acks import RecentAcks
 from tenantq.engine.settings import ShardSettings
 from tenantq.engine.shard_clock import ShardClock
+from tenantq.errors import NotFound
 from tenantq.runtime.clock import Clock
-from tenantq.runtime.randomness import MessageIds, Randomness
+from tenantq.runtime.randomness import MessageIds, Randomness, id_text
 from tenantq.store.interface import Store
 
 _LANES_MAX = 1_000
@@ -99,6 +100,13 @@ class ShardState:
     def queue(self, tenant: str, queue: str) -> QueueState:
         """Return a queue by name. Raises NotFound, or Invalid for what is no name."""
         return self.catalog.queue(self.catalog.tenant(tenant), check_queue_name(queue))
+
+    def missing_message(self, queue: QueueState, id: bytes) -> NotFound:
+        """Return the error for a message that is not in a queue. It names the dead-letter queue that has the message."""
+        letters = queue.tenant.queues.get(self.catalog.dead_letter_name(queue))
+        is_dead = letters is not None and letters.messages and self.store.get(self.store.m, letters.prefix + id)
+        text = f"the message is in the dead-letter queue '{letters.name}'" if letters and is_dead else "no such message"
+        return NotFound(text, tenant=queue.tenant.name, queue=queue.name, id=id_text(id))
 
     def new_ids(self, count: int) -> list[bytes]:
         """Return ids for messages that are encrypted before they are added. Add them before awaiting anything else."""

@@ -12,7 +12,7 @@ from tenantq.domain.names import DEFAULT_TENANT, check_queue_name
 from tenantq.domain.rates import Concurrency
 from tenantq.engine.ops.access import NoteKeyUse
 from tenantq.engine.queue_state import TenantState
-from tenantq.errors import Conflict, Invalid, NotFound, TenantqError
+from tenantq.errors import Conflict, Invalid, TenantqError, no_tenant
 from tenantq.gates.authenticate import Authenticator
 from tenantq.gates.authorize import Authorizer
 from tenantq.gates.certificate import CertificateMap
@@ -283,7 +283,7 @@ class Admission:
     async def _authorize_again(self, call: Call, admitted: AdmittedCall, action: str, queue: str | None) -> None:
         """Raise if the credential, its grants or the tenant have gone while the call waited."""
         if admitted.state.gone:
-            raise NotFound("no such tenant", tenant=admitted.tenant)
+            raise no_tenant(admitted.tenant)
         admitted.principal = await self.authenticator.authenticate(call.bearer, call.certificate)
         self.authorizer.check(admitted.principal, admitted.tenant, action, queue)
 

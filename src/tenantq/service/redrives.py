@@ -32,6 +32,7 @@ class RedriveInfo(msgspec.Struct, frozen=True):
     started_at: int
     rate: int | None = None  # messages a second
     to: str | None = None  # the target queue; None: where each message came from
+    reason: str | None = None  # why it failed
 
 
 class Redrives:
@@ -118,4 +119,5 @@ def _info(task: RedriveTask) -> RedriveInfo:
         task.started_at,
         task.rate,
         task.filter.to,
+        f"queue '{task.missing}' does not exist" if task.state == "failed" else None,
     )

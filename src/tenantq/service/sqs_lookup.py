@@ -11,7 +11,7 @@ from tenantq.domain.config import QueueConfig
 from tenantq.domain.names import FIFO_SUFFIX, check_queue_name
 from tenantq.domain.validation import between, check_field
 from tenantq.engine.queue_state import TenantState
-from tenantq.errors import Forbidden, Invalid, NotFound, TenantqError
+from tenantq.errors import Forbidden, Invalid, NotFound, TenantqError, no_queue
 from tenantq.gates.signature import SignedRequest
 from tenantq.service.admission import Admission, charge_of, own_tenant
 from tenantq.service.call import Call
@@ -88,7 +88,7 @@ class SqsLookup:
         principal, state = await self._authorize(call, number, action, queue)
         found = _found_queue(state, queue)
         if found is None:
-            error = NotFound("no such queue", tenant=state.name, queue=queue)
+            error = no_queue(queue, state.name)
             self._admission.notes.note_refusal(call, principal, state.name, action, queue, error)
             raise error
         return found
@@ -128,7 +128,7 @@ class SqsLookup:
             self._admission.authorize_principal(call, principal, name, action, queue)
         except Forbidden as error:
             if self._admission.authorizer.is_stranger(principal, name):
-                raise NotFound("no such queue", queue=queue) from error
+                raise no_queue(queue or "", None) from error
             raise
         state = self._shard.tenant(name)
         if action in _READS:

@@ -43,6 +43,7 @@ class RedriveReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     moved: int  # or, in a dry run, would be moved
     skipped: int  # not selected, or their queue no longer exists
     dry_run: bool
+    reason: str | None = None  # why it failed
 
 
 class QueueReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):

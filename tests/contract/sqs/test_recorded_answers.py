@@ -66,6 +66,18 @@ def test_a_move_task_fails_when_its_destination_is_deleted(server: SqsServer, sq
     assert (shown.code, shown.out) == (1, "failed: moved 1, skipped 0\n")
 
 
+def test_a_move_task_fails_when_the_source_of_a_message_is_deleted(server: SqsServer, sqs: Any) -> None:
+    """Without a destination, messages go back to their source. Those that cannot are the reason of the failure."""
+    url, letters = dead_letter(sqs)
+    queue_with_letters(sqs, "second", letters)
+    sqs.delete_queue(QueueUrl=url)
+    sqs.start_message_move_task(SourceArn=arn(letters))
+    server.run(server._settled())
+    (task,) = sqs.list_message_move_tasks(SourceArn=arn(letters))["Results"]
+    assert (task["Status"], task["FailureReason"]) == ("FAILED", "AWS.SimpleQueueService.NonExistentQueue")
+    assert figure(sqs, letters) == 2
+
+
 def test_a_second_move_task_of_a_queue_is_an_invalid_parameter(server: SqsServer, sqs: Any) -> None:
     """The handle of the first decodes to its task id and source."""
     _, letters = dead_letter(sqs)

@@ -18,7 +18,9 @@ from tenantq.cli.output import (
     message_fields,
     print_json,
 )
+from tenantq.client import Queue
 from tenantq.domain.formatting import show_time
+from tenantq.errors import NotFound, TenantqError
 
 _RESULT_CODES: Final = {"failed": exit_codes.ERROR, "pending": exit_codes.UNAVAILABLE}
 _message_arguments = options(click.argument("queue"), click.argument("id"))
@@ -90,12 +92,24 @@ def result(connection: ServerConnection, *, queue: str, id: str, wait_ms: int | 
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 def remove(connection: ServerConnection, *, queue: str, ids: tuple[str, ...]) -> Output:
     """Delete messages by ID in any state. Exits with 3 if one does not exist."""
-    removed = connection.queue(queue).remove(*ids)
+    there = connection.queue(queue)
+    removed = there.remove(*ids)
     results = [{"id": id, "removed": one} for id, one in zip(ids, removed, strict=True)]
     missing = [id for id, one in zip(ids, removed, strict=True) if not one]
     return Output(
         {"results": results},
         f"removed {sum(removed)}",
-        notes=[f"tenantq: {id[:80]}: no such message [not_found]" for id in missing],
+        notes=[f"tenantq: {id[:80]}: {_reason_missing(there, id)} [not_found]" for id in missing],
         code=exit_codes.NOT_FOUND if missing else exit_codes.OK,
     )
+
+
+def _reason_missing(queue: Queue, id: str) -> str:
+    """Return why a message was not found: it may be in the dead-letter queue."""
+    try:
+        queue.get(id)
+    except NotFound as error:
+        return error.message
+    except TenantqError:
+        pass
+    return "no such message"

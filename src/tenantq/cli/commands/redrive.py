@@ -56,9 +56,9 @@ def redrive(
     if wait or dry_run:
         task = _wait(letters, task)
     verb = "would move" if task.dry_run else "moved"
-    name = f"; task {task.task}" if task.state == "running" else ""
+    more = f"; task {task.task}" if task.state == "running" else f"; {task.reason}" if task.reason else ""
     code = exit_codes.ERROR if task.state == "failed" else exit_codes.OK
-    return Output(task, f"{task.state}: {verb} {task.moved}, skipped {task.skipped}{name}", code=code)
+    return Output(task, f"{task.state}: {verb} {task.moved}, skipped {task.skipped}{more}", code=code)
 
 
 def _wait(queue: Queue, task: RedriveReply) -> RedriveReply:

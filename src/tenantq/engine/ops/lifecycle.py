@@ -19,7 +19,7 @@ from tenantq.engine.operation import RANGE, Operation
 from tenantq.engine.ops.erasure import put_erasure
 from tenantq.engine.ops.import_part import forget_imports
 from tenantq.engine.queue_state import NEVER, REMOVED, QueueState, Status, TenantState
-from tenantq.errors import Conflict, Draining, Invalid, NotFound, TenantqError
+from tenantq.errors import Conflict, Draining, Invalid, TenantqError, no_tenant
 from tenantq.journal.erasure_certificate import ErasureCertificate
 from tenantq.journal.record import without_surrogates
 from tenantq.store.keys import QUEUE_FAMILIES, after, tenant_prefix
@@ -88,7 +88,7 @@ class DeleteTenant(Operation[ErasureCertificate]):
         for queue in list(tenant.queues.values()):
             _forget(effects, queue)
         early = effects.state.early_polls.pop(tenant, deque())
-        end_polls(effects, early, NotFound("no such tenant", tenant=tenant.name))
+        end_polls(effects, early, no_tenant(tenant.name))
         effects.state.data_keys.drop(effects.batch, tenant.id)
         effects.state.access.drop_tenant(effects.batch, tenant.id, tenant.name)
         _delete_range(effects, tenant_prefix(tenant.id))

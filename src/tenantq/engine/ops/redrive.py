@@ -96,6 +96,7 @@ class RedriveTask:
         self.state: Literal["running", "done", "cancelled", "failed"] = "running"
         self.moved = 0
         self.skipped = 0
+        self.missing: str | None = None  # a queue to which messages should go and that does not exist
         self.cursor = letters.prefix
         self.ended = asyncio.Event()
 
@@ -139,8 +140,9 @@ class RedriveTask:
         if self.state == "running":
             self._end("cancelled")
 
-    def fail(self) -> None:
+    def fail(self, missing: str) -> None:
         """End because the named target was deleted. Messages that it moved stay moved."""
+        self.missing = missing
         self._end("failed")
 
     def slice_rows(self) -> int:
@@ -155,7 +157,7 @@ class RedriveTask:
         if self.state != "running":
             return
         if not more or (self.filter.limit is not None and self.moved >= self.filter.limit):
-            self._end("done")
+            self._end("done" if self.missing is None or self.dry_run else "failed")
         elif self.rate is None:
             self.start()
         else:
@@ -196,7 +198,7 @@ class RedriveSlice(Operation[None]):
         if rows and task.filter.to is not None:
             target_queue = letters_queue.tenant.queues.get(task.filter.to)
             if target_queue is None or target_queue.status == "draining":
-                task.fail()
+                task.fail(task.filter.to)
                 return
         moved: dict[str, list[tuple[bytes, int]]] = {}  # by the queue they go to
         for key in rows:
@@ -227,11 +229,11 @@ class RedriveSlice(Operation[None]):
         name = _goes_to(wanted, past.dead)
         target = letters.tenant.queues.get(name) if name is not None else None
         sealed_for = past.dead.source if past.dead is not None else letters.name
+        if target is None or target.status == "draining":
+            task.missing = name or task.missing
+            return None
         if (
-            target is None
-            or target.status == "draining"
-            or target.suspended
-            or (message.sealed and target.name != sealed_for)  # its encryption is bound to that queue
+            target.suspended or (message.sealed and target.name != sealed_for)  # its encryption is bound to that queue
         ):
             return None
         if task.dry_run:

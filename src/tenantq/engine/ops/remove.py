@@ -42,7 +42,7 @@ class Remove(Operation[list[Outcome]]):
                 continue
             size = remove_message(effects, queue, id)
             if size is None:
-                reply.append(Outcome(False, NotFound("no such message", tenant=self.tenant.name, queue=queue.name)))
+                reply.append(Outcome(False, effects.state.missing_message(queue, id)))
                 continue
             queue.totals[REMOVED] += 1
             removed.append(id)

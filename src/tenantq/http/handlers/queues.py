@@ -147,4 +147,6 @@ def _queue(queue: QueueInfo) -> QueueReply:
 
 
 def _redrive(task: RedriveInfo) -> RedriveReply:
-    return RedriveReply(task=task.id, state=task.state, moved=task.moved, skipped=task.skipped, dry_run=task.dry_run)
+    return RedriveReply(
+        task=task.id, state=task.state, moved=task.moved, skipped=task.skipped, dry_run=task.dry_run, reason=task.reason
+    )

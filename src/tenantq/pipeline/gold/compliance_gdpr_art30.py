@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 ACTIVITIES: Final = {
     "30.1.b": ("Processing: messages stored and handed to workers", ("add", "poll", "ack"), ("ok",)),
-    "30.1.d": ("Disclosure: contents that people looked at or took away", ("peek", "get", "result", "export", "audit"), ("ok",)),
+    "30.1.d": ("Disclosure: contents that people looked at or took away", ("peek", "get", "result", "export"), ("ok",)),
     "30.1.f": ("Erasure: what was deleted, by whom or by its time limit", ("remove", "purge", "drop_queue", "delete_tenant", "expire"), ("ok", "expired")),
     "30.1.g": ("Security: calls that were refused", ("*",), ("denied", "throttled")),
 }  # fmt: skip
