@@ -13,14 +13,25 @@ from tenantq.runtime.loop_slices import next_slice
 
 _TOKENS: Final = re.compile(rb'("[^"\\]*+(?:\\.[^"\\]*+)*+")\s*+:|"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}]', re.DOTALL)
 _SLICE_TOKENS: Final = 2_000
+_encode: Final = msgspec.json.Encoder().encode
 _SPACES: Final = (b'" ', b'"\n', b'"\r', b'"\t')
 
 
-def check_keys(body: bytes) -> None:
-    """Raise Invalid if an object in a valid JSON body has a key twice."""
-    members = _members(msgspec.json.decode(body))
-    if body.count(b":") == members:
-        return  # each member has a colon, so none was dropped; the usual case, without a search
+def check_keys(body: bytes, decoded: Any) -> None:
+    """Raise Invalid if an object in a valid JSON body has a key twice. ``decoded`` is the body as its request type.
+
+    The members of ``decoded`` that are not at their default were all in the body. If it encodes to as many colons as the
+    body has, the decoder dropped nothing. That holds for almost every request, and costs less than a search.
+    """
+    colons = body.count(b":")
+    try:
+        if b"\\u003" not in body and colons == _encode(decoded).count(b":"):  # \u003a would only be counted decoded
+            return
+        members = _members(msgspec.json.decode(body))
+    except RecursionError:
+        members = -1
+    if colons == members:
+        return
     if body.count(b'":') == members and not any(space in body for space in _SPACES):
         return
     for _ in _search(body):

@@ -70,8 +70,8 @@ class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
 class HeadCache:
     """A bounded cache from the bytes of a head to the parsed head, shared by the connections of a listener.
 
-    Clients send the same head again and again. Looking it up takes a quarter of the time that parsing takes, which made
-    single adds about 20 % faster when it was measured. When the cache is full it starts over.
+    Clients send the same head again and again. A lookup takes 1.6 us and parsing 8.6 us (``python -m bench --only
+    request-heads``), of about 100 us that the server spends on a single add. When the cache is full it starts over.
     """
 
     __slots__ = ("_heads", "get")

@@ -15,7 +15,7 @@ from tenantq.http.batch_limit import begin_decoding, with_counted_items
 from tenantq.http.duplicate_keys import check_keys, check_keys_in_slices
 from tenantq.http.item_limit import check_items
 from tenantq.http.problem import malformed
-from tenantq.runtime.loop_slices import SlicedWork
+from tenantq.runtime.loop_slices import SlicedWork, next_slice
 from tenantq.wire.kinds import Wire
 from tenantq.wire.messages import AddRequest
 
@@ -120,14 +120,14 @@ class Route:
         """Return the body as the route's request type; Invalid for wrong or duplicate fields, a 400 for what is not JSON."""
         if not body and self.default is not None:
             return self.default
-        return self._decoded(body, check=check_keys)
+        decoded = self._decoded(body)
+        check_keys(body, decoded)
+        return decoded
 
-    def _decoded(self, body: bytes, check: Callable[[bytes], None] | None = None) -> Any:
+    def _decoded(self, body: bytes) -> Any:
         begin_decoding()
         try:
-            decoded = self._decode(body)
-            if check is not None:
-                check(body)
+            return self._decode(body)
         except msgspec.ValidationError as error:
             raise Invalid(explain(error, self.request)) from error
         except UnicodeDecodeError as error:
@@ -136,7 +136,6 @@ class Route:
             raise malformed("body: is nested too deeply") from error
         except msgspec.DecodeError as error:
             raise malformed(f"body: {error}" if body else "body: a JSON object is expected, none was sent") from error
-        return decoded
 
     async def decode_large(self, body: bytes) -> Any:
         """Return a large body as ``decode`` does, after counting its items. The messages of a batch are decoded in slices."""
@@ -159,7 +158,8 @@ class Route:
             except Invalid:  # the same error, with the message's own index
                 self.decode(b'{"messages":[%b%b]}' % (b"{}," * index, raw))
                 raise
-            await work.done(len(raw))
+            if work.ends_slice(len(raw)):
+                await next_slice()
         keys = sum(one.key is not None for one in (split, *messages))
         if body.count(b'"key"') > keys or body.count(b'"messages"') > 1:  # perhaps twice beside the messages
             await check_keys_in_slices(body)

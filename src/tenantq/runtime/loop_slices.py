@@ -46,17 +46,21 @@ async def next_slice() -> None:
 
 
 class SlicedWork:
-    """Work on many items that pauses after every ``SLICE_ITEMS`` items or ``SLICE_BYTES`` bytes."""
+    """Work on many items that pauses after every ``SLICE_ITEMS`` items or ``SLICE_BYTES`` bytes.
+
+    Use it as ``if work.ends_slice(size): await next_slice()``. A coroutine per item would cost more than most items.
+    """
 
     __slots__ = ("_bytes_left", "_items_left")
 
     def __init__(self) -> None:
         self._items_left, self._bytes_left = SLICE_ITEMS, SLICE_BYTES
 
-    async def done(self, size: int) -> None:
-        """Count an item of ``size`` bytes, and pause at the end of a slice."""
+    def ends_slice(self, size: int) -> bool:
+        """Count an item of ``size`` bytes; return whether to pause now."""
         self._items_left -= 1
         self._bytes_left -= size
-        if self._items_left <= 0 or self._bytes_left <= 0:
-            self._items_left, self._bytes_left = SLICE_ITEMS, SLICE_BYTES
-            await next_slice()
+        if self._items_left > 0 and self._bytes_left > 0:
+            return False
+        self._items_left, self._bytes_left = SLICE_ITEMS, SLICE_BYTES
+        return True

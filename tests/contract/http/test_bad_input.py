@@ -471,6 +471,7 @@ _FILL = ",".join(['{"body":"' + "x" * 1_000 + '"}'] * 80)
         (PATH, '{"messages":[{"body":"x"}],"messages":[{"body":"y"}]}', "messages"),
         (PATH, '{"messages":[{"body":"a:b","attributes":{"a":"1", "\\u0061" : "2"}}]}', "a"),
         (PATH, '{"messages":[{"body":"{\\"a\\":1}","body" : "y"},{"body":"z"}]}', "body"),
+        (PATH, '{"messages":[{"body":"\\u003a","body":"x\\u003a"}]}', "body"),
         ("/v1/queues/work/poll", '{"max":1,"wait_ms":0,"max":2}', "max"),
         (PATH, '{"messages":[FILL,{"body":"x","group":"1","group":"2"}]}', "group"),
         (PATH, '{"messages":[{"body":"x"}],"messages":[FILL]}', "messages"),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +14,8 @@ from tenantq.http.router import REMEMBERED_PATHS_MAX, Router
 from tenantq.http.routes import ROUTES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tenantq.http.route import Route
 
 ROUTER = Router(ROUTES)
@@ -72,3 +75,22 @@ def test_only_so_many_paths_are_remembered() -> None:
     assert sum(len(paths) for paths in router._remembered.values()) <= REMEMBERED_PATHS_MAX
     router.find(b"POST", b"/v1/queues/" + b"q" * 1_000 + b"/poll")
     assert all(len(path) <= 256 for paths in router._remembered.values() for path in paths)
+
+
+def _structs_in(kind: Any) -> Iterator[type[msgspec.Struct]]:
+    for one in msgspec.inspect.multi_type_info([kind]):
+        waiting = [one]
+        while waiting:
+            info = waiting.pop()
+            if isinstance(info, msgspec.inspect.StructType):
+                yield info.cls
+                waiting += [field.type for field in info.fields]
+            waiting += [getattr(info, name) for name in ("type", "item_type", "value_type") if hasattr(info, name)]
+            waiting += getattr(info, "types", ())
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+def test_requests_encode_without_defaults(route: Route) -> None:
+    """The check for duplicate keys compares a body with its request as encoded again."""
+    for kind in _structs_in(route.request):
+        assert kind.__struct_config__.omit_defaults or not kind.__struct_fields__, kind

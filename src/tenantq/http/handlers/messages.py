@@ -10,7 +10,7 @@ from tenantq.domain.limits import WaitMs
 from tenantq.domain.message import NewMessage, Result
 from tenantq.errors import TenantqError
 from tenantq.http.reply import Reply, encode, json_reply
-from tenantq.runtime.loop_slices import SlicedWork
+from tenantq.runtime.loop_slices import SlicedWork, next_slice
 from tenantq.service.problems import item_error, refusal_of_all
 from tenantq.wire.json_bytes import bytes_of, text_or_base64
 from tenantq.wire.messages import (
@@ -67,7 +67,8 @@ async def add(service: Service, request: Request, body: AddRequest) -> Reply:
     messages, work = [], SlicedWork()
     for message in body.messages:
         messages.append(_new_message(message))
-        await work.done(len(message.body or message.body_base64 or ""))
+        if work.ends_slice(len(message.body or message.body_base64 or "")):
+            await next_slice()
     added = await service.messages.add(request.call, request.tenant, request.queue, messages, body.key)
     refusal = refusal_of_all(added)
     if refusal is not None:
@@ -233,7 +234,8 @@ async def page_reply(page: MessagePage) -> Reply:
     items, work = [], SlicedWork()
     for one in page.messages:
         items.append(msgspec.Raw(encode(facts_of(one))))
-        await work.done(len(one.body))
+        if work.ends_slice(len(one.body)):
+            await next_slice()
     return json_reply({"messages": items} if page.cursor is None else {"messages": items, "cursor": page.cursor})
 
 
