@@ -11,6 +11,7 @@ import pytest
 
 from tenantq.cli.command_line import run
 from tenantq.domain.message import NewMessage
+from tenantq.errors import StoreDamaged
 from tenantq.server import Server
 from tenantq.settings import ServerSettings
 
@@ -42,13 +43,40 @@ def test_a_clean_stop_exports_the_journal_to_its_end(stopped: Path, capsys: pyte
 
 
 def test_a_copied_archive_is_verified_alone(stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the public key, on any machine; without it the chain only, and that is said."""
+    """With the public key, on any machine. Without it, nothing proves who wrote it: another exit code says so."""
     shutil.copytree(stopped / "journal", tmp_path / "copy")
     key = str(stopped / "audit_key.pub")
     assert run(["audit", "verify", "--segments", str(tmp_path / "copy"), "--public-key", key]) == 0
     assert "no tampering found" in capsys.readouterr().out
-    assert run(["audit", "verify", "--segments", str(tmp_path / "copy")]) == 0
-    assert "the signatures were not" in capsys.readouterr().err
+    assert run(["audit", "verify", "--segments", str(tmp_path / "copy")]) == 6
+    said = capsys.readouterr()
+    assert "cannot be verified: no public key" in said.err
+    assert "no tampering found" not in said.out
+
+
+def test_a_signed_file_with_a_field_that_no_signature_covers_is_refused(
+    stopped: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither in a segment's manifest nor in the head."""
+    for file in (stopped / "journal" / "manifest").rglob("*.json"):
+        whole = file.read_bytes()
+        file.write_text(json.dumps({**json.loads(whole), "checked_by": "an auditor"}))
+        assert run(["audit", "verify", "--data-dir", str(stopped)]) == 1
+        assert "unknown field `checked_by`" in capsys.readouterr().out
+        file.write_bytes(whole)
+    assert run(["audit", "verify", "--data-dir", str(stopped)]) == 0
+
+
+@pytest.mark.parametrize("left", [0.0, 0.5, 1.0])
+def test_a_damaged_heart_file_is_refused(stopped: Path, left: float, capsys: pytest.CaptureFixture[str]) -> None:
+    """Empty, halved or zeroed: a cut journal would go unnoticed. The server, the doctor and the verification refuse it."""
+    heart = stopped / "heart"
+    heart.write_bytes(bytes(256) if left == 1 else heart.read_bytes()[: int(256 * left)])
+    assert run(["audit", "verify", "--data-dir", str(stopped)]) == 1
+    assert "heart is damaged" in capsys.readouterr().out
+    assert run(["doctor", "--data-dir", str(stopped)]) == 1
+    with pytest.raises(StoreDamaged, match="heart"):
+        work_more(stopped)
 
 
 def test_what_was_done_to_a_segment_is_named(stopped: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,14 +142,14 @@ def test_everything_put_back_to_an_earlier_state_is_found_by_who_remembers(
     shutil.copytree(stopped, tmp_path / "earlier")
     work_more(stopped)
     assert run(["audit", "verify", "--data-dir", str(stopped), "--json"]) == 0
-    end = json.loads(capsys.readouterr().out)["end"]
+    end, key = json.loads(capsys.readouterr().out)["end"], ["--public-key", str(stopped / "audit_key.pub")]
     for place in (["--data-dir", str(stopped)], ["--segments", str(stopped / "journal")]):
-        assert run(["audit", "verify", *place, "--known", end]) == 0
+        assert run(["audit", "verify", *place, *key, "--known", end]) == 0
         assert f"end: {end}" in capsys.readouterr().out
     for place in (["--data-dir", str(tmp_path / "earlier")], ["--segments", str(tmp_path / "earlier" / "journal")]):
-        assert run(["audit", "verify", *place]) == 0
+        assert run(["audit", "verify", *place, *key]) == 0
         capsys.readouterr()
-        assert run(["audit", "verify", *place, "--known", end]) == 1
+        assert run(["audit", "verify", *place, *key, "--known", end]) == 1
         assert "is known but missing" in capsys.readouterr().out
     seq, _, link = end.partition(":")
     assert run(["audit", "verify", "--data-dir", str(stopped), "--known", f"{seq}:{link[::-1]}"]) == 1

@@ -7,7 +7,9 @@ import json
 import shutil
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from rocksdict import WriteBatch
 
 from tenantq.cli.command_line import run
@@ -15,6 +17,7 @@ from tenantq.domain.message import NewMessage
 from tenantq.journal.checkpoint import CHECKPOINT_ROW, AuditSettings, unpack
 from tenantq.journal.export_settings import ExportSettings
 from tenantq.journal.record import Record, decode_record, encode_record
+from tenantq.journal.signing import SigningKey
 from tenantq.server import Server
 from tenantq.settings import ServerSettings
 from tenantq.store.keys import after, be64
@@ -208,6 +211,24 @@ def test_whatever_is_done_to_the_live_journal_is_found(
     assert said["findings"][0]["seq"] == expected, said["findings"]
     assert text in said["findings"][0]["text"]
     assert said["findings"][0]["where"] == "store"
+
+
+def test_a_forged_journal_without_key_files_does_not_look_clean(
+    stopped: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The whole chain and its checkpoints are forged with another key, and the real keys are deleted."""
+    rows, key = Rows(stopped), SigningKey(Ed25519PrivateKey.generate())
+    rows.forge_from(9, max(rows.records))
+    for seq, stored in rows.checkpoints.items():
+        forged = msgspec.structs.replace(unpack(stored), link=rows.records[seq][:32].hex()).signed(key)
+        rows.batch.put(CHECKPOINT_ROW + be64(seq), msgspec.json.encode(forged), rows.store.meta.handle)
+    rows.close()
+    code, said = verify(stopped, capsys)
+    assert (code, said["clean"]) == (1, False)
+    for file in stopped.glob("audit_key*"):
+        file.unlink()
+    code, said = verify(stopped, capsys)
+    assert (code, said["clean"], said["findings"]) == (6, False, [])
 
 
 def test_a_forged_chain_is_found_at_its_first_record_where_it_was_exported(

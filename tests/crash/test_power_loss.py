@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from tenantq.errors import StoreDamaged
 from tenantq.store.framing import walk
-from tenantq.store.sync_marker import read_beat
+from tenantq.store.sync_marker import SyncMarkerFile, read_beat
 from tests.crash import chaos, events
 from tests.crash.oracle import Oracle
 from tests.crash.recount import JournalTally, Recount, recount
@@ -181,13 +182,19 @@ def test_59_a_kill_alone_loses_nothing_with_relaxed_durability(tmp_path: Path) -
         assert not oracle.wrongs, f"seed {seed}: {oracle.wrongs[:5]}"
 
 
-def test_an_old_or_missing_heart_is_no_reason_to_refuse(tmp_path: Path) -> None:
-    """A power cut may leave an older heart or none at all: it says less, and nothing that is wrong."""
+def test_a_damaged_heart_is_refused_and_an_old_or_missing_one_is_not(tmp_path: Path) -> None:
+    """A power failure may leave an older heart, which is true. Zeros or half a file are damage; the way out is to delete it."""
     died = crash(tmp_path, 31, "before_reply", 40)
     heart = died.directory / "heart"
     raw = heart.read_bytes()
     half = len(raw) // 2
-    for survived in (raw[:half] + bytes(half), bytes(half) + raw[half:], bytes(len(raw)), b"", None):
+    for damaged in (raw[:half] + bytes(half), bytes(half) + raw[half:], bytes(len(raw)), raw[:half], b""):
+        heart.write_bytes(damaged)
+        with pytest.raises(StoreDamaged, match="heart"):
+            recount(died.directory, JournalTally())
+        assert heart.read_bytes() == damaged
+    SyncMarkerFile(tmp_path / "older").close()
+    for survived in (raw, (tmp_path / "older").read_bytes(), None):
         if survived is None:
             heart.unlink()
         else:

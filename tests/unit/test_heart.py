@@ -41,7 +41,7 @@ def test_a_missing_heart_is_none(path: Path) -> None:
 
 
 def test_a_new_heart_has_not_beaten(path: Path) -> None:
-    """Two empty slots are no damage."""
+    """It is whole all the same."""
     beats(path)
     assert path.exists()
     assert read_beat(path) is None
@@ -95,21 +95,23 @@ def test_two_bad_slots_are_refused(path: Path) -> None:
         SyncMarkerFile(path)
 
 
-@pytest.mark.parametrize("length", [1, 30, WHOLE - 1, WHOLE, _SLOT_BYTES, _SLOT_BYTES + 30])
-def test_a_file_cut_short_gives_what_is_whole_or_is_refused(path: Path, length: int) -> None:
-    """Never a wrong value."""
-    beats(path, 1, 2)  # 2 is in slot 0, 1 in slot 1
-    path.write_bytes(path.read_bytes()[:length])
-    if length < WHOLE:
-        if any(path.read_bytes()):
-            with pytest.raises(StoreDamaged):
-                read_beat(path)
-        else:
-            assert read_beat(path) is None
-    else:
-        last = read_beat(path)
-        assert last is not None
-        assert last.seq == 2
+@pytest.mark.parametrize("number", [0, 1, 2, 3])
+def test_a_file_cut_short_or_zeroed_is_refused(path: Path, number: int) -> None:
+    """Emptied, halved, cut anywhere, or with a slot of zeros: never an older value than what was synced."""
+    beats(path, *range(1, number + 1))
+    whole = path.read_bytes()
+    half = bytes(_SLOT_BYTES)
+    damaged = [whole[:length] for length in (0, 1, 30, WHOLE, _SLOT_BYTES, _SLOT_BYTES + 30)] + [
+        half + half,
+        whole + b"x",
+    ]
+    damaged += [whole[:_SLOT_BYTES] + half, half + whole[_SLOT_BYTES:]]
+    for raw in damaged:
+        path.write_bytes(raw)
+        with pytest.raises(StoreDamaged, match="heart"):
+            read_beat(path)
+        with pytest.raises(StoreDamaged, match="heart"):
+            SyncMarkerFile(path)
 
 
 def test_garbage_is_refused(path: Path) -> None:

@@ -145,8 +145,8 @@ class SigningKey:
         return self._key.sign(text).hex()
 
 
-class SignedDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A JSON document with a signature over all its other fields."""
+class SignedDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A JSON document with a signature over all its other fields. Other fields are refused: no signature covers them."""
 
     signature_prefix: ClassVar[bytes] = b""  # separates kinds of documents that are signed with one key
 

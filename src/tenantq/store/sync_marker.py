@@ -1,11 +1,11 @@
-"""The heart file: what was synced last, and when, so that a store that lost acknowledged work is refused.
+"""The heart file: what was synced last, and when. A store that lost acknowledged work is refused.
 
-RocksDB cannot tell a log that was cut off at a record's end from one that simply ends there. The heart is
-written after every sync, never before, so it may lag behind the log but never run ahead of it: a store whose
-journal ends before the heart's ``seq`` has lost work that was acknowledged.
+RocksDB cannot distinguish a log that was cut at a record's end from one that ends there. The heart is written after every sync, never
+before. It may lag behind the log but never lead it: a store whose journal ends before the heart's ``seq`` has lost acknowledged work.
 
-Two slots are written in turn, each with a checksum; a slot torn by a crash loses to the other. The page reaches
-the disk on its own time: a killed process loses nothing of it, a power cut leaves an older but true value.
+Two slots are written in turn, each with a checksum; a slot torn by a crash loses to the other. The page reaches the disk on its own
+time: a killed process loses nothing of it, a power failure leaves an older but true value. The file is created whole and synced, so
+a file of another size, or with an empty slot, is damaged.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from pathlib import Path
 from msgspec.structs import astuple
 
 from tenantq.errors import StoreDamaged
+from tenantq.runtime.durable_files import write_durably
 from tenantq.store.interface import Beat
 
 _SLOT = struct.Struct(">QQQQQ16s?QQ")  # which one it is, counted from 1, and the fields of a beat
 _SLOT_BYTES = 128
 _CRC = struct.Struct(">I")
+_NEVER = Beat(0, 0, 0, 0, bytes(16), False, 0, 0)
 
 
 class SyncMarkerFile:
@@ -31,11 +33,11 @@ class SyncMarkerFile:
 
     def __init__(self, path: Path) -> None:
         self.last: Beat | None
+        if not path.exists():
+            write_durably(path, 2 * _sealed(0, _NEVER).ljust(_SLOT_BYTES, b"\0"), 0o600)
         self._count, self.last = _newest(path) or (0, None)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = os.open(path, os.O_RDWR)
         try:
-            if os.fstat(descriptor).st_size < 2 * _SLOT_BYTES:
-                os.posix_fallocate(descriptor, 0, 2 * _SLOT_BYTES)  # a hole would be a bus error on a full disk
             self._map = mmap.mmap(descriptor, 2 * _SLOT_BYTES)
         finally:
             os.close(descriptor)
@@ -43,19 +45,18 @@ class SyncMarkerFile:
     def beat(self, beat: Beat) -> None:
         """Write it over the older of the two slots."""
         self._count += 1
-        slot = _SLOT.pack(self._count, *astuple(beat))
         start = (self._count & 1) * _SLOT_BYTES
-        self._map[start : start + _SLOT.size + 4] = slot + _CRC.pack(zlib.crc32(slot))
+        self._map[start : start + _SLOT.size + 4] = _sealed(self._count, beat)
         if beat.clean:
             self._map.flush()
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self._map.close()
 
 
 def read_beat(path: Path) -> Beat | None:
-    """Return the newest intact beat, or None where there is no heart file yet."""
+    """Return the newest beat, or None if there is none yet. Raises StoreDamaged."""
     newest = _newest(path)
     return newest[1] if newest is not None else None
 
@@ -65,17 +66,18 @@ def _newest(path: Path) -> tuple[int, Beat] | None:
         raw = path.read_bytes()
     except FileNotFoundError:
         return None
-    beats = []
-    for start in (0, _SLOT_BYTES):
-        slot = raw[start : start + _SLOT.size]
-        crc = raw[start + _SLOT.size : start + _SLOT.size + 4]
-        if len(crc) == 4 and any(slot) and _CRC.pack(zlib.crc32(slot)) == crc:
-            count, *fields = _SLOT.unpack(slot)
-            beats.append((count, Beat(*fields)))
-    if not beats:
-        if any(raw):
-            raise StoreDamaged(
-                f"heart: {path} is unreadable, so it cannot be told whether acknowledged work is missing"
-            )
-        return None
-    return max(beats, key=lambda counted: counted[0])
+    slots = [raw[start : start + _SLOT.size + _CRC.size] for start in (0, _SLOT_BYTES)]
+    whole = [slot[: _SLOT.size] for slot in slots if _CRC.pack(zlib.crc32(slot[: _SLOT.size])) == slot[_SLOT.size :]]
+    count, *fields = max((_SLOT.unpack(slot) for slot in whole), default=(0,))
+    if len(raw) != 2 * _SLOT_BYTES or not whole or not all(any(slot) for slot in slots):
+        raise StoreDamaged(
+            f"heart: {path} is damaged, so missing acknowledged work would not be noticed. Restore a backup. To start without this"
+            " check once, delete the file"
+        )
+    return (count, Beat(*fields)) if count else None
+
+
+def _sealed(count: int, beat: Beat) -> bytes:
+    """Return a slot and its checksum."""
+    slot = _SLOT.pack(count, *astuple(beat))
+    return slot + _CRC.pack(zlib.crc32(slot))

@@ -76,7 +76,7 @@ def verify(
       0  no tampering found
       1  tampering found
       2  wrong usage
-      6  cannot be verified: the store is in use or missing, or files cannot be read
+      6  cannot be verified: no public key, the store is in use or missing, or files cannot be read
     """
     if data_dir is None and segments is None:
         raise click.UsageError("Give --data-dir, --segments, or both.")
@@ -88,17 +88,24 @@ def verify(
             shown, findings, found = _verify_shards(data_dir, segments, keys, wanted)
         else:
             shown, findings, found = _verify_one(data_dir, segments, keys, wanted, open_store)
-    if keys is None:
-        click.echo("no public key: the hash chain was verified, the signatures were not", err=True)
     findings += _compare_known(wanted, found)
     shown["keys"] = [key.id for key in keys.keys] if keys is not None else []
     shown["keys_given"] = bool(public_keys)
-    shown |= {"clean": not findings, "findings": findings}
+    shown |= {"clean": not findings and keys is not None, "findings": findings}
     if as_json:
         print_json_line(shown)
     else:
         _print(shown)
-    return exit_codes.ERROR if findings else exit_codes.OK
+    if findings:
+        return exit_codes.ERROR
+    if keys is not None:
+        return exit_codes.OK
+    click.echo(
+        "cannot be verified: no public key was found, so the signatures were not checked and the whole journal may be forged."
+        " Name the server's public key with --public-key",
+        err=True,
+    )
+    return exit_codes.UNAVAILABLE
 
 
 Found = dict[int, set[str]]  # hashes of records by number
@@ -267,4 +274,7 @@ def _print(shown: dict[str, Any]) -> None:
         click.echo(f"end: {shown['end']}")
     for one in shown.get("shards", ()) if shown["clean"] else ():
         click.echo(f"end of shard {one['shard']}: {one['end']}")
-    click.echo("no tampering found" if shown["clean"] else plural(len(shown["findings"]), "finding"))
+    if shown["findings"]:
+        click.echo(plural(len(shown["findings"]), "finding"))
+    elif shown["clean"]:
+        click.echo("no tampering found")
