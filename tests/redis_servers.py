@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import random
@@ -17,8 +18,8 @@ from redis.crc import key_slot
 from redis.exceptions import RedisError
 
 from tenantq.store.redis.address import parse_address
+from tenantq.store.redis.ownership import ShardHeld
 from tenantq.store.redis.settings import RedisSettings
-from tenantq.store.redis.standby import open_when_free
 from tenantq.store.redis.store import RedisStore
 
 if TYPE_CHECKING:
@@ -93,6 +94,15 @@ class RedisServer:
         assert self.process is not None
         self.process.kill()
         self.process.wait()
+
+
+async def open_when_free(*arguments: Any, **options: Any) -> RedisStore:
+    """Open a store as soon as its owner is gone."""
+    while True:
+        try:
+            return await asyncio.to_thread(RedisStore, *arguments, **options)
+        except ShardHeld as held:
+            await asyncio.sleep(min(held.left_ms, 500) / 1_000)
 
 
 class OnRedis:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, 
 
 import msgspec
 
-from tenantq.cluster.settings import ShardsSettings
+from tenantq.cluster.settings import ClusterSettings, ShardsSettings
 from tenantq.domain.validation import about, between, build
 from tenantq.engine.settings import ShardSettings
 from tenantq.errors import Invalid
@@ -72,6 +72,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     shard: ShardSettings = ShardSettings()
     redis: RedisSettings = RedisSettings()
     shards: ShardsSettings = ShardsSettings()
+    cluster: ClusterSettings = ClusterSettings()
     gates: GateSettings = GateSettings()
     listener: HttpSettings = HttpSettings()
     rpc_listener: RpcSettings = RpcSettings()

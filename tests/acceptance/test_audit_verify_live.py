@@ -41,7 +41,7 @@ def work(directory: Path, *, exported: bool, rounds: int = 20, keep: int = 1_000
                 for _ in range(rounds):
                     await server.shard.add("default", "mail", [NewMessage(body=b"x")])
                 if part == 0:
-                    await server.shard.journal.sign(server._audit_key)
+                    await server.shard.journal.sign(server.runtime._audit_key)
 
     asyncio.run(serve())
 

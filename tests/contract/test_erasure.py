@@ -122,7 +122,7 @@ async def test_an_erasure_that_was_interrupted_is_finished_by_the_next_start(tmp
         erased = await server.shard.erasure.delete_tenant("acme", reason=REASON)
         assert not erased.certified_at
     async with server_of(data) as server:
-        await asyncio.gather(*server._background)
+        await asyncio.gather(*server.runtime.background)
         (certificate,) = await server.service.erasures.list(CALL)
         assert certificate.is_signed_by(PublicKey.load(data / "audit_key.pub"))
         assert (certificate.id, certificate.seq, certificate.link) == (erased.id, erased.seq, erased.link)

@@ -58,7 +58,7 @@ async def check(place: Path) -> str:
             assert left.erasing is not None
             assert left.frozen is not None
     async with server_of(place) as server:
-        await asyncio.gather(*server._background)
+        await asyncio.gather(*server.runtime.background)
         certificates = await server.service.erasures.list(CALL)
         if "acme" in server.shard.state.catalog.tenants:
             assert not certificates

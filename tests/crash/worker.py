@@ -28,10 +28,10 @@ from tenantq.runtime.clock import SystemClock
 from tenantq.store.framing import walk
 from tenantq.store.redis.address import parse_address
 from tenantq.store.redis.settings import RedisSettings
-from tenantq.store.redis.standby import open_when_free
 from tests.administration import put_queue, put_tenant, queues, tenants
 from tests.crash import events
 from tests.crash.events import emit
+from tests.redis_servers import open_when_free
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

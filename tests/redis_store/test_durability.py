@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tenantq.cluster.settings import ClusterSettings
 from tenantq.engine.settings import ShardSettings
 from tenantq.engine.shard import Shard
 from tenantq.errors import DiskFull, Invalid, StoreFailed
-from tenantq.server import Server
+from tenantq.host_server import HostServer
 from tenantq.service import Call
 from tenantq.settings import ServerSettings
 from tenantq.store.redis.settings import RedisSettings
@@ -164,14 +165,19 @@ async def test_below_the_reserve_of_memory_adds_are_refused_and_the_rest_goes_on
 async def test_55_of_an_encrypted_tenant_nothing_readable_is_in_redis(server: RedisServer, tmp_path: Path) -> None:
     """Neither body nor result nor secret attribute, in memory or in any file; of a plain tenant it is there."""
     settings = ServerSettings(
-        data_dir=str(tmp_path / "data"), http="127.0.0.1:0", store=server.url, redis=RedisSettings(name="sealed")
+        data_dir=str(tmp_path / "data"),
+        http="127.0.0.1:0",
+        store=server.url,
+        redis=RedisSettings(name="sealed"),
+        cluster=ClusterSettings(shards=4),
     )
     call = Call(bearer="administrator-of-the-tests", remote="10.0.0.1")
-    async with Server(settings, admin_token="administrator-of-the-tests") as running:  # noqa: S106  # of this test only
-        await running.service.tenants.put(call, "acme", {"encryption": {"enabled": True}})
+    async with HostServer(settings, admin_token="administrator-of-the-tests") as running:  # noqa: S106  # of this test only
+        service = running.front.as_service()
+        await service.tenants.put(call, "acme", {"encryption": {"enabled": True}})
         sealed = message("readable-4711", attributes={"secret_card": "readable-4712"}, key="readable-4713")
-        await running.service.messages.add(call, "acme", Q, [sealed])
-        await running.service.messages.add(call, "default", Q, [message("plain-4714")])
+        await service.messages.add(call, "acme", Q, [sealed])
+        await service.messages.add(call, "default", Q, [message("plain-4714")])
     server.client().bgrewriteaof()
     eventually(lambda: server.client().info("persistence")["aof_rewrite_in_progress"] == 0)
     files = [path.read_bytes() for path in server.directory.rglob("*") if path.is_file()]

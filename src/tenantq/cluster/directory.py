@@ -42,9 +42,16 @@ class Directory:
         """Tell whether another shard has said that it has a tenant."""
         return self._shard_of.get(tenant, self.number) != self.number
 
+    def address_of(self, shard: int) -> str:
+        """Return where clients reach a shard; empty if it is not known."""
+        return self.topology.shards[shard].address
+
     def is_known(self, shard: int) -> bool:
         """Tell whether a shard runs and has told what it has."""
         return shard in self._known
+
+    async def refresh(self) -> None:
+        """Do nothing: the other shards announce their tenants."""
 
     def check_reachable(self, tenant: str) -> None:
         """Raise ShardDown for a tenant whose shard does not run."""

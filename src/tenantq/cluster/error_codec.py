@@ -7,9 +7,17 @@ from typing import Any, Final
 from tenantq import errors
 from tenantq.errors import ShardDown, TenantqError
 
+
+class NotOwner(ShardDown):
+    """The shard is moving to another server. Try again later."""
+
+    shard = -1
+    owner = ""  # the member that has it now, if that is known
+
+
 _CLASSES: Final[dict[str, type[TenantqError]]] = {
     name: kind
-    for name, kind in vars(errors).items()
+    for name, kind in (*vars(errors).items(), ("NotOwner", NotOwner))
     if isinstance(kind, type) and issubclass(kind, TenantqError)
 }  # fmt: skip
 _BY_CODE: Final = {kind.code: kind for kind in reversed(_CLASSES.values())}

@@ -71,6 +71,28 @@ class FleetShares:
             consumer=options.consumer,
         )
 
+    async def poll_now(
+        self,
+        call: Call,
+        queue: str,
+        tenants: list[str] | None,
+        max: int,
+        lease_ms: int | None,
+        consumer: str | None,
+    ) -> list[Delivery] | None:
+        """Lease what this shard has now; None, without a note, if the caller may poll no tenant of this shard."""
+        options = FleetPollOptions(
+            queue=queue, tenants=tenants, max=max, wait_ms=0, lease_ms=lease_ms, consumer=consumer
+        )
+        return await self.poll(call, options, 0)
+
+    async def may_poll(self, call: Call, queue: str) -> bool:
+        """Return whether the caller may poll the queue in a tenant of this shard. Nothing is noted."""
+        admission = self._service.admission
+        principal = await admission.authenticator.authenticate(call.bearer, call.certificate)
+        allowed = admission.authorizer.tenants_for(principal, "poll", queue)
+        return allowed is None or any(name in self._service.shard.state.catalog.tenants for name in allowed)
+
     async def refused_tenants(self, call: Call, queue: str, tenants: list[str]) -> list[str]:
         """Return which of these tenants of this shard the caller may not poll. Nothing is noted: a refused share is."""
         admission = self._service.admission

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -14,10 +14,9 @@ from tenantq.cluster.audit_merge import ALL_READ, merge_pages, parse_cursor
 from tenantq.cluster.directory import announced
 from tenantq.cluster.error_codec import shard_down
 from tenantq.cluster.metrics_merge import merge_metrics
-from tenantq.cluster.peer_calls import PeerCalls
-from tenantq.cluster.peers import QUICK_MS, READ_MS, Peers
+from tenantq.cluster.peers import QUICK_MS, READ_MS
 from tenantq.cluster.shard_routing import ShardRouting
-from tenantq.cluster.tenant_creation import CreatableTenants
+from tenantq.domain.placement import Topology
 from tenantq.errors import TenantqError
 from tenantq.journal.erasure_certificate import ErasureCertificate
 from tenantq.journal.record import JournalEntry
@@ -30,15 +29,51 @@ STEPS_MAX = 20
 """Pages of one shard's journal that a query reads to find its next row. After that it returns a cursor to continue."""
 
 
+class ShardQueries(Protocol):
+    """Asks other shards."""
+
+    async def query(
+        self, owner: int, path: str, *arguments: Any, timeout_ms: int | None = READ_MS, **options: Any
+    ) -> Any:
+        """Execute a method that takes no call; raise ShardDown if its shard does not answer in time."""
+
+    async def query_all(
+        self, path: str, *arguments: Any, timeout_ms: int | None = READ_MS, **options: Any
+    ) -> dict[int, Any | TenantqError]:
+        """Execute a method that takes no call on all other shards; errors stand in place of results."""
+
+
+class ShardFacts(Protocol):
+    """What one shard knows about the others."""
+
+    @property
+    def number(self) -> int:
+        """Its own number."""
+
+    @property
+    def topology(self) -> Topology:
+        """All shards."""
+
+    def find(self, tenant: str) -> int | None:
+        """Return the shard of a tenant; None if it is not known."""
+
+    def may_create(self, tenant: str) -> bool:
+        """Return whether an unknown tenant may be created on this shard."""
+
+    async def announce(self, tenant: str) -> None:
+        """Return when the others know that this shard has a tenant, or has it no more."""
+
+    def is_up(self, shard: int) -> tuple[bool, bool]:
+        """Return whether another shard runs, and whether it is ready."""
+
+
 class Gathering:
     """The other shards, as the service of one shard sees them. See ``service.other_shards.OtherShards``."""
 
-    def __init__(self, peers: Peers, calls: PeerCalls, creatable: CreatableTenants) -> None:
-        self._peers = peers
+    def __init__(self, facts: ShardFacts, calls: ShardQueries) -> None:
+        self._facts = facts
         self._calls = calls
-        self._creatable = creatable
-        self._topology = peers.spec.topology
-        self.number = peers.number
+        self.number = facts.number
         self.service: Service
         self._routing: ShardRouting
 
@@ -53,21 +88,21 @@ class Gathering:
 
     def shards(self, _: ShardItem) -> list[ShardItem]:
         """Return all shards of the server."""
-        return [ShardItem(name=one.name, region=one.region, address=one.address) for one in self._topology.shards]
+        return [ShardItem(name=one.name, region=one.region, address=one.address) for one in self._facts.topology.shards]
 
     def has_shard_in(self, regions: Iterable[str]) -> bool:
         """Return whether another shard is in one of these regions."""
-        return any(place != self.number for place in self._topology.eligible(regions))
+        return any(place != self.number for place in self._facts.topology.eligible(regions))
 
     # ---- tenants ----
 
     def may_create(self, tenant: str) -> bool:
-        """Return whether the first shard lets a tenant be created here. Only that shard knows that no other has it."""
-        return tenant in self._creatable
+        """Return whether an unknown tenant may be created here. Another shard may have it otherwise."""
+        return self._facts.may_create(tenant)
 
     async def announce_deleted(self, tenant: str) -> None:
         """Return when the other running shards know that a tenant was deleted."""
-        await self._peers.announce(tenant)
+        await self._facts.announce(tenant)
 
     async def tenants(
         self, own: Sequence[TenantInfo], after: str | None, limit: int, *, figures: bool
@@ -95,7 +130,7 @@ class Gathering:
     async def audit(self, query: AuditQuery, query_local: Callable[[AuditQuery], Awaitable[AuditPage]]) -> AuditPage:
         """Return a page of the journals of all shards by time."""
         newest_first = query.order == "newest"
-        cursors = parse_cursor(query.cursor, len(self._topology.shards), newest_first=newest_first)
+        cursors = parse_cursor(query.cursor, len(self._facts.topology.shards), newest_first=newest_first)
         pages = await asyncio.gather(
             *(self._audit_page(shard, query, cursor, query_local) for shard, cursor in enumerate(cursors)),
         )
@@ -127,7 +162,7 @@ class Gathering:
         """Write entries to the journal of their tenant's shard, or to this shard's if that one does not answer."""
         by_shard: dict[int, list[JournalEntry]] = {}
         for one in entries:
-            shard = self._peers.directory.find(one.tenant) if one.tenant else None
+            shard = self._facts.find(one.tenant) if one.tenant else None
             by_shard.setdefault(self.number if shard is None else shard, []).append(one)
         here = by_shard.pop(self.number, [])
         for shard, theirs in by_shard.items():
@@ -162,18 +197,19 @@ class Gathering:
         """Return the metrics of all shards that run, each with a label of its shard, and which shards run."""
         found = await self._calls.query_all("status.metrics_local", timeout_ms=QUICK_MS)
         texts = {self.number: own, **{shard: one for shard, one in found.items() if isinstance(one, bytes)}}
-        names = [shard.name for shard in self._topology.shards]
+        names = [shard.name for shard in self._facts.topology.shards]
         return merge_metrics({names[shard]: text for shard, text in sorted(texts.items())}, names)
 
     def readiness(self) -> dict[str, Any]:
         """Return the readiness of each shard by name: of this one in full, of the others as of their last heartbeat."""
         found: dict[int, Any] = {self.number: self.service.status.readiness()}
-        for shard, link in self._peers.links.items():
-            is_up = link.is_up and self._peers.directory.is_known(shard)
-            ready = is_up and link.is_ready
+        for shard in range(len(self._facts.topology.shards)):
+            if shard == self.number:
+                continue
+            is_up, ready = self._facts.is_up(shard)
             status = "ready" if ready else "failed" if is_up else "down"
             found[shard] = {"status": status, "ready": ready, "reason": "" if is_up else shard_down(shard).message}
-        return {self._topology.shards[shard].name: found[shard] for shard in sorted(found)}
+        return {self._facts.topology.shards[shard].name: found[shard] for shard in sorted(found)}
 
 
 def _whole_backup(name: str, parts: list[BackupItem | None]) -> BackupItem:

@@ -16,7 +16,7 @@ from tenantq.cluster.peers import Peers
 from tenantq.cluster.routed_service import FACETS, RoutedFacet, routed_service
 from tenantq.cluster.shard_routing import ShardRouting
 from tenantq.cluster.shard_spec import ShardSpec
-from tenantq.cluster.tenant_creation import CreatableTenants, TenantCreation
+from tenantq.cluster.tenant_creation import TenantCreation
 from tenantq.engine.shard import Shard
 from tenantq.gates.turns import Turns
 from tenantq.runtime.clock import Clock
@@ -39,21 +39,19 @@ class ClusterNode:
         clock: Clock,
         background: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
-        creatable = CreatableTenants()
         self._clock = clock
         self._background = background
         self._peers = Peers(spec, clock, lambda: shard.state.catalog.tenants, background, lambda: shard.failure is None)
         self._calls = PeerCalls(self._peers, background)
-        self._creatable = creatable
         self._routing: ShardRouting
-        self.other_shards = Gathering(self._peers, self._calls, creatable)
+        self.other_shards = Gathering(self._peers, self._calls)
 
     def join(self, service: Service, turns: Turns) -> Service:
         """Answer other shards from ``service``, and return the service that also answers for their tenants."""
         peers, calls, directory, admission = self._peers, self._calls, self._peers.directory, service.admission
         routing = self._routing = ShardRouting(directory, admission)
         queries, shares = PeerQueries(service, self._clock), FleetShares(service)
-        creation = TenantCreation(service, peers, routing, calls, self._creatable)
+        creation = TenantCreation(service, peers, routing, calls)
         fleet = ClusterFleetPolls(service, shares, calls, directory, self._clock, self._background)
         calls.turns = turns
         for name in FACETS:

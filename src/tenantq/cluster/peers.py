@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -12,11 +14,12 @@ from tenantq.cluster.directory import Directory, announced
 from tenantq.cluster.layout import HOME
 from tenantq.cluster.link import Link
 from tenantq.cluster.peer_server import PeerServer
+from tenantq.domain.placement import Topology
 from tenantq.errors import TenantqError
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from tenantq.cluster.link import PendingReply
     from tenantq.cluster.peer_server import Handler, PeerRequest
@@ -55,6 +58,27 @@ _decode_tenants: Final = msgspec.msgpack.Decoder(_Tenants).decode
 _decode_changes: Final = msgspec.msgpack.Decoder(_Changes).decode
 
 
+class CreatableTenants:
+    """The tenants that may be created on this shard now, because the first shard said so."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def __contains__(self, tenant: str) -> bool:
+        return tenant in self._counts
+
+    @contextlib.contextmanager
+    def including(self, tenant: str) -> Iterator[None]:
+        """Let a tenant be created inside the block."""
+        self._counts[tenant] += 1
+        try:
+            yield
+        finally:
+            self._counts[tenant] -= 1
+            if not self._counts[tenant]:
+                del self._counts[tenant]
+
+
 class Peers:
     """All shards but this one. Created inside the event loop, after the store is open."""
 
@@ -70,6 +94,7 @@ class Peers:
         self.spec = spec
         self.number = spec.number
         self.directory = Directory(spec.number, spec.topology, own)
+        self.creatable = CreatableTenants()
         self._own = own
         self._clock = clock
         self._background = background
@@ -87,6 +112,25 @@ class Peers:
         self._timer: Timer | None = None
         self._heartbeat_timer: Timer | None = None
         self._heartbeat_at = clock.monotonic_ms()
+
+    @property
+    def topology(self) -> Topology:
+        """All shards."""
+        return self.spec.topology
+
+    def find(self, tenant: str) -> int | None:
+        """Return the shard of a tenant; None if it is not known."""
+        return self.directory.find(tenant)
+
+    def may_create(self, tenant: str) -> bool:
+        """Return whether the first shard lets a tenant be created here. Only that shard knows that no other has it."""
+        return tenant in self.creatable
+
+    def is_up(self, shard: int) -> tuple[bool, bool]:
+        """Return whether another shard runs, and whether it is ready, as of its last heartbeat."""
+        link = self.links[shard]
+        is_up = link.is_up and self.directory.is_known(shard)
+        return is_up, is_up and link.is_ready
 
     @property
     def is_home(self) -> bool:

@@ -4,20 +4,50 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, cast
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Final, Protocol, cast
 
 from tenantq.cluster.fleet_poll import ClusterFleetPolls
 from tenantq.cluster.peer_calls import PeerCalls
 from tenantq.cluster.shard_routing import PLATFORM, ShardRouting
 from tenantq.cluster.tenant_creation import TenantCreation
 from tenantq.service import Service
+from tenantq.service.access import Access
+from tenantq.service.audit import Audit
+from tenantq.service.backups import ServerBackups
 from tenantq.service.call import Call
+from tenantq.service.encryption_keys import EncryptionKeys
+from tenantq.service.erasure import Erasures
+from tenantq.service.export_import import Exports
+from tenantq.service.legal_hold import LegalHolds
+from tenantq.service.message_reads import MessageReads
+from tenantq.service.messages import Messages
+from tenantq.service.queues import Queues
+from tenantq.service.redrives import Redrives
+from tenantq.service.server_status import ServerStatus
+from tenantq.service.settlement import Settlement
+from tenantq.service.sqs_lookup import SqsLookup
+from tenantq.service.tenants import Tenants
 
-FACETS: Final = (
-    "messages", "settlement", "message_reads", "queues", "redrives", "tenants", "legal_holds", "erasures", "encryption",
-    "access", "audit", "backups", "exports", "sqs_lookup", "status",
-)  # fmt: skip
+FACETS: Final[dict[str, type]] = {
+    "messages": Messages,
+    "settlement": Settlement,
+    "message_reads": MessageReads,
+    "queues": Queues,
+    "redrives": Redrives,
+    "tenants": Tenants,
+    "legal_holds": LegalHolds,
+    "erasures": Erasures,
+    "encryption": EncryptionKeys,
+    "access": Access,
+    "audit": Audit,
+    "backups": ServerBackups,
+    "exports": Exports,
+    "sqs_lookup": SqsLookup,
+    "status": ServerStatus,
+}
+"""The facets whose calls are forwarded, by their name in the service."""
+
 ANY_SHARD: Final = frozenset(("status.topology", "access.log_in"))
 """Answered by the shard that is asked."""
 
@@ -25,34 +55,57 @@ BY_CREDENTIAL: Final = frozenset(("sqs_lookup",))
 """Facets whose methods without a tenant are about the credential's own."""
 
 
+class ForwardedCalls(Protocol):
+    """Executes methods on other shards."""
+
+    async def call(self, owner: int, path: str, call: Call | None, *arguments: Any, **options: Any) -> Any:
+        """Execute a method on another shard and return its result; raise what it raised, or ShardDown."""
+
+
+def routed_methods(name: str, facet: type) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yield the methods of a facet class that the owner of their tenant executes."""
+    for method, function in vars(facet).items():
+        if method.startswith("_") or method.endswith("_local") or f"{name}.{method}" in ANY_SHARD:
+            continue
+        if inspect.iscoroutinefunction(function) and "call" in inspect.signature(function).parameters:
+            yield method, function
+
+
 class RoutedFacet:
     """A facet whose asynchronous methods are executed by the owner of their tenant. Everything else is the local facet's."""
 
-    def __init__(self, name: str, local: object, routing: ShardRouting, calls: PeerCalls) -> None:
+    def __init__(self, name: str, local: object, routing: ShardRouting, calls: ForwardedCalls) -> None:
         self._local = local
-        for method in vars(type(local)):
-            if method.startswith("_") or method.endswith("_local") or f"{name}.{method}" in ANY_SHARD:
-                continue
-            bound = getattr(local, method)
-            if inspect.iscoroutinefunction(bound) and "call" in inspect.signature(bound).parameters:
-                setattr(self, method, _routed(name, method, bound, routing, calls))
+        for method, _ in routed_methods(name, type(local)):
+            setattr(self, method, routed(name, method, getattr(local, method), routing, calls))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._local, name)
 
 
-def _routed(
-    facet: str, name: str, local: Callable[..., Awaitable[Any]], routing: ShardRouting, calls: PeerCalls
+def routed(
+    facet: str,
+    name: str,
+    local: Callable[..., Awaitable[Any]] | None,
+    routing: ShardRouting,
+    calls: ForwardedCalls,
+    *,
+    like: Callable[..., Any] | None = None,
 ) -> Callable[..., Awaitable[Any]]:
-    """Return a method that calls ``local`` for this shard's tenants, and the owner of the tenant for others."""
+    """Return a method that calls ``local`` for this shard's tenants, and the owner of the tenant for others.
+
+    Without ``local`` every call is forwarded; the method is ``like`` another one then.
+    """
     path = f"{facet}.{name}"
-    has_tenant = "tenant" in inspect.signature(local).parameters
+    method = local or like
+    assert method is not None
+    has_tenant = "tenant" in inspect.signature(method).parameters
     fixed = None if facet in BY_CREDENTIAL else PLATFORM
 
     def route(call: Call, *arguments: Any, **options: Any) -> Awaitable[Any]:
         tenant = (arguments[0] if arguments else options["tenant"]) if has_tenant else fixed
         owner = routing.known_owner(call, tenant)
-        if owner == routing.number:
+        if local is not None and owner == routing.number:
             return local(call, *arguments, **options)
         return forward(owner, call, tenant, arguments, options)
 
@@ -61,7 +114,7 @@ def _routed(
     ) -> Any:
         if owner is None:
             owner = await routing.find_owner(call, tenant)
-        if owner == routing.number:
+        if local is not None and owner == routing.number:
             return await local(call, *arguments, **options)
         return await calls.call(owner, path, call, *arguments, **options)
 
@@ -72,13 +125,13 @@ def routed_service(
     service: Service, routing: ShardRouting, calls: PeerCalls, fleet: ClusterFleetPolls, creation: TenantCreation
 ) -> Service:
     """Return the service as transports of this shard use it."""
-    routed = copy.copy(service)
+    found = copy.copy(service)
     for name in FACETS:
-        setattr(routed, name, RoutedFacet(name, getattr(service, name), routing, calls))
-    routed.admission = cast("Any", RoutedAdmission(service, routing, calls))
-    routed.fleet = cast("Any", fleet)
-    cast("Any", routed.tenants).put = creation.put
-    return routed
+        setattr(found, name, RoutedFacet(name, getattr(service, name), routing, calls))
+    found.admission = cast("Any", RoutedAdmission(service, routing, calls))
+    found.fleet = cast("Any", fleet)
+    cast("Any", found.tenants).put = creation.put
+    return found
 
 
 class RoutedAdmission:
@@ -86,7 +139,7 @@ class RoutedAdmission:
 
     def __init__(self, service: Service, routing: ShardRouting, calls: PeerCalls) -> None:
         self._local = service.admission
-        self.authorize = _routed("admission", "authorize", service.admission.authorize, routing, calls)
+        self.authorize = routed("admission", "authorize", service.admission.authorize, routing, calls)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._local, name)

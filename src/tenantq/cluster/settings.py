@@ -12,6 +12,7 @@ from tenantq.domain.names import OptionalRegionName
 from tenantq.domain.validation import about, between
 from tenantq.errors import Invalid
 
+SECRET_CHARS_MIN: Final = 16
 STALLED_MS_MIN: Final = 3_000
 _FirstPort = Annotated[int, between(1, (1 << 16) - SHARDS_MAX)]
 
@@ -39,6 +40,29 @@ class ShardsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                 raise Invalid(f"addresses: {address[:80]!r} is not http://HOST:PORT or https://HOST:PORT")
         if 0 < self.stalled_ms < STALLED_MS_MIN:
             raise Invalid(f"stalled_ms: out of range ({self.stalled_ms}, allowed: 0, {STALLED_MS_MIN} to 3600000)")
+
+
+class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A cluster of servers that share one remote store."""
+
+    shards: (
+        Annotated[int, between(1, SHARDS_MAX, "Number of shards; none: as in the store, or 64 in a new one.")] | None
+    ) = None
+    regions: Annotated[
+        tuple[str, ...], about("Regions of a new cluster: shard k is in region k modulo their number.")
+    ] = ()
+    secret: (
+        Annotated[
+            str,
+            msgspec.Meta(min_length=SECRET_CHARS_MIN),
+            about("Secret that all servers know. It encrypts the keys that they share in the store."),
+        ]
+        | None
+    ) = None
+
+    def __repr__(self) -> str:
+        """Show everything but the secret."""
+        return f"ClusterSettings(shards={self.shards}, regions={self.regions})"
 
 
 def one_each(name: str, given: Sequence[str], count: int, default: str) -> list[str]:

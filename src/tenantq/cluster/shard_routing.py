@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
-from tenantq.cluster.directory import Directory
 from tenantq.cluster.layout import HOME
 from tenantq.errors import Forbidden, Unauthenticated
-from tenantq.service.admission import Admission, own_tenant
+from tenantq.gates.authenticate import Authenticator
+from tenantq.service.admission import own_tenant
 from tenantq.service.call import Call
 
 TENANTS_CACHED_MAX: Final = 10_000
@@ -17,14 +17,53 @@ PLATFORM: Final = ""
 """In place of a tenant: calls about all tenants, which the first shard answers."""
 
 
+class RoutingDirectory(Protocol):
+    """Which shard has which tenant, as the router sees it."""
+
+    @property
+    def number(self) -> int:
+        """The shard that refuses calls that no shard can answer."""
+
+    def find(self, tenant: str) -> int | None:
+        """Return the shard of a tenant; None if it is not known."""
+
+    def is_known(self, shard: int) -> bool:
+        """Return whether a shard runs."""
+
+    async def refresh(self) -> None:
+        """Read what has changed, because a tenant is not known."""
+
+    def check_whole(self) -> None:
+        """Raise ShardDown if an unknown name may be a tenant of a shard that does not run."""
+
+    def check_reachable(self, tenant: str) -> None:
+        """Raise ShardDown for a tenant whose shard does not run."""
+
+    def address_of(self, shard: int) -> str:
+        """Return where clients reach a shard; empty if it is not known."""
+
+
+class Credentials(Protocol):
+    """Finds the principal of a credential."""
+
+    authenticator: Authenticator
+
+    def unproved_bearer(self, bearer: str | None) -> str | None:
+        """Return the token that a signed request claims to hold, without checking its signature."""
+
+
 class ShardRouting:
     """Finds the owner of a call. ``tenant`` None means the credential's own tenant."""
 
-    def __init__(self, directory: Directory, admission: Admission) -> None:
-        self.number = directory.number  # of this shard
+    def __init__(self, directory: RoutingDirectory, admission: Credentials) -> None:
         self.directory = directory
         self._admission = admission
         self._tenant_of: dict[str, str] = {}  # by bearer
+
+    @property
+    def number(self) -> int:
+        """The shard that refuses calls that no shard can answer."""
+        return self.directory.number
 
     def known_owner(self, call: Call, tenant: str | None) -> int | None:
         """Return the owner if it is known at once and runs; None: ask ``find_owner``."""
@@ -45,6 +84,8 @@ class ShardRouting:
         own = await self._own_tenant(call)
         if own is None:
             return self.number
+        if (tenant or own) and self.directory.find(tenant or own) is None:
+            await self.directory.refresh()
         if tenant is not None:
             self.directory.check_whole()  # else it may be a tenant of a shard that does not run
             named = self.directory.find(tenant)
@@ -65,7 +106,7 @@ class ShardRouting:
     def owner_address(self, call: Call, tenant: str | None) -> str:
         """Return where clients reach the owner directly; empty if that is this shard, or not known."""
         owner = self.known_owner(call, tenant)
-        return "" if owner is None or owner == self.number else self.directory.topology.shards[owner].address
+        return "" if owner is None or owner == self.number else self.directory.address_of(owner)
 
     async def _own_tenant(self, call: Call) -> str | None:
         """Return the tenant of a credential; None if it is not valid."""

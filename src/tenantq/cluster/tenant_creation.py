@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 from tenantq.cluster.layout import HOME
@@ -17,39 +14,15 @@ from tenantq.service import Service
 from tenantq.service.call import Call, TenantInfo
 
 
-class CreatableTenants:
-    """The tenants that may be created on this shard now, because the first shard said so."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
-
-    def __contains__(self, tenant: str) -> bool:
-        return tenant in self._counts
-
-    @contextlib.contextmanager
-    def including(self, tenant: str) -> Iterator[None]:
-        """Let a tenant be created inside the block."""
-        self._counts[tenant] += 1
-        try:
-            yield
-        finally:
-            self._counts[tenant] -= 1
-            if not self._counts[tenant]:
-                del self._counts[tenant]
-
-
 class TenantCreation:
     """Creates and changes tenants. Other shards call ``put_forwarded``, ``create_here`` and ``change_here``."""
 
-    def __init__(
-        self, service: Service, peers: Peers, routing: ShardRouting, calls: PeerCalls, creatable: CreatableTenants
-    ) -> None:
+    def __init__(self, service: Service, peers: Peers, routing: ShardRouting, calls: PeerCalls) -> None:
         self._service = service
         self._peers = peers
         self._directory = peers.directory
         self._routing = routing
         self._calls = calls
-        self._creatable = creatable
         self._locks: dict[str, asyncio.Lock] = {}  # one creation of a name at a time
 
     async def put(self, call: Call, tenant: str, changes: dict[str, Any]) -> tuple[bool, TenantInfo]:
@@ -110,7 +83,7 @@ class TenantCreation:
     async def create_here(self, call: Call, tenant: str, changes: dict[str, Any]) -> tuple[bool, TenantInfo]:
         """Create a tenant on this shard, for the first shard, which knows that no other shard has it."""
         self._directory.learn_own(tenant)
-        with self._creatable.including(tenant):
+        with self._peers.creatable.including(tenant):
             return await self.change_here(call, tenant, changes)
 
     async def change_here(self, call: Call, tenant: str, changes: dict[str, Any]) -> tuple[bool, TenantInfo]:

@@ -31,13 +31,14 @@ _STALE_ENTRIES_MAX: Final = 64
 class FleetLane:
     """The queues of one name, and the fleet polls that wait for them."""
 
-    __slots__ = ("_active", "_entries", "_starts", "_time", "_turns", "demands", "name")
+    __slots__ = ("_active", "_entries", "_starts", "_time", "_turns", "demands", "name", "weight")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.demands: deque[Any] = deque()  # waiting fleet polls
         self._time = 0.0  # of the queue that was served last
-        self._active = 0  # queues with work
+        self._active: dict[QueueState, int] = {}  # queues with work, and their tenants' weights
+        self.weight = 0  # the sum of these
         self._turns: list[
             tuple[float, int, QueueState]
         ] = []  # by turn; an entry is stale unless its number is the queue's
@@ -48,7 +49,8 @@ class FleetLane:
         """Add a queue that has work, or note that its turn may come earlier than it was known."""
         if not queue.fleet_entry:
             queue.fleet_time = max(queue.fleet_time, self._present())
-            self._active += 1
+            self._active[queue] = queue.tenant.config.weight
+            self.weight += queue.tenant.config.weight
             self._push(queue)
         elif _turn(queue, 0) < queue.fleet_turn:
             self._push(queue)
@@ -106,7 +108,7 @@ class FleetLane:
 
     def _push(self, queue: QueueState) -> None:
         """Give a queue a new entry; an earlier one is stale from now on."""
-        if len(self._turns) > _STALE_ENTRIES_MAX + 2 * self._active:
+        if len(self._turns) > _STALE_ENTRIES_MAX + 2 * len(self._active):
             for entries in (self._turns, self._starts):
                 entries[:] = [one for one in entries if one[1] == one[2].fleet_entry]
                 heapq.heapify(entries)
@@ -118,7 +120,7 @@ class FleetLane:
     def _leave(self, queue: QueueState) -> None:
         """Take out a queue that has nothing to give now."""
         queue.fleet_entry = 0
-        self._active -= 1
+        self.weight -= self._active.pop(queue)
         if queue.deliverable < queue.ready and queue.serving:
             queue.tenant.starved[queue] = None  # it enters again when its tenant has room for leases
 

@@ -111,6 +111,10 @@ class RoundLoop:
             self._sync_timer.cancel()
         self._closed = True
 
+    def end_waits(self) -> None:
+        """End all polls and reads that wait, as if their time were over."""
+        self._end_waiting_polls()
+
     def close_store(self) -> None:
         """Close the store after ``finish``, and mark it as cleanly closed if everything is synced."""
         if self.failure is None:
@@ -345,6 +349,8 @@ class RoundLoop:
                 lane.enter(queue)
                 if lane.demands:
                     state.lanes_to_match[lane] = None
+                else:
+                    state.on_fleet_work(queue.name)
         at = queue.next_due
         if queue.frozen is None:
             at = min(at, queue.next_lease, queue.next_expiry)

@@ -89,6 +89,7 @@ class ShardState:
         )  # the platform's operations wait here
         self.lines = FairLines(settings.turn_cost)
         self.lanes: dict[str, FleetLane] = {}
+        self.on_fleet_work: Callable[[str], None] = lambda _: None  # a queue of this name has messages for fleets
         self.leases = LeaseCache()
         self.recent_acks = RecentAcks()
         self.queues_to_match: dict[QueueState, None] = {}  # queues with both ready messages and waiting polls

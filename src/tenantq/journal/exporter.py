@@ -114,13 +114,15 @@ class Exporter:
             log.warning("the journal's target is not there yet: %s", error)
         self._schedule(self._settings.every_ms)
 
-    async def close(self) -> None:
-        """Export to the end of the journal, if the target is reachable."""
+    async def close(self, *, to_end: bool = True) -> None:
+        """Stop; export to the end of the journal first, if requested and the target is reachable."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._running is not None:
             await asyncio.gather(self._running, return_exceptions=True)
+        if not to_end:
+            return
         try:
             await self.export_now()
         except Exception as error:  # noqa: BLE001  # the store must be closed cleanly in any case

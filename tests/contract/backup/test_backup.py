@@ -120,8 +120,8 @@ async def test_a_restored_server_goes_on_and_everything_verifies(
         await fill(server.shard)
         for _ in range(20):
             await server.shard.add("acme", "work", [message()])
-        assert server._exporter is not None
-        await server._exporter.export_now()
+        assert server.runtime.exporter is not None
+        await server.runtime.exporter.export_now()
         assert server.shard.journal.span[0] > 1
         made = await server.service.backups.create(CALL, "one")
         lease = await server.shard.poll("acme", "line.fifo", lease_ms=600_000)
@@ -153,7 +153,7 @@ async def test_exports_and_trims_during_a_backup_leave_no_gap(
     """Before and after the checkpoint the journal is exported and trimmed. Every record is in a segment or in the store."""
     data, backups = tmp_path / "data", tmp_path / "data-backups"
     async with server_of(data, keep_records=2) as server:
-        shard, exporter = server.shard, server._exporter
+        shard, exporter = server.shard, server.runtime.exporter
         assert exporter is not None
         await put_tenant(shard, "acme")
         real = shard.checkpoint
@@ -188,7 +188,7 @@ async def test_backups_under_constant_exports_verify_and_start(tmp_path: Path) -
     """The exporter and the trims run freely while many backups are made."""
     data, backups, stopping = tmp_path / "data", tmp_path / "data-backups", asyncio.Event()
     async with server_of(data, keep_records=2) as server:
-        shard, exporter = server.shard, server._exporter
+        shard, exporter = server.shard, server.runtime.exporter
         assert exporter is not None
         await put_tenant(shard, "acme")
 
@@ -214,12 +214,12 @@ async def test_verify_and_restore_name_missing_journal_records(tmp_path: Path) -
     """A signed backup that lacks a segment, as earlier versions could write it, restores with the archive only."""
     data, backups = tmp_path / "data", tmp_path / "data-backups"
     async with server_of(data, keep_records=2) as server:
-        assert server._exporter is not None
+        assert server.runtime.exporter is not None
         for _ in range(3):
             await put_tenant(server.shard, "acme")
             for _ in range(4):
                 await server.shard.add("acme", "work", [message()])
-            await server._exporter.export_now()
+            await server.runtime.exporter.export_now()
         made = await server.service.backups.create(CALL, "one")
     *_, last = sorted((backups / "one" / "journal" / "manifest").rglob("0*.json"))
     segment = next((backups / "one" / "journal").rglob(f"{last.stem}.parquet"))
@@ -261,9 +261,9 @@ async def test_segments_that_are_kept_elsewhere_are_fetched(tmp_path: Path) -> N
     data = tmp_path / "data"
     async with server_of(data, keep_records=1, target=str(tmp_path / "archive")) as server:
         await fill(server.shard)
-        assert server._exporter is not None
-        await server._exporter.export_now()
-        await server._exporter.export_now()
+        assert server.runtime.exporter is not None
+        await server.runtime.exporter.export_now()
+        await server.runtime.exporter.export_now()
         assert server.shard.journal.span[0] > 1
         made = await server.service.backups.create(CALL, "one")
         await server.shard.add("acme", "work", [message()])
@@ -298,8 +298,8 @@ async def test_the_data_keys_are_in_no_backup_and_what_was_destroyed_stays_so(tm
         await put_tenant(shard, "later")
         await put_data_key(shard, shard.tenant("later").id, 0, secret)
         await shard.erasure.drop_data_keys(tenant)
-        assert server._backups is not None
-        await server._backups.refresh_data_keys()
+        assert server.runtime._backups is not None
+        await server.runtime._backups.refresh_data_keys()
     async with Shard(tmp_path / "with") as copy:
         assert copy.state.data_keys.by_tenant == {tenant: {0: secret, 1: secret}}
     assert restore_backup(backups / "one", tmp_path / "without").data_keys == 0

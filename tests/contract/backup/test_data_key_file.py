@@ -128,13 +128,13 @@ async def test_an_erasure_whose_end_failed_is_certified_when_it_can_be(tmp_path:
         (erased,) = await server.service.erasures.list(CALL)
         assert not erased.certified_at
         clock.advance(RETRY_MS)
-        while server._background:
-            await asyncio.gather(*server._background)
+        while server.runtime.background:
+            await asyncio.gather(*server.runtime.background)
         backups.unlink()
         (tmp_path / "away").rename(backups)
         clock.advance(RETRY_MS)
-        while server._background:
-            await asyncio.gather(*server._background)
+        while server.runtime.background:
+            await asyncio.gather(*server.runtime.background)
         (certificate,) = await server.service.erasures.list(CALL)
     assert certificate.is_signed_by(PublicKey.load(tmp_path / "data" / "audit_key.pub"))
     assert [[*read_data_keys(file)] for file in backups.glob("data-keys-*.json")] == [[stays]]
@@ -156,8 +156,8 @@ async def test_a_place_for_backups_that_was_away_during_an_erasure_loses_the_key
     (file,) = backups.glob("data-keys-*.json")
     assert gone in read_data_keys(file)
     async with server_of(tmp_path / "data", backups) as server:
-        while server._background:
-            await asyncio.gather(*server._background)
+        while server.runtime.background:
+            await asyncio.gather(*server.runtime.background)
         assert gone not in read_data_keys(file)
 
 

@@ -100,8 +100,8 @@ async def test_an_erased_tenant_cannot_be_read_from_store_log_backup_or_segment(
         service = server.service
         await service.tenants.put(CALL, "acme", {"encryption": {"enabled": True}})
         await service.messages.add(CALL, "acme", "work", [message(f"{PLAINTEXT} {n}") for n in range(20)])
-        assert server._exporter is not None
-        await server._exporter.export_now()
+        assert server.runtime.exporter is not None
+        await server.runtime.exporter.export_now()
         await service.backups.create(CALL, "before")
         await service.messages.add(CALL, "acme", "work", [message(f"{PLAINTEXT} in the log")])
         freeze(data, frozen)

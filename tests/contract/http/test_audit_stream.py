@@ -39,8 +39,8 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
             body = [message("=1+1") for _ in range(100)]
             await server.shard.add("default", f"q{number % 2}", body)
         await put_tenant(server.shard, "acme")
-        assert server._exporter is not None
-        await server._exporter.export_now()
+        assert server.runtime.exporter is not None
+        await server.runtime.exporter.export_now()
         yield server
 
 

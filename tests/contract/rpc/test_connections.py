@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def _listener(server: Server) -> Any:
-    return server._rpc_listener
+    return server.transports.rpc
 
 
 async def test_20_a_client_that_hangs_up_while_it_polls_loses_no_message(server: Server, connect: Connect) -> None:

@@ -136,7 +136,7 @@ async def test_claims_that_are_too_large_are_told_and_closed(server: Server, tab
     raw.writer.write(table)
     said = await raw.rest()
     assert b"this is not Cap'n Proto" in said or said == b""
-    listener = server._rpc_listener
+    listener = server.transports.rpc
     assert listener is not None
     assert (listener.metrics.malformed_total, listener.buffered_bytes) == (1, 0)
 
@@ -165,7 +165,7 @@ async def test_garbage_of_every_kind_costs_only_its_connection(server: Server, c
         assert b"/site-packages/" not in said
         assert b"Traceback" not in said
     await _serves(server, connect)
-    listener = server._rpc_listener
+    listener = server.transports.rpc
     assert listener is not None
     await until_not(lambda: len(listener.connections) > 1 or server.service.admission.slots.in_flight)
     assert listener.buffered_bytes == 0
@@ -197,7 +197,7 @@ async def test_pointers_that_lead_to_the_same_bytes_again_are_refused(serve: Ser
 async def test_a_client_that_does_not_read_is_cut(serve: Serve, connect: Connect) -> None:
     """Where its replies are more than may wait; the server holds no more than that for it."""
     server = await serve(rpc_listener=RpcSettings(unsent_bytes_max=12 << 20))
-    listener = server._rpc_listener
+    listener = server.transports.rpc
     assert listener is not None
     client = await connect(server)
     await client.add(*[bytes(1 << 20)] * 4)
@@ -279,7 +279,7 @@ async def test_there_is_a_bound_on_strangers_and_connections(serve: Serve, conne
 async def test_calls_beyond_a_connections_bound_wait_unread(serve: Serve, connect: Connect) -> None:
     """And are all answered in the end."""
     server = await serve(rpc_listener=RpcSettings(calls_max=4))
-    listener = server._rpc_listener
+    listener = server.transports.rpc
     assert listener is not None
     client = await connect(server)
     adds = [asyncio.ensure_future(client.add(b"x")) for _ in range(100)]

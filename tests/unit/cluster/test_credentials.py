@@ -15,7 +15,6 @@ from tenantq.cluster.peer_calls import PeerCalls
 from tenantq.cluster.peer_queries import PeerQueries
 from tenantq.cluster.peers import Peers
 from tenantq.cluster.shard_spec import ShardSpec
-from tenantq.cluster.tenant_creation import CreatableTenants
 from tenantq.domain.access import Grant, StoredKey
 from tenantq.domain.placement import Topology, TopologyShard
 from tenantq.errors import ShardDown, Unauthenticated
@@ -132,7 +131,7 @@ async def test_a_search_that_finds_nothing_for_long_is_answered_with_where_to_go
         return AuditPage([], query.cursor or "1.0")
 
     peers = _peers(clock, 0)
-    gathering = Gathering(peers, PeerCalls(peers, lambda _: None), CreatableTenants())
+    gathering = Gathering(peers, PeerCalls(peers, lambda _: None))
     async with asyncio.timeout(10):
         page = await gathering._audit_page(0, AuditQuery(), "", query_local)
     assert (page.rows, page.cursor, pages) == ([], "1.0", STEPS_MAX)

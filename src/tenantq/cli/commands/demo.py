@@ -74,12 +74,12 @@ async def _demo(settings: ServerSettings, seconds: int | None) -> int:
         await traffic.start()
         click.echo(_cheat_sheet(url, settings.data_dir, tokens))
         await _show(traffic, server, signals, seconds)
-        if server.shard.failure is None:
+        if server.failure is None:
             if sys.stdout.isatty():
                 click.echo("stopping; press Ctrl-C again to exit immediately")
             left = await traffic.stop()
     except TenantqError:
-        if server.shard.failure is None:
+        if server.failure is None:
             raise
     finally:
         code = await closed(server, 0 if left is None else None)
@@ -144,7 +144,7 @@ async def _show(traffic: Traffic, server: Server, signals: StopSignals, seconds:
     stdout = console()
     ends: list[asyncio.Future[Any]] = [
         asyncio.ensure_future(signals.asked.wait()),
-        asyncio.ensure_future(server.shard.loop.stopped.wait()),
+        asyncio.ensure_future(server.failed()),
     ]
     second = 0
     try:

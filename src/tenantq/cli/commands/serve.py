@@ -26,8 +26,9 @@ from tenantq.cluster.layout import SHARDS_MAX, check_there, parent_of, remember_
 from tenantq.cluster.supervision.addresses import cannot_listen, shown_address, shown_url
 from tenantq.cluster.supervision.removed_shards import check_empty
 from tenantq.cluster.supervision.supervisor import Supervisor
-from tenantq.errors import Conflict, Invalid, TenantqError, Unavailable
+from tenantq.errors import Invalid, TenantqError, Unavailable
 from tenantq.gates.api_key import check_token
+from tenantq.host_server import HostServer
 from tenantq.server import Server
 from tenantq.settings import ADMIN_TOKEN, OFF, RPC_DEFAULT, ServerSettings, load_settings
 from tenantq.store.redis.address import parse_address
@@ -115,7 +116,7 @@ def serve(
     if durability is not None:
         flags["shard"] = {"durability": durability}
     if shards is not None:
-        flags["shards"] = {"count": shards}
+        flags["shards"], flags["cluster"] = {"count": shards}, {"shards": shards}
     tls = {name: file for name, file in (("certificate", tls_certificate), ("key", tls_key)) if file is not None}
     if tls:
         flags["tls"] = tls
@@ -126,18 +127,11 @@ def serve(
         raise Invalid(f"data_dir: {data_dir} is one shard of {home}. Serve {home} instead")
     keep_private(data_dir)
     admin_token = _admin_token()
+    if settings.store is not None:
+        return run_loop(_serve(within_limit(settings, raise_file_limit()), admin_token))
     before = shard_count(data_dir)
     check_there(data_dir)
     count = settings.shards.count or before
-    if count < before and settings.store is not None:
-        raise Conflict(
-            f"shards: cannot be less than {before}, the number in {data_dir}. A Redis store cannot reduce it"
-        )
-    if count > 1 and settings.store is not None:
-        raise Invalid(
-            f"store: {count} shards are to be served, and a store in Redis has one: several servers could each win some of them."
-            " Serve it with --shards 1, or without --store"
-        )
     if count < before:
         check_empty(data_dir, count, before)
         remember_count(data_dir, count)
@@ -215,7 +209,8 @@ def _announce(url: str, rpc: str | None) -> None:
 
 async def _serve(settings: ServerSettings, admin_token: str | None) -> int:
     signals = StopSignals()
-    server = Server(
+    kind = Server if settings.store is None else HostServer
+    server = kind(
         settings,
         admin_token=admin_token,
         rpc_default=RPC_DEFAULT,
@@ -230,8 +225,8 @@ async def _serve(settings: ServerSettings, admin_token: str | None) -> int:
         "store open", extra={"data_dir": settings.data_dir, "store": store, "durability": settings.shard.durability}
     )
     rpc = None
-    if server.rpc_port is not None and server.rpc_address is not None:
-        rpc = shown_address("rpc", server.rpc_address, server.rpc_port)
+    if server.rpc_port is not None and server.transports.rpc_address is not None:
+        rpc = shown_address("rpc", server.transports.rpc_address, server.rpc_port)
     _announce(url, rpc)
     log.info("ready", extra={"url": url, "rpc": rpc or OFF, "pid": os.getpid()})
     failed = await _until_stopped(server, signals)
@@ -242,7 +237,7 @@ async def _serve(settings: ServerSettings, admin_token: str | None) -> int:
     return code
 
 
-async def started(server: Server, signals: StopSignals) -> str | None:
+async def started(server: Server | HostServer, signals: StopSignals) -> str | None:
     """Start a server and return its URL, or None if a signal arrived before. Raises a typed error if it cannot start."""
     starting = asyncio.ensure_future(_start(server))
     asked = asyncio.ensure_future(signals.asked.wait())
@@ -256,7 +251,7 @@ async def started(server: Server, signals: StopSignals) -> str | None:
         asked.cancel()
 
 
-async def _start(server: Server) -> str:
+async def _start(server: Server | HostServer) -> str:
     try:
         await server.start()
     except TenantqError:
@@ -265,35 +260,36 @@ async def _start(server: Server) -> str:
         if error.filename is not None:
             raise file_error(error) from error
         setting, address = "http", server.settings.http
-        if server.opening == "rpc" and server.rpc_address is not None:
-            setting, address = "rpc", server.rpc_address
+        transports = server.transports
+        if transports.opening == "rpc" and transports.rpc_address is not None:
+            setting, address = "rpc", transports.rpc_address
         raise cannot_listen(error, setting, address) from error
     return shown_url(server.settings, server.port)
 
 
-async def closed(server: Server, grace_ms: int | None = None) -> int:
+async def closed(server: Server | HostServer, grace_ms: int | None = None) -> int:
     """Close a server and return the exit code. Prints one line if the store failed."""
     try:
         await server.close(grace_ms)
     except (TenantqError, OSError):
-        if server.shard.failure is None:
+        if server.failure is None:
             raise
-    failure = server.shard.failure
+    failure = server.failure
     if failure is None:
         return exit_codes.OK
     click.echo(f"tenantq: the store failed and the server stopped: {failure.message} [unavailable]", err=True)
     return exit_codes.ERROR
 
 
-async def _until_stopped(server: Server, signals: StopSignals) -> bool:
+async def _until_stopped(server: Server | HostServer, signals: StopSignals) -> bool:
     """Wait for a signal or a failure of the store. Returns whether the store failed."""
-    waits = [asyncio.ensure_future(event.wait()) for event in (signals.asked, server.shard.loop.stopped)]
+    waits = [asyncio.ensure_future(wait) for wait in (signals.asked.wait(), server.failed())]
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for wait in waits:
             wait.cancel()
-    return server.shard.failure is not None
+    return server.failure is not None
 
 
 def show_token(token: str, url: str) -> None:

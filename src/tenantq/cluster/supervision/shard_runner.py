@@ -82,10 +82,10 @@ class ShardRunner:
         log.info("store open", extra={"data_dir": self._startup.settings.data_dir, "pid": os.getpid()})
         self._report(ShardStatus(state="ready"))
         reporting = asyncio.ensure_future(self._keep_reporting())
-        stops = [command, asyncio.ensure_future(server.shard.loop.stopped.wait())]
+        stops = [command, asyncio.ensure_future(server.failed())]
         await asyncio.wait(stops, return_when=asyncio.FIRST_COMPLETED)
         reporting.cancel()
-        if server.shard.failure is not None:
+        if server.failure is not None:
             return 0
         has_supervisor = not command.done() or bool(command.result())
         await server.drain(None if has_supervisor else min(ORPHAN_GRACE_MS, self._startup.settings.grace_ms))

@@ -17,7 +17,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -43,7 +43,9 @@ _decode_placement: Final = msgspec.json.Decoder(TenantPlacement).decode
 class RedisRegistry:
     """See ``cluster.registry.Registry``."""
 
-    def __init__(self, address: RedisAddress, settings: RedisSettings) -> None:
+    def __init__(
+        self, address: RedisAddress, settings: RedisSettings, durability: Literal["fsync", "os"] = "fsync"
+    ) -> None:
         """Prepare; the first call connects."""
         root = b"t:{%s}:" % settings.name.encode()
         self._address, self._settings = address, settings
@@ -51,7 +53,7 @@ class RedisRegistry:
             root + name for name in (b"cluster", b"members", b"beats", b"assignment", b"assigner", b"shared")
         )
         self._directory = [root + b"directory", root + b"directory:version", root + b"directory:log"]
-        self._durability = DurabilityCheck(address, settings, "fsync")
+        self._durability = DurabilityCheck(address, settings, durability)
         self._link = SlotLink(address, self._cluster, PATIENCE_MS, self._durability, _ANSWER_S)
 
     def close(self) -> None:

@@ -143,6 +143,11 @@ class RedisStore(Families):
         self._own().watch(lost)
 
     @property
+    def epoch(self) -> int:
+        """The number of this ownership: each later owner has a higher one."""
+        return int(self._own().epoch.partition(b":")[0])
+
+    @property
     def is_doubtful(self) -> bool:
         """Whether the lease may have ended, since the store does not answer."""
         return self._owner is None or self._owner.may_have_ended

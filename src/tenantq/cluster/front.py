@@ -1,0 +1,281 @@
+"""The service of a process with many shards, as its transports use it. It belongs to no shard."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from importlib.metadata import version
+from typing import Any, Final, cast
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from tenantq.cluster.host_credentials import NoKeys
+from tenantq.cluster.host_fleet import FleetWaits, HostFleetPolls
+from tenantq.cluster.hosted_node import HostContext
+from tenantq.cluster.metrics_merge import merge_metrics
+from tenantq.cluster.routed_service import FACETS, routed, routed_methods
+from tenantq.cluster.shard_routing import ShardRouting
+from tenantq.domain.access import Principal
+from tenantq.errors import Forbidden, TenantqError
+from tenantq.gates.authenticate import Authenticator
+from tenantq.gates.authorize import Authorizer
+from tenantq.gates.certificate import CertificateMap
+from tenantq.gates.json_web_token import JwtVerifier
+from tenantq.gates.key_maker import KeyMaker
+from tenantq.gates.signature import ALGORITHM
+from tenantq.service import Admission, Service
+from tenantq.service.call import Call, TenantInfo
+from tenantq.store.crash_recovery import FORMAT
+from tenantq.wire.topology import ShardItem, TopologyReply
+
+METRICS_MS: Final = 1_000
+"""How long a shard may take to report its metrics. Others are reported without it."""
+
+VERSION: Final = version("tenantq")
+
+
+class FrontFacet:
+    """A facet whose methods are executed by the owner of their tenant."""
+
+    def __init__(
+        self,
+        name: str,
+        kind: type,
+        routing: ShardRouting,
+        context: HostContext,
+        background: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        for method, function in routed_methods(name, kind):
+            setattr(self, method, routed(name, method, None, routing, context.calls, like=function))
+        for method, function in vars(kind).items():
+            if inspect.isfunction(function) and method.startswith("note_") and not hasattr(self, method):
+                setattr(self, method, _noted(f"{name}.{method}", context, routing, background))
+
+
+def _noted(
+    path: str, context: HostContext, routing: ShardRouting, background: Callable[[Coroutine[Any, Any, None]], None]
+) -> Callable[..., None]:
+    """Return a method that has some shard journal a note, without waiting for it."""
+
+    async def note(call: Call, *arguments: Any) -> None:
+        await context.calls.call(routing.number, path, call, *arguments)
+
+    return lambda call, *arguments: background(note(call, *arguments))
+
+
+class NoGrants:
+    """The stored grants of transports without a shard: none."""
+
+    version = 0
+
+    def grants(self, _tenant: str, _principal: str) -> tuple[()]:
+        """Return nothing."""
+        return ()
+
+    def tenants_of(self, _: str) -> tuple[()]:
+        """Return nothing."""
+        return ()
+
+
+class AnyRegion:
+    """The residency of transports without a shard: the owner of a tenant checks it."""
+
+    misplaced: Final[frozenset[str]] = frozenset()
+
+
+class FrontAdmission:
+    """Finds out who calls. The owner of a tenant authenticates and authorizes calls about it."""
+
+    def __init__(
+        self,
+        context: HostContext,
+        keys: KeyMaker,
+        jwt: JwtVerifier | None,
+        certificates: CertificateMap | None,
+        *,
+        anonymous_default: bool,
+    ) -> None:
+        self._context = context
+        self.keys = keys
+        self.residency = AnyRegion()
+        self.authenticator = Authenticator(
+            NoKeys(), context.clock, jwt, certificates, anonymous_default=anonymous_default
+        )
+        self.directory = context.directory(self._fallback)
+        self.authenticator.other_shards = context.credentials(None, self.directory)
+        self._authorizer = Authorizer(NoGrants(), context.clock)
+
+    def _fallback(self) -> int:
+        thread = self._context.host.fallback()
+        return thread.number if thread is not None else 0
+
+    def unproved_bearer(self, bearer: str | None) -> str | None:
+        """Return the token that a signed request claims to hold, without checking its signature; other bearers unchanged."""
+        scheme, _, key_id = (bearer or "").partition(" ")
+        return self.keys.token_of(key_id) if scheme == ALGORITHM and key_id else bearer
+
+    async def identify(self, call: Call, _: str) -> Principal:
+        """Return the caller's principal; raise Unauthenticated, and have it noted, if the credential is not valid."""
+        try:
+            return await self.authenticator.authenticate(call.bearer, call.certificate)
+        except TenantqError:
+            found: Principal = await self._context.calls.call(self._fallback(), "access.log_in", call)
+            return found
+
+    async def authorize_platform(self, call: Call, action: str) -> None:
+        """Raise, and have it noted, if the caller may not do this with the platform.
+
+        It is decided without a shard, so that a store that does not answer cannot delay it.
+        """
+        principal = await self.identify(call, action)
+        if not self._authorizer.allowed(principal, "", action):
+            await self._context.calls.call(self._fallback(), "admission.authorize", call, "", action, None)
+            raise Forbidden
+
+
+class FrontMetrics:
+    """The figures of this process besides those of its shards."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+
+    def include(self, other: Collector) -> None:
+        """Include the figures of another part."""
+        self._registry.register(other)
+
+    def text(self) -> bytes:
+        """Return all figures in the text format of Prometheus."""
+        return generate_latest(self._registry)
+
+
+class FrontStatus:
+    """Status of this process and its shards."""
+
+    def __init__(
+        self, context: HostContext, admission: FrontAdmission, metrics: FrontMetrics, server: str, durability: str
+    ) -> None:
+        self._context = context
+        self._admission = admission
+        self._metrics = metrics
+        self._server = server
+        self.durability = durability
+
+    def readiness(self) -> dict[str, Any]:
+        """Return whether requests can be served, and which shards this process owns. No credential is needed."""
+        shards: dict[str, Any] = {}
+        for thread in sorted(self._context.host.threads(), key=lambda one: one.number):
+            doubtful = thread.hosted.shard.loop.is_doubtful
+            reason = "the store does not answer, and another server may own it by now" if doubtful else ""
+            shards[str(thread.number)] = {"status": "failed" if reason else "ready", "reason": reason}
+        reason = "" if shards else "this server owns no shard"
+        return {
+            "status": "failed" if reason else "ready",
+            "ready": not reason,
+            "reason": reason,
+            "durability": self.durability,
+            "version": VERSION,
+            "owned_shards": shards,
+        }
+
+    async def metrics(self, call: Call) -> bytes:
+        """Return the metrics of this process and of its shards in the text format of Prometheus."""
+        await self._admission.authorize_platform(call, "metrics")
+        owned = [thread.number for thread in self._context.host.threads()]
+        found = await self._context.calls.query_each(owned, "status.metrics_local", timeout_ms=METRICS_MS)
+        texts = {str(shard): one for shard, one in sorted(found.items()) if isinstance(one, bytes)}
+        return self._metrics.text() + merge_metrics(texts, [str(shard) for shard in sorted(owned)])
+
+    async def topology(self, call: Call) -> TopologyReply:
+        """Return the shards of the cluster, to every valid credential."""
+        await self._admission.identify(call, "topology")
+        return TopologyReply(
+            shards=[
+                ShardItem(name=one.name, region=one.region, address=one.address)
+                for one in self._context.topology().shards
+            ],
+            server=self._server,
+            version=VERSION,
+            format=FORMAT,
+            now=self._context.clock.wall_ms(),
+            encryption=True,
+        )
+
+
+class FrontShards:
+    """Where clients reach shards."""
+
+    def __init__(self, routing: ShardRouting, context: HostContext) -> None:
+        self._routing = routing
+        self._context = context
+
+    def owner_address(self, call: Call, tenant: str | None) -> str:
+        """Return where clients reach the owner of the tenant; empty if that is this process, or not known."""
+        owner = self._routing.known_owner(call, tenant)
+        if owner is None or self._context.host.thread(owner) is not None:
+            return ""
+        return self._routing.directory.address_of(owner)
+
+    def readiness(self) -> dict[str, Any]:
+        """Return nothing: the status has it all."""
+        return {}
+
+
+class FrontTenants:
+    """Creates tenants: a new one is placed first, and then created on its shard."""
+
+    def __init__(self, context: HostContext, routing: ShardRouting) -> None:
+        self._context = context
+        self._routing = routing
+
+    async def put(self, call: Call, tenant: str, changes: dict[str, Any]) -> tuple[bool, TenantInfo]:
+        """Create a tenant or change its settings; return whether it is new."""
+        placements, calls = self._context.placements, self._context.calls
+        shard = placements.find(tenant) if type(tenant) is str else self._routing.number
+        if shard is None:
+            fallback = self._routing.number
+            await calls.call(fallback, "admission.authorize", call, tenant, "put_tenant", None)
+            regions: Iterable[object] = changes.get("regions") or ()
+            try:
+                shard = await placements.place(tenant, [one for one in regions if isinstance(one, str)])
+            except TenantqError:
+                shard = fallback  # it refuses the tenant, and notes that
+        found: tuple[bool, TenantInfo] = await calls.call(shard, "tenants.put", call, tenant, changes)
+        return found
+
+
+class FrontService:
+    """The facets of a process with many shards."""
+
+    def __init__(
+        self,
+        context: HostContext,
+        admission: FrontAdmission,
+        waits: FleetWaits,
+        extra: Mapping[str, type],
+        background: Callable[[Coroutine[Any, Any, None]], None],
+        *,
+        server: str,
+        durability: str,
+    ) -> None:
+        """Prepare. ``extra`` are further facet classes, by name."""
+        self.routing = routing = ShardRouting(admission.directory, admission)
+        for name, kind in {**FACETS, **extra}.items():
+            setattr(self, name, FrontFacet(name, kind, routing, context, background))
+        self.admission = admission
+        cast("Any", admission).authorize = routed(
+            "admission", "authorize", None, routing, context.calls, like=Admission.authorize
+        )
+        self.metrics = FrontMetrics()
+        self.status = FrontStatus(context, admission, self.metrics, server, durability)
+        self.other_shards = FrontShards(routing, context)
+        self.fleet = HostFleetPolls(context.calls, routing, admission.directory, waits, context.clock)
+        tenants: Any = getattr(self, "tenants")  # noqa: B009  # set above, by name
+        tenants.put = FrontTenants(context, routing).put
+        access: Any = getattr(self, "access")  # noqa: B009  # as above
+        access.log_in = lambda call: admission.identify(call, "login")
+
+    def as_service(self) -> Service:
+        """Return it as transports know it."""
+        return cast("Service", self)

@@ -1,0 +1,139 @@
+"""The shards that one process owns, each in its own thread."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from tenantq.cluster.shard_thread import HostedShard, ShardThread
+from tenantq.domain.access import StoredKey
+from tenantq.gates.api_key import is_over
+from tenantq.runtime.clock import Clock
+
+log = logging.getLogger("tenantq.shards")
+
+OPENING_MAX: Final = 8
+"""Shards that are opened at the same time."""
+
+LOAD_SMOOTHING: Final = 0.3
+"""Weight of the newest measurement in a shard's load."""
+
+
+class ShardHost:
+    """Opens and closes shards, and finds them. Used on the main event loop, except where a method says otherwise."""
+
+    def __init__(
+        self,
+        make: Callable[[int], HostedShard],
+        clock: Clock,
+        new_loop: Callable[[], asyncio.AbstractEventLoop],
+    ) -> None:
+        """Prepare. ``make`` creates a shard, in its thread."""
+        self._make = make
+        self._clock = clock
+        self._new_loop = new_loop
+        self.on_change: Callable[[], None] = lambda: None  # called after a shard has opened or closed
+        self._threads: dict[int, ShardThread] = {}
+        self._opening = asyncio.Semaphore(OPENING_MAX)
+        self._watching: set[asyncio.Task[None]] = set()
+        self._loads: dict[int, float] = {}
+        self._busy_us: dict[int, int] = {}
+        self._measured_ms = clock.monotonic_ms()
+
+    # ---- membership ----
+
+    def owned(self) -> dict[int, int]:
+        """Return the owned shards with their epochs."""
+        return {number: epoch_of(thread) for number, thread in self._threads.items() if thread.is_open}
+
+    def loads(self) -> dict[int, float]:
+        """Return the smoothed load of each owned shard: the share of a core that its rounds use."""
+        now = self._clock.monotonic_ms()
+        passed_us, self._measured_ms = max(1, (now - self._measured_ms) * 1_000), now
+        before, self._busy_us = self._busy_us, {}
+        loads: dict[int, float] = {}
+        for number, thread in list(self._threads.items()):
+            if thread.is_open:
+                busy = self._busy_us[number] = thread.hosted.shard.loop.rounds_took.sum_us
+                share = max(0, busy - before.get(number, busy)) / passed_us
+                loads[number] = self._loads.get(number, share) * (1 - LOAD_SMOOTHING) + share * LOAD_SMOOTHING
+        self._loads = loads
+        return loads
+
+    async def acquire(self, shard: int) -> None:
+        """Own a shard and serve it. Raises StoreLocked while another member owns it, or why it cannot be opened."""
+        if shard in self._threads:
+            return
+        thread = self._threads[shard] = ShardThread(shard, lambda: self._make(shard), self._new_loop)
+        try:
+            async with self._opening:
+                await thread.open()
+        except BaseException:
+            del self._threads[shard]
+            raise
+        task = asyncio.get_running_loop().create_task(self._watch(thread))
+        self._watching.add(task)
+        task.add_done_callback(self._watching.discard)
+        self.on_change()
+
+    async def release(self, shard: int, successor: Any = None, *, exports: bool = False) -> None:
+        """Stop serving a shard, and give it up. Calls that have begun finish; later ones get NotOwner."""
+        thread = self._threads.get(shard)
+        if thread is not None:
+            await thread.close(exports=exports, successor=successor.id if successor is not None else "")
+
+    async def close(self, *, exports: bool = True) -> None:
+        """Give all shards up."""
+        await asyncio.gather(*(self.release(number, exports=exports) for number in list(self._threads)))
+        await asyncio.gather(*self._watching, return_exceptions=True)
+
+    async def _watch(self, thread: ShardThread) -> None:
+        """Forget a shard when its thread has ended. A shard that lost its store ends alone; the process continues."""
+        await asyncio.shield(thread.ended)
+        del self._threads[thread.number]
+        if thread.failure is not None:
+            log.error("shard %d has stopped: %s", thread.number, thread.failure.message)
+        self.on_change()
+
+    # ---- shards ----
+
+    def thread(self, shard: int) -> ShardThread | None:
+        """Return an owned shard; None: another member has it, or nobody. Safe from any thread."""
+        thread = self._threads.get(shard)
+        return thread if thread is not None and thread.is_open else None
+
+    def threads(self) -> list[ShardThread]:
+        """Return all owned shards. Safe from any thread."""
+        return [thread for thread in list(self._threads.values()) if thread.is_open]
+
+    def fallback(self) -> ShardThread | None:
+        """Return any owned shard whose store answers."""
+        threads = self.threads()
+        return next((one for one in threads if not one.hosted.shard.loop.is_doubtful), threads[0] if threads else None)
+
+    # ---- credentials, read from memory, also of a shard whose store does not answer ----
+
+    def find_key(self, hash: bytes) -> StoredKey | None:
+        """Return the API key of a hash if an owned shard has it. Safe from any thread."""
+        for thread in self.threads():
+            key = thread.hosted.shard.state.access.key(hash)
+            if key is not None:
+                now_ms = self._clock.wall_ms()
+                if not is_over(key, now_ms):
+                    thread.hosted.service.admission.authenticator.last_used[key.id] = now_ms
+                return key
+        return None
+
+    def token_revoked(self, shard: int, tenant: str, token_id: str | None, principal: str) -> bool | None:
+        """Return whether a token is revoked in a tenant of an owned shard; None if it is not owned. Safe from any thread."""
+        thread = self.thread(shard)
+        if thread is None:
+            return None
+        return thread.hosted.shard.state.access.token_revoked(tenant, token_id, principal, self._clock.wall_ms())
+
+
+def epoch_of(thread: ShardThread) -> int:
+    """Return the epoch of an open shard's ownership; 0 if its store has none."""
+    return getattr(thread.hosted.shard.state.store, "epoch", 0)

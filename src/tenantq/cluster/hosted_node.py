@@ -1,0 +1,128 @@
+"""One shard of a host: its runtime, and what connects its service with the other shards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Container, Mapping
+from typing import Any, Protocol
+
+from tenantq.cluster.directory import announced
+from tenantq.cluster.fleet_poll import FleetShares
+from tenantq.cluster.gathering import Gathering
+from tenantq.cluster.host import ShardHost
+from tenantq.cluster.host_credentials import HostCredentials, OtherMembers
+from tenantq.cluster.peer_queries import PeerQueries
+from tenantq.cluster.routed_service import FACETS
+from tenantq.cluster.shard_calls import CallsFromShard, ShardCalls
+from tenantq.cluster.shard_routing import ShardRouting
+from tenantq.cluster.tenant_directory import TenantDirectory, TenantPlacements
+from tenantq.domain.placement import Topology
+from tenantq.engine.shard import Shard
+from tenantq.runtime.clock import Clock
+from tenantq.service import Service
+from tenantq.service.other_shards import OtherShards
+
+
+class Runtime(Protocol):
+    """A shard with its service; see ``shard_runtime.ShardRuntime``."""
+
+    @property
+    def shard(self) -> Shard:
+        """The engine."""
+
+    service: Service
+
+    async def open(self, other_shards: OtherShards) -> None:
+        """Open the store and start to work."""
+
+    async def close(self, *, exports: bool) -> None:
+        """Stop, and close the store."""
+
+
+class HostContext:
+    """What all shards of a process share, and the transports."""
+
+    def __init__(
+        self,
+        host: ShardHost,
+        calls: ShardCalls,
+        placements: TenantPlacements,
+        members: OtherMembers,
+        topology: Callable[[], Topology],
+        clock: Clock,
+    ) -> None:
+        self.host = host
+        self.calls = calls
+        self.placements = placements
+        self.members = members
+        self.topology = topology
+        self.clock = clock
+        self.main = asyncio.get_running_loop()
+        self.on_fleet_work: Callable[[str], None] = lambda _: None  # called in the threads of shards
+
+    def directory(self, number: Callable[[], int], own: Callable[[], Container[str]] = tuple) -> TenantDirectory:
+        """Return the directory as a shard with its ``own`` tenants sees it, or the transports."""
+        return TenantDirectory(self.placements, number, self.topology, own)
+
+    def credentials(self, number: int | None, directory: TenantDirectory) -> HostCredentials:
+        """Return what looks up credentials for a shard, or for the transports."""
+        return HostCredentials(number, self.host, directory, self.members, self.main, self.clock)
+
+
+class HostedNode:
+    """One shard of a process with many. See ``shard_thread.HostedShard``."""
+
+    def __init__(
+        self,
+        number: int,
+        runtime: Runtime,
+        context: HostContext,
+        extra: Mapping[str, object],
+        opened: Callable[[], Any],
+    ) -> None:
+        """Prepare. ``extra`` are further objects whose methods can be called; ``opened`` is awaited before calls arrive."""
+        self._number = number
+        self._runtime = runtime
+        self._context = context
+        self._opened = opened
+        self.facets: dict[str, object] = dict(extra)
+
+    @property
+    def shard(self) -> Shard:
+        """The engine."""
+        return self._runtime.shard
+
+    @property
+    def service(self) -> Service:
+        """The service, once it is open."""
+        return self._runtime.service
+
+    async def open(self) -> None:
+        """Own the shard and start to work."""
+        context, number = self._context, self._number
+        directory = context.directory(lambda: number, lambda: self.shard.state.catalog.tenants)
+        calls = CallsFromShard(number, context.calls, context.main)
+        gathering = Gathering(directory, calls)
+        await self._runtime.open(gathering)
+        service = self._runtime.service
+        admission = service.admission
+        admission.authenticator.other_shards = context.credentials(number, directory)
+        admission.residency.mind_regions()
+        admission.notes.note_entries = gathering.note_entries
+        gathering.serve(service, ShardRouting(directory, admission))
+        service.shard.state.on_fleet_work = context.on_fleet_work
+        self.facets |= {name: getattr(service, name) for name in FACETS}
+        self.facets |= {
+            "admission": admission,
+            "fleet": service.fleet,
+            "fleet_shares": FleetShares(service),
+            "peer": PeerQueries(service, context.clock),
+        }
+        for tenant in announced(number, list(service.shard.state.catalog.tenants)):
+            if context.placements.find(tenant) is None:  # of a store that had no directory yet
+                await context.placements.put(tenant, number)
+        await self._opened()
+
+    async def close(self, *, exports: bool) -> None:
+        """Stop, and give the shard up."""
+        await self._runtime.close(exports=exports)

@@ -1,0 +1,170 @@
+"""Calls of methods of shards, wherever the shards are: in a thread of this process, or on another member of the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable
+from typing import Any, Final, Protocol, TypeVar
+
+import msgspec
+
+from tenantq.cluster.error_codec import NotOwner
+from tenantq.cluster.host import ShardHost
+from tenantq.domain.message import Delivery
+from tenantq.errors import ShardDown, TenantqError
+from tenantq.runtime.clock import Clock
+from tenantq.service.call import Call
+
+_R = TypeVar("_R")
+log = logging.getLogger("tenantq.shards")
+
+HOLD_MS: Final = 6_000
+"""How long a call waits for a shard that is on its way to another member. A takeover takes up to 4 seconds."""
+
+HELD_MAX: Final = 10_000
+"""Calls that wait for a shard at a time; one more is refused."""
+
+RETRY_MS: Final = 100
+"""How long a held call waits at most before it looks for its shard again."""
+
+READ_MS: Final = 60_000
+"""Timeout of queries for which a shard has to read or to count."""
+
+
+class Place(Protocol):
+    """Where a shard is."""
+
+    def call(self, path: str, call: Call | None, *arguments: Any, **options: Any) -> asyncio.Future[Any]:
+        """Call a method of the shard. The future raises NotOwner if the shard is not there and nothing was begun."""
+
+
+class RemotePlaces(Protocol):
+    """Finds shards on other members."""
+
+    def place(self, shard: int) -> Place | None:
+        """Return where another member has a shard; None: not known, or not reachable."""
+
+    def learn(self, error: NotOwner) -> None:
+        """Take note of what a member said about a shard that it does not own."""
+
+
+class ShardCalls:
+    """Calls shards from the main event loop. A call that has not begun follows its shard to another member."""
+
+    def __init__(self, host: ShardHost, clock: Clock, count: int) -> None:
+        """Prepare calls of ``count`` shards."""
+        self.host = host
+        self.count = count
+        self.remote: RemotePlaces | None = None
+        self._clock = clock
+        self._held = 0
+        self._change = asyncio.get_running_loop().create_future()
+        host.on_change = self.notify
+
+    def notify(self) -> None:
+        """Let held calls look for their shards again."""
+        change, self._change = self._change, asyncio.get_running_loop().create_future()
+        change.set_result(None)
+
+    def _place(self, shard: int) -> Place | None:
+        return self.host.thread(shard) or (self.remote.place(shard) if self.remote is not None else None)
+
+    async def call(self, owner: int, path: str, call: Call | None, *arguments: Any, **options: Any) -> Any:
+        """Execute a method of a shard and return its result. Raises what it raises, or ShardDown if nobody has the shard.
+
+        A poll that a handover ends early continues at the new owner.
+        """
+        started_ms = self._clock.monotonic_ms()
+        wait_ms = options.get("wait_ms") or 0
+        held_until_ms = started_ms + HOLD_MS
+        while True:
+            place = self._place(owner)
+            if place is not None:
+                try:
+                    result = await place.call(path, call, *arguments, **options)
+                except NotOwner as error:
+                    if self.remote is not None:
+                        self.remote.learn(error)
+                    place = None if self._place(owner) is place else place
+                else:
+                    left_ms = wait_ms - (self._clock.monotonic_ms() - started_ms)
+                    if result != [] or left_ms <= 0 or self._place(owner) is place:
+                        return result
+                    held_until_ms = self._clock.monotonic_ms() + HOLD_MS
+                if wait_ms:
+                    options["wait_ms"] = max(0, wait_ms - (self._clock.monotonic_ms() - started_ms))
+            if place is None or self._place(owner) is None:
+                await self._hold(owner, held_until_ms)
+
+    async def _hold(self, shard: int, until_ms: int) -> None:
+        """Wait until something changes. Raises ShardDown if that takes too long, or too many calls wait."""
+        if self._held >= HELD_MAX or self._clock.monotonic_ms() >= until_ms:
+            raise ShardDown(f"no server has shard {shard} at the moment. Try again later.")
+        self._held += 1
+        try:
+            await asyncio.wait([self._change], timeout=RETRY_MS / 1_000)
+        finally:
+            self._held -= 1
+
+    async def query(
+        self, owner: int, path: str, *arguments: Any, timeout_ms: int | None = READ_MS, **options: Any
+    ) -> Any:
+        """Execute a method that takes no call; raise ShardDown if its shard does not answer in time."""
+        try:
+            async with asyncio.timeout(timeout_ms / 1_000 if timeout_ms is not None else None):
+                return await self.call(owner, path, None, *arguments, **options)
+        except TimeoutError:
+            raise ShardDown(f"shard {owner} has not answered in time. Try again later.") from None
+
+    async def query_all(self, path: str, *arguments: Any, **options: Any) -> dict[int, Any | TenantqError]:
+        """Execute a method that takes no call on all shards; errors stand in place of results."""
+        return await self.query_each(range(self.count), path, *arguments, **options)
+
+    async def query_each(
+        self, shards: Iterable[int], path: str, *arguments: Any, **options: Any
+    ) -> dict[int, Any | TenantqError]:
+        """Execute a method that takes no call on some shards; errors stand in place of results."""
+        shards = list(shards)
+        found = await asyncio.gather(
+            *(self.query(shard, path, *arguments, **options) for shard in shards), return_exceptions=True
+        )
+        for one in found:
+            if isinstance(one, BaseException) and not isinstance(one, TenantqError):
+                raise one
+        return dict(zip(shards, found, strict=True))
+
+    async def release(self, owner: int, deliveries: list[Delivery]) -> None:
+        """Release messages that were leased for a caller who is gone."""
+        if not deliveries:
+            return
+        leases = [msgspec.structs.replace(one, body=b"") for one in deliveries]
+        try:
+            await self.query(owner, "peer.release", leases)
+        except TenantqError as error:
+            log.warning("%d messages leased for nobody return when their leases end: %s", len(leases), error)
+
+
+class CallsFromShard:
+    """Calls other shards from the event loop of one shard, through the main event loop."""
+
+    def __init__(self, number: int, calls: ShardCalls, main: asyncio.AbstractEventLoop) -> None:
+        self.number = number
+        self._calls = calls
+        self._main = main
+
+    async def query(
+        self, owner: int, path: str, *arguments: Any, timeout_ms: int | None = READ_MS, **options: Any
+    ) -> Any:
+        """Execute a method that takes no call; raise ShardDown if its shard does not answer in time."""
+        work = self._calls.query(owner, path, *arguments, timeout_ms=timeout_ms, **options)
+        return await self.on_main(work)
+
+    async def query_all(self, path: str, *arguments: Any, **options: Any) -> dict[int, Any | TenantqError]:
+        """Execute a method that takes no call on all other shards; errors stand in place of results."""
+        others = [shard for shard in range(self._calls.count) if shard != self.number]
+        return await self.on_main(self._calls.query_each(others, path, *arguments, **options))
+
+    async def on_main(self, work: Coroutine[Any, Any, _R]) -> _R:
+        """Await a coroutine on the main event loop."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._main))

@@ -1,0 +1,70 @@
+"""The key files that all servers of a cluster need: kept in the store, encrypted with the cluster's secret.
+
+Each server has a copy in its data directory. Without a secret only a fingerprint is in the store, and the operator copies
+the files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from pathlib import Path
+from typing import Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from tenantq.cluster.registry import Registry
+from tenantq.errors import Invalid
+from tenantq.gates import key_maker
+from tenantq.gates.key_maker import KeyMaker
+from tenantq.journal import signing
+from tenantq.journal.signing import SigningKey
+from tenantq.runtime.durable_files import write_durably
+
+log = logging.getLogger("tenantq.cluster")
+
+SHARED: Final = (key_maker.KEY_FILE, signing.KEY_FILE)
+"""The files: they make and verify API keys, and sign journals."""
+
+_NONCE_BYTES: Final = 12
+_KEY_BYTES: Final = 32
+
+
+def share_keys(registry: Registry, home: Path, secret: str | None) -> tuple[KeyMaker, SigningKey]:
+    """Return the keys that all servers of the cluster use, and copy them to ``home``. Blocks.
+
+    Raises Invalid if the secret is wrong, or if this server has other keys and no secret.
+    """
+    KeyMaker.load_or_make(home)
+    SigningKey.load_or_make(home)
+    for name in SHARED:
+        file = home / name
+        own = file.read_bytes()
+        shared = own if secret is None else _exchange(registry, name, own, secret)
+        fingerprint = hashlib.sha256(shared).hexdigest().encode()
+        if registry.shared_value(f"{name}:sha256", fingerprint) != fingerprint:
+            raise Invalid(
+                f"cluster.secret: this server's {file} differs from the cluster's. Set the cluster.secret of the other"
+                f" servers here, or copy {' and '.join(SHARED)} from the data directory of one of them."
+            )
+        if shared != own:
+            log.info("the cluster's %s replaces this server's", name)
+            write_durably(file, shared, 0o600)
+    return KeyMaker.load_or_make(home), SigningKey.load_or_make(home)
+
+
+def _exchange(registry: Registry, name: str, own: bytes, secret: str) -> bytes:
+    """Return the cluster's copy of a file; store this server's if there is none."""
+    key = HKDF(SHA256(), _KEY_BYTES, None, b"tenantq shared keys").derive(secret.encode())
+    nonce = os.urandom(_NONCE_BYTES)
+    stored = registry.shared_value(name, nonce + AESGCM(key).encrypt(nonce, own, name.encode()))
+    try:
+        return AESGCM(key).decrypt(stored[:_NONCE_BYTES], stored[_NONCE_BYTES:], name.encode())
+    except InvalidTag:
+        raise Invalid(
+            "cluster.secret: differs from the secret of the cluster's other servers. Use the same one."
+        ) from None

@@ -1,0 +1,150 @@
+"""Which shard has which tenant, for all shards of a cluster and for the transports of its members."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Container, Iterable
+from typing import Final
+
+from tenantq.cluster.layout import HOME
+from tenantq.cluster.registry import Registry
+from tenantq.domain.cluster_view import Cluster, TenantPlacement
+from tenantq.domain.names import DEFAULT_TENANT, PROBE_TENANTS
+from tenantq.domain.placement import Topology, jump_hash, tenant_key
+from tenantq.errors import Invalid
+
+REFRESH_S: Final = 0.1
+"""How often the directory is read at most for tenants that are not known."""
+
+
+class TenantPlacements:
+    """The directory rows of all tenants, kept in memory. Reading is safe from any thread."""
+
+    def __init__(self, registry: Registry, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._registry = registry
+        self._rows: dict[str, TenantPlacement] = {}
+        self._version = 0
+        self._lock = threading.Lock()
+        self._read_at = 0.0
+
+    def find(self, tenant: str) -> int | None:
+        """Return the shard of a tenant; None if it is not known."""
+        row = self._rows.get(tenant)
+        return row.shard if row is not None else HOME if tenant == DEFAULT_TENANT else None
+
+    async def refresh(self, *, at_once: bool = False) -> None:
+        """Read the rows that have changed. Without ``at_once`` not more often than every ``REFRESH_S``."""
+        if at_once or time.monotonic() - self._read_at >= REFRESH_S:
+            await asyncio.to_thread(self._read)
+
+    def _read(self) -> None:
+        with self._lock:
+            self._read_at = time.monotonic()
+            found = self._registry.placement_changes(self._version) if self._version else None
+            if found is None:
+                self._version, self._rows = self._registry.placements()
+                return
+            version, changes = found
+            for tenant, row in changes.items():
+                if row is None:
+                    self._rows.pop(tenant, None)
+                else:
+                    self._rows[tenant] = row
+            self._version = version
+
+    async def place(self, tenant: str, regions: Iterable[str]) -> int:
+        """Return the shard of a tenant, or of a new one the jump hash of its name over the shards in its regions.
+
+        Raises Invalid if no shard is in its regions.
+        """
+        allowed = tuple(regions)
+        shards = self.cluster.shards_in(allowed)
+        if not shards:
+            known = ", ".join(self.cluster.regions) or "none"
+            raise Invalid(
+                f"regions: no shard is in {', '.join(allowed)}. The cluster has shards in these regions: {known}.",
+                tenant=tenant,
+            )
+        return await self.put(tenant, shards[jump_hash(tenant_key(tenant), len(shards))], allowed)
+
+    async def put(self, tenant: str, shard: int, regions: tuple[str, ...] = ()) -> int:
+        """Place a tenant on a shard unless it has a place already; return its shard."""
+        wanted = TenantPlacement(shard=shard, regions=regions)
+        row = await asyncio.to_thread(self._registry.place_tenant, tenant, wanted)
+        self._rows[tenant] = row
+        return row.shard
+
+    async def remove(self, tenant: str) -> None:
+        """Forget a tenant that was deleted."""
+        await asyncio.to_thread(self._registry.remove_tenant, tenant)
+        self._rows.pop(tenant, None)
+
+
+class TenantDirectory:
+    """The directory as one shard sees it, or the transports of a process, which have no shard."""
+
+    def __init__(
+        self,
+        placements: TenantPlacements,
+        fallback: Callable[[], int],
+        topology: Callable[[], Topology],
+        own: Callable[[], Container[str]] = tuple,
+    ) -> None:
+        """Prepare. ``fallback`` returns the shard that refuses calls that no shard can answer, ``own`` its tenants."""
+        self._placements = placements
+        self._own = own
+        self._fallback = fallback
+        self._topology = topology
+
+    @property
+    def number(self) -> int:
+        """The shard that refuses calls that no shard can answer; of a shard, it is the shard itself."""
+        return self._fallback()
+
+    @property
+    def topology(self) -> Topology:
+        """All shards, and where clients reach their owners."""
+        return self._topology()
+
+    def find(self, tenant: str) -> int | None:
+        """Return the shard of a tenant; None if it is not known."""
+        return self.number if tenant in PROBE_TENANTS else self._placements.find(tenant)
+
+    def is_known(self, shard: int) -> bool:
+        """Return whether there is such a shard. Calls follow it to its owner."""
+        return 0 <= shard < len(self.topology.shards)
+
+    async def refresh(self) -> None:
+        """Read what has changed, because a tenant is not known."""
+        await self._placements.refresh()
+
+    def check_whole(self) -> None:
+        """Do nothing: the directory knows all tenants."""
+
+    def check_reachable(self, tenant: str) -> None:
+        """Do nothing: calls wait for a shard that is on its way."""
+
+    def address_of(self, shard: int) -> str:
+        """Return where clients reach the owner of a shard; empty if it is not known."""
+        return self.topology.shards[shard].address
+
+    # ---- for the service of a shard ----
+
+    def may_create(self, tenant: str) -> bool:
+        """Return whether an unknown tenant may be created on this shard."""
+        return self.find(tenant) == self.number
+
+    async def announce(self, tenant: str) -> None:
+        """Remove a tenant that was deleted. A tenant that was created again meanwhile keeps its place."""
+        if tenant not in self._own():
+            await self._placements.remove(tenant)
+            if tenant in self._own():
+                await self._placements.put(tenant, self.number)
+
+    def is_up(self, shard: int) -> tuple[bool, bool]:
+        """Return whether a shard has an owner."""
+        has_owner = bool(self.address_of(shard))
+        return has_owner, has_owner

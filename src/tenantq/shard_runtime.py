@@ -1,0 +1,210 @@
+"""One running shard: its engine, gates and service, and everything that works for it in the background, on one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tenantq.backup.backups import Backups
+from tenantq.backup.restore import RESTORED, take_note
+from tenantq.cluster.layout import HOME, first_tenant_id, shard_dir
+from tenantq.domain.message import SYSTEM
+from tenantq.engine.shard import Shard
+from tenantq.errors import TenantqError
+from tenantq.gates.certificate import CertificateMap
+from tenantq.gates.json_web_token import JwtVerifier
+from tenantq.gates.key_maker import KeyMaker
+from tenantq.journal.checkpoint import Checkpointer
+from tenantq.journal.export_target import open_target
+from tenantq.journal.record import JournalEntry
+from tenantq.journal.segment_index import SegmentIndex
+from tenantq.journal.signing import PublicKeys, SigningKey
+from tenantq.service import Admission, MessageEncryption, Service, open_encryption
+from tenantq.service.self_checks import AuditIntegrity, IsolationProbe, KeyHealthCheck, QuotaAccuracy, SelfChecks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from tenantq.journal.exporter import Exporter
+    from tenantq.runtime.clock import Clock
+    from tenantq.service.other_shards import OtherShards
+    from tenantq.settings import ServerSettings
+    from tenantq.store.interface import OpenStore
+
+log = logging.getLogger("tenantq")
+
+_KEYRING: Final = threading.Lock()  # shards of one process share a keyring, which the first one creates
+
+
+class ShardRuntime:
+    """Serves one shard to transports and other shards. Use it from one event loop only."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        number: int,
+        clock: Clock,
+        *,
+        data_dir: Path,
+        home: Path,
+        is_one_of_many: bool = False,
+        open_store: OpenStore | None = None,
+    ) -> None:
+        """Prepare. ``data_dir`` holds the files of this shard, ``home`` those that all shards of the server share."""
+        self.settings = settings
+        self.number = number
+        self._clock = clock
+        self._data_dir, self._home = data_dir, home
+        self._is_one_of_many = is_one_of_many
+        self.shard = Shard(
+            data_dir,
+            settings=settings.shard,
+            clock=clock,
+            open_store=open_store,
+            name=str(number),
+            first_tenant_id=first_tenant_id(number),
+        )
+        self.service: Service
+        self.exporter: Exporter | None = None
+        self.background: set[asyncio.Task[None]] = set()
+        self._service: Service | None = None
+        self._admission: Admission | None = None
+        self._checkpointer: Checkpointer | None = None
+        self._jwt: JwtVerifier | None = None
+        self._encryption: MessageEncryption | None = None
+        self._backups: Backups | None = None
+
+    async def open(self, other_shards: OtherShards | None = None) -> None:
+        """Open the store and start to work. If this raises, call ``close``."""
+        settings, clock = self.settings, self._clock
+        self._jwt = jwt = JwtVerifier(settings.jwt, clock) if settings.jwt is not None else None
+        certificates = CertificateMap(settings.certificates) if settings.certificates is not None else None
+        await self.shard.open()
+        self._admission = admission = Admission(
+            self.shard, clock, settings.gates, self.in_background, jwt=jwt, certificates=certificates,
+            keys=KeyMaker.load_or_make(self._home),
+        )  # fmt: skip
+        self._audit_key = SigningKey.load_or_make(self._home)
+        segments = self._make_index()
+        self.exporter = self._make_exporter(segments)
+        self._backups = self._make_backups(self._audit_key)
+        with _KEYRING:
+            self._encryption = open_encryption(self.shard, self._home, clock, settings.kms, settings.vault)
+        self.service = self._service = Service(
+            self.shard,
+            admission,
+            clock,
+            self._encryption,
+            exporter=self.exporter,
+            segments=segments,
+            backups=self._backups,
+            signing_key=self._audit_key,
+            other_shards=other_shards,
+        )
+        await self._note_restore()
+        self.in_background(self.service.erasures.finish_pending())
+        if self.exporter is not None:
+            await self.exporter.start()
+        self._checkpointer = Checkpointer(
+            self.shard.journal, self._audit_key, clock, settings.audit, self.in_background
+        )
+        self._checkpointer.start()
+        self.service.status.checks = self._make_checks(admission, self._encryption)
+        self.service.status.checks.start()
+
+    async def bootstrap(self, admin_token: str | None, show_token: Callable[[str], None] | None) -> None:
+        """Create the first administrator, on the shard that has the platform's keys."""
+        if self.number == HOME:
+            await self.service.access.bootstrap(admin_token, show_token)
+
+    async def close(self, *, exports: bool = True) -> None:
+        """Journal what is held back, sign and export the journal to its end, and close the store.
+
+        Without ``exports`` the next owner exports the rest of the journal.
+        """
+        if self._service is not None:
+            service, self._service = self._service, None
+            if service.status.checks is not None:
+                service.status.checks.close()
+            await service.close()
+        if self._admission is not None:
+            admission, self._admission = self._admission, None
+            try:
+                await admission.close()
+            except TenantqError as error:
+                log.warning("the last refusals could not be journaled: %s", error)
+        if self.background:
+            await asyncio.gather(*self.background, return_exceptions=True)
+        if self._checkpointer is not None:
+            checkpointer, self._checkpointer = self._checkpointer, None
+            await checkpointer.close()
+        if self._backups is not None:
+            await self._backups.close()
+        if self.exporter is not None and self.shard.failure is None:
+            exporter, self.exporter = self.exporter, None
+            await exporter.close(to_end=exports)
+        if self._jwt is not None:
+            self._jwt.close()
+        if self._encryption is not None:
+            await self._encryption.close()
+        await self.shard.close()
+
+    def in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run ``work`` beside the requests. A failure is logged."""
+        task = asyncio.get_running_loop().create_task(work)
+        self.background.add(task)
+        task.add_done_callback(self._background_done)
+
+    def _background_done(self, task: asyncio.Task[None]) -> None:
+        self.background.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("work in the background failed: %s", error)
+
+    def _make_backups(self, key: SigningKey) -> Backups:
+        home = self._home.absolute()
+        given = self.settings.backup_dir
+        directory = Path(given) if given is not None else home.with_name(f"{home.name}-backups")
+        if self._is_one_of_many:
+            directory = shard_dir(directory, self.number)
+        reserve_bytes = self.settings.shard.disk_reserve_bytes
+        return Backups(self.shard, directory, self._data_dir.absolute(), key, reserve_bytes=reserve_bytes, home=home)
+
+    async def _note_restore(self) -> None:
+        """Journal, once, that the store continues from a backup."""
+        note = take_note(self._data_dir)
+        if note is not None:
+            details = f"{note.backup}: up to record {note.last_seq}"
+            await self.shard.journal.note([JournalEntry("restore_backup", "", "", SYSTEM.principal, details=details)])
+            (self._data_dir / RESTORED).unlink()
+
+    def _make_checks(self, admission: Admission, encryption: MessageEncryption) -> SelfChecks:
+        """Return the periodic self-checks."""
+        settings, shard = self.settings.checks, self.shard
+        checks = (
+            IsolationProbe(self.service, shard),
+            KeyHealthCheck(encryption.keys_in_use, encryption.try_key),
+            QuotaAccuracy(shard, settings.tenants, settings.rows),
+            AuditIntegrity(shard, PublicKeys.of(self._home), settings.records),
+        )
+        return SelfChecks(checks, shard, admission, self._clock, settings, self.in_background)
+
+    def _make_index(self) -> SegmentIndex:
+        """Return the index of exported segments for audit queries, also if nothing more is exported."""
+        where = self.settings.export.target
+        target = open_target(where if where is not None else self._home / "journal")
+        return SegmentIndex(target, self.shard.name)
+
+    def _make_exporter(self, segments: SegmentIndex) -> Exporter | None:
+        """Return the exporter of the journal; None if it is disabled or its libraries are not installed."""
+        settings = self.settings.export
+        if not settings.enabled:
+            return None
+        try:
+            from tenantq.journal.exporter import Exporter  # noqa: PLC0415  # needs pyarrow, which is an extra
+        except ImportError:
+            log.warning("the journal is kept but not exported: install tenantq[parquet], or set export.enabled = false")
+            return None
+        return Exporter(self.shard.journal, segments.target, self._audit_key, self._clock, settings, segments)

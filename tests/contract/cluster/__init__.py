@@ -1,0 +1,1 @@
+"""Servers on a shared Redis Cluster."""

@@ -1,0 +1,156 @@
+"""One process owns many shards: each request reaches its shard, and a store that hangs delays only its own shards."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tenantq.cluster.settings import ClusterSettings
+from tenantq.domain.placement import jump_hash, tenant_key
+from tenantq.engine.settings import ShardSettings
+from tenantq.engine.shard import Shard
+from tenantq.errors import Invalid
+from tenantq.store.redis.settings import RedisSettings
+from tests.administration import put_tenant
+from tests.contract.cluster.hosts import SHARDS, client_of, hosting, tenant_on
+from tests.redis_servers import OnRedis
+from tests.shards import message
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.contract.cluster.hosts import TwoPrimaries
+
+SECRET = "known to all servers"  # noqa: S105  # of these tests only
+
+
+async def test_tenants_are_spread_over_the_shards_of_one_process(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """Each shard serves its tenants, the platform sees all of them, and a restart finds everything again."""
+    names = []
+    async with hosting(tmp_path, primaries.url, "spread") as server, client_of(server) as client:
+        for shard in range(SHARDS):
+            name = await tenant_on(client, [shard], f"shard-{shard}")
+            names.append(name)
+            added = await client.post(f"/v1/tenants/{name}/queues/work/messages", json={"messages": [{"body": name}]})
+            assert added.status_code == 200
+        listed = (await client.get("/v1/tenants")).json()["tenants"]
+        assert {one["name"] for one in listed} == {"default", *names}
+        assert len({one["id"] >> 26 for one in listed}) == SHARDS
+        keys = await client.post(f"/v1/tenants/{names[5]}/keys", json={"name": "key", "role": "tenant-admin"})
+        async with client_of(server, keys.json()["token"]) as tenant:
+            own = await tenant.post("/v1/queues/work/poll", json={"max": 9, "lease_ms": 1_000})
+            assert [one["body"] for one in own.json()["messages"]] == [names[5]]
+            other = await tenant.post(f"/v1/tenants/{names[4]}/queues/work/poll", json={})
+            assert other.status_code == 403
+        unknown = await client.get("/v1/tenants", headers={"Authorization": "Bearer tq_nobody_has_this_token"})
+        assert unknown.status_code == 401
+        codes: set[str] = set()
+        cursor: dict[str, str] = {}
+        while codes != {"forbidden", "unauthenticated"}:  # refusals are journaled soon after
+            page = (await client.get("/v1/audit", params={"result": "DENIED", **cursor})).json()
+            codes |= {one["error_code"] for one in page["rows"]}
+            cursor = {"cursor": page["cursor"]} if page.get("cursor") else {}
+    async with hosting(tmp_path, primaries.url, "spread") as server, client_of(server) as client:
+        polled = await client.post(f"/v1/tenants/{names[3]}/queues/work/poll", json={"max": 9})
+        assert [one["body"] for one in polled.json()["messages"]] == [names[3]]
+
+
+async def test_a_hanging_primary_delays_only_the_shards_on_it(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """Shards on the other primary serve, as do health, readiness and metrics; afterwards all shards serve again."""
+    async with hosting(tmp_path, primaries.url, "hang") as server, client_of(server) as client:
+        well = await tenant_on(client, primaries.shards_on(0, "hang"), "well")
+        ill = await tenant_on(client, primaries.shards_on(1, "hang"), "ill")
+        message = {"messages": [{"body": "a"}]}
+        with primaries.hanging(1):
+            waiting = asyncio.ensure_future(client.post(f"/v1/tenants/{ill}/queues/work/messages", json=message))
+            for _ in range(5):
+                added = await client.post(f"/v1/tenants/{well}/queues/work/messages", json=message)
+                assert added.status_code == 200
+                for path in ("/healthz", "/readyz", "/metrics"):
+                    assert (await client.get(path)).status_code == 200
+            polled = await client.post(f"/v1/tenants/{well}/queues/work/poll", json={"max": 9})
+            assert len(polled.json()["messages"]) == 5
+            assert not waiting.done()
+        assert (await waiting).status_code == 200
+        polled = await client.post(f"/v1/tenants/{ill}/queues/work/poll", json={"max": 9})
+        assert len(polled.json()["messages"]) == 1
+
+
+async def test_a_fleet_polls_all_shards_in_one_call(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """It gets the messages of all shards, in weighted shares, and one that waits is woken by any shard."""
+    async with hosting(tmp_path, primaries.url, "fleet") as server, client_of(server) as client:
+        tenants = [await tenant_on(client, [shard], f"fleet-{shard}") for shard in range(4)]
+        waiting = asyncio.ensure_future(client.post("/v1/poll", json={"queue": "work", "max": 8, "wait_ms": 20_000}))
+        await asyncio.sleep(0)
+        await client.put(f"/v1/tenants/{tenants[0]}", json={"weight": 3})
+        add = {"messages": [{"body": "a"} for _ in range(20)]}
+        await client.post(f"/v1/tenants/{tenants[2]}/queues/work/messages", json={"messages": [{"body": "first"}]})
+        assert [one["body"] for one in (await waiting).json()["messages"]] == ["first"]
+        for tenant in tenants[:2]:
+            await client.post(f"/v1/tenants/{tenant}/queues/work/messages", json=add)
+        got: dict[str, int] = {}
+        for _ in range(5):
+            for one in (await client.post("/v1/poll", json={"queue": "work", "max": 4})).json()["messages"]:
+                got[one["tenant"]] = got.get(one["tenant"], 0) + 1
+        assert got == {tenants[0]: 15, tenants[1]: 5}
+        key = await client.post(f"/v1/tenants/{tenants[3]}/keys", json={"name": "key", "role": "auditor"})
+        async with client_of(server, key.json()["token"]) as auditor:
+            assert (await auditor.post("/v1/poll", json={"queue": "work"})).status_code == 403
+
+
+async def test_servers_with_the_same_secret_share_their_keys(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """A server on another host gets them from the store; one with another secret, or without one, is told what to do."""
+
+    def settings(**cluster: Any) -> Any:
+        return {"cluster": ClusterSettings(shards=SHARDS, **cluster)}
+
+    keys = ("key_maker", "audit_key")
+    async with hosting(tmp_path / "a", primaries.url, "keys", **settings(secret=SECRET)):
+        pass
+    async with hosting(tmp_path / "b", primaries.url, "keys", **settings(secret=SECRET)):
+        pass
+    assert all((tmp_path / "a" / key).read_bytes() == (tmp_path / "b" / key).read_bytes() for key in keys)
+    for other in ({"secret": "another secret of others"}, {}):
+        with pytest.raises(Invalid, match=r"cluster\.secret"):
+            async with hosting(tmp_path / "c", primaries.url, "keys", **settings(**other)):
+                pass
+
+
+async def test_the_number_of_shards_is_kept_in_the_store(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """It cannot be reduced, and need not be given again."""
+    async with hosting(tmp_path, primaries.url, "count"):
+        pass
+    with pytest.raises(Invalid, match="cannot be reduced"):
+        async with hosting(tmp_path, primaries.url, "count", cluster=ClusterSettings(shards=SHARDS - 1)):
+            pass
+    async with hosting(tmp_path, primaries.url, "count", cluster=ClusterSettings()) as server:
+        assert server.host is not None
+        assert len(server.host.owned()) == SHARDS
+
+
+async def test_a_store_of_one_shard_grows_to_a_cluster(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """Its tenants stay on the shard where they are, and new ones are spread."""
+    settings = RedisSettings(name="grown", lease_ms=3_000)
+    opener = OnRedis(primaries, tmp_path, name="grown")
+    async with Shard(tmp_path, open_store=opener, settings=ShardSettings(disk_reserve_bytes=0)) as shard:
+        await put_tenant(shard, "tenant-1")
+        await shard.add("tenant-1", "work", [message("old")])
+    async with hosting(tmp_path, primaries.url, "grown", redis=settings) as server, client_of(server) as client:
+        polled = await client.post("/v1/tenants/tenant-1/queues/work/poll", json={"max": 9})
+        assert [one["body"] for one in polled.json()["messages"]] == ["old"]
+        made = await client.put("/v1/tenants/tenant-2", json={})
+        assert made.json()["id"] >> 26 == jump_hash(tenant_key("tenant-2"), SHARDS)
+
+
+async def test_a_deleted_tenant_can_be_created_again(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """Its name is free as soon as its deletion is answered."""
+    async with hosting(tmp_path, primaries.url, "again") as server, client_of(server) as client:
+        name = await tenant_on(client, [3])
+        body = {"confirm": name, "reason": "their contract has ended"}
+        gone = await client.request("DELETE", f"/v1/tenants/{name}", json=body)
+        assert gone.status_code == 200, gone.text
+        assert (await client.get(f"/v1/tenants/{name}")).status_code == 404
+        assert (await client.put(f"/v1/tenants/{name}", json={})).status_code == 201
+        assert (await client.get(f"/v1/tenants/{name}")).status_code == 200
