@@ -10,7 +10,7 @@ SECONDS_REDIS ?= 180
 
 SERVER_EXTRAS := console
 PIPELINE_EXTRAS := $(SERVER_EXTRAS),parquet,remote,spark
-ALL_EXTRAS := $(PIPELINE_EXTRAS),rpc,aws,gcp,azure,redis,test,lint,docs,bench
+ALL_EXTRAS := $(PIPELINE_EXTRAS),rpc,aws,gcp,azure,redis,postgres,rabbitmq,test,lint,docs,bench
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
 
 .PHONY: run pipeline test lint docs bench soak chaos chaos-shards chaos-pipeline chaos-redis contract-redis clean
@@ -62,15 +62,15 @@ clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 # strace injects disk errors into the crash tests, curl is one of the clients of the HTTP tests, Spark needs Java, reports are checked
-# in Chromium, and Redis is the second store. Installed with apt where allowed; otherwise one sentence says what is missing.
+# in Chromium, Redis is the second store, and migrations read from PostgreSQL. Installed with apt where allowed; otherwise one sentence says what is missing.
 define INSTALL_TOOLS
-for tool in $$tools; do package=$$tool; [ $$tool = java ] && package=openjdk-17-jre-headless; \
+for tool in $$tools; do package=$$tool; [ $$tool = java ] && package=openjdk-17-jre-headless; [ $$tool = psql ] && package=postgresql; \
   command -v $$tool >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq $$package >/dev/null; } \
   || echo "$$tool is missing, and what needs it cannot run: install $$package with your package manager"; done
 endef
 
 .venv/tools: .venv/installed
-	@tools="strace curl java chromium redis-server" && $(INSTALL_TOOLS)
+	@tools="strace curl java chromium redis-server psql" && $(INSTALL_TOOLS)
 	@touch .venv/tools
 
 .venv/server: pyproject.toml

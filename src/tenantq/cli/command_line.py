@@ -24,13 +24,14 @@ DEBUG: Final = "TENANTQ_DEBUG"
 _SECTIONS: Final = {
     "Messages": ("add", "poll", "ack", "nack", "release", "extend", "redrive", "worker", "message", "queue"),
     "Tenants and access": ("tenant", "key", "grant", "usage", "encryption", "audit", "profile"),
-    "Move data": ("export", "import", "migrate"),
+    "Move data": ("export", "import", "migrate", "migrate-from"),
     "Server": ("serve", "doctor", "backup", "keyring", "topology", "pipeline"),
     "Explore and measure": ("console", "bench", "demo", "completion"),
 }
 _MODULES: Final = {
     **dict.fromkeys(("ack", "nack", "release", "extend"), "commands.settle"),
     "import": "commands.import_",
+    "migrate-from": "commands.migrate_from",
 }
 """The modules of commands whose module is not named after the command."""
 

@@ -11,9 +11,9 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-import boto3  # type: ignore[import-untyped]  # boto3 has no types
-from botocore.config import Config  # type: ignore[import-untyped]  # nor has botocore
-from botocore.exceptions import (  # type: ignore[import-untyped]
+import boto3
+from botocore.config import Config
+from botocore.exceptions import (
     BotoCoreError,
     ClientError,
     NoCredentialsError,

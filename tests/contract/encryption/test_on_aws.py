@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import boto3  # type: ignore[import-untyped]  # boto3 has no types
+import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 

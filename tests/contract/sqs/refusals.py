@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError  # type: ignore[import-untyped]  # it has none
+from botocore.exceptions import ClientError
 
 NO_QUEUE = "AWS.SimpleQueueService.NonExistentQueue"
 

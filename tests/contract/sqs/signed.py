@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
-from botocore.auth import SigV4Auth, SigV4QueryAuth  # type: ignore[import-untyped]  # it has none
-from botocore.awsrequest import AWSRequest  # type: ignore[import-untyped]  # it has none
-from botocore.credentials import Credentials  # type: ignore[import-untyped]  # it has none
+from botocore.auth import SigV4Auth, SigV4QueryAuth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
 
 from tests.contract.sqs.sqs_server import REGION
 

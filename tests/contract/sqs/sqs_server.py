@@ -6,8 +6,8 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-import boto3  # type: ignore[import-untyped]  # it has none
-from botocore.config import Config  # type: ignore[import-untyped]  # it has none
+import boto3
+from botocore.config import Config
 
 from tenantq.domain.access import Grant
 from tenantq.engine.settings import ShardSettings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING, Any
 
-import botocore.auth  # type: ignore[import-untyped]  # it has none
+import botocore.auth
 import msgspec
 import pytest
 

@@ -11,9 +11,9 @@ import logging
 import random
 from typing import TYPE_CHECKING, Any
 
-import boto3  # type: ignore[import-untyped]  # boto3 has no types
+import boto3
 import pytest
-from botocore.loaders import create_loader  # type: ignore[import-untyped]  # nor has botocore
+from botocore.loaders import create_loader
 from moto.server import ThreadedMotoServer
 
 from tenantq.errors import Invalid, KeyDisabled, KmsDenied, KmsError, KmsUnavailable, SealBroken

@@ -6,7 +6,7 @@ import os
 import random
 from typing import TYPE_CHECKING
 
-import boto3  # type: ignore[import-untyped]  # boto3 has no types
+import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 

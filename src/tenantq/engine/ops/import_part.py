@@ -49,7 +49,10 @@ class ImportedPart(msgspec.Struct, frozen=True):
 
 @dataclass(eq=False)
 class ImportPart(Operation[ImportedPart]):
-    """Import one part of an export into a queue with ids, order, times, attempts and history. Each part once, in order."""
+    """Import one part of an export into a queue with ids, order, times, attempts and history. Each part once, in order.
+
+    A message whose idempotency key comes in the same part is imported only if the queue does not know the key.
+    """
 
     queue: str
     export: bytes
@@ -84,7 +87,10 @@ class ImportPart(Operation[ImportedPart]):
                 queue=queue.name,
             )
         now, wall = effects.now, effects.wall
-        missing = [one for one in self.messages if not _is_there(effects, queue, one.raw_id)]
+        known = self._known_ids(effects, queue)
+        missing = [
+            one for one in self.messages if one.raw_id not in known and not _is_there(effects, queue, one.raw_id)
+        ]
         fresh = [one for one in missing if one.expires_at is None or one.expires_at - wall > now]
         extras = [pack_extras(one.group, one.attributes, one.sealed_attributes) for one in fresh]
         sizes = [
@@ -119,6 +125,15 @@ class ImportPart(Operation[ImportedPart]):
             there=len(self.messages) - len(missing),
             expired=len(missing) - len(fresh) + len(self.results) - len(living),
         )
+
+    def _known_ids(self, effects: Effects, queue: QueueState) -> set[bytes]:
+        """Return the messages of this part whose idempotency keys the queue knows: they were imported under another id."""
+        found: set[bytes] = set()
+        for key in self.idempotency if self.messages else ():
+            earlier = effects.key(queue, key.hashed)
+            if earlier is not None and earlier.expires_at > effects.now:
+                found.update(key.ids[at : at + 16] for at in range(0, len(key.ids), 16))
+        return found
 
     def _count(self, effects: Effects, queue: QueueState, fresh: Sequence[MessageCopy], sizes: list[int]) -> None:
         total = sum(sizes)

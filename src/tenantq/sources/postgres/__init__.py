@@ -1,0 +1,1 @@
+"""Job tables in PostgreSQL. A query per system says which of its rows are messages."""

@@ -1,0 +1,1 @@
+"""Queues of other systems that live in Redis."""
