@@ -262,5 +262,5 @@ def test_what_was_trimmed_must_be_in_the_archive(tmp_path: Path, capsys: pytest.
     rows.close()
     code, said = verify(directory, capsys)
     assert code == 1
-    assert "does not go on from record" in said["findings"][0]["text"]
+    assert "does not continue from record" in said["findings"][0]["text"]
     assert said["findings"][0]["seq"] == said["live_first_seq"] - 1

@@ -38,16 +38,16 @@ async def pause_or_resume(console: ConsoleApp, tenant: str, queue: QueueReply) -
     """Pause deliveries of a queue, or resume them."""
     target = console.client.tenant(tenant).queue(queue.name)
     if queue.status == "paused":
-        await console.perform(target.resume(), lambda _: f"{queue.name} delivers again")
+        await console.perform(target.resume(), lambda _: f"resumed {queue.name}")
     else:
-        await console.perform(target.pause(), lambda _: f"paused {queue.name}: adding goes on, polls wait")
+        await console.perform(target.pause(), lambda _: f"paused {queue.name}: messages can be added, polls wait")
 
 
 async def purge(console: ConsoleApp, tenant: str, queue: QueueReply) -> None:
     """Empty a queue after the user typed its name and a reason."""
     count = queue.ready + queue.delayed + queue.in_flight
-    text = f"This deletes {count:,} messages of queue {queue.name}. It cannot be undone."
-    fields = [FormField("confirm", "its name, again"), FormField("reason", "reason", hint="ten characters or more")]
+    text = f"This deletes {count:,} messages of queue {queue.name}. This cannot be undone."
+    fields = [FormField("confirm", "queue name"), FormField("reason", "reason", hint="at least 10 characters")]
     reason = await _ask(console, "Purge", text, fields, lambda typed: check_destroy(queue.name, typed), done="Purge")
     if reason is not None:
         work = console.client.tenant(tenant).queue(queue.name).purge(confirm=queue.name, reason=reason)
@@ -66,10 +66,10 @@ async def redrive_messages(console: ConsoleApp, tenant: str, queue: str, ids: Se
     if found is None:
         return
     if not found.moved:
-        console.say(f"{queue} has no dead letters that could go back")
+        console.say(f"{queue} has no dead letters to redrive")
         return
-    skipped = f" {found.skipped:,} are skipped." if found.skipped else ""
-    text = f"{found.moved:,} dead letters would go back where they came from.{skipped}"
+    skipped = f" Skips {found.skipped:,}." if found.skipped else ""
+    text = f"Moves {found.moved:,} dead letters back to the queues they came from.{skipped}"
     if await _confirm(console, f"Redrive {queue}", text, "Redrive"):
         await console.perform(_finished(target, dry_run=False, ids=ids), _redriven)
 
@@ -87,8 +87,8 @@ async def _finished(queue: AsyncQueue, *, dry_run: bool, ids: Sequence[str] | No
 
 def _redriven(task: RedriveReply) -> str:
     skipped = f", skipped {task.skipped:,}" if task.skipped else ""
-    running = " so far; it goes on" if task.state == "running" else ""
-    return f"sent back {task.moved:,} dead letters{skipped}{running}"
+    ending = {"running": "; it continues on the server", "failed": "; then it failed"}.get(task.state, "")
+    return f"moved {task.moved:,} dead letters{skipped}{ending}"
 
 
 QUEUE_ACTIONS: Final = {"pause": pause_or_resume, "redrive": redrive, "purge": purge}
@@ -101,7 +101,7 @@ QUEUE_BINDINGS: Final = [Binding(key, f"queue('{name}')", name) for key, name in
 
 async def edit_tenant(console: ConsoleApp, tenant: TenantReply) -> None:
     """Change a tenant's weight, quotas and limits. Only changed settings are sent."""
-    text = "An empty field is no limit. Only what you change is sent."
+    text = "An empty field means no limit. Only changed fields are sent."
     fields, title = form_fields(tenant.config), f"Settings of {tenant.name}"
     changes = await _ask(
         console, title, text, fields, lambda typed: changed_settings(tenant.config, typed), done="Save"
@@ -127,7 +127,7 @@ async def create_tenant(console: ConsoleApp) -> None:
     if wanted is None:
         return
     name, settings = wanted
-    if await console.perform(_create(console, name, settings), lambda _: f"made tenant {name}") is not None:
+    if await console.perform(_create(console, name, settings), lambda _: f"created tenant {name}") is not None:
         console.choose(name)
 
 
@@ -137,19 +137,19 @@ async def _create(console: ConsoleApp, name: str, settings: dict[str, Any]) -> T
         await target.get()
     except NotFound:
         return await target.configure(**settings)
-    raise Conflict(f"there is a tenant {name} already; choose it with t and edit it with e", tenant=name)
+    raise Conflict(f"tenant {name} already exists; select it with t and edit it with e", tenant=name)
 
 
 async def suspend_or_resume(console: ConsoleApp, tenant: TenantReply) -> None:
     """Suspend a tenant, with a reason for the journal, or resume it."""
     target = console.client.tenant(tenant.name)
     if tenant.status == "suspended":
-        text = "It takes new messages and hands them out again."
+        text = "Adds and polls work again."
         if await _confirm(console, f"Resume {tenant.name}", text, "Resume"):
-            await console.perform(target.resume(), lambda _: f"{tenant.name} works again")
+            await console.perform(target.resume(), lambda _: f"resumed {tenant.name}")
         return
-    text = "It takes no new messages and hands none out; what is leased may finish."
-    fields, title = [FormField("reason", "reason", hint="kept in the journal")], f"Suspend {tenant.name}"
+    text = "Adds and polls are refused. Leased messages can still be settled."
+    fields, title = [FormField("reason", "reason", hint="stored in the journal")], f"Suspend {tenant.name}"
     reason = await _ask(console, title, text, fields, lambda typed: typed["reason"].strip(), done="Suspend")
     if reason is not None:
         await console.perform(target.suspend(reason), lambda _: f"suspended {tenant.name}")
@@ -163,14 +163,14 @@ TENANT_ACTIONS: Final = {"edit": edit_tenant, "suspend": suspend_or_resume}
 
 async def revoke_key(console: ConsoleApp, tenant: str, key_id: str, name: str) -> bool:
     """Revoke a key after a confirmation. Returns whether it was revoked."""
-    text = f"Key {name} ({key_id}) of {tenant} is refused from now on. It cannot be undone."
+    text = f"Key {name} ({key_id}) of {tenant} stops working immediately. This cannot be undone."
     revoke = console.client.tenant(tenant).revoke_key
     return await _revoke(console, "Revoke key", text, lambda: revoke(key_id), f"revoked key {name}")
 
 
 async def revoke_grant(console: ConsoleApp, tenant: str, principal: str) -> bool:
     """Revoke the grant of a principal after a confirmation. Returns whether it was revoked."""
-    text = f"What {principal} was granted in {tenant} is taken back."
+    text = f"{principal} loses its grant in {tenant}."
     revoke = console.client.tenant(tenant).revoke_grant
     done = f"revoked the grant of {principal} in {tenant}"
     return await _revoke(console, "Revoke grant", text, lambda: revoke(principal), done)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import ClassVar, Final, Literal, TypeVar
 
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.css.query import NoMatches
 
 from tenantq.client import AsyncClient
 from tenantq.console.help_screen import HelpScreen
@@ -137,7 +139,8 @@ class ConsoleApp(App[TenantqError]):
         """Draw every screen of the state."""
         for screen in self.screen_stack:
             if isinstance(screen, StateScreen) and screen.is_mounted:
-                screen.draw()
+                with suppress(NoMatches):  # a screen that is being closed loses its widgets first
+                    screen.draw()
 
     # ---- actions ----
 
@@ -152,7 +155,7 @@ class ConsoleApp(App[TenantqError]):
 
     async def perform(self, work: Awaitable[T], said: Callable[[T], str]) -> T | None:
         """Return the result of a change, report it and refresh. Returns None if it failed, after a notice."""
-        result = await self.read(work, doubt="; it may have been done all the same")
+        result = await self.read(work, doubt="; the change may have been made")
         if result is not None:
             self.say(said(result))
             self.refresh_soon()

@@ -25,7 +25,7 @@ class Dialog(ModalScreen[T | None], Generic[T]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "leave"),
+        Binding("escape", "dismiss", "cancel"),
         Binding("ctrl+s", "submit", "done"),
         Binding("y", "answer(True)", "yes"),
         Binding("n", "answer(False)", "no"),
@@ -51,7 +51,7 @@ class Dialog(ModalScreen[T | None], Generic[T]):
             if self._text:
                 yield Static(self._text, markup=False)
             if has_fields:
-                dialog.border_subtitle = "Enter: next   Ctrl+S: done   Esc: leave"
+                dialog.border_subtitle = "Enter: next   Ctrl+S: done   Esc: cancel"
                 with VerticalScroll(can_focus=False):
                     for field in self._form_fields:
                         with Horizontal(classes="field"):
@@ -59,7 +59,7 @@ class Dialog(ModalScreen[T | None], Generic[T]):
                             yield Input(field.value, placeholder=field.hint, name=field.name, compact=True)
                 yield Static("", id="refusal", markup=False)
             with Horizontal(classes="buttons"):
-                yield Button("Leave it" if has_fields else "No, leave it (n)", id="leave", compact=True)
+                yield Button("Cancel" if has_fields else "Cancel (n)", id="leave", compact=True)
                 done = self._done if has_fields else f"{self._done} (y)"
                 yield Button(done, id="done", variant="warning", compact=True)
 

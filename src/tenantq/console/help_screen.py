@@ -15,12 +15,12 @@ KEYS: Final = (
         "Everywhere",
         (
             ("t", "switch tenant"),
-            ("1 … 9, Ctrl+1 … 9", "switch to the tenant of that number"),
+            ("1 … 9, Ctrl+1 … 9", "show the tenant with that number"),
             ("Shift+T", "manage the tenant: settings, quotas"),
             ("Ctrl+T", "create a tenant"),
             ("Tab, Shift+Tab", "next and previous panel"),
-            ("z", "one panel over the whole width, and back"),
-            ("/", "filter the panel by typing; Esc ends it"),
+            ("z", "zoom: show only this panel, or all"),
+            ("/", "filter the panel while you type; Esc clears the filter"),
             ("r", "refresh now"),
             ("?", "this help"),
             ("q, Ctrl+C", "quit"),
@@ -29,18 +29,18 @@ KEYS: Final = (
     (
         "Tenants",
         (
-            ("Enter", "show this tenant"),
-            ("s, Shift+S", "sort by the next column; turn it around"),
+            ("Enter", "show the queues of this tenant"),
+            ("s, Shift+S", "sort by the next column; reverse the order"),
             ("e", "edit weight, quotas and limits"),
-            ("u", "suspend, or let work again"),
+            ("u", "suspend or resume"),
         ),
     ),
     (
         "Queues",
         (
             ("Enter", "open the queue: messages, dead letters, settings"),
-            ("p", "pause, or deliver again"),
-            ("d", "redrive dead letters: counts first, then asks"),
+            ("p", "pause or resume deliveries"),
+            ("d", "redrive dead letters: counts them, then asks"),
             ("x", "purge: asks for the name and a reason"),
             ("n, b", "in a queue: next and previous page"),
         ),
@@ -49,11 +49,11 @@ KEYS: Final = (
         "Security",
         (
             ("a, k, g", "audit trail, keys, grants"),
-            ("c", "denied, changes, errors, everything"),
-            ("f", "filter the audit trail: result, who, how far back"),
-            ("o", "this tenant, or the whole platform"),
-            ("m", "more: older rows"),
-            ("w", "what this principal may do, in all tenants"),
+            ("c", "next filter: denied, changes, errors, everything"),
+            ("f", "filter the audit trail by result, principal, action or time"),
+            ("o", "audit trail of this tenant, or of the platform"),
+            ("m", "read older rows"),
+            ("w", "rights of this principal in all tenants"),
             ("v", "revoke the key or grant"),
         ),
     ),
@@ -72,7 +72,5 @@ class HelpScreen(ModalScreen[None]):
             dialog.border_title = "Keys"
             dialog.border_subtitle = "Esc: back"
             parts = [f"{place}\n" + "\n".join(f"  {key:{_WIDTH}} {does}" for key, does in keys) for place, keys in KEYS]
-            parts.append(
-                "What a credential may not see says 'not granted'. Everything done here is in the audit trail."
-            )
+            parts.append("'not granted' marks what this credential cannot see. The audit trail records every action.")
             yield Static("\n\n".join(parts), markup=False)

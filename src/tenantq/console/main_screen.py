@@ -88,6 +88,12 @@ class MainScreen(StateScreen):
             if event.widget is self.focused and event.widget in panel.query("*") and not panel.has_class("-active"):
                 self._mark(str(panel.id))
 
+    def on_tenants_panel_chosen(self, event: TenantsPanel.Chosen) -> None:
+        """Show the tenant, and go to its queues if they are hidden."""
+        actions.console_of(self).choose(event.tenant)
+        if self.has_class("-narrow") or self.has_class("-zoomed"):
+            self.activate("queues")
+
     def action_next_panel(self, step: int) -> None:
         """Activate the next or the previous panel."""
         ids = list(_PANELS)
@@ -106,7 +112,7 @@ class MainScreen(StateScreen):
     def action_manage(self) -> None:
         """Open the management panel of the tenant that is shown."""
         if self.state.tenant is None:
-            actions.console_of(self).say("this credential may not look at its tenant")
+            actions.console_of(self).say("not granted: this credential cannot read its tenant")
         else:
             self.app.push_screen(ManageScreen(self.state))
 
@@ -127,7 +133,5 @@ class MainScreen(StateScreen):
         for panel in self.query(Panel):
             panel.set_class(panel.id == id, "-active")
         tabs = self.query_one("#panel-tabs", Tabs)
-        with tabs.prevent(
-            Tabs.TabActivated
-        ):  # the event would arrive after the next key, and two of them would undo each other
+        with tabs.prevent(Tabs.TabActivated):  # it would arrive after the next key, and two would undo each other
             tabs.active = f"tab-{id}"

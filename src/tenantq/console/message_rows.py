@@ -17,20 +17,20 @@ MESSAGE_COLUMNS: Final = (
     Column("id", "id", 13, 1, width_max=36, keeps_end=True),
     Column("state", "state", 9, 2),
     Column("priority", "prio", 4, 4, right=True),
-    Column("attempts", "tries", 5, 3, right=True),
+    Column("attempts", "attempts", 8, 3, right=True),
     Column("age", "age", 7, 5, right=True),
     Column("size", "size", 9, 6, right=True),
     Column("body", "body", 16, 0, width_max=120),
 )
 DEAD_COLUMNS: Final = (
     Column("id", "id", 13, 2, width_max=36, keeps_end=True),
-    Column("at", "died (UTC)", 16, 3),
-    Column("source", "came from", 12, 4, width_max=24),
-    Column("attempts", "tries", 5, 1, right=True),
+    Column("at", "since (UTC)", 16, 3),
+    Column("source", "source", 12, 4, width_max=24),
+    Column("attempts", "attempts", 8, 1, right=True),
     Column("reason", "reason", 16, 0, width_max=80),
     Column("history", "history", 20, 5, width_max=60),
 )
-HIDDEN: Final = "(hidden: this role may not read bodies)"
+HIDDEN: Final = "(hidden: this role cannot read bodies)"
 _BODY_CHARS_MAX: Final = 16_384
 _PREVIEW_CHARS: Final = 120
 
@@ -62,7 +62,7 @@ def dead_rows(messages: Sequence[StoredMessage]) -> list[Row]:
         cells = {
             "id": Cell(one.id),
             "at": Cell(_second(dead.at)[:16] if dead is not None else "-"),
-            "source": Cell(dead.source if dead is not None else "added here"),
+            "source": Cell(dead.source if dead is not None else "-"),
             "attempts": Cell(str(dead.attempts if dead is not None else one.attempts)),
             "reason": Cell(printable(dead.reason) if dead is not None else "-"),
             "history": Cell(printable("; ".join(f"{entry.attempt}: {entry.outcome}" for entry in one.history)), "dim"),
@@ -112,7 +112,7 @@ def body_text(message: StoredMessage) -> str:
     if message.hidden:
         return HIDDEN
     if message.body_error is not None:
-        return f"({message.body_error}: it cannot be shown)"
+        return f"({message.body_error})"
     if not message.body:
         return "(empty)"
     text = message.body.decode(errors="replace")
@@ -121,7 +121,7 @@ def body_text(message: StoredMessage) -> str:
             text = msgspec.json.format(message.body, indent=2).decode()
     shown = printable(text[:_BODY_CHARS_MAX])
     left = len(text) - _BODY_CHARS_MAX
-    return f"{shown}\n… and {left:,} characters more" if left > 0 else shown
+    return f"{shown}\n… and {left:,} more characters" if left > 0 else shown
 
 
 def trace_text(trace: Sequence[dict[str, Any]] | NotGranted) -> str:
@@ -133,7 +133,7 @@ def trace_text(trace: Sequence[dict[str, Any]] | NotGranted) -> str:
         parts = [_second(int(row.get("ts") or 0)), f"{row.get('op', ''):12}", f"{row.get('outcome', ''):9}"]
         parts += [str(row.get("principal") or ""), printable(str(row.get("details") or ""))]
         lines.append("  ".join(part for part in parts if part))
-    return "\n".join(lines) or "nothing is known of it"
+    return "\n".join(lines) or "no journal rows"
 
 
 def _body_cell(message: StoredMessage) -> Cell:

@@ -22,8 +22,8 @@ class MessageScreen(StateScreen):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "app.pop_screen", "back"),
-        Binding("r", "reload", "read again"),
-        Binding("d", "redrive", "redrive this one"),
+        Binding("r", "reload", "reload"),
+        Binding("d", "redrive", "redrive"),
     ]
 
     def __init__(self, state: ConsoleState, tenant: str, queue: str, stored_in: str, id: str) -> None:
@@ -61,6 +61,6 @@ class MessageScreen(StateScreen):
         """Redrive this dead letter."""
         console = actions.console_of(self)
         if self._stored_in == self._queue:
-            console.say("this is no dead letter")
+            console.say("this message is not a dead letter")
         else:
             await actions.redrive_messages(console, self._tenant, self._queue, [self._message])

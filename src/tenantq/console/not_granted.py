@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class NotGranted(msgspec.Struct, frozen=True):
-    """Stands for a value that the credential's role does not include."""
+    """Replaces a value that the credential's role does not include."""
 
 
 NOT_GRANTED: Final = NotGranted()

@@ -17,13 +17,13 @@ class Panel(Vertical):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "filter"),
-        Binding("escape", "show_all", "end filter", show=False),
+        Binding("escape", "show_all", "clear filter", show=False),
     ]
 
     def __init__(self, state: ConsoleState, id: str, *, active: bool = False) -> None:
         super().__init__(id=id, classes="panel -active" if active else "panel")
         self.state = state
-        text = "filter: type a part of it; Esc ends it"
+        text = "type to filter; Esc clears it"
         self.filter_input = Input(placeholder=text, compact=True, classes="filter")
         self.filter_input.display = False
 

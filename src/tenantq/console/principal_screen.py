@@ -17,7 +17,7 @@ from tenantq.console.live_table import LiveTable
 from tenantq.console.reader import PERMISSIONS_TENANTS_MAX, Permission
 from tenantq.console.security_rows import GRANT_COLUMNS, KEY_PRINCIPAL, grant_rows
 from tenantq.console.state import ConsoleState
-from tenantq.domain.formatting import printable
+from tenantq.domain.formatting import plural, printable
 
 
 class PrincipalScreen(ModalScreen[None]):
@@ -37,9 +37,9 @@ class PrincipalScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         """Lay out the table."""
         with Vertical(classes="dialog -large") as dialog:
-            dialog.border_title = escape(f"What {self._principal} may do")
+            dialog.border_title = escape(f"Rights of {self._principal}")
             dialog.border_subtitle = "v: revoke   Esc: back"
-            yield Static("looking …", markup=False)
+            yield Static("reading …", markup=False)
             yield LiveTable(GRANT_COLUMNS, empty="…")
 
     def on_mount(self) -> None:
@@ -57,14 +57,12 @@ class PrincipalScreen(ModalScreen[None]):
             return
         self._found = found
         for key_name in (one.key_name for one in found if one.key_name):
-            self.query_one(".dialog").border_title = escape(printable(f"What {key_name} ({self._principal}) may do"))
+            self.query_one(".dialog").border_title = escape(printable(f"Rights of {key_name} ({self._principal})"))
         left = len(self._state.tenants) - len(names)
-        text = f"{len(found)} in {len(names):,} tenants looked at"
-        self.query_one(Static).update(f"{text}; {left:,} tenants were not looked at" if left else text)
+        text = f"{plural(len(found), 'right')} in {plural(len(names), 'tenant')}"
+        self.query_one(Static).update(f"{text}; {plural(left, 'tenant')} not read" if left else text)
         rows = grant_rows((one.tenant, one.grant) for one in found)
-        self.query_one(LiveTable).show(
-            rows, empty="nothing; a JSON web token or certificate may bring a role of its own"
-        )
+        self.query_one(LiveTable).show(rows, empty="no stored rights; a JWT or certificate may carry a role")
 
     @work(group="action", exclusive=True)
     async def action_revoke(self) -> None:

@@ -54,7 +54,7 @@ class QueueScreen(StateScreen):
         Binding("escape", "app.pop_screen", "back"),
         Binding("n", "page(1)", "next page", show=False),
         Binding("b", "page(-1)", "previous page", show=False),
-        Binding("r", "reload", "read again"),
+        Binding("r", "reload", "reload"),
         *actions.QUEUE_BINDINGS,
         Binding("tab,right", "next_tab(1)", "next tab", show=False, priority=True),
         Binding("shift+tab,left", "next_tab(-1)", "previous tab", show=False, priority=True),
@@ -89,7 +89,7 @@ class QueueScreen(StateScreen):
         super().draw()
         state = self.state
         found = state.queue(self._queue.name)
-        gone = "\nthe queue is gone" if state.queues is not None and found is None else ""
+        gone = "\nthis queue no longer exists" if state.queues is not None and found is None else ""
         self._queue = found or self._queue
         self.query_one(".head", Static).update(f"{self._figures()}{gone}")
         self.query_one("#settings-table", LiveTable).show(setting_rows(self._queue.config))
@@ -102,7 +102,7 @@ class QueueScreen(StateScreen):
             elif tab == "dead":
                 table.show(dead_rows(pages.page.messages), empty="no dead letters")
             else:
-                table.show(message_rows(pages.page.messages, state.now_ms), empty="no messages wait")
+                table.show(message_rows(pages.page.messages, state.now_ms), empty="no waiting messages")
             self.query_one(TabbedContent).get_tab(tab).label = pages.title
 
     @property
@@ -172,7 +172,7 @@ class QueueScreen(StateScreen):
         queue, rates = self._queue, self.state.rates
         added = f"{queue.name}/added"
         counts = f"ready {queue.ready:,}  delayed {queue.delayed:,}  leased {queue.in_flight:,}  dead {queue.dead:,}"
-        oldest = f"oldest {show_age(queue.oldest_age_ms)}" if queue.oldest_age_ms else "nothing waits"
+        oldest = f"oldest {show_age(queue.oldest_age_ms)}" if queue.oldest_age_ms else "no waiting messages"
         trend = f"added {sparkline(rates.all(added), _SPARKLINE)} {show_rate(rates.last(added))}/s"
         done = f"done {show_rate(rates.last(f'{queue.name}/done'))}/s"
         return f"{self._tenant} / {queue.name}  {queue.status}\n{counts}  {show_size(queue.bytes)}  {oldest}\n{trend}  {done}"

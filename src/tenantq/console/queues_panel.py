@@ -63,7 +63,7 @@ class QueuesPanel(Panel):
             self.table.show([], empty=NOT_GRANTED_TEXT)
             return
         rows = [queue_row(queue, state.rates) for queue in filtered(view.queues, state.queue_filter)]
-        self.table.show(rows, empty="no such queue" if state.queue_filter else "no queues yet")
+        self.table.show(rows, empty="no matches" if state.queue_filter else "no queues yet")
 
     def filter_by(self, text: str) -> None:
         """Show the queues whose name or state contains ``text``."""

@@ -30,7 +30,7 @@ T = TypeVar("T")
 TENANTS_MAX: Final = 1_000
 QUEUES_MAX: Final = 1_000
 UNNAMED: Final = "(own tenant)"
-"""Stands for the name of a tenant that the credential may not learn."""
+"""Shown instead of the name of a tenant that the credential cannot read."""
 
 LISTED_OFTEN_MAX: Final = 200
 REFRESH_REQUESTS_MAX: Final = TENANTS_MAX // FIGURES_PAGE + 3
@@ -113,7 +113,7 @@ class ConsoleReader:
             facts = {tenant.name: tenant for tenant in listed}
             name = selected or (self._named if self._named in facts else _first(tenants))
             if name is not None and name not in facts and len(listed) < TENANTS_MAX:
-                raise NotFound(f"there is no tenant {name}", tenant=name)
+                raise NotFound(f"unknown tenant {name}", tenant=name)
             view = await self._view(name, facts.get(name)) if name is not None else None
         return ConsoleSnapshot(
             tenants=tenants,

@@ -44,11 +44,11 @@ class SecurityPanel(Panel):
         Binding("a", "view('audit')", "audit", show=False),
         Binding("k", "view('keys')", "keys", show=False),
         Binding("g", "view('grants')", "grants", show=False),
-        Binding("f", "edit_filter", "which rows"),
+        Binding("f", "edit_filter", "filter trail"),
         Binding("c", "next_filter", "denied, changes, …", show=False),
         Binding("o", "scope", "platform", show=False),
         Binding("m", "older", "more", show=False),
-        Binding("w", "principal", "who may"),
+        Binding("w", "principal", "rights"),
         Binding("v", "revoke", "revoke"),
     ]
 
@@ -88,7 +88,7 @@ class SecurityPanel(Panel):
                 table.show([], empty="…" if state.tenant is not None or state.snapshot is None else NOT_GRANTED_TEXT)
             return
         self.query_one("#audit", LiveTable).use(AUDIT_COLUMNS if state.audit_filter.platform else TENANT_AUDIT_COLUMNS)
-        self._show("audit", security.audit, audit_rows(state.audit_rows(), state.now_ms), "no such rows")
+        self._show("audit", security.audit, audit_rows(state.audit_rows(), state.now_ms), "no matching rows")
         keys = [] if isinstance(security.keys, NotGranted) else key_rows(security.keys, state.now_ms)
         self._show("keys", security.keys, keys, "no keys")
         grants = [] if isinstance(security.grants, NotGranted) else security.grants
@@ -112,7 +112,7 @@ class SecurityPanel(Panel):
     def action_scope(self) -> None:
         """Switch between the trail of the tenant and of the whole platform."""
         if not self.state.everyone:
-            actions.console_of(self).say("only platform administrators see the trail of the platform")
+            actions.console_of(self).say("only platform administrators can read the audit trail of the platform")
             return
         old = self.state.audit_filter
         self._set_filter(msgspec.structs.replace(old, platform=not old.platform))
@@ -127,9 +127,9 @@ class SecurityPanel(Panel):
         old = self.state.audit_filter
         fields = [
             FormField("result", "result", old.result or "", "SUCCESS, DENIED or ERROR; empty: all"),
-            FormField("back", "how far back", old.shown_back(), "24h, 15m; empty: all"),
-            FormField("principal", "who", old.principal or "", "key:<id>, jwt:<subject>"),
-            FormField("action", "what", old.action or "", "purge, create_key, …"),
+            FormField("back", "time range", old.shown_back(), "24h, 15m; empty: all"),
+            FormField("principal", "principal", old.principal or "", "key:<id>, jwt:<subject>"),
+            FormField("action", "action", old.action or "", "purge, create_key, …"),
             FormField("queue", "queue", old.queue or ""),
         ]
         check = partial(parse_filter, platform=old.platform)
@@ -146,7 +146,7 @@ class SecurityPanel(Panel):
         if security is None or tenant is None or isinstance(security.audit, NotGranted):
             return
         if cursor is None:
-            console.say("there are no older rows")
+            console.say("no older rows")
             return
         reading = console.reader.audit(console.client.tenant(tenant), self.state.audit_filter, cursor)
         page = await console.read(reading)
@@ -192,10 +192,10 @@ class SecurityPanel(Panel):
 
     def _heading(self) -> str:
         if self.view == "audit":
-            still = "; stands still, r goes back to the newest" if self.state.older else ""
+            still = "; not refreshed, r: newest rows" if self.state.older else ""
             more = "; m: more" if self.state.audit_cursor is not None else ""
             return f"c: {self.state.audit_filter.described()}{still}{more}"
-        return "Enter: where else   v: revoke"
+        return "Enter: rights in all tenants   v: revoke"
 
     def _show(self, id: str, answer: object, rows: Sequence[Row], empty: str) -> None:
         table = self.query_one(f"#{id}", LiveTable)

@@ -18,18 +18,18 @@ AUDIT_COLUMNS: Final = (
     Column("time", "UTC time", 8, 0),
     Column("tenant", "tenant", 12, 5, width_max=20),
     Column("outcome", "outcome", 10, 3, width_max=14),
-    Column("op", "what", 7, 1, width_max=16),
-    Column("who", "who", 20, 2, width_max=40),
+    Column("op", "action", 7, 1, width_max=16),
+    Column("who", "principal", 20, 2, width_max=40),
     Column("queue", "queue", 8, 4, width_max=20),
     Column("code", "code", 12, 6, width_max=16),
-    Column("remote", "from", 12, 7, width_max=20),
+    Column("remote", "address", 12, 7, width_max=20),
     Column("details", "details", 12, 8, width_max=60),
 )
 TENANT_AUDIT_COLUMNS: Final = tuple(column for column in AUDIT_COLUMNS if column.key != "tenant")
 KEY_COLUMNS: Final = (
     Column("state", "state", 7, 1),
     Column("name", "name", 10, 0, width_max=24),
-    Column("may", "may", 12, 2, width_max=28),
+    Column("may", "rights", 12, 2, width_max=28),
     Column("id", "key", 12, 4, width_max=20),
     Column("queues", "queues", 6, 3, width_max=20),
     Column("used", "last used", 16, 5),
@@ -37,8 +37,8 @@ KEY_COLUMNS: Final = (
 )
 GRANT_COLUMNS: Final = (
     Column("tenant", "tenant", 10, 3, width_max=20),
-    Column("principal", "who", 14, 0, width_max=40),
-    Column("may", "may", 12, 1, width_max=28),
+    Column("principal", "principal", 14, 0, width_max=40),
+    Column("may", "rights", 12, 1, width_max=28),
     Column("queues", "queues", 6, 2, width_max=20),
     Column("expires", "expires", 16, 4),
 )
@@ -98,7 +98,7 @@ FILTERS: Final = (
     AuditFilter(result="ERROR", back_ms=_DAY_MS),
     AuditFilter(),
 )
-"""What a key leads to, one after the other: who was denied or throttled, what was changed, what failed, everything."""
+"""Predefined filters that a key cycles through: denied or throttled calls, changes, failures, everything."""
 
 
 def next_filter(now: AuditFilter) -> AuditFilter:
@@ -113,11 +113,11 @@ def parse_filter(typed: Mapping[str, str], *, platform: bool) -> AuditFilter:
     text = {name: value.strip() for name, value in typed.items()}
     result = text.get("result", "").upper()
     if result and result not in get_args(Result):
-        raise Invalid(f"result: one of {', '.join(get_args(Result))}, or nothing")
+        raise Invalid(f"result: must be {', '.join(get_args(Result))} or empty")
     back = text.get("back", "")
     back_ms = parse_duration(back) if back else None
     if back and (back_ms is None or back.isdigit()):
-        raise Invalid("how far back: a duration such as 15m, 24h or 7d, or nothing")
+        raise Invalid("time range: must be a duration such as 15m, 24h or 7d, or empty")
     given: dict[str, Any] = {name: text.get(name) or None for name in ("principal", "action", "queue")}
     return AuditFilter(**given | {"result": result or None}, back_ms=back_ms, platform=platform)
 

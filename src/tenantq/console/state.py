@@ -95,11 +95,11 @@ class ConsoleState:
     def failed(self, error: TenantqError) -> None:
         """Record that a refresh failed, so that the shown figures are old."""
         if isinstance(error, Unavailable):
-            self.problem = f"cannot reach {self.url}, trying again"
+            self.problem = f"cannot reach {self.url}; retrying"
         else:
             self.problem = error_line(error)
         if self.snapshot is not None:
-            self.problem += f"; figures are of {show_time(self.snapshot.wall_ms)[11:19]} UTC"
+            self.problem += f"; figures from {show_time(self.snapshot.wall_ms)[11:19]} UTC"
 
     def choose(self, tenant: str) -> None:
         """Select another tenant for the next refresh."""

@@ -23,21 +23,21 @@ class FormField(msgspec.Struct, frozen=True):
 
 _SETTINGS: Final = (
     ("weight", "weight", "1 to 1000"),
-    ("quotas.messages_per_hour", "messages an hour", "no limit"),
-    ("quotas.messages_per_day", "messages a day", "no limit"),
+    ("quotas.messages_per_hour", "messages per hour", "no limit"),
+    ("quotas.messages_per_day", "messages per day", "no limit"),
     ("quotas.backlog", "backlog", "no limit"),
-    ("quotas.stored_bytes", "stored bytes", "no limit; 10GiB"),
-    ("quotas.in_flight", "leased at once", "no limit"),
-    ("quotas.message_bytes", "bytes of a message", "no limit; 64KiB"),
+    ("quotas.stored_bytes", "stored bytes", "no limit, or such as 10GiB"),
+    ("quotas.in_flight", "in flight", "no limit"),
+    ("quotas.message_bytes", "bytes per message", "no limit, or such as 64KiB"),
     ("quotas.queues", "queues", "no limit"),
-    ("quotas.consumers_per_queue", "consumers a queue", "no limit"),
+    ("quotas.consumers_per_queue", "consumers per queue", "no limit"),
     ("quotas.soft_percent", "warn at percent", "80"),
-    ("limits.write.ops_per_sec", "writes a second", "no limit"),
-    ("limits.write.bytes_per_sec", "bytes written a second", "no limit; 10MiB"),
-    ("limits.write.burst", "writes at once", "a second's worth"),
-    ("limits.read.ops_per_sec", "reads a second", "no limit"),
-    ("limits.read.bytes_per_sec", "bytes read a second", "no limit; 10MiB"),
-    ("limits.read.burst", "reads at once", "a second's worth"),
+    ("limits.write.ops_per_sec", "writes per second", "no limit"),
+    ("limits.write.bytes_per_sec", "bytes written per sec", "no limit, or such as 10MiB"),
+    ("limits.write.burst", "burst of writes", "the amount of one second"),
+    ("limits.read.ops_per_sec", "reads per second", "no limit"),
+    ("limits.read.bytes_per_sec", "bytes read per sec", "no limit, or such as 10MiB"),
+    ("limits.read.burst", "burst of reads", "the amount of one second"),
 )
 _NEVER_EMPTY: Final = ("weight", "quotas.soft_percent")
 
@@ -71,7 +71,7 @@ def changed_settings(config: Mapping[str, Any], typed: Mapping[str, str]) -> dic
 def check_destroy(name: str, typed: Mapping[str, str]) -> str:
     """Return the reason. Raises Invalid if the name was not repeated, or if the reason is too short."""
     if typed["confirm"].strip() != name:
-        raise Invalid("that is not its name; nothing was changed")
+        raise Invalid("the name does not match; nothing was changed")
     reason = typed["reason"].strip()
     if len(reason) < REASON_CHARS_MIN:
         raise Invalid(f"say why in {REASON_CHARS_MIN} characters or more; it is kept in the journal")
@@ -91,4 +91,4 @@ def _typed_value(name: str, label: str, text: str) -> int | None:
     value = parse_value(name, text.replace(",", "").replace("_", ""))
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
-    raise Invalid(f"{label}: {text[:40]!r} is not a number such as 5000 or 10MiB; empty is no limit")
+    raise Invalid(f"{label}: {text[:40]!r} is not a number such as 5000 or 10MiB; leave it empty for no limit")

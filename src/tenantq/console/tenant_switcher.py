@@ -26,7 +26,7 @@ class TenantSwitcher(ModalScreen[str | None]):
     """Returns a name, or None. Accepts full names that are not listed, because a credential may have grants in unlisted tenants."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "leave"),
+        Binding("escape", "dismiss", "cancel"),
         Binding("down", "move(1)", show=False),
         Binding("up", "move(-1)", show=False),
     ]
@@ -40,8 +40,8 @@ class TenantSwitcher(ModalScreen[str | None]):
         """Lay out the field and the list."""
         with Vertical(classes="dialog") as dialog:
             dialog.border_title = "Switch tenant"
-            dialog.border_subtitle = "type to filter   Enter: go   Esc: leave"
-            yield Input(placeholder="a part of its name", compact=True)
+            dialog.border_subtitle = "type to filter   Enter: select   Esc: cancel"
+            yield Input(placeholder="part of the name", compact=True)
             options = OptionList(id="choices")
             options.can_focus = False
             yield options

@@ -7,6 +7,7 @@ from typing import ClassVar
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.message import Message
 
 from tenantq.console import actions
 from tenantq.console.live_table import LiveTable
@@ -19,9 +20,16 @@ from tenantq.console.tenant_rows import COLUMNS, tenant_row
 class TenantsPanel(Panel):
     """All tenants that the credential sees."""
 
+    class Chosen(Message):
+        """Sent when the user chooses a tenant."""
+
+        def __init__(self, tenant: str) -> None:
+            super().__init__()
+            self.tenant = tenant
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("s", "sort", "sort"),
-        Binding("S", "reverse", "turn order", show=False),
+        Binding("S", "reverse", "reverse", show=False),
         Binding("e", "tenant('edit')", "edit"),
         Binding("u", "tenant('suspend')", "suspend"),
     ]
@@ -35,7 +43,7 @@ class TenantsPanel(Panel):
         """Show the tenants."""
         state = self.state
         rows = [tenant_row(one, chosen=one.name == state.tenant) for one in state.shown_tenants]
-        empty = "no such tenant" if state.tenant_filter else "no tenants" if state.snapshot else "…"
+        empty = "no matches" if state.tenant_filter else "no tenants" if state.snapshot else "…"
         self.table.show(rows, empty=empty)
         note = truncation_note(state.tenants, TENANTS_MAX, None)
         self.border_title = f"Tenants, {note}" if note else "Tenants"
@@ -50,7 +58,7 @@ class TenantsPanel(Panel):
         """Show the tenant of the row."""
         event.stop()
         if self.table.current is not None:
-            actions.console_of(self).choose(self.table.current)
+            self.post_message(self.Chosen(self.table.current))
 
     def on_data_table_header_selected(self, event: LiveTable.HeaderSelected) -> None:
         """Sort by the column that was clicked."""

@@ -113,7 +113,7 @@ def load_data_keys(store: Store, log: FindingLog) -> dict[int, set[int]]:
             tenant_id, number = int.from_bytes(place[:_TENANT_ID_BYTES]), int.from_bytes(place[_TENANT_ID_BYTES:])
             found.setdefault(tenant_id, set()).add(number)
             if not is_key(value):
-                text = f"Data key {number} cannot be read, nor what it has sealed. Restore it from the file beside the backups."
+                text = f"Data key {number} is unreadable, and so is everything encrypted with it. Restore it from the data-key file next to the backups."
                 log.found("keys", text, tenant=f"#{tenant_id}")
         log.progress("data keys", len(page))
     for tenant_id, numbers in found.items():

@@ -103,7 +103,7 @@ class LiveJournalCheck:
         if archived_seq < seq:
             found(archived_seq + 1, f"Records {archived_seq + 1} to {seq} were trimmed, and no segment holds them.")
         elif archive.get(seq, link) != link:
-            found(seq, f"The live journal does not go on from record {seq} of the archive.")
+            found(seq, f"The live journal does not continue from record {seq} of the archive.")
 
     def _take_rows(self, walk: ChainWalk, report: LiveReport) -> None:
         store = self._store

@@ -11,7 +11,7 @@ from tenantq.wire.queues import QueueReply
 
 _ATTEMPTS: Final = 1_000
 """So many attempts that no dead-letter queue is created."""
-_REASON: Final = "tenantq bench is done with it"
+_REASON: Final = "end of a tenantq bench"
 
 
 class BenchQueue:

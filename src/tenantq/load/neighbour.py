@@ -22,7 +22,7 @@ ALONE: Final = "victim alone"
 BESIDE: Final = "victim beside the flood"
 FLOOD: Final = "flood"
 _QUEUE: Final = "bench"
-_REASON: Final = "tenantq bench is done with it"
+_REASON: Final = "end of a tenantq bench"
 _VICTIM_CONNECTIONS: Final = 32
 
 

@@ -53,7 +53,7 @@ class MigrationTarget:
         with self._target.naming_errors():
             there = self._target.find_tenant()
             if there is None:
-                raise Conflict(f"tenant {self._target.name} is not there any more")
+                raise Conflict(f"tenant {self._target.name} no longer exists at the target")
             if self._is_ours(parse_incoming(there.suspension)):
                 self._target.tenant.resume()
             for name, queue in self._target.queues().items():
@@ -130,7 +130,7 @@ class MigrationTarget:
         with self._target.naming_errors():
             there = self._target.find_tenant()
             if there is None:
-                raise NotFound(f"tenant {self._target.name} is not there any more")
+                raise NotFound(f"tenant {self._target.name} no longer exists at the target")
             if there.hold is None:
                 self._target.tenant.hold(facts.hold.reason)
 

@@ -69,7 +69,7 @@ async def test_a_tenant_is_chosen_by_digit_list_and_row(console: OpenConsole) ->
         assert user.column("#queues LiveTable", "queue") == ["mail"]
         assert "100% backlog" in user.text()
         await user.until(lambda: user.app.state.security is not None)
-        assert "poll" in user.column("#audit", "what")
+        assert "poll" in user.column("#audit", "action")
         await user.press("t")
         await user.type("eag")
         await user.press("enter")
@@ -112,7 +112,7 @@ async def test_42_a_viewer_sees_no_bodies_and_is_told_what_is_not_granted(
         await user.until(lambda: "(hidden)" in user.text())
         assert "secret" not in user.text()
         await user.press("enter")
-        await user.until(lambda: "this role may not read bodies" in user.text())
+        await user.until(lambda: "this role cannot read bodies" in user.text())
         assert "secret" not in user.text()
         await user.press("escape", "escape", "p")
         await user.until(lambda: any("forbidden" in text for text in user.said()))
@@ -174,12 +174,26 @@ async def test_a_refresh_takes_few_requests_however_many_tenants_there_are(
         assert _replies(server) - before <= REFRESH_REQUESTS_MAX
 
 
+async def test_enter_on_a_narrow_terminal_goes_to_the_queues_of_the_tenant(console: OpenConsole) -> None:
+    """They are hidden behind the list of tenants otherwise."""
+    async with console(size=NARROW) as user:
+        await user.press("down", "enter")
+        assert user.app.screen.active == "queues"  # type: ignore[attr-defined]  # the main screen
+
+
+async def test_a_refresh_that_ends_while_the_console_closes_draws_nothing(console: OpenConsole) -> None:
+    """A screen loses its widgets before it leaves the stack."""
+    async with console() as user:
+        await user.app.screen.query("*").remove()
+        user.app.draw()
+
+
 async def test_a_lost_server_is_said_and_found_again(server: FakeServer, console: OpenConsole) -> None:
     """The last figures stay, marked as old."""
     async with console() as user:
         with server.outage():
             user.app.refresh_soon()
-            await user.until(lambda: "cannot reach http://fake.invalid, trying again; figures are of" in user.text())
+            await user.until(lambda: "cannot reach http://fake.invalid; retrying; figures from" in user.text())
             assert len(user.rows("#tenants LiveTable")) == 5
             assert user.app.screen.has_class("-old")
             await user.press("4", "tab", "enter", "escape", "p")

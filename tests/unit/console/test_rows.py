@@ -156,7 +156,7 @@ def test_a_hidden_body_is_not_shown_and_control_characters_do_nothing() -> None:
     assert "\x1b" not in body_text(_message(body=b"\x1b[2Jgone\x07"))
     assert body_text(_message(body=b'{"a":1}')) == '{\n  "a": 1\n}'
     assert body_text(_message(body=b"{not json")) == "{not json"
-    assert body_text(_message(body=b"x" * 20_000)).endswith("and 3,616 characters more")
+    assert body_text(_message(body=b"x" * 20_000)).endswith("and 3,616 more characters")
 
 
 def test_a_dead_letter_shows_why_and_how_it_came_to_that() -> None:
@@ -253,8 +253,8 @@ def test_the_state_says_how_old_its_figures_are() -> None:
     """A server out of reach is waited for; any other refusal is told as it is."""
     state = ConsoleState("http://here")
     state.failed(ConnectionFailed())
-    assert state.problem == "cannot reach http://here, trying again"
+    assert state.problem == "cannot reach http://here; retrying"
     state.update(ConsoleSnapshot(tenants=[], everyone=True, view=None, at_ms=1, wall_ms=NOW))
     assert state.problem == ""
     state.failed(RateLimited("too\nmany"))
-    assert state.problem == "too many [rate_limited]; figures are of 22:13:20 UTC"
+    assert state.problem == "too many [rate_limited]; figures from 22:13:20 UTC"
