@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from tenantq.cluster.front import FrontAdmission, FrontService
 from tenantq.cluster.host import ShardHost
-from tenantq.cluster.host_credentials import NoOtherMembers
 from tenantq.cluster.host_fleet import FleetWaits
 from tenantq.cluster.hosted_node import HostContext, HostedNode
 from tenantq.cluster.layout import shard_dir
+from tenantq.cluster.link_certificate import LinkCertificate, is_loopback
+from tenantq.cluster.member_links import MemberLinks
+from tenantq.cluster.membership import Membership
 from tenantq.cluster.shard_calls import ShardCalls
 from tenantq.cluster.shared_keys import share_keys
 from tenantq.cluster.tenant_directory import TenantPlacements
+from tenantq.domain.cluster_view import Member
 from tenantq.domain.placement import Topology, TopologyShard
-from tenantq.errors import Invalid, StoreFailed, StoreLocked, TenantqError
+from tenantq.errors import Invalid, StoreFailed, TenantqError
 from tenantq.gates.certificate import CertificateMap
 from tenantq.gates.json_web_token import JwtVerifier
 from tenantq.gates.turns import Turns
 from tenantq.runtime.clock import SystemClock
+from tenantq.runtime.listener import open_sockets
 from tenantq.runtime.tls import check_tls
+from tenantq.service.server_status import VERSION
+from tenantq.settings import shown_address, shown_url, split_address
 from tenantq.shard_runtime import ShardRuntime
 from tenantq.sqs.cooldowns import Cooldowns
 from tenantq.store.directory_lock import DirectoryLock
@@ -36,17 +42,26 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from tenantq.cluster.registry import Registry
-    from tenantq.domain.cluster_view import Cluster
+    from tenantq.domain.cluster_view import Cluster, ClusterView
     from tenantq.settings import ServerSettings
     from tenantq.store.interface import Store
 
 log = logging.getLogger("tenantq")
 
-RETRY_S: Final = 0.25
-"""Delay before this server tries again to own a shard."""
+START_MS: Final = 20_000
+"""How long a starting server waits until all shards have owners, before it accepts requests."""
+
+LOOK_S: Final = 0.02
+
+CLAIM_MS: Final = 1_000
+"""How long a shard's thread waits for its last owner to give it up, before it is asked whether it should still do so."""
 
 MEMBER_DIR: Final = "member"
 """The part of the data directory that belongs to one process."""
+
+
+EXTRA: Final[dict[str, type]] = {"sqs_purges": Cooldowns, "sqs_deletions": Cooldowns}
+"""Facets besides those of the service."""
 
 
 class HostServer:
@@ -71,7 +86,9 @@ class HostServer:
         self.cluster: Cluster  # once the server has started
         self._registry: Registry | None = None
         self._background: set[asyncio.Task[None]] = set()
-        self._acquiring: asyncio.Task[None] | None = None
+        self.membership: Membership | None = None
+        self._links: MemberLinks | None = None
+        self._shown: tuple[ClusterView | None, Topology] | None = None  # the topology of a view
         self._lock: DirectoryLock | None = None
         self._jwt: JwtVerifier | None = None
         self.host: ShardHost | None = None
@@ -99,13 +116,13 @@ class HostServer:
         try:
             self._lock = DirectoryLock(_created(self._home / MEMBER_DIR))
             self.transports.open()
-            context = await self._open_host()
             turns = Turns(asyncio.get_running_loop())
+            context, links = await self._open_host(turns)
             service = self.front.as_service()
             extra: Any = self.front
             self.transports.prepare(service, turns, extra.sqs_purges, extra.sqs_deletions)
-            await self._acquire_first(context)
-            self._acquiring = asyncio.get_running_loop().create_task(self._keep_acquiring(context))
+            await self._join(context, links)
+            self.front.status.is_member = True
             await self.transports.start(service, turns)
         except BaseException:
             await self.close(grace_ms=0)
@@ -113,7 +130,7 @@ class HostServer:
         gc.collect()
         gc.freeze()
 
-    async def _open_host(self) -> HostContext:
+    async def _open_host(self, turns: Turns) -> tuple[HostContext, MemberLinks]:
         settings, clock = self.settings, self.clock
         loop = asyncio.get_running_loop()
         registry = self._registry = open_registry(settings)
@@ -123,8 +140,11 @@ class HostServer:
         calls = ShardCalls(host, clock, self.cluster.shards)
         placements = TenantPlacements(registry, self.cluster)
         await placements.refresh(at_once=True)
-        context = self._context = HostContext(host, calls, placements, NoOtherMembers(), self._topology, clock)
+        secret = keys.key_for("links between servers").hex()
         waits = FleetWaits(loop)
+        links = MemberLinks(secrets.token_hex(8), secret, calls, EXTRA, turns, waits, clock, self._in_background)
+        calls.remote = links
+        context = self._context = HostContext(host, calls, placements, links, self._topology, clock)
         context.on_fleet_work = waits.signal
         self._jwt = JwtVerifier(settings.jwt, clock) if settings.jwt is not None else None
         admission = FrontAdmission(
@@ -138,18 +158,25 @@ class HostServer:
             context,
             admission,
             waits,
-            {"sqs_purges": Cooldowns, "sqs_deletions": Cooldowns},
+            links,
+            EXTRA,
             self._in_background,
             server=audit_key.public.id,
             durability=settings.shard.durability,
         )
-        return context
+        return context, links
 
     def _topology(self) -> Topology:
-        cluster = self.cluster
-        return Topology(
-            tuple(TopologyShard(str(number), cluster.region_of(number)) for number in range(cluster.shards))
-        )
+        """Return all shards, and where clients reach their owners."""
+        cluster, view = self.cluster, self._links.view if self._links is not None else None
+        if self._shown is None or self._shown[0] is not view:
+            owners = [view.owner_of(shard) if view is not None else None for shard in range(cluster.shards)]
+            shards = (
+                TopologyShard(str(number), cluster.region_of(number), owner.url if owner is not None else "")
+                for number, owner in enumerate(owners)
+            )
+            self._shown = (view, Topology(tuple(shards)))
+        return self._shown[1]
 
     def _make_shard(self, number: int) -> HostedNode:
         """Return a shard. Called in its thread."""
@@ -179,31 +206,68 @@ class HostServer:
         settings = self.settings
         assert settings.store is not None
         return RedisStore(
-            data_dir, parse_address(settings.store), settings.redis, shard, durability=settings.shard.durability
+            data_dir,
+            parse_address(settings.store),
+            settings.redis,
+            shard,
+            durability=settings.shard.durability,
+            wait_ms=CLAIM_MS,
         )
 
     # ---- shards ----
 
-    async def _acquire_first(self, context: HostContext) -> None:
-        """Try to own every shard. Raises why the server cannot start if none can be owned for another reason than its owner."""
-        attempts = [context.host.acquire(shard) for shard in range(self.cluster.shards)]
-        found = await asyncio.gather(*attempts, return_exceptions=True)
-        failures = [one for one in found if isinstance(one, BaseException)]
-        fatal = [one for one in failures if not isinstance(one, StoreFailed)]
-        if len(failures) == self.cluster.shards:
-            fatal += [one for one in failures if not isinstance(one, StoreLocked)]
-        if fatal:
-            raise fatal[0]
+    async def _join(self, context: HostContext, links: MemberLinks) -> None:
+        """Take part in the cluster, and return when all shards have owners, or after a while."""
+        settings = self.settings
+        host, port = split_address("cluster.peer", settings.cluster.peer)
+        self.transports.opening = "cluster.peer"
+        sock = open_sockets(host, port)[0]
+        certificate = None if is_loopback(host) else LinkCertificate(self._home / MEMBER_DIR)
+        await links.open(sock, certificate)
+        member = Member(
+            id=links.id,
+            peer_address=shown_address("cluster.peer", settings.cluster.peer, sock.getsockname()[1]),
+            url=settings.cluster.url or shown_url(settings, self.port),
+            rpc=self._rpc_shown(),
+            region=settings.shard.region or "",
+            capacity=settings.cluster.capacity,
+            version=VERSION,
+        )
+        assert self._registry is not None
+        membership = Membership(self._registry, context.host, self.clock, member)
+        membership.on_change(self._view_changed)
+        links.hurry = membership.hurry
+        self._links = links
+        await membership.start()
+        self.membership = membership
+        until_ms = self.clock.monotonic_ms() + START_MS
+        while self._missing() and self.clock.monotonic_ms() < until_ms:
+            if context.host.fault is not None:
+                raise context.host.fault
+            await asyncio.sleep(LOOK_S)
+        if missing := self._missing():
+            log.warning("shards without an owner: %s", ", ".join(map(str, missing)))
 
-    async def _keep_acquiring(self, context: HostContext) -> None:
-        """Own the shards that this server lost, or that their owner gave up."""
-        while True:
-            await asyncio.sleep(RETRY_S)
-            missing = [shard for shard in range(self.cluster.shards) if context.host.thread(shard) is None]
-            found = await asyncio.gather(*map(context.host.acquire, missing), return_exceptions=True)
-            for shard, one in zip(missing, found, strict=True):
-                if isinstance(one, BaseException) and not isinstance(one, StoreLocked):
-                    log.warning("shard %d cannot be opened: %s", shard, one)
+    def _missing(self) -> list[int]:
+        """Return the shards that nobody owns, as far as this server knows."""
+        assert self.membership is not None
+        view, owned = self.membership.view, self._context.host.owned()
+        return [shard for shard in range(view.cluster.shards) if shard not in owned and view.owner_of(shard) is None]
+
+    def _rpc_shown(self) -> str:
+        transports = self.transports
+        if transports.rpc_port is None or transports.rpc_address is None:
+            return ""
+        return shown_address("rpc", transports.rpc_address, transports.rpc_port)
+
+    def _view_changed(self, view: ClusterView) -> None:
+        placements, calls = self._context.placements, self._context.calls
+        self.cluster = placements.cluster = view.cluster
+        calls.count = view.cluster.shards
+        if self._links is not None:
+            self._links.update(view)
+        if view.directory_version != placements.version:
+            self._in_background(placements.refresh(at_once=True))
 
     # ---- stopping ----
 
@@ -215,15 +279,17 @@ class HostServer:
         """Finish requests in flight and give all shards up. A second call forces the end."""
         await self.drain(grace_ms)
         self.transports.close()
-        if self._acquiring is not None:
-            acquiring, self._acquiring = self._acquiring, None
-            acquiring.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await acquiring
+        if self.membership is not None:
+            membership, self.membership = self.membership, None
+            await membership.drain(self.settings.grace_ms if grace_ms is None else grace_ms)
+            await membership.close()
+            self._registry = None
         if self._background:
             await asyncio.gather(*self._background, return_exceptions=True)
         if self.host is not None:
             await self.host.close()
+        if self._links is not None:
+            await self._links.close()
         if self._jwt is not None:
             self._jwt.close()
         if self._registry is not None:

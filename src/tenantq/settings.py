@@ -117,6 +117,18 @@ def split_address(field: str, address: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def shown_address(setting: str, address: str, port: int) -> str:
+    """Return an address with its actual port."""
+    host, _ = split_address(setting, address)
+    return f"{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def shown_url(settings: ServerSettings, port: int) -> str:
+    """Return the URL of a server."""
+    scheme = "https" if settings.tls is not None else "http"
+    return f"{scheme}://{shown_address('http', settings.http, port)}"
+
+
 def _from_file(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))

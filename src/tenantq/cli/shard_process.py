@@ -12,10 +12,10 @@ import sys
 from tenantq.cli import exit_codes
 from tenantq.cli.commands.serve import closed, run_loop, show_token
 from tenantq.cli.logs import set_up_logs
-from tenantq.cluster.supervision.addresses import shown_url
 from tenantq.cluster.supervision.messages import ShardStartup
 from tenantq.cluster.supervision.shard_runner import ShardRunner, receive_startup
 from tenantq.errors import TenantqError
+from tenantq.settings import shown_url
 
 
 def main() -> int:

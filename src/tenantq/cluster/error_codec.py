@@ -46,8 +46,8 @@ def error_of_code(code: str, message: str) -> TenantqError:
     return _BY_CODE.get(code, TenantqError)(message)
 
 
-def shard_down(number: int) -> ShardDown:
+def shard_down(number: int | str) -> ShardDown:
     """Return the error for work that belongs to a shard that does not run."""
     return ShardDown(
-        f"shard {number} does not run just now; its tenants are served again when it is back. Try again later."
+        f"shard {number} does not run at the moment. Its tenants are served again when it is back. Try again later."
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Callable
 from typing import Any, Final, cast
@@ -45,12 +46,16 @@ class PeerConnection(asyncio.Protocol):
         self._lost = lost
         self._pending = bytearray()
         self._transport: asyncio.Transport | None = None
+        self.binding = b""  # hash of the certificate that the called end has shown
         self.is_authenticated = False
         self.has_heard = False  # since the last heartbeat, which clears it
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Note that the connection is open."""
+        """Note that the connection is open, and the certificate that its server has shown."""
         self._transport = cast("asyncio.Transport", transport)  # or uvloop's, which has the same methods
+        tls = transport.get_extra_info("ssl_object")
+        shown = tls.getpeercert(binary_form=True) if tls is not None else None
+        self.binding = hashlib.sha256(shown).digest() if shown else b""
 
     def data_received(self, data: bytes) -> None:
         """Handle every complete frame."""

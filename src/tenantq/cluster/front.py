@@ -12,7 +12,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from tenantq.cluster.host_credentials import NoKeys
-from tenantq.cluster.host_fleet import FleetWaits, HostFleetPolls
+from tenantq.cluster.host_fleet import FleetWaits, HostFleetPolls, OtherFleets
 from tenantq.cluster.hosted_node import HostContext
 from tenantq.cluster.metrics_merge import merge_metrics
 from tenantq.cluster.routed_service import FACETS, routed, routed_methods
@@ -161,6 +161,7 @@ class FrontStatus:
         self._metrics = metrics
         self._server = server
         self.durability = durability
+        self.is_member = False  # it takes part in the cluster
 
     def readiness(self) -> dict[str, Any]:
         """Return whether requests can be served, and which shards this process owns. No credential is needed."""
@@ -169,7 +170,9 @@ class FrontStatus:
             doubtful = thread.hosted.shard.loop.is_doubtful
             reason = "the store does not answer, and another server may own it by now" if doubtful else ""
             shards[str(thread.number)] = {"status": "failed" if reason else "ready", "reason": reason}
-        reason = "" if shards else "this server owns no shard"
+        reason = "" if self.is_member else "this server has not joined its cluster yet"
+        if shards and all(one["reason"] for one in shards.values()):
+            reason = "the store does not answer"
         return {
             "status": "failed" if reason else "ready",
             "ready": not reason,
@@ -253,6 +256,7 @@ class FrontService:
         context: HostContext,
         admission: FrontAdmission,
         waits: FleetWaits,
+        others: OtherFleets,
         extra: Mapping[str, type],
         background: Callable[[Coroutine[Any, Any, None]], None],
         *,
@@ -270,7 +274,7 @@ class FrontService:
         self.metrics = FrontMetrics()
         self.status = FrontStatus(context, admission, self.metrics, server, durability)
         self.other_shards = FrontShards(routing, context)
-        self.fleet = HostFleetPolls(context.calls, routing, admission.directory, waits, context.clock)
+        self.fleet = HostFleetPolls(context.calls, routing, admission.directory, waits, others, context.clock)
         tenants: Any = getattr(self, "tenants")  # noqa: B009  # set above, by name
         tenants.put = FrontTenants(context, routing).put
         access: Any = getattr(self, "access")  # noqa: B009  # as above

@@ -1,6 +1,7 @@
-"""The handshake of two shards: each proves that it knows the server's secret without sending it.
+"""The handshake of two shards or servers: each proves that it knows their secret without sending it.
 
-The internal addresses are on loopback, where every process of the machine can connect, or listen in place of a stopped shard.
+On loopback every process of the machine can connect, or listen in place of a stopped shard. Between machines the proofs also
+cover the certificate of the TLS connection, so that nobody in between can relay them.
 """
 
 from __future__ import annotations
@@ -8,6 +9,9 @@ from __future__ import annotations
 import hmac
 import secrets
 from typing import Final
+
+PeerName = int | str
+"""What the calling end is called: a shard's number, or a server's id."""
 
 CALLER: Final = b"caller"
 SERVER: Final = b"server"
@@ -24,9 +28,12 @@ def is_nonce(given: object) -> bool:
     return type(given) is bytes and len(given) == _NONCE_BYTES
 
 
-def proof(secret: str, role: bytes, number: int, callers: bytes, servers: bytes) -> bytes:
-    """Return the proof that only a shard of this server can give, in this role, on a connection with these nonces."""
-    return hmac.digest(secret.encode(), b"%s %d " % (role, number) + callers + servers, "sha256")
+def proof(secret: str, role: bytes, name: PeerName, callers: bytes, servers: bytes, binding: bytes = b"") -> bytes:
+    """Return the proof that only who knows the secret can give, in this role, on a connection with these nonces.
+
+    ``binding`` is the hash of the server's certificate, if the connection has one.
+    """
+    return hmac.digest(secret.encode(), b"%s %s " % (role, str(name).encode()) + callers + servers + binding, "sha256")
 
 
 def is_proof(given: object, expected: bytes) -> bool:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from tenantq.cluster.shard_thread import HostedShard, ShardThread
 from tenantq.domain.access import StoredKey
+from tenantq.domain.cluster_view import Member
+from tenantq.errors import StoreFailed
 from tenantq.gates.api_key import is_over
 from tenantq.runtime.clock import Clock
 
 log = logging.getLogger("tenantq.shards")
 
-OPENING_MAX: Final = 8
-"""Shards that are opened at the same time."""
+OPENING_MAX: Final = 64
+"""Shards that are opened at the same time; most of them wait for their last owner."""
 
 LOAD_SMOOTHING: Final = 0.3
 """Weight of the newest measurement in a shard's load."""
@@ -36,6 +38,7 @@ class ShardHost:
         self._new_loop = new_loop
         self.on_change: Callable[[], None] = lambda: None  # called after a shard has opened or closed
         self._threads: dict[int, ShardThread] = {}
+        self.fault: BaseException | None = None  # why the last shard could not be opened, if it was not its store
         self._opening = asyncio.Semaphore(OPENING_MAX)
         self._watching: set[asyncio.Task[None]] = set()
         self._loads: dict[int, float] = {}
@@ -70,15 +73,18 @@ class ShardHost:
         try:
             async with self._opening:
                 await thread.open()
-        except BaseException:
+        except BaseException as error:
             del self._threads[shard]
+            if not isinstance(error, StoreFailed | asyncio.CancelledError):
+                self.fault = error
             raise
+        self.fault = None
         task = asyncio.get_running_loop().create_task(self._watch(thread))
         self._watching.add(task)
         task.add_done_callback(self._watching.discard)
         self.on_change()
 
-    async def release(self, shard: int, successor: Any = None, *, exports: bool = False) -> None:
+    async def release(self, shard: int, successor: Member | None = None, *, exports: bool = False) -> None:
         """Stop serving a shard, and give it up. Calls that have begun finish; later ones get NotOwner."""
         thread = self._threads.get(shard)
         if thread is not None:
@@ -103,6 +109,11 @@ class ShardHost:
         """Return an owned shard; None: another member has it, or nobody. Safe from any thread."""
         thread = self._threads.get(shard)
         return thread if thread is not None and thread.is_open else None
+
+    def is_opening(self, shard: int) -> bool:
+        """Return whether a shard will be served here soon."""
+        thread = self._threads.get(shard)
+        return thread is not None and thread.is_opening
 
     def threads(self) -> list[ShardThread]:
         """Return all owned shards. Safe from any thread."""

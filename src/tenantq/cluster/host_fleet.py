@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import OrderedDict
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from tenantq.cluster.fleet_poll import FleetPollOptions
+from tenantq.cluster.host import ShardHost
 from tenantq.cluster.shard_calls import ShardCalls
 from tenantq.cluster.shard_routing import ShardRouting
 from tenantq.cluster.tenant_directory import TenantDirectory
 from tenantq.domain.message import Delivery
 from tenantq.engine.polls import check_poll
-from tenantq.errors import TenantqError
+from tenantq.errors import ShardDown, TenantqError
 from tenantq.gates.authenticate import REMOTE_TRUST_MS
 from tenantq.runtime.clock import Clock
 from tenantq.service.call import Call
@@ -88,13 +90,46 @@ class FleetWaits:
             del self._waiting[queue]
 
 
+def fleet_weights(host: ShardHost, queue: str) -> dict[int, int]:
+    """Return the shards of this process with messages of a queue, and the weight of the tenants that have some.
+
+    A shard that was never asked for this queue may have some.
+    """
+    weights: dict[int, int] = {}
+    for thread in host.threads():
+        lane = thread.hosted.shard.state.lanes.get(queue)
+        if lane is None or lane.weight:
+            weights[thread.number] = lane.weight if lane is not None else 1
+    return weights
+
+
+class OtherFleets(Protocol):
+    """Asks the other members of the cluster which of their shards have messages."""
+
+    def members(self) -> list[str]:
+        """Return the ids of the other members that can be asked."""
+
+    async def fleet_weights(self, member: str, queue: str) -> dict[int, int]:
+        """Return the shards of a member with messages of a queue."""
+
+    async def fleet_work(self, member: str, queue: str, wait_ms: int) -> bool:
+        """Wait until more messages of a queue arrive at a member; return whether some have."""
+
+
 class HostFleetPolls:
     """The fleet facet of a process with many shards."""
 
     def __init__(
-        self, calls: ShardCalls, routing: ShardRouting, directory: TenantDirectory, waits: FleetWaits, clock: Clock
+        self,
+        calls: ShardCalls,
+        routing: ShardRouting,
+        directory: TenantDirectory,
+        waits: FleetWaits,
+        others: OtherFleets,
+        clock: Clock,
     ) -> None:
         self._calls = calls
+        self._others = others
         self._routing = routing
         self._directory = directory
         self._waits = waits
@@ -124,17 +159,33 @@ class HostFleetPolls:
             await self._check_rights(call, queue)
         named = await self._named(call, queue, tenants)
         event = self._waits.enter(queue)
+        until_ms = started_ms + wait_ms
+        watching = [
+            asyncio.ensure_future(self._watch(member, queue, until_ms, event))
+            for member in (self._others.members() if wait_ms else ())
+        ]
         try:
             while True:
                 event.clear()
-                left_ms = wait_ms - (self._clock.monotonic_ms() - started_ms)
-                got = await self._ask(call, options, named, is_last=left_ms <= 0)
-                left_ms = wait_ms - (self._clock.monotonic_ms() - started_ms)
+                is_last = self._clock.monotonic_ms() >= until_ms
+                got = await self._ask(call, options, named, is_last=is_last)
+                left_ms = until_ms - self._clock.monotonic_ms()
                 if got or left_ms <= 0:
                     return got
                 await _wait(event, min(left_ms, RECHECK_MS))
         finally:
             self._waits.leave(queue, event)
+            for one in watching:
+                one.cancel()
+            await asyncio.gather(*watching, return_exceptions=True)
+
+    async def _watch(self, member: str, queue: str, until_ms: int, event: asyncio.Event) -> None:
+        """Set ``event`` whenever messages arrive at another member."""
+        while (left_ms := until_ms - self._clock.monotonic_ms()) > 0:
+            if await self._others.fleet_work(member, queue, left_ms):
+                event.set()
+            else:
+                await asyncio.sleep(RECHECK_MS / 1_000)
 
     # ---- rights ----
 
@@ -187,7 +238,7 @@ class HostFleetPolls:
         """Return what shards with messages lease now. Raises a refusal; ``is_last``: also that nobody could be asked."""
         got: list[Delivery] = []
         failure: TenantqError | None = None
-        weights = self._weights(options.queue, named)
+        weights = await self._weights(options.queue, named)
         while weights and len(got) < options.max:
             shares = self._shares.divide(options.queue, options.max - len(got), weights)
             asked = [
@@ -205,15 +256,13 @@ class HostFleetPolls:
             raise failure
         return got
 
-    def _weights(self, queue: str, named: dict[int, list[str]] | None) -> dict[int, int]:
+    async def _weights(self, queue: str, named: dict[int, list[str]] | None) -> dict[int, int]:
         """Return the shards that have messages of the queue, or may have, with the weight of the tenants that do."""
-        weights: dict[int, int] = {}
-        for shard in range(self._calls.count) if named is None else named:
-            thread = self._calls.host.thread(shard)
-            lane = thread.hosted.shard.state.lanes.get(queue) if thread is not None else None
-            if lane is None or lane.weight or named is not None:
-                weights[shard] = lane.weight if lane is not None and lane.weight else 1
-        return weights
+        weights = fleet_weights(self._calls.host, queue)
+        asked = (self._others.fleet_weights(member, queue) for member in self._others.members())
+        for theirs in await asyncio.gather(*asked):
+            weights |= theirs
+        return weights if named is None else {shard: weights.get(shard, 1) for shard in named}
 
     async def _ask_one(
         self, call: Call, options: FleetPollOptions, shard: int, count: int, tenants: list[str] | None
@@ -235,14 +284,12 @@ class HostFleetPolls:
                 found: list[Delivery] | None = await asking
                 return found
         except TimeoutError:
-            return TenantqError("late")
+            return ShardDown(f"shard {shard} has not answered in time. Try again later.")
         except TenantqError as error:
             return error
 
 
 async def _wait(event: asyncio.Event, wait_ms: int) -> None:
-    try:
+    with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(wait_ms / 1_000):
             await event.wait()
-    except TimeoutError:
-        pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import count
 from typing import Final
@@ -25,7 +26,7 @@ from tenantq.cluster.frames import (
     Frame,
     PeerConnection,
 )
-from tenantq.cluster.handshake import CALLER, SERVER, is_nonce, is_proof, nonce, proof
+from tenantq.cluster.handshake import CALLER, SERVER, PeerName, is_nonce, is_proof, nonce, proof
 from tenantq.errors import ShardDown, TenantqError, Unavailable
 
 log = logging.getLogger("tenantq.shards")
@@ -97,12 +98,21 @@ class PendingReply:
 
 
 class Link:
-    """Sends requests to one other shard. It reconnects for as long as this shard runs."""
+    """Sends requests to one other shard or server. It reconnects until it is closed."""
 
     def __init__(
-        self, number: int, port: int, hello: tuple[str, int], begun: Callable[[Link], Awaitable[None]]
+        self,
+        number: PeerName,
+        port: int,
+        hello: tuple[str, PeerName],
+        begun: Callable[[Link], Awaitable[None]],
+        *,
+        host: str = "127.0.0.1",
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        self.number = number  # of the other shard
+        """Prepare. ``hello`` is the secret, and what this end is called."""
+        self.number = number  # of the other shard, or the id of the other server
+        self._host, self._tls = host, tls
         self.is_up = False
         self.is_ready = False  # as of the last heartbeat
         self._nonce = b""
@@ -135,14 +145,14 @@ class Link:
             self._ended.clear()
             try:
                 _, connection = await loop.create_connection(
-                    lambda: PeerConnection(self._receive, self._lost), "127.0.0.1", self._port
+                    lambda: PeerConnection(self._receive, self._lost), self._host, self._port, ssl=self._tls
                 )
                 self._connection = connection
                 self._nonce = nonce()
                 connection.send(HELLO, self._hello[1], self._nonce)
                 await self._ended.wait()
             except OSError:
-                log.debug("shard %d is out of reach", self.number)
+                log.debug("%s is out of reach", self.number)
             await asyncio.sleep(RECONNECT_S)
 
     def send_heartbeat(self, *, is_late: bool = False) -> bool:
@@ -158,7 +168,7 @@ class Link:
         if self._missed < HEARTBEATS_MISSED_MAX:
             connection.send(PING)
             return False
-        log.warning("shard %d does not answer; it is taken for down until it does", self.number)
+        log.warning("shard or server %s does not answer; it counts as down until it does", self.number)
         connection.close()
         self._lost(connection)
         return True
@@ -190,11 +200,11 @@ class Link:
         secret, number = self._hello
         match frame:
             case [kind, servers, given] if kind == CHALLENGE and is_nonce(servers):
-                if is_proof(given, proof(secret, SERVER, number, self._nonce, servers)):
+                if is_proof(given, proof(secret, SERVER, number, self._nonce, servers, connection.binding)):
                     connection.is_authenticated = True
-                    connection.send(PROOF, proof(secret, CALLER, number, self._nonce, servers))
+                    connection.send(PROOF, proof(secret, CALLER, number, self._nonce, servers, connection.binding))
                     return
-        log.warning("at the inner address of shard %d somebody answers who is no shard of this server", self.number)
+        log.warning("the process at the internal address of %s does not know the secret", self.number)
         connection.close()
 
     def _receive(self, connection: PeerConnection, frame: Frame) -> None:
@@ -231,7 +241,7 @@ class Link:
         try:
             await self._begun(self)
         except TenantqError as error:
-            log.debug("the link to shard %d broke at once: %s", self.number, error)
+            log.debug("the link to %s broke at once: %s", self.number, error)
 
     def _lost(self, connection: PeerConnection) -> None:
         if connection is not self._connection:

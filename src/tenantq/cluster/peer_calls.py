@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Final, get_type_hints
 
 import msgspec
@@ -59,6 +59,7 @@ class RemoteMethod:
         """Prepare the method ``path``, which is ``method`` on this shard."""
         hints = get_type_hints(method, include_extras=True)
         signature = inspect.signature(method)
+        signature = signature.replace(parameters=[one for one in signature.parameters.values() if one.name != "self"])
         self.path = path
         self.local = method
         self.takes_call = "call" in signature.parameters
@@ -73,23 +74,26 @@ class RemoteMethod:
         ]
         self._decode = _decode_text if self._is_stream else result_decoder(hints["return"])
 
-    def encode(self, call: Call | None, arguments: tuple[Any, ...], options: dict[str, Any]) -> bytes:
-        """Return a call of this method as it travels."""
+    def encode(self, call: Call | None, arguments: tuple[Any, ...], options: dict[str, Any], *before: Any) -> bytes:
+        """Return a call of this method as it travels, with values ``before`` it."""
         given = (call, *arguments) if self.takes_call else arguments
         bound = self._signature.bind(*given, **options)
         bound.apply_defaults()
         sent = msgspec.structs.replace(call, connection=None) if call is not None else None
-        return encode((self.path, sent, [bound.arguments[name] for name in self.parameters]))
+        return encode((*before, self.path, sent, [bound.arguments[name] for name in self.parameters]))
 
-    async def execute(self, call: Call | None, values: list[Any]) -> Any:
-        """Call the local method with arguments that have travelled."""
+    def arguments(self, values: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Return arguments that have travelled: those by position, and those by name."""
         arguments = [
             value if build is None else build(value) for build, value in zip(self._builders, values, strict=True)
         ]
         count = len(self._positional)
-        options = dict(zip(self.parameters[count:], arguments[count:], strict=True))
-        given = (call, *arguments[:count]) if self.takes_call else arguments[:count]
-        result = self.local(*given, **options)
+        return arguments[:count], dict(zip(self.parameters[count:], arguments[count:], strict=True))
+
+    async def execute(self, call: Call | None, values: list[Any]) -> Any:
+        """Call the local method with arguments that have travelled."""
+        arguments, options = self.arguments(values)
+        result = self.local(*((call, *arguments) if self.takes_call else arguments), **options)
         return await result if inspect.isawaitable(result) else result
 
     def result(self, reply: bytes, pending: PendingReply) -> Any:
@@ -242,7 +246,7 @@ class PeerCalls:
             raise no_room()
         self._held_bytes += size
         try:
-            result = await self._execute(method, request, call, values)
+            result = await execute(method, request, lambda: method.execute(call, values))
         finally:
             self._held_bytes -= size
         if isinstance(result, TenantExport):
@@ -258,21 +262,21 @@ class PeerCalls:
         self.turns.enter(call.bearer, turn)
         await turn
 
-    @staticmethod
-    async def _execute(method: RemoteMethod, request: PeerRequest, call: Call | None, values: list[Any]) -> Any:
-        """Execute a call. One that only waits ends when its shard says that nobody waits for it any more."""
-        if not method.waits:
-            return await method.execute(call, values)
-        if request.is_stopped:
-            raise Unavailable("the call was stopped before it began")
-        work = asyncio.ensure_future(method.execute(call, values))
-        request.on_stop = work.cancel
-        try:
-            return await work
-        except asyncio.CancelledError:
-            if not request.is_stopped:
-                work.cancel()
-                raise
-            raise Unavailable("the call was stopped while it waited") from None
-        finally:
-            request.on_stop = None
+
+async def execute(method: RemoteMethod, request: PeerRequest, begin: Callable[[], Awaitable[Any]]) -> Any:
+    """Execute a call of another process. One that only waits ends when its caller says that nobody waits for it any more."""
+    if not method.waits:
+        return await begin()
+    if request.is_stopped:
+        raise Unavailable("the call was stopped before it began")
+    work = asyncio.ensure_future(begin())
+    request.on_stop = work.cancel
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if not request.is_stopped:
+            work.cancel()
+            raise
+        raise Unavailable("the call was stopped while it waited") from None
+    finally:
+        request.on_stop = None

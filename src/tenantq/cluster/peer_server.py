@@ -24,13 +24,15 @@ from tenantq.cluster.frames import (
     Frame,
     PeerConnection,
 )
-from tenantq.cluster.handshake import CALLER, SERVER, is_nonce, is_proof, nonce, proof
+from tenantq.cluster.handshake import CALLER, SERVER, PeerName, is_nonce, is_proof, nonce, proof
 from tenantq.cluster.layout import SHARDS_MAX
 from tenantq.errors import Closed, TenantqError
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from tenantq.cluster.link_certificate import LinkCertificate
 
     Handler = Callable[["PeerRequest"], Awaitable[bytes]]
 
@@ -42,7 +44,7 @@ HANDSHAKE_S: Final = 5.0
 
 UNAUTHENTICATED_MAX: Final = 2 * SHARDS_MAX
 """Connections whose handshake is not complete; one more is closed."""
-_FAULT: Final = encode_error(TenantqError("the server made a mistake; its log says which"))
+_FAULT: Final = encode_error(TenantqError("internal server error; see the server log"))
 
 
 class PeerRequest:
@@ -50,9 +52,9 @@ class PeerRequest:
 
     __slots__ = ("id", "is_gone", "is_stopped", "kind", "on_stop", "parts", "payload", "pulled", "shard", "task")
 
-    def __init__(self, id: int, shard: int, kind: str, payload: bytes) -> None:
+    def __init__(self, id: int, shard: PeerName, kind: str, payload: bytes) -> None:
         self.id = id
-        self.shard = shard  # that sent it
+        self.shard = shard  # that sent it, or the server
         self.kind = kind
         self.payload = payload
         self.parts: AsyncIterator[bytes] | None = None  # what follows the reply, to be pulled
@@ -74,7 +76,7 @@ class _Caller:
 
     __slots__ = ("connection", "requests", "shard")
 
-    def __init__(self, shard: int, connection: PeerConnection) -> None:
+    def __init__(self, shard: PeerName, connection: PeerConnection) -> None:
         self.shard = shard
         self.connection = connection
         self.requests: dict[int, PeerRequest] = {}
@@ -87,7 +89,7 @@ class PeerServer:
         self,
         secret: str,
         handlers: dict[str, Handler],
-        gone: Callable[[int], None],
+        gone: Callable[[PeerName], None],
         is_ready: Callable[[], bool] = lambda: True,
     ) -> None:
         self._secret = secret
@@ -97,13 +99,16 @@ class PeerServer:
         self._callers: dict[PeerConnection, _Caller] = {}
         self._connections: set[PeerConnection] = set()
         self._challenged: dict[
-            PeerConnection, tuple[int, bytes]
+            PeerConnection, tuple[PeerName, bytes]
         ] = {}  # by connection: the number and the expected proof
         self._server: asyncio.Server | None = None
+        self._binding = b""
 
-    async def open(self, sock: socket.socket) -> None:
-        """Accept connections."""
-        self._server = await asyncio.get_running_loop().create_server(self._new_connection, sock=sock)
+    async def open(self, sock: socket.socket, certificate: LinkCertificate | None = None) -> None:
+        """Accept connections, with TLS if there is a certificate."""
+        tls = certificate.server_context if certificate is not None else None
+        self._binding = certificate.digest if certificate is not None else b""
+        self._server = await asyncio.get_running_loop().create_server(self._new_connection, sock=sock, ssl=tls)
 
     async def close(self) -> None:
         """Close all connections, and wait for the handlers."""
@@ -116,7 +121,7 @@ class PeerServer:
             connection.close()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def drop(self, shard: int) -> None:
+    def drop(self, shard: PeerName) -> None:
         """Close the connection of a shard; if it runs, it connects again."""
         for caller in list(self._callers.values()):
             if caller.shard == shard:
@@ -151,12 +156,12 @@ class PeerServer:
     def _shake_hands(self, connection: PeerConnection, frame: Frame) -> None:
         """Authenticate a shard that proves to know the secret, and prove the same to it."""
         match frame:
-            case [kind, int(number), bytes(callers)] if (
+            case [kind, int() | str() as number, bytes(callers)] if (
                 kind == HELLO and connection not in self._challenged and is_nonce(callers)
             ):
                 own = nonce()
-                self._challenged[connection] = number, proof(self._secret, CALLER, number, callers, own)
-                connection.send(CHALLENGE, own, proof(self._secret, SERVER, number, callers, own))
+                self._challenged[connection] = number, proof(self._secret, CALLER, number, callers, own, self._binding)
+                connection.send(CHALLENGE, own, proof(self._secret, SERVER, number, callers, own, self._binding))
             case [kind, given] if kind == PROOF and connection in self._challenged:
                 number, expected = self._challenged.pop(connection)
                 if not is_proof(given, expected):
@@ -170,7 +175,7 @@ class PeerServer:
 
     @staticmethod
     def _reject(connection: PeerConnection) -> None:
-        log.warning("somebody who is no shard of this server called at its inner address; the call was ended")
+        log.warning("a process that does not know the secret connected to the internal address; it was disconnected")
         connection.close()
 
     async def _answer(self, caller: _Caller, request: PeerRequest) -> None:
@@ -183,7 +188,7 @@ class PeerServer:
             caller.requests.pop(request.id, None)
             raise
         except Exception:
-            log.exception("a fault in answering shard %d: %s", caller.shard, request.kind)
+            log.exception("internal error while answering %s: %s", caller.shard, request.kind)
             self._end(caller, request, FAILED, _FAULT)
         else:
             if request.parts is None:
@@ -209,7 +214,7 @@ class PeerServer:
         except TenantqError as error:
             self._end(caller, request, FAILED, encode_error(error))
         except Exception:
-            log.exception("a fault in what follows an answer to shard %d: %s", caller.shard, request.kind)
+            log.exception("internal error in a streamed reply to %s: %s", caller.shard, request.kind)
             self._end(caller, request, FAILED, _FAULT)
         else:
             self._end(caller, request, PART, None)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator, Mapping
 
+    from tenantq.cluster.handshake import PeerName
     from tenantq.cluster.link import PendingReply
     from tenantq.cluster.peer_server import Handler, PeerRequest
     from tenantq.cluster.shard_spec import ShardSpec
@@ -182,23 +183,23 @@ class Peers:
 
     async def _announce_on_connect(self, link: Link) -> None:
         """Announce all tenants to a shard that is connected now."""
-        async with self._announcing[link.number]:
+        async with self._announcing[int(link.number)]:
             await self._announce_all(link)
 
     async def _announce_all(self, link: Link) -> None:
-        self._announced.pop(link.number, None)
+        self._announced.pop(int(link.number), None)
         names = announced(self.number, self._own())
         self._check_all_linked()
         await link.begin(_TENANTS, _encode(_Tenants(names))).within(QUICK_MS)
-        self._announced[link.number] = set(names)
+        self._announced[int(link.number)] = set(names)
 
     async def _catch_up(self, link: Link, tenant: str | None = None) -> None:
         """Announce the state of one tenant, or of all that a shard does not know. One at a time, so that the last one is true.
 
         If the shard does not confirm, everything is announced again next time.
         """
-        async with self._announcing[link.number]:
-            known = self._announced.get(link.number)
+        async with self._announcing[int(link.number)]:
+            known = self._announced.get(int(link.number))
             if known is None:
                 await self._announce_all(link)
                 return
@@ -207,15 +208,15 @@ class Peers:
             made = names - known if tenant is None else names
             if not made and not gone:
                 return
-            del self._announced[link.number]  # until it confirms
+            del self._announced[int(link.number)]  # until it confirms
             await link.begin(_CHANGES, _encode(_Changes(list(made), list(gone)))).within(QUICK_MS)
             known |= made
             known -= gone
-            self._announced[link.number] = known
+            self._announced[int(link.number)] = known
 
     async def _learn_all(self, request: PeerRequest) -> bytes:
         announced_now = _decode_tenants(request.payload)
-        twice = self.directory.learn_all(request.shard, announced_now.names)
+        twice = self.directory.learn_all(int(request.shard), announced_now.names)
         twice += [name for name in announced(self.number, self._own()) if self.directory.is_elsewhere(name)]
         if twice:
             log.error("tenants that two shards have, of which one is not served: %s", ", ".join(sorted(twice)[:10]))
@@ -224,11 +225,11 @@ class Peers:
 
     async def _learn(self, request: PeerRequest) -> bytes:
         changes = _decode_changes(request.payload)
-        self.directory.learn(request.shard, changes.made, changes.gone)
+        self.directory.learn(int(request.shard), changes.made, changes.gone)
         return b""
 
-    def _gone(self, shard: int) -> None:
-        self.directory.lose(shard)
+    def _gone(self, shard: PeerName) -> None:
+        self.directory.lose(int(shard))
 
     def _check_all_linked(self) -> None:
         if not self.directory.silent and all(link.is_up for link in self.links.values()):
@@ -246,7 +247,7 @@ class Peers:
         try:
             await self._catch_up(link)
         except TenantqError as error:
-            log.debug("shard %d could not be told what is new: %s", link.number, error)
+            log.debug("shard %s was not updated: %s", link.number, error)
 
     def _send_heartbeats(self) -> None:
         """Send a heartbeat to every other shard. A shard that does not answer is disconnected, and has to connect again."""

@@ -60,9 +60,16 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         | None
     ) = None
 
+    peer: Annotated[
+        str, about("Address where the other servers reach this one. They use TLS unless it is on loopback.")
+    ] = "127.0.0.1:0"
+    url: Annotated[str, about("URL where clients reach this server; none: its HTTP address.")] | None = None
+    capacity: Annotated[float, msgspec.Meta(gt=0), about("Share of the shards, relative to other servers.")] = 1.0
+
     def __repr__(self) -> str:
         """Show everything but the secret."""
-        return f"ClusterSettings(shards={self.shards}, regions={self.regions})"
+        shown = (f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__ if name != "secret")
+        return f"ClusterSettings({', '.join(shown)})"
 
 
 def one_each(name: str, given: Sequence[str], count: int, default: str) -> list[str]:

@@ -25,7 +25,7 @@ HOLD_MS: Final = 6_000
 HELD_MAX: Final = 10_000
 """Calls that wait for a shard at a time; one more is refused."""
 
-RETRY_MS: Final = 100
+RETRY_MS: Final = 25
 """How long a held call waits at most before it looks for its shard again."""
 
 READ_MS: Final = 60_000
@@ -86,18 +86,18 @@ class ShardCalls:
                 except NotOwner as error:
                     if self.remote is not None:
                         self.remote.learn(error)
-                    place = None if self._place(owner) is place else place
+                    place = None if self._place(owner) == place else place
                 else:
                     left_ms = wait_ms - (self._clock.monotonic_ms() - started_ms)
-                    if result != [] or left_ms <= 0 or self._place(owner) is place:
+                    if result != [] or left_ms <= 0 or self._place(owner) == place:
                         return result
                     held_until_ms = self._clock.monotonic_ms() + HOLD_MS
                 if wait_ms:
                     options["wait_ms"] = max(0, wait_ms - (self._clock.monotonic_ms() - started_ms))
             if place is None or self._place(owner) is None:
-                await self._hold(owner, held_until_ms)
+                await self.hold(owner, held_until_ms)
 
-    async def _hold(self, shard: int, until_ms: int) -> None:
+    async def hold(self, shard: int, until_ms: int) -> None:
         """Wait until something changes. Raises ShardDown if that takes too long, or too many calls wait."""
         if self._held >= HELD_MAX or self._clock.monotonic_ms() >= until_ms:
             raise ShardDown(f"no server has shard {shard} at the moment. Try again later.")

@@ -173,6 +173,11 @@ class ShardThread:
         self._methods: dict[str, Callable[..., Any]] = {}
         self._thread = threading.Thread(target=self._run, name=f"tenantq-shard-{number}", daemon=True)
 
+    @property
+    def is_opening(self) -> bool:
+        """Whether it is being opened."""
+        return not self._opened.done()
+
     def not_owner(self) -> NotOwner:
         """Return the error for calls that came too late."""
         error = NotOwner(f"shard {self.number} is moving to another server. Try again later.")

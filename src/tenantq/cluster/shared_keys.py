@@ -10,6 +10,7 @@ import hashlib
 import logging
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from cryptography.exceptions import InvalidTag
@@ -39,11 +40,13 @@ def share_keys(registry: Registry, home: Path, secret: str | None) -> tuple[KeyM
 
     Raises Invalid if the secret is wrong, or if this server has other keys and no secret.
     """
-    KeyMaker.load_or_make(home)
-    SigningKey.load_or_make(home)
+    with TemporaryDirectory() as made:
+        KeyMaker.load_or_make(Path(made))
+        SigningKey.load_or_make(Path(made))
+        new = {name: (Path(made) / name).read_bytes() for name in SHARED}
     for name in SHARED:
         file = home / name
-        own = file.read_bytes()
+        own = file.read_bytes() if file.exists() else new[name]
         shared = own if secret is None else _exchange(registry, name, own, secret)
         fingerprint = hashlib.sha256(shared).hexdigest().encode()
         if registry.shared_value(f"{name}:sha256", fingerprint) != fingerprint:
@@ -51,8 +54,9 @@ def share_keys(registry: Registry, home: Path, secret: str | None) -> tuple[KeyM
                 f"cluster.secret: this server's {file} differs from the cluster's. Set the cluster.secret of the other"
                 f" servers here, or copy {' and '.join(SHARED)} from the data directory of one of them."
             )
-        if shared != own:
-            log.info("the cluster's %s replaces this server's", name)
+        if not file.exists() or shared != own:
+            if file.exists():
+                log.warning("the cluster's %s replaces this server's", name)
             write_durably(file, shared, 0o600)
     return KeyMaker.load_or_make(home), SigningKey.load_or_make(home)
 

@@ -26,7 +26,7 @@ class TenantPlacements:
         self.cluster = cluster
         self._registry = registry
         self._rows: dict[str, TenantPlacement] = {}
-        self._version = 0
+        self.version = 0
         self._lock = threading.Lock()
         self._read_at = 0.0
 
@@ -38,14 +38,15 @@ class TenantPlacements:
     async def refresh(self, *, at_once: bool = False) -> None:
         """Read the rows that have changed. Without ``at_once`` not more often than every ``REFRESH_S``."""
         if at_once or time.monotonic() - self._read_at >= REFRESH_S:
-            await asyncio.to_thread(self._read)
+            await asyncio.to_thread(self.read)
 
-    def _read(self) -> None:
+    def read(self) -> None:
+        """Read the rows that have changed. Blocks."""
         with self._lock:
             self._read_at = time.monotonic()
-            found = self._registry.placement_changes(self._version) if self._version else None
+            found = self._registry.placement_changes(self.version) if self.version else None
             if found is None:
-                self._version, self._rows = self._registry.placements()
+                self.version, self._rows = self._registry.placements()
                 return
             version, changes = found
             for tenant, row in changes.items():
@@ -53,7 +54,7 @@ class TenantPlacements:
                     self._rows.pop(tenant, None)
                 else:
                     self._rows[tenant] = row
-            self._version = version
+            self.version = version
 
     async def place(self, tenant: str, regions: Iterable[str]) -> int:
         """Return the shard of a tenant, or of a new one the jump hash of its name over the shards in its regions.
@@ -134,7 +135,9 @@ class TenantDirectory:
     # ---- for the service of a shard ----
 
     def may_create(self, tenant: str) -> bool:
-        """Return whether an unknown tenant may be created on this shard."""
+        """Return whether an unknown tenant may be created on this shard. May block the shard for a moment."""
+        if self.find(tenant) != self.number:
+            self._placements.read()  # another server has placed it, perhaps just now
         return self.find(tenant) == self.number
 
     async def announce(self, tenant: str) -> None:

@@ -104,7 +104,7 @@ async def test_pending_are_answered_each_for_itself() -> None:
     """Many at a time, with errors as they were raised, parts as they are pulled, and a word that ends a wait."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
         sock.setblocking(False)
-        gone: list[int] = []
+        gone: list[int | str] = []
         server = PeerServer("secret", {"kind": _answer}, gone.append)
         await server.open(sock)
         up = asyncio.Event()

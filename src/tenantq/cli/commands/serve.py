@@ -23,14 +23,14 @@ from tenantq.cli.output import panel
 from tenantq.cli.standard_streams import give_up_stdout
 from tenantq.cli.stop_signals import StopSignals
 from tenantq.cluster.layout import SHARDS_MAX, check_there, parent_of, remember_count, shard_count
-from tenantq.cluster.supervision.addresses import cannot_listen, shown_address, shown_url
+from tenantq.cluster.supervision.addresses import cannot_listen
 from tenantq.cluster.supervision.removed_shards import check_empty
 from tenantq.cluster.supervision.supervisor import Supervisor
 from tenantq.errors import Invalid, TenantqError, Unavailable
 from tenantq.gates.api_key import check_token
 from tenantq.host_server import HostServer
 from tenantq.server import Server
-from tenantq.settings import ADMIN_TOKEN, OFF, RPC_DEFAULT, ServerSettings, load_settings
+from tenantq.settings import ADMIN_TOKEN, OFF, RPC_DEFAULT, ServerSettings, load_settings, shown_address, shown_url
 from tenantq.store.redis.address import parse_address
 
 log = logging.getLogger("tenantq")

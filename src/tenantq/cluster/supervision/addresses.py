@@ -10,7 +10,7 @@ import msgspec
 
 from tenantq.errors import Unavailable
 from tenantq.runtime.listener import open_socket, open_sockets
-from tenantq.settings import ServerSettings, split_address
+from tenantq.settings import split_address
 
 
 class SharedAddress(msgspec.Struct, frozen=True):
@@ -41,18 +41,6 @@ def port_of(sockets: list[socket.socket]) -> int:
     """Return the port of the first socket."""
     port: int = sockets[0].getsockname()[1]
     return port
-
-
-def shown_address(setting: str, address: str, port: int) -> str:
-    """Return an address with its actual port."""
-    host, _ = split_address(setting, address)
-    return f"{f'[{host}]' if ':' in host else host}:{port}"
-
-
-def shown_url(settings: ServerSettings, port: int) -> str:
-    """Return the URL of a server."""
-    scheme = "https" if settings.tls is not None else "http"
-    return f"{scheme}://{shown_address('http', settings.http, port)}"
 
 
 def cannot_listen(error: OSError, setting: str, address: str) -> Unavailable:

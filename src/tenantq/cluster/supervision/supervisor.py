@@ -29,8 +29,6 @@ from tenantq.cluster.supervision.addresses import (
     cannot_listen,
     port_of,
     reserve,
-    shown_address,
-    shown_url,
 )
 from tenantq.cluster.supervision.messages import ALIVE_EVERY_MS, CLOSE, DRAIN, ShardStartup
 from tenantq.cluster.supervision.shard_process import ShardProcess
@@ -39,7 +37,7 @@ from tenantq.errors import Invalid, StoreDamaged, StoreLocked
 from tenantq.runtime.backoff import Backoff
 from tenantq.runtime.clock import SystemClock
 from tenantq.runtime.listener import open_sockets
-from tenantq.settings import OFF, RPC_DEFAULT, ServerSettings, split_address
+from tenantq.settings import OFF, RPC_DEFAULT, ServerSettings, shown_address, shown_url, split_address
 from tenantq.store.directory_lock import DirectoryLock
 
 log = logging.getLogger("tenantq")

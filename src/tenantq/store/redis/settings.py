@@ -24,4 +24,4 @@ class RedisSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = 10_000
     lease_ms: Annotated[
         int, between(500, 3_600_000, "Time without a heartbeat of the owner before another server takes over.")
-    ] = 5_000
+    ] = 3_000

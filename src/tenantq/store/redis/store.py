@@ -19,7 +19,7 @@ from tenantq.store.redis.batch import RedisBatch, Steps
 from tenantq.store.redis.durability import DurabilityCheck, read_info
 from tenantq.store.redis.layout import GROUPED, NUMBER, Layout, covers
 from tenantq.store.redis.link import Script, SlotLink
-from tenantq.store.redis.ownership import FORMAT, Ownership
+from tenantq.store.redis.ownership import FORMAT, Ownership, ShardHeld
 from tenantq.store.redis.reading import Reader
 from tenantq.store.redis.settings import RedisSettings
 from tenantq.store.redis.snapshot import RedisSnapshot, RedisSnapshots
@@ -34,6 +34,7 @@ _SILENCE_S_MIN: Final = 0.1
 _UNBOUNDED: Final = 1 << 50
 _REWRITE_S: Final = 600.0
 _LOOK_S: Final = 0.05
+_CLAIM_S: Final = 0.02
 _PREFIXES_PAGE: Final = 10_000
 
 
@@ -49,8 +50,11 @@ class RedisStore(Families):
         *,
         durability: Literal["fsync", "os"] = "fsync",
         read_only: bool = False,
+        wait_ms: int = 0,
     ) -> None:
-        """Own the shard and open it; local files stand in ``path``. Blocks while Redis is waited for.
+        """Own the shard and open it; its local files are in ``path``. Blocks until Redis answers.
+
+        With ``wait_ms`` it first waits that long for another owner to give the shard up.
 
         Raises ShardHeld while another process owns it, StoreLocked, StoreFormat, Invalid where the server does not keep what it
         confirms, StoreFailed where none answers.
@@ -72,7 +76,7 @@ class RedisStore(Families):
         self._owner: Ownership | None = None
         try:
             self._check_there()
-            self._owner = owner = Ownership(keeper, layout.state, settings.lease_ms, settings.patience_ms)
+            self._owner = owner = self._claim(keeper, wait_ms)
             self._check_identity()
             self._prefixes: set[bytes] = set()
             self._load_prefixes()
@@ -96,6 +100,17 @@ class RedisStore(Families):
         if not self._link.call("EXISTS", self._layout.state) and self._read_only:
             name = self._layout.state.decode().partition("{")[2].partition("}")[0]
             raise StoreFormat(f"store {self._address}: holds no tenantq store and shard of the name {name}")
+
+    def _claim(self, keeper: SlotLink, wait_ms: int) -> Ownership:
+        """Own the shard, or raise ShardHeld."""
+        settings, ends = self._settings, time.monotonic() + wait_ms / 1_000
+        while True:
+            try:
+                return Ownership(keeper, self._layout.state, settings.lease_ms, settings.patience_ms)
+            except ShardHeld:
+                if time.monotonic() >= ends:
+                    raise
+            time.sleep(_CLAIM_S)
 
     def _check_identity(self) -> None:
         """See that the store is of this program's format and the one that the local files belong to."""

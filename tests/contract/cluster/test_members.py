@@ -1,0 +1,163 @@
+"""Several servers on one store: each accepts every request, and shards move between them without an error."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.contract.cluster.hosts import SHARDS, client_of, host_settings, hosting, tenant_on
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import httpx
+
+    from tenantq.host_server import HostServer
+    from tests.contract.cluster.hosts import TwoPrimaries
+
+SECRET = {"cluster": {"shards": SHARDS, "secret": "known to all servers"}}
+
+
+class Pair:
+    """Two servers of one cluster, and a client of each."""
+
+    def __init__(self, servers: list[HostServer], clients: list[httpx.AsyncClient]) -> None:
+        self.servers = servers
+        self.clients = clients
+
+    def owned(self, server: int) -> list[int]:
+        """Return the shards that a server owns."""
+        host = self.servers[server].host
+        assert host is not None
+        return sorted(host.owned())
+
+
+async def pair(stack: AsyncExitStack, tmp_path: Path, primaries: TwoPrimaries, name: str) -> Pair:
+    """Start two servers, one after the other, and wait until each owns shards."""
+    servers = [
+        await stack.enter_async_context(hosting(tmp_path / str(number), primaries.url, name, **SECRET))
+        for number in range(2)
+    ]
+    clients = [await stack.enter_async_context(client_of(server)) for server in servers]
+    found = Pair(servers, clients)
+    await until(lambda: len(found.owned(1)) >= 1)
+    return found
+
+
+async def until(holds: Any, seconds: float = 30.0) -> None:
+    """Wait until something holds."""
+    async with asyncio.timeout(seconds):
+        while not holds():  # noqa: ASYNC110  # several servers bring it about
+            await asyncio.sleep(0.02)
+
+
+async def test_every_server_answers_for_every_shard(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """Whoever owns the tenant's shard: messages, keys, exports, lists, and the owner's address in the reply."""
+    async with AsyncExitStack() as stack:
+        both = await pair(stack, tmp_path, primaries, "both")
+        first, second = both.clients
+        for owner in range(2):
+            shard = both.owned(owner)[0]
+            name = await tenant_on(first, [shard], f"owner-{owner}")
+            for number, client in enumerate(both.clients):
+                added = await client.post(
+                    f"/v1/tenants/{name}/queues/work/messages", json={"messages": [{"body": f"{number}"}]}
+                )
+                assert added.status_code == 200, added.text
+                shown = added.headers.get("tenantq-shard", "")
+                assert shown == ("" if number == owner else f"http://127.0.0.1:{both.servers[owner].port}")
+            polled = await second.post(f"/v1/tenants/{name}/queues/work/poll", json={"max": 9})
+            assert sorted(one["body"] for one in polled.json()["messages"]) == ["0", "1"]
+            receipts = [one["receipt"] for one in polled.json()["messages"]]
+            acked = await first.post(f"/v1/tenants/{name}/queues/work/ack", json={"receipts": receipts})
+            assert all(one["ok"] for one in acked.json()["results"])
+            key = await second.post(f"/v1/tenants/{name}/keys", json={"name": "key", "role": "tenant-admin"})
+            for server in both.servers:
+                async with client_of(server, key.json()["token"]) as tenant:
+                    assert (await tenant.get("/v1/queues")).status_code == 200
+                    exported = await tenant.get(f"/v1/tenants/{name}/export")
+                    assert exported.status_code == 200
+                    assert exported.content
+            revoked = await first.delete(f"/v1/tenants/{name}/keys/{key.json()['key_id']}")
+            assert revoked.status_code < 300
+        for client in both.clients:
+            names = {one["name"] for one in (await client.get("/v1/tenants")).json()["tenants"]}
+            assert {"owner-0-0", "owner-1-0"} <= {name[:7] + "-0" for name in names} | names
+            assert len((await client.get("/v1/topology")).json()["shards"]) == SHARDS
+
+
+async def test_a_fleet_polls_the_shards_of_all_servers(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """In one call, also while it waits, at either server."""
+    async with AsyncExitStack() as stack:
+        both = await pair(stack, tmp_path, primaries, "fleets")
+        names = [await tenant_on(both.clients[0], [both.owned(owner)[0]], f"fleet-{owner}") for owner in range(2)]
+        for client in both.clients:
+            for name in names:
+                waiting = asyncio.ensure_future(
+                    client.post("/v1/poll", json={"queue": "work", "max": 4, "wait_ms": 20_000})
+                )
+                await asyncio.sleep(0.05)
+                await both.clients[0].post(
+                    f"/v1/tenants/{name}/queues/work/messages", json={"messages": [{"body": "a"}, {"body": "b"}]}
+                )
+                got = (await waiting).json()["messages"]
+                while len(got) < 2:
+                    got += (await client.post("/v1/poll", json={"queue": "work", "max": 4})).json()["messages"]
+                assert [one["tenant"] for one in got] == [name, name]
+
+
+@pytest.mark.parametrize("leaving", [0, 1])
+async def test_a_server_that_stops_hands_its_shards_over_unnoticed(
+    primaries: TwoPrimaries, tmp_path: Path, leaving: int
+) -> None:
+    """Calls at the other server neither fail nor lose anything, and a long poll continues at the new owner."""
+    async with AsyncExitStack() as stack:
+        both = await pair(stack, tmp_path, primaries, f"stop-{leaving}")
+        client = both.clients[1 - leaving]
+        name = await tenant_on(client, both.owned(leaving), "moving")
+        path = f"/v1/tenants/{name}/queues/work"
+        other = f"/v1/tenants/{name}/queues/other"
+        await client.put(other, json={})
+        long_poll = asyncio.ensure_future(client.post(f"{other}/poll", json={"wait_ms": 30_000}))
+        added: list[str] = []
+        done = asyncio.Event()
+
+        async def keep_adding() -> None:
+            while not done.is_set():
+                body = str(len(added))
+                reply = await client.post(f"{path}/messages", json={"messages": [{"body": body}]})
+                assert reply.status_code == 200, reply.text
+                added.append(body)
+
+        adding = asyncio.ensure_future(keep_adding())
+        await until(lambda: len(added) > 5)
+        await both.servers[leaving].close()
+        assert len(both.owned(1 - leaving)) == SHARDS
+        count = len(added)
+        await until(lambda: len(added) > count + 5 or adding.done())
+        done.set()
+        await adding
+        await client.post(f"{other}/messages", json={"messages": [{"body": "late"}]})
+        assert [one["body"] for one in (await long_poll).json()["messages"]] == ["late"]
+        got: list[str] = []
+        while len(got) < len(added):
+            polled = (await client.post(f"{path}/poll", json={"max": 100})).json()["messages"]
+            assert polled
+            got += [one["body"] for one in polled]
+        assert got == added
+
+
+async def test_servers_of_two_clusters_do_not_talk(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """A process that does not know the keys of a cluster cannot call its shards."""
+    async with hosting(tmp_path / "a", primaries.url, "one-cluster") as server:
+        assert server.membership is not None
+        port = int(server.membership.view.members[server.membership.id].peer_address.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(bytes(2_000))
+        assert await reader.read() == b""
+        writer.close()
+    settings = host_settings(tmp_path, "redis://a", "b", **SECRET)
+    assert str(settings.cluster.secret) not in repr(settings)
