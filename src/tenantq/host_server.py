@@ -152,7 +152,7 @@ class HostServer:
             keys,
             self._jwt,
             CertificateMap(settings.certificates) if settings.certificates is not None else None,
-            anonymous_default=settings.gates.anonymous_default,
+            anonymous_default=settings.gates.anonymous_default and not settings.strict_tenancy,
         )
         self.front = FrontService(
             context,

@@ -69,6 +69,9 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         int, between(0, NOTICE_MS_MAX, "How long /readyz reports a stop in advance while everything is still served.")
     ] = 0
     grace_ms: Annotated[int, between(0, 86_400_000, "How long a stop waits for requests in flight.")] = 30_000
+    strict_tenancy: Annotated[
+        bool, about("Refuse calls that name no tenant, neither explicitly nor by their credential.")
+    ] = False
     shard: ShardSettings = ShardSettings()
     redis: RedisSettings = RedisSettings()
     shards: ShardsSettings = ShardsSettings()

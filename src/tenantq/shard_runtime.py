@@ -85,7 +85,7 @@ class ShardRuntime:
         await self.shard.open()
         self._admission = admission = Admission(
             self.shard, clock, settings.gates, self.in_background, jwt=jwt, certificates=certificates,
-            keys=KeyMaker.load_or_make(self._home),
+            keys=KeyMaker.load_or_make(self._home), strict_tenancy=settings.strict_tenancy,
         )  # fmt: skip
         self._audit_key = SigningKey.load_or_make(self._home)
         segments = self._make_index()

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tenantq.gates.json_web_token import JwtVerifier
 
 _CLEAN_UP_MS: Final = 1_000
+_WORK: Final = frozenset(("add", "poll", "ack", "nack", "release", "extend"))
 _PLATFORM: Final = ""  # owner of slots that belong to no tenant
 _STORE_KEY_USES_EVERY: Final = 60  # clean-ups between two writes of when keys were last used
 
@@ -52,12 +53,18 @@ class Admission:
         jwt: JwtVerifier | None = None,
         certificates: CertificateMap | None = None,
         keys: KeyMaker | None = None,
+        strict_tenancy: bool = False,
     ) -> None:
         self._shard = shard
+        self._strict_tenancy = strict_tenancy
         self._clock = clock
         self.in_background = background
         self.authenticator = Authenticator(
-            shard.state.access, clock, jwt, certificates, anonymous_default=settings.anonymous_default
+            shard.state.access,
+            clock,
+            jwt,
+            certificates,
+            anonymous_default=settings.anonymous_default and not strict_tenancy,
         )
         self.keys = keys if keys is not None else KeyMaker.passing()
         self.signatures = Signatures(shard.state.access, self.keys, clock)
@@ -127,12 +134,24 @@ class Admission:
     ) -> None:
         """Raise Forbidden, and note it, unless the principal may do this; Conflict if the shard's region rules it out."""
         try:
+            self._check_tenancy(principal, tenant, action)
             self.authorizer.check(principal, tenant, action, queue)
             if action in MOVES_CONTENTS:
                 self.residency.check(tenant)
         except TenantqError as error:
             self.notes.note_refusal(call, principal, tenant, action, queue, error)
             raise
+
+    def _check_tenancy(self, principal: Principal, tenant: str, action: str) -> None:
+        """Under strict tenancy, raise Invalid for work in the default tenant by callers who do not belong to it.
+
+        Calls that name no tenant end up there.
+        """
+        if self._strict_tenancy and tenant == DEFAULT_TENANT != principal.tenant and action in _WORK:
+            raise Invalid(
+                "tenant: missing. This server has strict_tenancy: name a tenant, or use a credential of one.",
+                tenant=tenant,
+            )
 
     def check_residency_early(self, call: Call, tenant: str, action: str, queue: str | None) -> None:
         """Raise Conflict, and note it, before the body is read, if the caller is known to be authorized."""
@@ -179,6 +198,7 @@ class Admission:
         waited = False
         try:
             _check_is_text(name)
+            self._check_tenancy(principal, name, action)
             self.authorizer.check(principal, name, action, queue)
             state = self._shard.tenant(name)
             if self.residency.misplaced and action in MOVES_CONTENTS:
