@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, 
 import msgspec
 
 from tenantq.cluster.settings import ClusterSettings, ShardsSettings
+from tenantq.domain.names import RegionName
 from tenantq.domain.validation import about, between, build
 from tenantq.engine.settings import ShardSettings
 from tenantq.errors import Invalid
@@ -58,6 +59,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     backup_dir: Annotated[str, about("Directory of backups; none: the data directory's name with -backups.")] | None = (
         None
     )
+    backup_region: Annotated[RegionName, about("Region of the backup directory; none: the shard's.")] | None = None
     http: Annotated[str, about("Address of the HTTP listener.")] = "127.0.0.1:7070"
     rpc: (
         Annotated[str, about(f'Address of the Cap\'n Proto listener, or "off"; none: {RPC_DEFAULT} if free.')] | None

@@ -18,12 +18,14 @@ from tenantq.gates.certificate import CertificateMap
 from tenantq.gates.json_web_token import JwtVerifier
 from tenantq.gates.key_maker import KeyMaker
 from tenantq.journal.checkpoint import Checkpointer
-from tenantq.journal.export_target import open_target
+from tenantq.journal.export_target import open_target, shown_url
 from tenantq.journal.record import JournalEntry
 from tenantq.journal.segment_index import SegmentIndex
 from tenantq.journal.signing import PublicKeys, SigningKey
 from tenantq.service import Admission, MessageEncryption, Service, open_encryption
+from tenantq.service.residency import DataPlace
 from tenantq.service.self_checks import AuditIntegrity, IsolationProbe, KeyHealthCheck, QuotaAccuracy, SelfChecks
+from tenantq.store.redis.address import parse_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -87,6 +89,7 @@ class ShardRuntime:
             self.shard, clock, settings.gates, self.in_background, jwt=jwt, certificates=certificates,
             keys=KeyMaker.load_or_make(self._home), strict_tenancy=settings.strict_tenancy,
         )  # fmt: skip
+        admission.residency.enforce(self._data_places())
         self._audit_key = SigningKey.load_or_make(self._home)
         segments = self._make_index()
         self.exporter = self._make_exporter(segments)
@@ -163,12 +166,29 @@ class ShardRuntime:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("work in the background failed: %s", error)
 
-    def _make_backups(self, key: SigningKey) -> Backups:
+    def _data_places(self) -> tuple[DataPlace, ...]:
+        """Return where this shard keeps data of its tenants."""
+        settings = self.settings
+        here = settings.shard.region or ""
+        store = str(parse_address(settings.store)) if settings.store is not None else str(self._data_dir.absolute())
+        places = [DataPlace(what="messages", where=store, region=here)]
+        if settings.export.enabled:
+            target = settings.export.target or str(self._home.absolute() / "journal")
+            region = settings.export.region if settings.export.region is not None else here
+            places.append(DataPlace(what="journal segments", where=shown_url(target), region=region))
+        if settings.store is None:
+            region = settings.backup_region if settings.backup_region is not None else here
+            places.append(DataPlace(what="backups", where=str(self._backup_directory()), region=region))
+        return tuple(places)
+
+    def _backup_directory(self) -> Path:
         home = self._home.absolute()
         given = self.settings.backup_dir
         directory = Path(given) if given is not None else home.with_name(f"{home.name}-backups")
-        if self._is_one_of_many:
-            directory = shard_dir(directory, self.number)
+        return shard_dir(directory, self.number) if self._is_one_of_many else directory
+
+    def _make_backups(self, key: SigningKey) -> Backups:
+        home, directory = self._home.absolute(), self._backup_directory()
         reserve_bytes = self.settings.shard.disk_reserve_bytes
         return Backups(self.shard, directory, self._data_dir.absolute(), key, reserve_bytes=reserve_bytes, home=home)
 

@@ -17,7 +17,7 @@ from tenantq.wire.acts import DestroyRequest, ReasonRequest, SuspendRequest
 from tenantq.wire.erasures import ErasureReply
 from tenantq.wire.exports import ImportReply, ImportRequest
 from tenantq.wire.queues import QueueReply, QueuesReply
-from tenantq.wire.tenants import EncryptionReply, TenantReply, UsageReply
+from tenantq.wire.tenants import EncryptionReply, ResidencyReply, TenantReply, UsageReply
 
 ERASURE_MS_MAX: Final = 3_600_000
 """How long the erasure of a tenant may take."""
@@ -92,6 +92,10 @@ class AsyncTenant(AsyncAdminScope):
     async def usage(self) -> UsageReply:
         """Return its quotas and its usage."""
         return await self._session.request("GET", f"{self._path}/usage", UsageReply)
+
+    async def residency(self) -> ResidencyReply:
+        """Return every place of its data, and whether its regions allow each."""
+        return await self._session.request("GET", f"{self._path}/residency", ResidencyReply)
 
     async def export(self, sink: Callable[[bytes], None], *, queue: str | None = None) -> None:
         """Stream everything the tenant has now to ``sink``, as a tar file (see docs/reference/export-format.md).

@@ -179,6 +179,7 @@ class Tenant(BlockingWrapper[AsyncTenant]):
     export = blocking(AsyncTenant.export)
     import_part = blocking(AsyncTenant.import_part)
     usage = blocking(AsyncTenant.usage)
+    residency = blocking(AsyncTenant.residency)
     audit = blocking(AsyncTenant.audit)
     encryption = blocking(AsyncTenant.encryption)
     rotate_keys = blocking(AsyncTenant.rotate_keys)

@@ -107,7 +107,6 @@ class HostedNode:
         service = self._runtime.service
         admission = service.admission
         admission.authenticator.other_shards = context.credentials(number, directory)
-        admission.residency.mind_regions()
         admission.notes.note_entries = gathering.note_entries
         gathering.serve(service, ShardRouting(directory, admission))
         service.shard.state.on_fleet_work = context.on_fleet_work

@@ -63,7 +63,6 @@ class ClusterNode:
         calls.register("tenant_creation", creation)
         self.other_shards.serve(service, routing)
         admission.authenticator.other_shards = ClusterCredentials(calls, directory, queries, self._clock)
-        admission.residency.mind_regions()
         admission.notes.note_entries = self.other_shards.note_entries
         return routed_service(service, routing, calls, fleet, creation)
 

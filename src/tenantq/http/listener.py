@@ -24,7 +24,7 @@ from tenantq.runtime.randomness import Randomness
 from tenantq.service import Service
 from tenantq.service.problems import no_room
 from tenantq.service.request_ids import RequestIds
-from tenantq.service.residency import MOVES_CONTENTS
+from tenantq.service.residency import CONTENT_ACTIONS
 
 
 class HttpListener(Listener[HttpConnection, HttpSettings]):
@@ -69,7 +69,7 @@ class HttpListener(Listener[HttpConnection, HttpSettings]):
     def early_refusal(self, request: Request) -> TenantqError | None:
         """Return why a request is refused before its body is read, if the tenant does not allow this shard's region."""
         misplaced, tenant, route = self.service.admission.residency.misplaced, request.tenant, request.route
-        if not misplaced or tenant not in misplaced or route is None or route.action not in MOVES_CONTENTS:
+        if not misplaced or tenant not in misplaced or route is None or route.action not in CONTENT_ACTIONS:
             return None
         try:
             self.service.admission.check_residency_early(request.call, tenant, route.action, request.queue or None)

@@ -57,7 +57,7 @@ from tenantq.wire.messages import (
     TraceReply,
 )
 from tenantq.wire.queues import DigestReply, PurgeReply, QueueReply, QueuesReply, RedriveReply, RedriveRequest
-from tenantq.wire.tenants import AuditReply, EncryptionReply, TenantReply, TenantsReply, UsageReply
+from tenantq.wire.tenants import AuditReply, EncryptionReply, ResidencyReply, TenantReply, TenantsReply, UsageReply
 from tenantq.wire.topology import TopologyReply
 
 _TENANT: Final = "/v1/tenants/{tenant}"
@@ -157,6 +157,8 @@ _TENANTS: Final = (
           tag="tenants", action="hold_tenant", request=ReasonRequest, reply=TenantReply, conflicts=True),
     Route("DELETE", f"{_TENANT}/hold", tenants.release_hold, "Take a tenant out of legal hold", tag="tenants",
           action="release_hold", request=ReasonRequest, reply=TenantReply, conflicts=True),
+    Route("GET", f"{_TENANT}/residency", tenants.residency, "List every place of a tenant's data", tag="tenants",
+          action="get_tenant", reply=ResidencyReply),
     Route("GET", f"{_TENANT}/usage", tenants.usage, "Quotas against usage", tag="tenants", action="usage",
           reply=UsageReply),
     Route("GET", f"{_TENANT}/export", tenants.export, "Everything a tenant has, as a tar of JSON lines", tag="tenants",

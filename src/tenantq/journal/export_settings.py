@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 
 from tenantq.domain.limits import DAY_MS
+from tenantq.domain.names import RegionName
 from tenantq.domain.validation import about, between
 
 
@@ -15,6 +16,7 @@ class ExportSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     enabled: Annotated[bool, about("Export the journal.")] = True
     target: Annotated[str, about("Directory or URL; none: journal/ in the data directory.")] | None = None
+    region: Annotated[RegionName, about("Region of the target; none: the shard's.")] | None = None
     every_ms: Annotated[int, between(100, DAY_MS, "Longest time that a record waits for its export.")] = 60_000
     segment_rows: Annotated[int, between(1, 10_000_000, "Most rows of one segment.")] = 50_000
     segment_bytes: Annotated[int, between(1_024, 1 << 30, "Most bytes of records in one segment.")] = 32 << 20

@@ -28,7 +28,7 @@ from tenantq.service.audit_notes import AuditNotes
 from tenantq.service.call import Call
 from tenantq.service.gate_counters import GateCounters
 from tenantq.service.gate_settings import GateSettings
-from tenantq.service.residency import MOVES_CONTENTS, Residency
+from tenantq.service.residency import CONTENT_ACTIONS, Residency
 
 if TYPE_CHECKING:
     from tenantq.engine.shard import Shard
@@ -136,7 +136,7 @@ class Admission:
         try:
             self._check_tenancy(principal, tenant, action)
             self.authorizer.check(principal, tenant, action, queue)
-            if action in MOVES_CONTENTS:
+            if action in CONTENT_ACTIONS:
                 self.residency.check(tenant)
         except TenantqError as error:
             self.notes.note_refusal(call, principal, tenant, action, queue, error)
@@ -201,7 +201,7 @@ class Admission:
             self._check_tenancy(principal, name, action)
             self.authorizer.check(principal, name, action, queue)
             state = self._shard.tenant(name)
-            if self.residency.misplaced and action in MOVES_CONTENTS:
+            if self.residency.misplaced and action in CONTENT_ACTIONS:
                 self.residency.check(name)
             if rate is not None:
                 charge = charge_of(state, queue, rate, ops, size)

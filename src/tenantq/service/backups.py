@@ -40,6 +40,7 @@ class ServerBackups:
 
     async def create_local(self, name: str | None, *, segments: bool) -> BackupManifest:
         """Back up this shard, for a caller that was authorized."""
+        self._admission.residency.check_backup()
         return await self._directory().create(name, segments=segments)
 
     async def list(self, call: Call) -> Sequence[BackupItem]:

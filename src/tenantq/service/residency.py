@@ -1,44 +1,80 @@
-"""Residency: refuses to add, deliver or import messages of tenants that do not allow this shard's region."""
+"""Residency: a tenant's contents are read and written only where all places of its data are in regions that it allows."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from tenantq.errors import Conflict
+import msgspec
 
-if TYPE_CHECKING:
-    from tenantq.engine.shard import Shard
+from tenantq.engine.shard import Shard
+from tenantq.errors import Conflict, Invalid
 
-MOVES_CONTENTS: Final = frozenset(("add", "poll", "import"))
-"""Actions that are refused on a shard whose region the tenant does not allow."""
+CONTENT_ACTIONS: Final = frozenset(
+    (
+        *("add", "poll", "ack", "nack", "release", "extend", "redrive", "export", "import"),
+        *("peek", "get", "result", "trace", "read_body"),
+    )
+)
+"""Actions that are refused on a shard that keeps data where the tenant does not allow it."""
+
+
+class DataPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """One place where a shard keeps data of its tenants."""
+
+    what: str  # messages, journal segments or backups
+    where: str  # a directory or URL, without credentials
+    region: str = ""  # empty: unknown, which no tenant with regions allows
 
 
 class Residency:
-    """Knows the misplaced tenants: the region of their shard was changed."""
+    """Knows the places of a shard's data, and the tenants that do not allow one of them."""
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
-        self.misplaced: frozenset[str] = frozenset()  # those that did not allow this shard's region when it started
+        self.places: tuple[DataPlace, ...] = ()
+        self.misplaced: frozenset[str] = frozenset()  # those that did not allow a place when the shard started
 
-    def mind_regions(self) -> None:
-        """Start to refuse contents of tenants that do not allow this shard's region."""
+    def enforce(self, places: tuple[DataPlace, ...]) -> None:
+        """Start to refuse contents of tenants that do not allow one of ``places``."""
+        self.places = places
         self.misplaced = frozenset(self._shard.state.catalog.tenants)
         self.misplaced = frozenset(self.misplaced_now())
 
     def misplaced_now(self) -> list[str]:
         """Return the misplaced tenants. None is added while the server runs, because such a change is refused."""
-        return [name for name in self.misplaced if self._is_misplaced(name)]
+        return [name for name in self.misplaced if self._forbidden(self._regions(name)) is not None]
 
     def check(self, tenant: str) -> None:
         """Raise Conflict for a misplaced tenant."""
-        if tenant in self.misplaced and self._is_misplaced(tenant):
+        if tenant in self.misplaced and (place := self._forbidden(self._regions(tenant))) is not None:
             raise Conflict(
-                f"the tenant does not allow the region of its shard, which is {self._shard.settings.region or 'none'}: "
-                "change its regions, or move it to another server with tenantq migrate",
+                f"the tenant allows the regions {', '.join(self._regions(tenant))}, and its {place.what} are in"
+                f" {place.region or 'no named region'}. Change its regions, or restart the server with data in one of them.",
                 tenant=tenant,
             )
 
-    def _is_misplaced(self, tenant: str) -> bool:
+    def check_regions(self, tenant: str, regions: tuple[str, ...]) -> None:
+        """Raise Invalid if a tenant on this shard cannot have these regions because of its segments or backups."""
+        place = self._forbidden(regions)
+        if place is not None and place.what != "messages":
+            raise Invalid(
+                f"regions: {', '.join(regions)} do not include {place.region or 'the unnamed region'} of the"
+                f" {place.what} at {place.where}. Allow it, or configure another place.",
+                tenant=tenant,
+            )
+
+    def check_backup(self) -> None:
+        """Raise Conflict if a backup would contain a misplaced tenant."""
+        for tenant in sorted(self.misplaced_now()):
+            self.check(tenant)
+
+    def allowed(self, place: DataPlace, regions: tuple[str, ...]) -> bool:
+        """Return whether a tenant with these regions may have data in a place."""
+        return not regions or place.region in regions
+
+    def _regions(self, tenant: str) -> tuple[str, ...]:
         state = self._shard.state.catalog.tenants.get(tenant)
-        regions = state.config.regions if state is not None else ()
-        return bool(regions) and self._shard.settings.region not in regions
+        return state.config.regions if state is not None else ()
+
+    def _forbidden(self, regions: tuple[str, ...]) -> DataPlace | None:
+        return next((place for place in self.places if not self.allowed(place, regions)), None)

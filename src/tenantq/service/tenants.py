@@ -21,7 +21,7 @@ from tenantq.service.encryption import MessageEncryption
 from tenantq.service.other_shards import OtherShards
 from tenantq.service.request_checks import check_settings, page_of_names
 from tenantq.service.tenant_figures import figures_of, usage_items, worst
-from tenantq.wire.tenants import UsageReply
+from tenantq.wire.tenants import PlaceItem, ResidencyReply, UsageReply
 
 if TYPE_CHECKING:
     from tenantq.engine.shard import Shard
@@ -53,9 +53,12 @@ class Tenants:
 
     def _check_regions(self, tenant: str, changes: dict[str, Any]) -> None:
         """Raise Conflict if the change would force the tenant to move to another shard of this server."""
-        if tenant not in self._shard.state.catalog.tenants or not changes.get("regions"):
+        if not changes.get("regions"):
             return
         regions = change_config(TenantConfig(), {"regions": changes["regions"]}).regions
+        self._admission.residency.check_regions(tenant, regions)
+        if tenant not in self._shard.state.catalog.tenants:
+            return
         here = self._shard.settings.region
         if here not in regions and self._other_shards.has_shard_in(regions):
             raise Conflict(
@@ -127,6 +130,25 @@ class Tenants:
                 state=worst(item.state for item in items.values()),
                 quotas=items,
                 throttled_total=self._admission.counters.throttled[admitted.tenant],
+            )
+
+    async def residency(self, call: Call, tenant: str | None) -> ResidencyReply:
+        """Return every place of a tenant's data, and whether its regions allow each."""
+        with await self._admission.admit(call, tenant, "get_tenant") as admitted:
+            regions = admitted.state.config.regions
+            residency = self._admission.residency
+            places = [
+                PlaceItem(
+                    what=one.what, where=one.where, region=one.region or None, allowed=residency.allowed(one, regions)
+                )
+                for one in residency.places
+            ]
+            return ResidencyReply(
+                tenant=admitted.tenant,
+                regions=list(regions),
+                shard=self._shard.name,
+                allowed=all(one.allowed for one in places),
+                places=places,
             )
 
     def _info(self, tenant: str) -> TenantInfo:

@@ -90,6 +90,25 @@ class UsageReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     throttled_total: int = 0  # calls that a limit refused since the server started
 
 
+class PlaceItem(WireReply, frozen=True, kw_only=True, omit_defaults=False):
+    """One place of a tenant's data."""
+
+    what: str  # messages, journal segments or backups
+    where: str
+    region: str | None  # None: unknown
+    allowed: bool  # by the tenant's regions
+
+
+class ResidencyReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
+    """Where a tenant's data is."""
+
+    tenant: str
+    regions: list[str]  # that it allows; empty: all
+    shard: str
+    allowed: bool  # all places are
+    places: list[PlaceItem]
+
+
 class AuditReply(WireReply, frozen=True, kw_only=True):
     """A page of journal rows in the order asked for, and the cursor of the next page."""
 

@@ -405,7 +405,7 @@ def _refuses_before_the_body(url: str, tenant: str) -> None:
     asked.putheader("Expect", "100-continue")
     asked.endheaders()  # the body is not sent, and not waited for
     reply = asked.getresponse()
-    assert (reply.status, b"migrate" in reply.read()) == (409, True)
+    assert (reply.status, b"allows the regions" in reply.read()) == (409, True)
     asked.close()
 
 

@@ -39,6 +39,31 @@ def show(connection: ServerConnection) -> Output:
 
 
 @server_command(topology)
+@click.argument("name", metavar="TENANT")
+def prove(connection: ServerConnection, *, name: str) -> Output:
+    """List where a tenant's data is, and whether its regions allow each place.
+
+    \b
+    Exit codes:
+      0  all places are allowed
+      7  data is in a region that the tenant does not allow
+    """
+    found = connection.client.tenant(name).residency()
+    columns: Columns = {
+        "data": "what",
+        "place": "where",
+        "region": lambda one: one.region or "unknown",
+        "allowed": lambda one: "yes" if one.allowed else "no",
+    }
+    return Output(
+        found,
+        {"tenant": found.tenant, "regions": ", ".join(found.regions) or "any", "shard": found.shard},
+        table(columns, found.places, "no data"),
+        code=exit_codes.OK if found.allowed else exit_codes.CONFLICT,
+    )
+
+
+@server_command(topology)
 @click.argument("file", type=FILE)
 @click.option(
     "--tenants", "ask", is_flag=True, help="Also check that every tenant of the server has an eligible shard."

@@ -117,6 +117,11 @@ async def usage(service: Service, request: Request, _: object) -> Reply:
     return json_reply(await service.tenants.usage(request.call, request.tenant))
 
 
+async def residency(service: Service, request: Request, _: object) -> Reply:
+    """Return where a tenant's data is."""
+    return json_reply(await service.tenants.residency(request.call, request.tenant))
+
+
 def _named(request: Request) -> str:
     assert request.tenant is not None, "these routes have the tenant in their path"
     return request.tenant
