@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+import socket
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
@@ -126,86 +127,6 @@ class _FakeTimer:
             self._handle = None
 
 
-class _MemoryTransport(asyncio.Transport):
-    """One side of an in-memory connection. The other side may run on another event loop, in another thread."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, protocol: asyncio.Protocol) -> None:
-        super().__init__({"peername": ("127.0.0.1", 0)})
-        self.loop = loop
-        self.protocol = protocol
-        self.other: _MemoryTransport
-        self._paused = False
-        self._unread: list[bytes] = []
-        self._closing = False
-        self._lost = False
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        if not self._closing and data:
-            self._at_other(self.other.arrive, bytes(data))
-
-    def close(self) -> None:
-        if not self._closing:
-            self._closing = True
-            self._at_other(self.other.end)
-            self.loop.call_soon(self._lose)
-
-    def abort(self) -> None:
-        self.close()
-
-    def is_closing(self) -> bool:
-        return self._closing
-
-    def can_write_eof(self) -> bool:
-        return True
-
-    def write_eof(self) -> None:
-        if not self._closing:
-            self._at_other(self.other.at_end)
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Do nothing: written data arrives at once."""
-
-    def pause_reading(self) -> None:
-        self._paused = True
-
-    def resume_reading(self) -> None:
-        self._paused = False
-        unread, self._unread = self._unread, []
-        for data in unread:
-            self.loop.call_soon(self.arrive, data)
-
-    def arrive(self, data: bytes) -> None:
-        """Receive what the other side wrote. Runs on this side's loop."""
-        if self._lost or self._closing:
-            return
-        if self._paused or self._unread:
-            self._unread.append(data)
-        else:
-            self.protocol.data_received(data)
-
-    def at_end(self) -> None:
-        """Handle the end of the other side's stream."""
-        if not self._closing and not self.protocol.eof_received():
-            self.close()
-
-    def end(self) -> None:
-        """Handle that the other side has closed."""
-        self._closing = True
-        self._lose()
-
-    def _lose(self) -> None:
-        if not self._lost:
-            self._lost = True
-            self.protocol.connection_lost(None)
-
-    def _at_other(self, what: Callable[..., None], *arguments: object) -> None:
-        with contextlib.suppress(RuntimeError):  # its loop is closed
-            self.other.loop.call_soon_threadsafe(what, *arguments)
-
-
 class FakeServer:
     """A server in this process. Use it with ``with``, or with ``start`` and ``stop``."""
 
@@ -217,7 +138,6 @@ class FakeServer:
         self._directory: Path | None = None
         self._reachable = True
         self._clients: list[Client] = []
-        self._transports: set[_MemoryTransport] = set()
 
     # ---- starting and stopping ----
 
@@ -336,20 +256,17 @@ class FakeServer:
             self._reachable = True
 
     async def _break_connections(self) -> None:
-        for transport in list(self._transports):
-            transport.abort()
+        for connection in list(self._listener.connections):
+            connection.abort()
 
     async def _connect(self, make_protocol: Callable[[], asyncio.Protocol]) -> asyncio.BaseProtocol:
-        """Connect a client's protocol with one of the server's."""
+        """Connect a client's protocol with one of the server's, by a pair of sockets."""
         if self._loop_thread is None or not self._reachable:
-            raise ConnectionRefusedError("the fake server is not there")
-        near = _MemoryTransport(asyncio.get_running_loop(), make_protocol())
-        far = _MemoryTransport(self._loop_thread.loop, HttpConnection(self._listener))
-        near.other, far.other = far, near
-        self._loop_thread.soon(lambda: self._accept(far))
-        near.protocol.connection_made(near)
-        return near.protocol
+            raise ConnectionRefusedError("the fake server is not reachable")
+        near, far = socket.socketpair()
+        self._loop_thread.soon(lambda: self._in_background(self._accept(far)))
+        _, protocol = await asyncio.get_running_loop().create_connection(make_protocol, sock=near)
+        return protocol
 
-    def _accept(self, transport: _MemoryTransport) -> None:
-        self._transports = {one for one in self._transports if not one.is_closing()} | {transport}
-        transport.protocol.connection_made(transport)
+    async def _accept(self, far: socket.socket) -> None:
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: HttpConnection(self._listener), far)

@@ -24,6 +24,12 @@ def result_of(outcome: str) -> AuditResult:
     return _RESULTS_OF.get(outcome, "ERROR")
 
 
+def outcomes_of(result: str) -> tuple[list[str], bool]:
+    """Return outcomes, and whether they are those with this result or all those without it."""
+    named = [outcome for outcome, its_result in _RESULTS_OF.items() if its_result == result]
+    return (named, True) if named else (list(_RESULTS_OF), False)
+
+
 class JournalFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Conditions on journal rows; None: any. All conditions must hold."""
 
