@@ -40,7 +40,9 @@ The default text of an error is its docstring. ``code`` is stable and part of th
 
 from __future__ import annotations
 
+import copy
 import inspect
+from typing import Self
 
 
 class TenantqError(Exception):
@@ -67,6 +69,14 @@ class TenantqError(Exception):
     def message(self) -> str:
         """The text a user reads: what is wrong and what to do."""
         return str(self.args[0])
+
+    def copy(self) -> Self:
+        """Return a copy for another caller. A shared exception would collect the tracebacks of all its callers."""
+        again = copy.copy(self)
+        again.__cause__ = self.__cause__
+        if hasattr(self, "__notes__"):
+            again.__notes__ = list(self.__notes__)
+        return again
 
 
 class Unauthenticated(TenantqError):

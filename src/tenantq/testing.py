@@ -6,7 +6,7 @@
         server.clock.advance(60_000)
 
 It is the real server, from the HTTP protocol down to the store. Only the network is replaced, and the data is in a
-temporary directory, in memory if the system has one. So whatever holds here holds for a server.
+temporary directory, in memory if the system has one. So your tests exercise the code that runs in production.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from tenantq.runtime.clock import Clock, SystemClock, Timer
 from tenantq.service import Admission, GateSettings, Service, open_encryption
 
 _MEMORY_BYTES = 8 << 20
-_IN_MEMORY = Path("/dev/shm")  # noqa: S108  # a fresh directory is made in it, for this user only
-ADMIN_TOKEN = "fake-administrator-of-the-platform"  # noqa: S105  # opens nothing but the fake it belongs to
+_IN_MEMORY = Path("/dev/shm")  # noqa: S108  # a new directory in it is readable only by this user
+ADMIN_TOKEN = "fake-administrator-of-the-platform"  # noqa: S105  # valid only for this fake server
 
 
 class FakeClock:
@@ -144,7 +144,7 @@ class FakeServer:
     def start(self) -> None:
         """Start the server, which takes some milliseconds. A stopped one starts again empty."""
         if self._loop_thread is not None:
-            raise Invalid("this fake server runs already: stop it first, or make another one")
+            raise Invalid("the fake server is already running. Stop it first, or create another one.")
         home = _IN_MEMORY if _IN_MEMORY.is_dir() else None
         self._directory = Path(tempfile.mkdtemp(prefix="tenantq-fake-", dir=home))
         self._loop_thread = LoopThread.start("tenantq-fake-server")
@@ -238,15 +238,15 @@ class FakeServer:
     def token(self, tenant: str = DEFAULT_TENANT, *, role: str = "tenant-admin", **grant: Any) -> str:
         """Create an API key with a role in a tenant and return its token. A missing tenant is created."""
         with Client(settings=self.settings()) as admin:
-            place = admin.tenant(tenant)
-            place.configure()
-            return place.create_key(f"fake {role}", role=role, **grant).token
+            found = admin.tenant(tenant)
+            found.configure()
+            return found.create_key(f"fake {role}", role=role, **grant).token
 
     # ---- outages ----
 
     @contextlib.contextmanager
     def outage(self) -> Iterator[None]:
-        """Be unreachable inside the block: connections break and new ones are refused."""
+        """Make the server unreachable inside the block: connections are lost and new ones are refused."""
         assert self._loop_thread is not None
         self._reachable = False
         self._loop_thread.run(self._break_connections())

@@ -143,23 +143,23 @@ def replace_checkpoint(rows: Rows) -> None:
 # what is done, the first record that cannot be trusted, what is said of it
 DEEDS: list[tuple[str, Deed, Callable[[Rows], int], str]] = [
     ("edit", edit, lambda _: 9, "was changed"),
-    ("edit with a new hash", lambda rows: rows.forge(9), lambda _: 10, "was changed, or does not belong"),
-    ("edit with a new chain", lambda rows: rows.forge_from(9, max(rows.records)), lambda _: 1, "made anew"),
+    ("edit with a new hash", lambda rows: rows.forge(9), lambda _: 10, "was changed, or does not follow"),
+    ("edit with a new chain", lambda rows: rows.forge_from(9, max(rows.records)), lambda _: 1, "rewritten"),
     ("edit after a checkpoint with a new chain",
      lambda rows: rows.forge_from(min(rows.checkpoints) + 2, max(rows.records)),
-     lambda rows: min(rows.checkpoints) + 1, "made anew"),
+     lambda rows: min(rows.checkpoints) + 1, "rewritten"),
     ("deletion", lambda rows: rows.delete(9), lambda _: 9, "Records 9 to 9 are missing"),
     ("deletion of the first", lambda rows: rows.delete(1, 2), lambda _: 1, "Records 1 to 2 are missing"),
-    ("insertion", insert, lambda _: 10, "was changed, or does not belong"),
+    ("insertion", insert, lambda _: 10, "was changed, or does not follow"),
     ("insertion of a stray row", lambda rows: rows.batch.put(be64(9) + b"x", b"y" * 50, rows.store.jn.handle),
-     lambda _: 10, "no record was put behind record 9"),
+     lambda _: 10, "invalid row was inserted after record 9"),
     ("reordering", swap, lambda _: 9, "was changed"),
-    ("truncation", cut_off_the_tail, lambda _: 30, "were cut off"),
+    ("truncation", cut_off_the_tail, lambda _: 30, "are missing at the end"),
     ("truncation with its checkpoint", cut_off_with_the_last_checkpoint, lambda rows: max(rows.records), "the heart"),
     ("a checkpoint taken away", lambda rows: rows.drop_checkpoint(min(rows.checkpoints)),
-     lambda rows: min(rows.checkpoints), "was taken away"),
+     lambda rows: min(rows.checkpoints), "was removed"),
     ("a checkpoint forged", forge_checkpoint, lambda rows: min(rows.checkpoints), "not signed by the server"),
-    ("a checkpoint replaced", replace_checkpoint, lambda rows: min(rows.checkpoints), "is that of record"),
+    ("a checkpoint replaced", replace_checkpoint, lambda rows: min(rows.checkpoints), "belongs to record"),
 ]  # fmt: skip
 
 
@@ -244,7 +244,7 @@ def test_a_forged_chain_is_found_at_its_first_record_where_it_was_exported(
     assert code == 1
     assert said["findings"][0]["seq"] == 9
     assert {"store"} == {finding["where"] for finding in said["findings"]}
-    assert any(one["seq"] == 9 and "not the one that was exported" in one["text"] for one in said["findings"])
+    assert any(one["seq"] == 9 and "differs from the exported one" in one["text"] for one in said["findings"])
 
 
 def test_what_was_trimmed_must_be_in_the_archive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -92,9 +92,9 @@ def test_no_server_is_6_and_names_the_address() -> None:
     ("options", "text"),
     [
         (("--url", "ftp://example.com"), "url: must start with http:// or https://"),
-        (("--url", "http://user:secret@127.0.0.1:1"), "url: must not hold a credential"),
+        (("--url", "http://user:secret@127.0.0.1:1"), "url: must not contain a credential"),
         (("--token", "two words"), "token: must be printable ASCII without spaces"),
-        (("--url", "https://127.0.0.1:1", "--ca-file", "/nowhere.pem"), "there is no file /nowhere.pem"),
+        (("--url", "https://127.0.0.1:1", "--ca-file", "/nowhere.pem"), "no such file: /nowhere.pem"),
         (("--timeout", "0"), "timeout_ms: out of range (0, allowed: 1 to"),
     ],
 )

@@ -177,7 +177,7 @@ def test_what_is_printed_beside_the_bar_goes_where_it_was_sent() -> None:
         (("run", "--journal", "{tmp}/none", "--lake", "{tmp}/lake"), 2, "is no directory"),
         (("run", "--journal", "{tmp}", "--lake", "{tmp}/file"), 2, "is a file"),
         (("run", "--journal", "{tmp}", "--lake", "s3://lake"), 2, "s3:// is not supported"),
-        (("run", "--journal", "nowhere://x", "--lake", "{tmp}/lake"), 2, "nowhere://x: is no URL that fsspec knows"),
+        (("run", "--journal", "nowhere://x", "--lake", "{tmp}/lake"), 2, "nowhere://x: not a URL that fsspec supports"),
         (("stream", "--journal", "s3://b/j", "--lake", "{tmp}/lake"), 2, "tenantq pipeline run fetches what is new from s3://"),
         (("report", "--lake", "{tmp}/lake", "--out", "{tmp}/file/x"), 2, "/file is not a directory"),
         (("run", "--journal", "{tmp}", "--lake", "{tmp}/lake", "--from", "2026-02-01", "--to", "2026-01-01"), 2, "is after --to"),

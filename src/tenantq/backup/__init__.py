@@ -1,1 +1,1 @@
-"""Backups of a running server, and what becomes a server again from them."""
+"""Backups of a running server, and their restore."""

@@ -88,7 +88,7 @@ class Backups:
         self._running: asyncio.Task[BackupManifest] | None = None
         self._stopping = threading.Event()
         if self.directory.resolve().is_relative_to(self._home.resolve()):
-            raise Invalid("backup_dir: is inside the data directory; choose a place beside it, best on another disk")
+            raise Invalid("backup_dir: must not be inside the data directory. Choose a directory on another disk.")
 
     async def create(self, name: str | None = None, *, segments: bool = True) -> BackupManifest:
         """Back up everything that was acknowledged before this call. Returns when the backup is complete and durable.
@@ -98,7 +98,7 @@ class Backups:
         """
         name = check_backup_name(name) if name is not None else _time_name(self._shard.state.wall_ms())
         if self._lock.locked():
-            raise Conflict("a backup is being made already; wait until it is done")
+            raise Conflict("another backup is running. Wait until it is complete.")
         async with self._lock:
             self._running = asyncio.create_task(self._create(self.directory / name, segments=segments))
             try:
@@ -129,12 +129,12 @@ class Backups:
                 await asyncio.to_thread(self._write_data_keys, rows, tenants, erased)
             except OSError as error:
                 raise Unavailable(
-                    f"{self.directory}: the data keys beside the backups cannot be written anew: {error.strerror}"
+                    f"{self.directory}: cannot update the data key file next to the backups: {error.strerror}"
                 ) from error
 
     async def _create(self, destination: Path, *, segments: bool) -> BackupManifest:
         if await asyncio.to_thread(destination.exists):
-            raise Conflict(f"there is a backup {destination.name} already; choose another name")
+            raise Conflict(f"backup {destination.name} already exists. Choose another name.")
         checkpoint = await self._shard.checkpoint()
         try:
             manifest = await asyncio.to_thread(self._write, destination, checkpoint, segments=segments)
@@ -178,7 +178,7 @@ class Backups:
             files: dict[str, BackupFile] = {}
             for name, path in sources.items():
                 if self._stopping.is_set():
-                    raise Closed("the server stops; nothing of the backup is left")
+                    raise Closed("the server is stopping. The backup was cancelled and removed.")
                 files[name] = copy_file(path, partial / name)
             if archive:
                 end = archive[-1]
@@ -230,8 +230,8 @@ class Backups:
         free = info.f_bavail * info.f_frsize
         if free < size + self._reserve_bytes:
             raise DiskFull(
-                f"{destination.parent}: the backup takes {size:,} bytes, {free:,} are free and {self._reserve_bytes:,} are"
-                " kept in reserve; nothing was written"
+                f"{destination.parent}: not enough space for the backup ({size:,} bytes needed, {free:,} free,"
+                f" {self._reserve_bytes:,} reserved). Nothing was written."
             )
 
     def _list(self) -> list[BackupItem]:

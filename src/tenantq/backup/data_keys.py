@@ -1,4 +1,4 @@
-"""The file of wrapped data keys, beside all backups and never inside one.
+"""The file of wrapped data keys, next to all backups and never inside one.
 
 Backups are old states, but this file is always current. So no backup has the keys of a deleted tenant, and its messages cannot be
 decrypted from any backup.

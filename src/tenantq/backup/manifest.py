@@ -73,12 +73,12 @@ def read_backup_manifest(directory: Path) -> BackupManifest:
     try:
         manifest = msgspec.json.decode(raw, type=BackupManifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise StoreDamaged(f"{file}: is no manifest of a backup: {error}") from error
+        raise StoreDamaged(f"{file}: not a backup manifest: {error}") from error
     if manifest.product != "tenantq" or manifest.format != FORMAT:
-        raise Invalid(f"{file}: is of format {manifest.format}; this program reads format {FORMAT}")
+        raise Invalid(f"{file}: unsupported backup format {manifest.format} (supported: {FORMAT})")
     for name in manifest.files:
         if name.startswith("/") or ".." in name.split("/"):
-            raise StoreDamaged(f"{file}: names a file outside the backup")
+            raise StoreDamaged(f"{file}: lists a file outside the backup")
     return manifest
 
 
@@ -106,14 +106,14 @@ def verify_backup(
         raise StoreDamaged(f"{directory / MANIFEST}: is not signed by key {key.id}")
     found = {path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()}
     for name in sorted(found - set(manifest.files) - {MANIFEST}):
-        raise StoreDamaged(f"{directory / name}: is not in the backup's manifest; it was put there later")
+        raise StoreDamaged(f"{directory / name}: not listed in the backup's manifest. The file was added later.")
     done = 0
     for name, expected in sorted(manifest.files.items()):
         path = directory / name
         if name not in found:
-            raise StoreDamaged(f"{path}: is missing from the backup")
+            raise StoreDamaged(f"{path}: missing from the backup")
         if hash_file(path) != expected:
-            raise StoreDamaged(f"{path}: is not as it was written; take another backup")
+            raise StoreDamaged(f"{path}: differs from what was backed up. Use another backup.")
         done += expected.size
         if progress is not None:
             progress(done, manifest.size)

@@ -74,7 +74,7 @@ def restore_backup(
     ``audit_key`` is the server's private signing key; without it the server creates a new one. The backup must be signed by it, or by
     ``public_key``. With neither, only its hashes are checked, which an attacker could have changed too. ``key_maker`` is the secret
     from which API keys are derived; without it, older keys cannot sign Amazon SQS requests. ``data_keys`` is the file of wrapped keys,
-    by default the one beside the backup. ``segments`` is the target of the exported journal, if it is not in the backup. Files in
+    by default the one next to the backup. ``segments`` is the target of the exported journal, if it is not in the backup. Files in
     ``skip`` are left out. Raises StoreDamaged if the backup was changed, part of the journal is missing, or the doctor finds anything,
     and Conflict if the directory is in use.
     """
@@ -108,8 +108,8 @@ def restore_backup(
         if findings:
             first = findings[0]
             raise StoreDamaged(
-                f"{source}: the doctor has {report.findings_total} findings in what was restored, the first: {first.text}"
-                " Nothing was left; take another backup"
+                f"{source}: the doctor reports {report.findings_total} findings in the restored data, the first: {first.text}"
+                " Nothing was restored. Use another backup."
             )
         note = RestoreNote(manifest.name, manifest.created_at, manifest.last_seq)
         write_durably(partial / RESTORED, msgspec.json.encode(note))
@@ -126,7 +126,9 @@ def parts_of(source: Path) -> list[Path]:
     parts[HOME] = source
     for number, part in enumerate(parts):
         if number != HOME and not part.is_dir():
-            raise NotFound(f"{source}: is of {len(parts)} shards, and shard {number}'s part is not at {part}")
+            raise NotFound(
+                f"{source}: a backup of {len(parts)} shards, but the part of shard {number} is missing ({part})"
+            )
     return parts
 
 
@@ -190,9 +192,9 @@ def take_note(data_dir: Path) -> RestoreNote | None:
 def check_empty(data_dir: Path) -> None:
     """Raise Conflict unless the directory is missing or empty."""
     if data_dir.exists() and not data_dir.is_dir():
-        raise Conflict(f"{data_dir} is a file; give a directory that is empty or not there yet")
+        raise Conflict(f"{data_dir}: is a file. Choose an empty or missing directory.")
     if data_dir.is_dir() and any(data_dir.iterdir()):
-        raise Conflict(f"{data_dir} is not empty; restore into a directory that is empty or not there yet")
+        raise Conflict(f"{data_dir}: not empty. Choose an empty or missing directory.")
 
 
 def public_part(audit_key: Path) -> PublicKey:
@@ -210,7 +212,7 @@ def _checked_audit_key(file: Path, source: Path) -> bytes:
     except OSError as error:
         raise Invalid(f"audit key {file}: {error.strerror}") from error
     if SigningKey.parse(pem, file).public.id != PublicKey.load(source / PUBLIC_FILE).id:
-        raise Invalid(f"audit key {file}: is not the key that signed this backup")
+        raise Invalid(f"audit key {file}: not the key that signed this backup")
     return pem
 
 
@@ -221,7 +223,7 @@ def _checked_key_maker(file: Path) -> bytes:
             return file.read_bytes()
     except OSError as error:
         raise Invalid(f"key maker {file}: {error.strerror}") from error
-    raise Invalid(f"key maker {file}: is not the file that a server keeps as {KEY_MAKER}")
+    raise Invalid(f"key maker {file}: not a {KEY_MAKER} file of a server")
 
 
 def _put_audit_key(partial: Path, source: Path, key: bytes | None) -> None:

@@ -59,7 +59,7 @@ class AsyncMessage(Received):
         """Let the lease end ``lease_ms`` from now; None: its original length. Raises LeaseLost if the lease has ended."""
         length = lease_ms if lease_ms is not None else self._lease.lease_ms
         if length is None:
-            raise Invalid("lease_ms: name one; how long this lease was is not known")
+            raise Invalid("lease_ms: required, because the original length of this lease is unknown")
         asked_ms = self._calls.session.clock.monotonic_ms()
         until = await self._calls.settle(("extend", length), self._settlement())
         self._lease.sure_until_ms = asked_ms + length
@@ -71,7 +71,7 @@ class AsyncMessage(Received):
             self._schedule_heartbeat(length)
 
     def start_batch_ack(self) -> LeaseSettlement:
-        """Stop the heartbeat and return what acks it with its ``result``. Raises Invalid if the result cannot be encoded."""
+        """Stop the heartbeat and return the ack with its ``result``. Raises Invalid if the result cannot be encoded."""
         settlement = self._settlement(_completed(self.result))
         self.stop_heartbeat()
         return settlement
@@ -82,7 +82,7 @@ class AsyncMessage(Received):
 
     @property
     def lease_state(self) -> LeaseState:
-        """What the asynchronous and the blocking message share."""
+        """The lease, which the asynchronous and the blocking message share."""
         return self._lease
 
     def _settlement(self, result: WireResult | None = None) -> LeaseSettlement:
@@ -117,23 +117,23 @@ class AsyncMessage(Received):
         if self.settled:
             return
         if error is not None:
-            await self._give_back(error)
+            await self._return_to_queue(error)
             return
         try:
             await self.ack(self.result)
         except (Invalid, TooLarge) as refused:
             if not refused.maybe_done:
-                await self._give_back(refused)
+                await self._return_to_queue(refused)
             raise
 
-    async def _give_back(self, error: BaseException) -> None:
+    async def _return_to_queue(self, error: BaseException) -> None:
         try:
             if isinstance(error, Exception):
                 await self.nack(reason=reason_of(error))
             else:
                 await self.release()
         except TenantqError as trouble:
-            log.warning("%r could not be given back: %s", self, trouble)
+            log.warning("%r: cannot return the message to the queue: %s", self, trouble)
 
     def start_heartbeat(self) -> None:
         """Extend the lease regularly until ``stop_heartbeat``. Must run on the client's event loop."""
@@ -165,11 +165,11 @@ class AsyncMessage(Received):
             await self.extend(length)
         except LeaseLost:
             self._lease.lost = True
-            log.warning("%r has lost its lease while it was being worked on", self)
+            log.warning("%r: the lease was lost during processing", self)
             self._heartbeat = None
             return
         except TenantqError as trouble:
-            log.warning("the lease of %r could not be extended: %s", self, trouble)
+            log.warning("%r: cannot extend the lease: %s", self, trouble)
             length = length // 2
         self._heartbeat = None
         self._schedule_heartbeat(length)

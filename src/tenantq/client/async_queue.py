@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from contextlib import aclosing
 from types import NoneType
 from typing import Any, Final, Literal
 from urllib.parse import quote
@@ -13,13 +14,13 @@ from tenantq.client.batcher import ITEMS_MAX
 from tenantq.client.ordered_adds import OrderedAdds, raise_first
 from tenantq.client.outgoing_message import OutgoingMessage, new_message, prepare_message, prepare_text
 from tenantq.client.queue_calls import LeaseSettlement, QueueRegistry
-from tenantq.client.result_watch import WAIT_SLICE_MS, ResultWatch
+from tenantq.client.result_watch import ResultWatch
 from tenantq.client.session import ApiRequest, ClientSession, decoder, query
 from tenantq.client.values import Added, JobResult, Page, StoredMessage
 from tenantq.domain import limits
 from tenantq.domain.names import check_queue_name, check_tenant_name
 from tenantq.domain.validation import check_field
-from tenantq.errors import Invalid, NotFound, TenantqError, TimedOut
+from tenantq.errors import Invalid, NotFound, TenantqError
 from tenantq.wire.acts import DestroyRequest, SuspendRequest
 from tenantq.wire.messages import (
     MessageFacts,
@@ -145,7 +146,7 @@ class AsyncQueue:
     ) -> list[AsyncMessage]:
         """Lease up to ``max`` messages; with ``wait_ms`` wait for the first. ``lease_ms`` None: the queue's default."""
         check_poll(max, wait_ms, lease_ms)
-        leases = await self._calls.poll(max, wait_ms, lease_ms, consumer)
+        leases = await self._calls.polls.poll(max, wait_ms, lease_ms, consumer)
         return [AsyncMessage(leased, self._calls) for leased in leases]
 
     async def ack_many(
@@ -161,7 +162,7 @@ class AsyncQueue:
         ready: list[tuple[int, LeaseSettlement]] = []
         for index, message in enumerate(all_messages):
             if message.queue != self.name:
-                raise Invalid(f"messages: all must be of the queue {self.name}")
+                raise Invalid(f"messages: a message belongs to queue {message.queue}, not to {self.name}")
             try:
                 ready.append((index, message.start_batch_ack()))
             except TenantqError as error:
@@ -192,6 +193,8 @@ class AsyncQueue:
         Returns for each None, the new end of its lease (``extend``), or its error. ``delay_ms`` and ``reason`` are for ``nack``,
         ``lease_ms`` is for ``extend``.
         """
+        if how not in ("ack", "nack", "release", "extend"):
+            raise Invalid(f"how: must be ack, nack, release or extend (got {how!r})")
         operation: tuple[Any, ...] = (how,)
         if how == "nack":
             operation = (how, delay_ms, reason)
@@ -222,25 +225,21 @@ class AsyncQueue:
 
     async def wait_result(self, id: str, *, timeout_ms: int = 60_000) -> JobResult:
         """Return the result of a message once it is completed or failed. Raises TimedOut after ``timeout_ms``."""
-        end_ms = self._session.clock.monotonic_ms() + timeout_ms
-        while True:
-            left_ms = max(0, end_ms - self._session.clock.monotonic_ms())
-            result = await self.result(id, wait_ms=min(left_ms, WAIT_SLICE_MS))
-            if result.done:
-                return result
-            if self._session.clock.monotonic_ms() >= end_ms:
-                raise TimedOut(f"no result within {timeout_ms} ms", queue=self.name, id=id)
+        async with aclosing(self._watch([id], timeout_ms).results()) as results:
+            return await anext(results)
 
     def iter_results(self, ids: Iterable[str], *, timeout_ms: int = 60_000) -> AsyncIterator[JobResult]:
         """Yield the results of many messages as they are completed or failed, each once. ``timeout_ms`` is for all of them.
 
         After the last result it raises NotFound if a message does not exist, or TimedOut if one is still pending.
         """
+        return self._watch(ids, timeout_ms).results()
 
+    def _watch(self, ids: Iterable[str], timeout_ms: int) -> ResultWatch:
         def ask(id: str, wait_ms: int) -> Coroutine[Any, Any, JobResult]:
             return self.result(id, wait_ms=wait_ms)
 
-        return ResultWatch(ask, self._session.clock, self.name, ids, timeout_ms).results()
+        return ResultWatch(ask, self._session.clock, self.name, ids, timeout_ms)
 
     # ---- reading ----
 
@@ -341,7 +340,7 @@ class AsyncQueue:
 
     def _message_path(self, id: str) -> str:
         if type(id) is not str or not id:
-            raise Invalid("id: must be a message's id")
+            raise Invalid("id: must be a message ID")
         return f"{self._path}/messages/{quote(id, safe='')}"
 
     def _redrive_path(self, task: str) -> str:
@@ -383,10 +382,14 @@ class AsyncFleet:
         self.tenants = [check_tenant_name(tenant) for tenant in tenants] if tenants is not None else None
         self._registry = registry
 
+    def __repr__(self) -> str:
+        where = "all tenants" if self.tenants is None else ", ".join(self.tenants)
+        return f"<{type(self).__name__} {self.queue} of {where}>"
+
     async def poll(
         self, max: int = 1, *, wait_ms: int = 0, lease_ms: int | None = None, consumer: str | None = None
     ) -> list[AsyncMessage]:
         """Lease up to ``max`` messages, in weighted fair turns of the tenants this credential is granted in."""
         check_poll(max, wait_ms, lease_ms)
-        leases = await self._registry.poll_fleet(self.queue, self.tenants, max, wait_ms, lease_ms, consumer)
+        leases = await self._registry.fleet(self.queue, self.tenants).poll(max, wait_ms, lease_ms, consumer)
         return [AsyncMessage(leased, self._registry.of(leased.item.tenant, leased.item.queue)) for leased in leases]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import math
 import re
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final
 
 import msgspec
 
 from tenantq.errors import Invalid
-
-T = TypeVar("T")
+from tenantq.wire.json_bytes import bytes_of
 
 _MAYBE_NON_FINITE: Final = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")  # NaN and the infinities in MessagePack
 
@@ -29,16 +26,16 @@ def to_bytes(value: object, field: str = "body") -> bytes:
         try:
             return value.encode()
         except UnicodeEncodeError as error:
-            raise Invalid(f"{field}: is not valid Unicode text (a lone surrogate)") from error
+            raise Invalid(f"{field}: not valid Unicode (it contains a lone surrogate)") from error
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
     try:
         data = _encode(value)
         non_finite = data.find(b"null") >= 0 and _has_non_finite(value)  # ``in`` takes three times as long
     except Exception as error:  # a value's own code may raise anything
-        raise Invalid(f"{field}: this {type(value).__name__} cannot be written as JSON ({error})") from error
+        raise Invalid(f"{field}: cannot convert {type(value).__name__} to JSON ({error})") from error
     if non_finite:
-        raise Invalid(f"{field}: NaN and infinity cannot be written as JSON; give null, or a text")
+        raise Invalid(f"{field}: JSON has no NaN or infinity. Use null or a string.")
     return data
 
 
@@ -69,23 +66,10 @@ _pack = msgspec.msgpack.Encoder(enc_hook=lambda _: None).encode  # models encode
 
 
 def from_wire(text: str | None, encoded: str | None) -> bytes | None:
-    """Return the bytes of a text or base64 field; None: neither is set."""
-    if text is not None:
-        return text.encode()
-    if encoded is None:
-        return None
-    try:
-        return base64.b64decode(encoded, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise Invalid("the server sent a body that is no base64") from error
+    """Return the bytes of a text or base64 field of a reply; None: neither is set. Raises Invalid if it is not base64."""
+    return None if text is None and encoded is None else bytes_of(text, encoded, "body")
 
 
-@overload
-def from_json(data: bytes) -> Any: ...
-@overload
-def from_json(data: bytes, type: type[T]) -> T: ...
-@overload
-def from_json(data: bytes, type: Any) -> Any: ...
 def from_json(data: bytes, type: Any = Any) -> Any:
     """Return ``data`` decoded from JSON and validated against ``type``. Raises Invalid.
 
@@ -97,7 +81,7 @@ def from_json(data: bytes, type: Any = Any) -> Any:
             return validate(data)
         return msgspec.json.decode(data, type=type)
     except (ValueError, msgspec.MsgspecError) as error:
-        raise Invalid(f"the body is not the JSON that was expected: {str(error)[:500]}") from error
+        raise Invalid(f"the body does not match the expected JSON type: {str(error)[:500]}") from error
 
 
 class Unset:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections import deque
 from collections.abc import Callable  # msgspec reads the fields' types
@@ -49,9 +50,8 @@ class ConnectionPool:
         self._closed = False
         self._waits_max = max(1, settings.connections - max(1, settings.connections // 4))
         self._ssl = settings.tls.build() if settings.secure else None
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        default_port = 443 if settings.secure else 80
-        self._head = f"Host: {host}{'' if settings.port == default_port else f':{settings.port}'}\r\n"
+        port = "" if settings.port == (443 if settings.secure else 80) else f":{settings.port}"
+        self._head = f"Host: {settings.origin.partition('://')[2]}{port}\r\n"
         self._head += f"User-Agent: {settings.user_agent}\r\nAccept: application/json, application/problem+json\r\n"
         if settings.token is not None:
             self._head += f"Authorization: Bearer {settings.token}\r\n"
@@ -73,7 +73,7 @@ class ConnectionPool:
         for line in self._lines:
             for turn in line:
                 if not turn.done():
-                    turn.set_exception(Closed("this client was closed"))
+                    turn.set_exception(Closed("the client was closed"))
             line.clear()
         await asyncio.sleep(0)  # the transports close in the next turn
 
@@ -92,7 +92,7 @@ class ConnectionPool:
 
     async def _take(self, request: HttpRequest) -> ClientConnection:
         if self._closed:
-            raise Closed("this client is closed")
+            raise Closed("the client is closed")
         await self._wait_for_turn(request)
         try:
             while self._idle and not request.fresh:
@@ -171,16 +171,16 @@ class ConnectionPool:
             async with asyncio.timeout(settings.connect_timeout_ms / 1_000):
                 connection = await self._open_one()
         except TimeoutError as error:
-            raise TimedOut(f"no connection to {where} within {settings.connect_timeout_ms} ms") from error
+            raise TimedOut(f"cannot connect to {where} within {settings.connect_timeout_ms} ms") from error
         except ssl.SSLCertVerificationError as error:
-            raise ConnectionFailed(f"the certificate of {where} is not trusted: {error.verify_message}") from error
+            raise ConnectionFailed(f"cannot verify the certificate of {where}: {error.verify_message}") from error
         except ssl.SSLError as error:
-            raise ConnectionFailed(f"no TLS connection to {where}: {error.reason or error}") from error
+            raise ConnectionFailed(f"TLS handshake with {where} failed: {error.reason or error}") from error
         except OSError as error:
-            raise ConnectionFailed(f"no connection to {where}: {error.strerror or error}") from error
+            raise ConnectionFailed(f"cannot connect to {where}: {_reason(error)}") from error
         if self._closed:
             connection.close()
-            raise Closed("this client was closed")
+            raise Closed("the client was closed")
         self._open.add(connection)
         return connection
 
@@ -203,6 +203,11 @@ class ConnectionPool:
         return made
 
 
+def _reason(error: OSError) -> str:
+    """Return the system's text for an error; asyncio's own text repeats the address."""
+    return os.strerror(error.errno) if error.errno is not None and error.errno > 0 else error.strerror or str(error)
+
+
 def _give_up(turn: asyncio.Future[None]) -> None:
     if not turn.done():
-        turn.set_exception(TimedOut("no connection became free in time: allow more with connections="))
+        turn.set_exception(TimedOut("no connection became free in time. Increase connections."))

@@ -3,14 +3,13 @@
 The first call is sent at the end of the event loop's current turn, so that all callers of that turn share a request. While requests
 are in flight, new calls gather and leave with the next request. No call ever waits for others to join it.
 
-Replies that arrive together are handed out one after the other. The callers that were answered first send their next calls first, so
-the server has work while this process still handles the rest.
+Replies that arrive together are delivered one after the other. The first callers can send their next calls while this process still
+handles the rest, so the server stays busy.
 """
 
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
@@ -89,8 +88,8 @@ class Dispatcher:
             raise
         except TenantqError as error:
             refuse(callers, error)
-        except Exception as error:  # noqa: BLE001  # any bug must reach the callers, which would wait for ever
-            bug = TenantqError(f"internal error of the client: {error!r}")
+        except Exception as error:  # noqa: BLE001  # a bug must reach the callers, which would wait forever
+            bug = TenantqError(f"internal error in the client: {error!r}")
             bug.__cause__ = error
             refuse(callers, bug)
         finally:
@@ -101,17 +100,8 @@ class Dispatcher:
                 self.schedule_after_answers()
 
 
-def own_copy(error: TenantqError) -> TenantqError:
-    """Return a copy of an error for another caller."""
-    own = copy.copy(error)
-    own.__cause__ = error.__cause__
-    if hasattr(error, "__notes__"):
-        own.__notes__ = list(error.__notes__)
-    return own
-
-
 def refuse(futures: Iterable[asyncio.Future[Any]], error: TenantqError) -> None:
-    """Raise the error to all waiting callers. Each gets a copy, because an exception keeps the traceback of its raiser."""
+    """Raise a copy of the error to each waiting caller."""
     for future in futures:
         if not future.done():
-            future.set_exception(own_copy(error))
+            future.set_exception(error.copy())

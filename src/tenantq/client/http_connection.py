@@ -85,7 +85,7 @@ class ClientConnection(asyncio.Protocol):
                 stop.remove_done_callback(self._end_stream)
 
     def _end_stream(self, _: object) -> None:
-        """End the stream, which tells a waiting server to stop. Close the connection if the transport cannot do that."""
+        """End the stream, so that a waiting server stops. Close the connection if the transport cannot do that."""
         self.usable = False
         if self._transport is not None and self._transport.can_write_eof():
             self._transport.write_eof()
@@ -122,15 +122,15 @@ class ClientConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._fail(BadAnswer("the server wants another protocol than HTTP/1.1: check the address"))
+            self._fail(BadAnswer("the server requests a protocol other than HTTP/1.1. Check the address."))
         except httptools.HttpParserError:
-            self._fail(BadAnswer("the answer is not HTTP/1.1: check the address"))
+            self._fail(BadAnswer("the reply is not HTTP/1.1. Check the address."))
 
     def connection_lost(self, error: Exception | None) -> None:
         """Fail the waiting request and notify the pool."""
         self.usable = False
         why = f": {error}" if error is not None and str(error) else ""
-        self._fail(ConnectionFailed(f"the connection broke before the answer was there{why}"))
+        self._fail(ConnectionFailed(f"the connection was lost before the reply arrived{why}"))
         self._on_lost(self)
 
     # ---- httptools ----
@@ -147,7 +147,9 @@ class ClientConnection(asyncio.Protocol):
         """Keep the needed headers."""
         self._header_bytes += len(name) + len(value)
         if self._header_bytes > HEADER_BYTES_MAX:
-            self._fail(BadAnswer(f"the answer has more than {HEADER_BYTES_MAX} bytes of headers: check the address"))
+            self._fail(
+                BadAnswer(f"the reply headers are too large (limit {HEADER_BYTES_MAX} bytes). Check the address.")
+            )
             return
         lower = name.decode("latin-1").lower()
         if lower in _WANTED_HEADERS:
@@ -189,15 +191,15 @@ class ClientConnection(asyncio.Protocol):
                 self._fail(_too_large())
                 return
             except (zlib.error, ValueError):
-                self._fail(BadAnswer("the answer's compression is damaged: check what stands before the server"))
+                self._fail(BadAnswer("cannot decompress the reply. Check the proxies in front of the server."))
                 return
         self._reply.set_result(HttpReply(status, self._headers, body))
 
 
 def _too_large() -> BadAnswer:
     return BadAnswer(
-        f"the answer is larger than {REPLY_BYTES_MAX} bytes: ask for less at a time, with a smaller max or limit; "
-        "what a poll had leased comes back when those leases end"
+        f"the reply is too large (limit {REPLY_BYTES_MAX} bytes). Use a smaller max or limit. "
+        "Messages leased by a poll return when their leases expire."
     )
 
 
@@ -208,5 +210,5 @@ def _unzip(body: bytes) -> bytes:
     if unzip.unconsumed_tail:
         raise OverflowError
     if not unzip.eof:
-        raise ValueError("cut short")
+        raise ValueError("truncated")
     return plain

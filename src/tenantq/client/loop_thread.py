@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import functools
+import inspect
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -104,14 +105,14 @@ class LoopThread:
         if self._stopped:
             return _closed()
         if self._process != os.getpid():
-            return Invalid("this client was made before a fork: make one in each process")
+            return Invalid("the client was created before a fork. Create one in each process.")
         if threading.current_thread() is self._thread:
-            return Invalid("the event loop's own thread must not wait for itself: use the asynchronous face there")
+            return Invalid("blocking call on the event loop's own thread. Use the asynchronous client there.")
         return None
 
 
 def _closed() -> Closed:
-    return Closed("this client is closed")
+    return Closed("the client is closed")
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
@@ -163,6 +164,9 @@ def like(
     """Give a method the parameters and the docstring of another one. It keeps its own return type."""
 
     def decorate(function: Callable[..., R]) -> Callable[Concatenate[Any, P], R]:
-        return functools.wraps(method)(function)
+        returns = inspect.signature(function).return_annotation
+        twin = functools.wraps(method)(function)
+        twin.__signature__ = inspect.signature(method).replace(return_annotation=returns)  # type: ignore[attr-defined]  # for help()
+        return twin
 
     return decorate

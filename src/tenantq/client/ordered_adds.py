@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 from tenantq.client.batcher import BYTES_MAX, ITEMS_MAX, ONE_MAY_BE_AT_FAULT
-from tenantq.client.dispatcher import own_copy
 from tenantq.client.outgoing_message import OutgoingMessage, new_message, prepare_message
 from tenantq.client.queue_calls import QueueCalls
 from tenantq.client.values import Added
 from tenantq.domain.message import NewMessage
-from tenantq.errors import Limited, TenantqError
+from tenantq.errors import Invalid, Limited, TenantqError
 
 
 class OrderedAdds:
@@ -27,7 +26,12 @@ class OrderedAdds:
         self._stopped: Limited | None = None  # a limit that was not waited for: nothing is sent after it
 
     def batches(self, messages: Iterable[object]) -> Iterator[list[OutgoingMessage]]:
-        """Yield batches for ``send``, each of at most 1,000 messages or 8 MiB. Invalid messages are left out."""
+        """Yield batches for ``send``, each of at most 1,000 messages or 8 MiB. Invalid messages are left out.
+
+        Raises Invalid for a single body, which would be divided into characters.
+        """
+        if isinstance(messages, str | bytes | bytearray | memoryview):
+            raise Invalid("messages: must be an iterable of bodies, not a single body. Use add for one message.")
         batch: list[OutgoingMessage] = []
         size = 0
         for index, message in enumerate(messages):
@@ -57,7 +61,7 @@ class OrderedAdds:
             except TenantqError as error:
                 if error.maybe_done or not isinstance(error, (Limited, *ONE_MAY_BE_AT_FAULT)):
                     # Sending it in another form could add it twice.
-                    error.add_note(f"{len(self._outcomes)} messages had been sent before")
+                    error.add_note(f"{len(self._outcomes)} earlier messages were sent")
                     raise
                 if isinstance(error, Limited):
                     parts += await self._after(error, part)
@@ -66,7 +70,7 @@ class OrderedAdds:
                 else:
                     self._outcomes.append(error)
         if self._stopped is not None:
-            self._outcomes += [own_copy(self._stopped) for part in parts for _ in part]
+            self._outcomes += [self._stopped.copy() for part in parts for _ in part]
 
     def results(self, errors: Literal["raise", "return"]) -> list[Added]:
         """Return the result of each message once all were sent. Raises the first error, or returns errors in their places."""
@@ -85,9 +89,7 @@ class OrderedAdds:
             self._waits += 1
             await session.sleep(delay_ms)
         elif len(part) > 1 and self._waits < session.settings.retries.count:
-            return _halves(
-                part
-            )  # the server asks for a longer delay than the policy allows; a smaller part may need less
+            return _halves(part)  # the requested delay exceeds the policy; a smaller part may need less
         else:
             self._stopped = limit
         return [part]
@@ -104,5 +106,5 @@ def raise_first(outcomes: Sequence[object]) -> None:
     failed = [(index, one) for index, one in enumerate(outcomes) if isinstance(one, TenantqError)]
     if failed:
         index, error = failed[0]
-        error.add_note(f"number {index} of {len(outcomes)}, from 0; {len(failed)} failed, the others are done")
+        error.add_note(f"item {index} (from 0); {len(failed)} of {len(outcomes)} failed, the others succeeded")
         raise error

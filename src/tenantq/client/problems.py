@@ -53,13 +53,13 @@ def from_reply(status: int, headers: Mapping[str, str], body: bytes) -> TenantqE
         error.limit, error.current = problem.limit or 0, problem.current or 0
     _set_retry_after(error, after_ms)
     if problem.request_id:
-        error.add_note(f"request id: {problem.request_id}")
+        error.add_note(f"request ID: {problem.request_id}")
     return error
 
 
 def _from_proxy(status: int, headers: Mapping[str, str]) -> TenantqError:
     """Return the exception for a reply that does not come from a tenantq server."""
-    error = _by_status(status)(f"the answer is status {status}, and not from a tenantq server: check the address")
+    error = _by_status(status)(f"the reply (status {status}) is not from a tenantq server. Check the address.")
     _set_retry_after(error, _retry_after_ms(headers))
     return error
 

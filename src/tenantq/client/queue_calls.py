@@ -71,7 +71,7 @@ class QueueCalls:
         self._queue = queue
         self._adds: Batcher[OutgoingMessage, Added] = Batcher(session, self.send_adds)
         self._settles: dict[tuple[object, ...], Batcher[LeaseSettlement, int | None]] = {}
-        self._polls: dict[tuple[object, ...], PollBatcher[LeasedMessage]] = {}
+        self.polls = PollCalls(session, f"{path}/poll", PollRequest(), self.release_quietly)
 
     # ---- adds ----
 
@@ -99,25 +99,7 @@ class QueueCalls:
         # Without a key of the caller, only an earlier attempt of this request can have added it.
         return Added(item.id or "", item.duplicate and sent.own_key)
 
-    # ---- polls ----
-
-    async def poll(self, max: int, wait_ms: int, lease_ms: int | None, consumer: str | None) -> list[LeasedMessage]:
-        """Lease messages, together with concurrent polls of the same lease length."""
-        self.session.check_open()
-        key = (lease_ms, consumer, wait_ms > 0)
-        batcher = self._polls.get(key)
-        if batcher is None:
-
-            async def one_poll(max: int, wait_ms: int, stop: asyncio.Future[None]) -> list[LeasedMessage]:
-                def body(wait_ms: int) -> PollRequest:
-                    return PollRequest(max=max, wait_ms=wait_ms, lease_ms=lease_ms, consumer=consumer)
-
-                return await ask(self.session, f"{self.path}/poll", body, wait_ms, lease_ms, stop)
-
-            batcher = PollBatcher(self.session, one_poll, self.release_quietly)
-            if self.session.settings.coalesce:
-                self._polls = {known: one for known, one in self._polls.items() if not one.idle} | {key: batcher}
-        return await batcher.poll(max, wait_ms)
+    # ---- settlements ----
 
     async def release_quietly(self, leases: Sequence[LeasedMessage]) -> None:
         """Release messages that no caller wants. If that fails, their leases expire."""
@@ -126,9 +108,9 @@ class QueueCalls:
                 receipts = [one.item.receipt for one in leases[start : start + ITEMS_MAX]]
                 await self._settle_call("release", encode(ReleaseRequest(receipts=receipts)))
         except TenantqError as error:
-            log.info("%d messages of %s could not be released: %s", len(leases), self._queue, error)
-
-    # ---- settlements ----
+            log.info(
+                "%s: cannot release %d unwanted messages; their leases will expire: %s", self._queue, len(leases), error
+            )
 
     async def settle(self, operation: tuple[Any, ...], settlement: LeaseSettlement) -> int | None:
         """Settle one lease, together with others. Returns the new end of the lease after an extend.
@@ -197,7 +179,7 @@ class QueueCalls:
                 if now < one.sure_until_ms:
                     outcomes.append(None)
                     continue
-                error.add_note("an earlier try of this call got no answer: it may have settled the message")
+                error.add_note("the reply to an earlier attempt was lost; that attempt may have settled the message")
             outcomes.append(error)
         return outcomes
 
@@ -218,7 +200,7 @@ class QueueCalls:
 
 def _check_count(asked: Sequence[object], answered: Sequence[object]) -> None:
     if len(asked) != len(answered):
-        error = BadAnswer(f"the answer is for {len(answered)} items, and {len(asked)} were sent: check the address")
+        error = BadAnswer(f"the reply has {len(answered)} items for {len(asked)} sent. Check the address.")
         error.maybe_done = True
         raise error
 
@@ -234,39 +216,72 @@ async def _each(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T | TenantqErro
     return results
 
 
-async def ask(
-    session: ClientSession,
-    target: str,
-    body: Callable[[int], msgspec.Struct],
-    wait_ms: int,
-    lease_ms: int | None,
-    stop: asyncio.Future[None],
-) -> list[LeasedMessage]:
-    """Poll once. ``body`` returns the request for a given wait.
+class PollCalls:
+    """The polls of one queue, or of one queue name in many tenants. Concurrent polls with one lease length share requests."""
 
-    If the reply is lost, the poll is repeated for the rest of its time. Messages of the lost reply return when their leases end.
-    """
+    def __init__(
+        self,
+        session: ClientSession,
+        target: str,
+        template: PollRequest | FleetPollRequest,
+        release: Callable[[Sequence[LeasedMessage]], Coroutine[Any, Any, None]],
+    ) -> None:
+        """``template`` is the request without its options. ``release`` releases messages that no caller wants."""
+        self._session = session
+        self._target = target
+        self._template = template
+        self._release = release
+        self._batchers: dict[tuple[object, ...], PollBatcher[LeasedMessage]] = {}
 
-    def request(wait_ms: int) -> ApiRequest[PollReply]:
-        return ApiRequest(
-            method="POST",
-            target=target,
-            decode=decoder(PollReply),
-            body=encode(body(wait_ms)),
-            wait_ms=wait_ms,
-            stop=stop,
-            shorten=request,
-        )
+    @property
+    def idle(self) -> bool:
+        """Whether no poll is gathered or in flight."""
+        return all(batcher.idle for batcher in self._batchers.values())
 
-    asked_ms = session.clock.monotonic_ms()
-    reply = await session.call(request(wait_ms))
-    leases = []
-    for item in reply.messages:
-        length = lease_ms
-        if length is None and reply.now_at is not None:
-            length = max(1, item.lease_until - reply.now_at - _CLOCK_MARGIN_MS)
-        leases.append(LeasedMessage(item, length, asked_ms + (length or 0)))
-    return leases
+    async def poll(self, max: int, wait_ms: int, lease_ms: int | None, consumer: str | None) -> list[LeasedMessage]:
+        """Lease up to ``max`` messages."""
+        self._session.check_open()
+        key = (lease_ms, consumer, wait_ms > 0)
+        batcher = self._batchers.get(key)
+        if batcher is None:
+
+            async def send(max: int, wait_ms: int, stop: asyncio.Future[None]) -> list[LeasedMessage]:
+                options = {"max": max, "lease_ms": lease_ms, "consumer": consumer}
+                return await self._send(msgspec.structs.replace(self._template, **options), wait_ms, stop)
+
+            batcher = PollBatcher(self._session, send, self._release)
+            if self._session.settings.coalesce:
+                self._batchers = {known: one for known, one in self._batchers.items() if not one.idle} | {key: batcher}
+        return await batcher.poll(max, wait_ms)
+
+    async def _send(
+        self, body: PollRequest | FleetPollRequest, wait_ms: int, stop: asyncio.Future[None]
+    ) -> list[LeasedMessage]:
+        """Poll once. If the reply is lost, the poll is repeated for the rest of its time.
+
+        Messages of a lost reply return when their leases end.
+        """
+
+        def request(wait_ms: int) -> ApiRequest[PollReply]:
+            return ApiRequest(
+                method="POST",
+                target=self._target,
+                decode=decoder(PollReply),
+                body=encode(msgspec.structs.replace(body, wait_ms=wait_ms)),
+                wait_ms=wait_ms,
+                stop=stop,
+                shorten=request,
+            )
+
+        asked_ms = self._session.clock.monotonic_ms()
+        reply = await self._session.call(request(wait_ms))
+        leases = []
+        for item in reply.messages:
+            length = body.lease_ms
+            if length is None and reply.now_at is not None:
+                length = max(1, item.lease_until - reply.now_at - _CLOCK_MARGIN_MS)
+            leases.append(LeasedMessage(item, length, asked_ms + (length or 0)))
+        return leases
 
 
 class QueueRegistry:
@@ -279,7 +294,7 @@ class QueueRegistry:
         self.session = session
         self._lock = threading.Lock()
         self._calls: dict[str, QueueCalls] = {}
-        self._fleets: dict[tuple[object, ...], PollBatcher[LeasedMessage]] = {}
+        self._fleets: dict[tuple[object, ...], PollCalls] = {}
 
     def of(self, tenant: str | None, queue: str) -> QueueCalls:
         """Return the calls of one queue. ``tenant`` None: the credential's own."""
@@ -292,32 +307,16 @@ class QueueRegistry:
                 found = self._calls[path] = QueueCalls(self.session, path, tenant, queue)
             return found
 
-    async def poll_fleet(
-        self,
-        queue: str,
-        tenants: list[str] | None,
-        max: int,
-        wait_ms: int,
-        lease_ms: int | None,
-        consumer: str | None,
-    ) -> list[LeasedMessage]:
-        """Lease messages of one queue name in many tenants, together with concurrent polls like it."""
-
-        async def one_poll(max: int, wait_ms: int, stop: asyncio.Future[None]) -> list[LeasedMessage]:
-            def body(wait_ms: int) -> FleetPollRequest:
-                return FleetPollRequest(
-                    queue=queue, tenants=tenants, max=max, wait_ms=wait_ms, lease_ms=lease_ms, consumer=consumer
-                )
-
-            return await ask(self.session, "/v1/poll", body, wait_ms, lease_ms, stop)
-
-        self.session.check_open()
-        key = (queue, None if tenants is None else tuple(tenants), lease_ms, consumer, wait_ms > 0)
-        batcher = self._fleets.get(key)
-        if batcher is None:
-            self._fleets = {known: one for known, one in self._fleets.items() if not one.idle}
-            batcher = self._fleets[key] = PollBatcher(self.session, one_poll, self._release_fleet)
-        return await batcher.poll(max, wait_ms)
+    def fleet(self, queue: str, tenants: Sequence[str] | None) -> PollCalls:
+        """Return the polls of one queue name in many tenants. ``tenants`` None: all where the credential is granted."""
+        key = (queue, None if tenants is None else tuple(tenants))
+        with self._lock:
+            found = self._fleets.get(key)
+            if found is None:
+                self._fleets = {known: one for known, one in self._fleets.items() if not one.idle}
+                template = FleetPollRequest(queue=queue, tenants=None if tenants is None else list(tenants))
+                found = self._fleets[key] = PollCalls(self.session, "/v1/poll", template, self._release_fleet)
+            return found
 
     async def _release_fleet(self, leases: Sequence[LeasedMessage]) -> None:
         places: dict[tuple[str, str], list[LeasedMessage]] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from typing import Any, Final, NamedTuple
 
 from tenantq.client.values import JobResult
@@ -49,7 +49,7 @@ class ResultWatch:
         self._end_ms = clock.monotonic_ms() + timeout_ms
         self._running: dict[asyncio.Task[JobResult], _ResultRequest] = {}
 
-    async def results(self) -> AsyncIterator[JobResult]:
+    async def results(self) -> AsyncGenerator[JobResult]:
         """Yield each result once, when it is completed or failed.
 
         After the last result it raises NotFound if a message does not exist, or TimedOut if one is still pending.
@@ -80,8 +80,8 @@ class ResultWatch:
         if not_found:
             raise not_found[0]
         if late:
-            text = f"{len(late)} of {self._count} have no result within {self._timeout_ms} ms"
-            raise TimedOut(text, queue=self._queue, id=late[0])
+            what = f"message {late[0]}" if self._count == 1 else f"{len(late)} of {self._count} messages"
+            raise TimedOut(f"no result of {what} within {self._timeout_ms} ms", queue=self._queue, id=late[0])
 
     def _ask_more(self) -> None:
         while self._pending and len(self._running) < AT_ONCE:

@@ -83,7 +83,7 @@ def query(**parameters: object) -> str:
 
 def closed(*, maybe_done: bool = False) -> Closed:
     """Return the error for calls that were in progress when the client was closed."""
-    error = Closed("this client was closed")
+    error = Closed("the client was closed")
     error.maybe_done = maybe_done
     return error
 
@@ -205,7 +205,7 @@ class ClientSession:
     def _delay_ms(self, request: ApiRequest[R], retry: int, error: TenantqError, *, doubtful: bool) -> int | None:
         """Return the delay before the next attempt, or None if a retry is unsafe or pointless.
 
-        Once an earlier attempt may have been executed, a limit is always waited for: only the same request can tell its outcome.
+        Once an earlier attempt may have been executed, a limit is always waited for: only the same request can reveal its outcome.
         """
         if isinstance(error, Unavailable):
             if error.maybe_done and not request.repeatable:
@@ -233,15 +233,13 @@ class ClientSession:
         """Raise unless the client is open and belongs to the running loop."""
         self._check_loop()
         if self.closed:
-            raise Closed("this client is closed")
+            raise Closed("the client is closed")
 
     def _check_loop(self) -> None:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             if self._loop is not None:
-                raise Invalid(
-                    "this client belongs to another event loop: make one, and close it, in each asyncio.run()"
-                )
+                raise Invalid("the client belongs to another event loop. Create and close one in each asyncio.run().")
             self._loop = loop
 
     @property
@@ -267,7 +265,7 @@ class ClientSession:
         self.closed = True
         for woken in self._sleeping:
             wake(woken)
-        await asyncio.sleep(0)  # a task that was just spawned starts first, so that it can tell its callers
+        await asyncio.sleep(0)  # a task that was just spawned starts first, so that its callers get Closed
         self._tasks |= self._final_tasks
         for task in self._tasks:
             task.cancel()
@@ -279,6 +277,6 @@ def _decoded(request: ApiRequest[R], reply: HttpReply) -> R:
     try:
         return request.decode(reply.body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        bad = BadAnswer(f"the answer to {request.method} {request.target} is not understood: {error}")
+        bad = BadAnswer(f"cannot decode the reply to {request.method} {request.target}: {error}")
         bad.maybe_done = True
         raise bad from error

@@ -81,7 +81,7 @@ class Tls(msgspec.Struct, frozen=True, kw_only=True):
         except (OSError, ssl.SSLError) as error:
             names = [name for name in (self.ca_file, self.certificate_file, self.key_file) if name]
             missing = [name for name in names if not Path(name).is_file()]
-            wrong = f"there is no file {missing[0]}" if missing else f"one of {', '.join(names)} is no usable PEM file"
+            wrong = f"no such file: {missing[0]}" if missing else f"not a valid PEM file: {' or '.join(names)}"
             raise Invalid(f"tls: {wrong}") from error
         return context
 
@@ -116,10 +116,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return f"<tenantq settings for {self.url}>"
 
     @property
+    def origin(self) -> str:
+        """Scheme and host, as in a URL."""
+        return f"{'https' if self.secure else 'http'}://{f'[{self.host}]' if ':' in self.host else self.host}"
+
+    @property
     def url(self) -> str:
         """The address without credentials."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'https' if self.secure else 'http'}://{host}:{self.port}{self.prefix}"
+        return f"{self.origin}:{self.port}{self.prefix}"
 
 
 def parse(url: str, token: str | None, *, retries: Retries | int = Retries(), **options: Any) -> Settings:  # noqa: B008  # frozen
@@ -135,18 +139,18 @@ def parse(url: str, token: str | None, *, retries: Retries | int = Retries(), **
 def _split(url: object) -> tuple[bool, str, int, str]:
     example = f"for example {URL_DEFAULT}"
     if type(url) is not str:
-        raise Invalid(f"url: must be text, {example}")
+        raise Invalid(f"url: must be a string, {example}")
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise Invalid(f"url: is malformed; give an address, {example}") from error
+        raise Invalid(f"url: malformed address. Use a URL, {example}") from error
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise Invalid(f"url: must start with http:// or https:// and name a host, {example}")
     if parts.username is not None or parts.password is not None:
-        raise Invalid("url: must not hold a credential; give it as token")
+        raise Invalid("url: must not contain a credential. Pass it as token.")
     if parts.query or parts.fragment:
-        raise Invalid("url: must not have a query or a fragment")
+        raise Invalid("url: must not contain a query or fragment")
     if not url.isascii() or any(character <= " " for character in url):
         raise Invalid("url: must be ASCII without spaces")
     secure = parts.scheme == "https"
@@ -157,5 +161,5 @@ def _check_token(token: object) -> str | None:
     if token is None:
         return None
     if type(token) is not str or not token or not token.isascii() or any(not "!" <= one <= "~" for one in token):
-        raise Invalid("token: must be printable ASCII without spaces")  # the text must not show it
+        raise Invalid("token: must be printable ASCII without spaces")  # the error must not reveal it
     return token

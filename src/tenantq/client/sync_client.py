@@ -52,7 +52,9 @@ class Message(Received, BlockingWrapper[AsyncMessage]):
         except TenantqError as trouble:
             if error is None:
                 raise
-            log.warning("%r could not be given back: %s", self, trouble)  # the block's own error propagates
+            log.warning(
+                "%r: cannot return the message to the queue: %s", self, trouble
+            )  # the block's own error propagates
 
 
 class Snapshots(BlockingWrapper[AsyncSnapshots]):
@@ -134,9 +136,10 @@ class Queue(BlockingWrapper[AsyncQueue]):
         """Settle leases by their receipts."""
         return self._loop_thread.run(self._inner.settle(how, list(receipts), **options))
 
-    def iter_results(self, ids: Iterable[str], *, timeout_ms: int = 60_000) -> Iterator[JobResult]:
-        """Yield the results of many messages as they are completed or failed, each once. ``timeout_ms`` is for all of them."""
-        return self._iterate(self._inner.iter_results(list(ids), timeout_ms=timeout_ms))
+    @like(AsyncQueue.iter_results)
+    def iter_results(self, ids: Iterable[str], **options: Any) -> Iterator[JobResult]:
+        """Yield results."""
+        return self._iterate(self._inner.iter_results(list(ids), **options))
 
     def _iterate(self, source: AsyncIterator[JobResult]) -> Iterator[JobResult]:
         yield from self._loop_thread.iterate(source)  # this generator keeps the client alive

@@ -75,7 +75,7 @@ class TenantRouter:
         if tenant is None or self._closed:
             return
         if address.startswith(":"):  # a port of the same host
-            address = f"{'https' if settings.secure else 'http'}://{_in_url(settings.host)}{address}"
+            address = settings.origin + address
         try:
             parts = urlsplit(address)
             port = parts.port
@@ -93,10 +93,6 @@ class TenantRouter:
         if len(self._ports) >= TENANTS_MAX:
             self._ports.clear()
         self._ports[tenant] = port
-
-
-def _in_url(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 def _tenant_of(target: str) -> str | None:

@@ -41,7 +41,7 @@ class JobResult(msgspec.Struct, frozen=True):
     @property
     def text(self) -> str:
         """The value as text."""
-        return self._given().decode()
+        return self._required().decode()
 
     @overload
     def json(self) -> Any: ...
@@ -51,12 +51,13 @@ class JobResult(msgspec.Struct, frozen=True):
     def json(self, type: Any) -> Any: ...
     def json(self, type: Any = Any) -> Any:
         """Return the value decoded from JSON, validated against ``type``. Raises Invalid if it does not match."""
-        return from_json(self._given(), type)
+        return from_json(self._required(), type)
 
-    def _given(self) -> bytes:
+    def _required(self) -> bytes:
         if self.value is None:
-            why = self.error if self.status == "failed" else "it is hidden" if self.hidden else f"it is {self.status}"
-            raise Invalid(f"the result has no value: {why}", id=self.id)
+            why = {"failed": f"failed: {self.error}", "pending": "is still pending", "completed": "returned no value"}
+            text = "returned a value that this credential may not read" if self.hidden else why[self.status]
+            raise Invalid(f"result: message {self.id} {text}", id=self.id)
         return self.value
 
 

@@ -104,7 +104,7 @@ class Parquet(AuditFormat):
             import pyarrow as pa  # noqa: PLC0415  # an extra
             import pyarrow.parquet as pq  # noqa: PLC0415  # an extra
         except ImportError as error:
-            raise Invalid("format: parquet needs pyarrow; install tenantq[parquet]") from error
+            raise Invalid("format: parquet needs pyarrow. Install tenantq[parquet].") from error
         self._pa = pa
         kinds = {"ts": pa.timestamp("ms", tz="UTC"), **dict.fromkeys(NUMBERS, pa.int64())}
         self._schema = pa.schema([pa.field(name, kinds.get(name, pa.string())) for name in EVENT_FIELDS])

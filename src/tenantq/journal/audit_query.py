@@ -56,9 +56,9 @@ class Cursor(msgspec.Struct, frozen=True):
         newest_first = type(text) is str and text.startswith("-")
         seq, dot, n = text.removeprefix("-").partition(".") if type(text) is str else ("", "", "")
         if not (dot and seq.isascii() and seq.isdigit() and n.isascii() and n.isdigit() and len(text) <= 41):
-            raise Invalid("cursor: is not one that was given out")
+            raise Invalid("cursor: not a cursor of this audit trail")
         if int(seq) >= END_OF_RECORD or int(n) > END_OF_RECORD:
-            raise Invalid("cursor: is not one that was given out")
+            raise Invalid("cursor: not a cursor of this audit trail")
         return cls(int(seq), int(n), newest_first)
 
 
@@ -158,7 +158,9 @@ class _PageSearch:
     def _note_missing(self, first_seq: int, end_seq: int) -> None:
         self._incomplete = True
         log.warning(
-            "audit: records %d to %d are neither in the store nor in segments at export.target", first_seq, end_seq - 1
+            "audit: records %d to %d are neither in the store nor in the segments at export.target",
+            first_seq,
+            end_seq - 1,
         )
 
     # ---- the live journal ----
@@ -198,8 +200,8 @@ class _PageSearch:
         try:
             return self._segments.at_or_before(seq) if or_before else self._segments.at(seq)
         except OSError as error:
-            log.warning("audit: the segments cannot be listed: %s", error)
-            raise Unavailable("older rows are in segments, which cannot be reached now; try again later") from error
+            log.warning("audit: cannot list the segments: %s", error)
+            raise Unavailable("older rows are in segments, which are unreachable now. Try again later.") from error
 
     def _from_segment(self, span: SegmentSpan, low: Place, high: Place, *, newest_first: bool) -> Place:
         """Collect rows of a segment between two places. Returns the place from which to continue."""
@@ -219,7 +221,9 @@ class _PageSearch:
                         if self._add(row):
                             return row.seq, row.n
         except ImportError as error:
-            raise Unavailable("older rows are in segments: install tenantq[parquet] on the server") from error
+            raise Unavailable("older rows are in segments. Install tenantq[parquet] on the server.") from error
         except (OSError, ValueError) as error:
-            raise Unavailable(f"the segment {span.file} cannot be read; try again, or see audit verify") from error
+            raise Unavailable(
+                f"cannot read the segment {span.file}. Try again, or run tenantq audit verify."
+            ) from error
         return done

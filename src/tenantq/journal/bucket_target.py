@@ -23,7 +23,7 @@ class BucketTarget:
             self._fs, self._root = fs.FileSystem.from_uri(url)
         except (pa.ArrowException, ValueError) as error:
             # Arrow's text may repeat the URL, which may contain a secret.
-            raise Invalid(f"{shown_url(url)}: is no URL of a bucket ({type(error).__name__})") from None
+            raise Invalid(f"{shown_url(url)}: not a valid bucket URL ({type(error).__name__})") from None
         self._root = self._root.rstrip("/")
 
     def write(self, name: str, data: bytes) -> None:

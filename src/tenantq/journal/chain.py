@@ -48,7 +48,7 @@ class ChainWalk:
     def record(self, key: bytes, value: bytes) -> Record | None:
         """Check the next row. Returns its record if it is readable."""
         if len(key) != 8:
-            self._found(self.seq + 1, f"A row that is no record was put behind record {self.seq}.")
+            self._found(self.seq + 1, f"An invalid row was inserted after record {self.seq}.")
             return None
         at = int.from_bytes(key)
         self.records += 1
@@ -58,12 +58,12 @@ class ChainWalk:
         try:
             _, record = decode_record(value, self.link if at == self.seq + 1 else None)
             if record.seq != at:
-                self._found(at, f"Record {record.seq} stands where record {at} belongs.")
+                self._found(at, f"Record {record.seq} is in the place of record {at}.")
         except StoreDamaged:
-            self._found(at, f"Record {at} was changed, or does not belong behind record {at - 1}.")
+            self._found(at, f"Record {at} was changed, or does not follow record {at - 1}.")
         archived = self._archive.get(at)
         if archived is not None and archived != link:
-            self._found(at, f"Record {at} is not the one that was exported.")
+            self._found(at, f"Record {at} differs from the exported one.")
         self.seq, self.link = at, link
         self._compare_checkpoint(at, link, record)
         return record
@@ -74,7 +74,7 @@ class ChainWalk:
             if record is not None and any(
                 entry.op == CHECKPOINT_OP and entry.outcome == "ok" for entry in record.entries
             ):
-                self._found(at, f"The checkpoint of record {at} was taken away.")
+                self._found(at, f"The checkpoint of record {at} was removed.")
             return
         wrong = checkpoint.wrong(at, link, self._key)
         if wrong:
@@ -92,7 +92,9 @@ class ChainWalk:
         ends = [(seq, "a checkpoint") for seq in self._checkpoints if seq > self.seq] + list(others)
         last, witness = max(ends, default=(0, ""))
         if last > self.seq:
-            self._found(self.seq + 1, f"Records {self.seq + 1} to {last} were cut off, says {witness}.")
+            self._found(
+                self.seq + 1, f"Records {self.seq + 1} to {last} are missing at the end, according to {witness}."
+            )
         for seq in sorted(self._checkpoints):
             if seq < self.seq:
-                self._found(seq, f"A checkpoint of record {seq} is there, and no such record.")
+                self._found(seq, f"Record {seq} is missing, but has a checkpoint.")

@@ -1,6 +1,6 @@
 """Signed checkpoints of the live journal, so that no part of its hash chain can be forged.
 
-A checkpoint is stored beside the journal under the number of its record, in the same batch as that record. It signs the hash of that
+A checkpoint is stored next to the journal under the number of its record, in the same batch as that record. It signs the hash of that
 record, and thereby everything before it.
 """
 
@@ -49,11 +49,11 @@ class JournalCheckpoint(SignedDocument, frozen=True, kw_only=True):
     def wrong(self, seq: int, link: bytes, key: PublicKey | PublicKeys | None) -> str:
         """Return what is wrong with it as the checkpoint of a record with this hash, or an empty text."""
         if self.seq != seq:
-            return f"The checkpoint of record {seq} is that of record {self.seq}."
+            return f"The checkpoint of record {seq} belongs to record {self.seq}."
         if key is not None and not self.is_signed_by(key):
             return f"The checkpoint of record {seq} is not signed by the server."
         if self.link != link.hex():
-            return f"Record {seq} is not the one that was signed: the chain up to it was made anew."
+            return f"Record {seq} differs from the signed one: the chain up to it was rewritten."
         return ""
 
 
@@ -67,7 +67,7 @@ def unpack(value: bytes) -> JournalCheckpoint:
     try:
         return msgspec.json.decode(value, type=JournalCheckpoint)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise StoreDamaged(f"journal: a checkpoint is unreadable: {error}") from error
+        raise StoreDamaged(f"journal: cannot read a checkpoint: {error}") from error
 
 
 class CheckpointedJournal(Protocol):
@@ -119,7 +119,7 @@ class Checkpointer:
             if self._unsigned():
                 await self._sign()
         except TenantqError as error:
-            log.warning("the end of the journal is not signed: %s", error)
+            log.warning("cannot sign the end of the journal: %s", error)
 
     def _unsigned(self) -> int:
         return self._journal.synced_span[1] - self._signed_seq

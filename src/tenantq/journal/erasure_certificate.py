@@ -1,4 +1,4 @@
-"""The signed certificate of an erasure: what was destroyed, by whom and why."""
+"""The signed certificate of an erasure: what was destroyed, who did it and why."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def read_certificate(data: bytes) -> ErasureCertificate:
     try:
         certificate = msgspec.json.decode(data, type=ErasureCertificate)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Invalid(f"certificate: is no erasure certificate: {error}") from error
+        raise Invalid(f"certificate: not an erasure certificate: {error}") from error
     if certificate.product != "tenantq" or certificate.format != FORMAT:
-        raise Invalid(f"certificate: is of format {certificate.format}; this program reads format {FORMAT}")
+        raise Invalid(f"certificate: unsupported format {certificate.format} (supported: {FORMAT})")
     return certificate

@@ -76,14 +76,14 @@ class RemoteTarget:
             import fsspec  # noqa: PLC0415  # an extra
         except ImportError as error:
             raise Invalid(
-                f"{shown_url(url)}: needs fsspec and the library of that store; install tenantq[remote]"
+                f"{shown_url(url)}: needs fsspec and the library of that store. Install tenantq[remote]."
             ) from error
         try:
             self._fs, self._root = fsspec.core.url_to_fs(url, **options)
         except ImportError as error:
             raise Invalid(f"{shown_url(url)}: {error}") from error
         except ValueError:  # its text may repeat the URL
-            raise Invalid(f"{shown_url(url)}: is no URL that fsspec knows") from None
+            raise Invalid(f"{shown_url(url)}: not a URL that fsspec supports") from None
 
     def write(self, name: str, data: bytes) -> None:
         """Write an object."""
@@ -158,7 +158,7 @@ def open_target(where: str | Path, **options: Any) -> ExportTarget:
         try:
             from tenantq.journal.bucket_target import BucketTarget  # noqa: PLC0415  # needs pyarrow, which is an extra
         except ImportError as error:
-            raise Invalid("export.target: a bucket needs pyarrow; install tenantq[parquet]") from error
+            raise Invalid("export.target: a bucket needs pyarrow. Install tenantq[parquet].") from error
         return BucketTarget(where)
     path = local_path(str(where))
     return DirectoryTarget(path) if path is not None else RemoteTarget(str(where), **options)

@@ -1,4 +1,4 @@
-"""The exporter: writes the journal to segments, exactly once, then lets the shard trim it.
+"""The exporter: writes the journal to segments, exactly once. The shard can then trim it.
 
 The manifests at the target are the watermark: exactly what they cover is exported. A segment is written first, then its manifest, then
 the head. A crash in between leaves a segment without a manifest, which the next run deletes and writes again.
@@ -99,7 +99,7 @@ class Exporter:
 
     @property
     def is_behind(self) -> bool:
-        """Whether so much waits that no more messages may be accepted."""
+        """Whether the lag exceeds its limit, so that no more messages may be accepted."""
         return self.lag_bytes > self._settings.journal_lag_max_bytes
 
     async def start(self) -> None:
@@ -111,7 +111,7 @@ class Exporter:
             await self._find_lag()
         except OSError as error:
             self._failed(error)
-            log.warning("the journal's target is not there yet: %s", error)
+            log.warning("cannot reach the export target, retrying: %s", error)
         self._schedule(self._settings.every_ms)
 
     async def close(self, *, to_end: bool = True) -> None:
@@ -126,7 +126,7 @@ class Exporter:
         try:
             await self.export_now()
         except Exception as error:  # noqa: BLE001  # the store must be closed cleanly in any case
-            log.warning("the journal is not exported to its end; the next start goes on: %s", error)
+            log.warning("the journal was not exported to its end; the next start continues: %s", error)
 
     async def export_now(self) -> None:
         """Export everything that is durable now, segment by segment. Concurrent calls run one after the other."""
@@ -163,10 +163,10 @@ class Exporter:
         except (TenantqError, OSError) as error:
             self._failed(error)
             waiting = self.lag_records
-            log.error("the journal cannot be exported; %d records wait, none is lost: %s", waiting, error)  # noqa: TRY400  # no traceback for a failed disk or network
+            log.error("cannot export the journal; %d records are waiting, none is lost: %s", waiting, error)  # noqa: TRY400  # no traceback for a failed disk or network
         except Exception as error:
             self._failed(error)  # a bug must neither end the export nor stay unnoticed
-            log.exception("the journal cannot be exported; %d records wait, none is lost", self.lag_records)
+            log.exception("cannot export the journal; %d records are waiting, none is lost", self.lag_records)
         else:
             self._failures, self.failure = 0, ""
         every_ms = self._settings.every_ms
@@ -193,8 +193,8 @@ class Exporter:
         if not names:
             if first > 1:
                 raise Invalid(
-                    f"export: the journal begins at record {first}, but no segment of the earlier ones is at the target; "
-                    "set export.target to where they were exported"
+                    f"export: the journal starts at record {first}, but the target has no earlier segments. "
+                    "Set export.target to where they were exported."
                 )
             self.exported_seq, self._found_watermark = 0, True
             return
@@ -202,14 +202,12 @@ class Exporter:
         seq = newest.last_seq
         if seq > last:
             raise StoreDamaged(
-                f"export: record {seq} was exported, but the journal ends at {last}: an older copy of the store"
+                f"export: record {seq} was exported, but the journal ends at {last}. The store is an older copy."
             )
         if seq + 1 < first:
-            raise StoreDamaged(f"export: records {seq + 1} to {first - 1} were trimmed, but no segment holds them")
+            raise StoreDamaged(f"export: records {seq + 1} to {first - 1} were trimmed, but no segment contains them")
         if seq >= first - 1 and self._source.link(seq).hex() != newest.last_link:
-            raise StoreDamaged(
-                f"export: the segments at the target are those of another journal (record {seq} differs)"
-            )
+            raise StoreDamaged(f"export: the segments at the target belong to another journal (record {seq} differs)")
         self.exported_seq, self._found_watermark = seq, True
 
     def _sum_bytes(self, first_seq: int, last_seq: int) -> int:
@@ -229,7 +227,7 @@ class Exporter:
                 and mine in name
                 and name.rpartition("/")[2].removesuffix(".parquet") not in known
             ):
-                log.warning("removing %s, which was left unfinished", name)
+                log.warning("removing the unfinished segment %s", name)
                 self._target.delete(name)
 
     def _export_one(self, end: int) -> None:
@@ -275,7 +273,7 @@ class Exporter:
         )
         if not mine:
             raise StoreDamaged(
-                f"export: another server has written to the target, up to record {head.last_seq}; give each its own export.target"
+                f"export: another server writes to the same target (up to record {head.last_seq}). Give each server its own export.target."
             )
 
     def _next_batch(self, first: int, end: int) -> SegmentBatch:
@@ -303,4 +301,4 @@ def _shown(error: Exception) -> str:
     if isinstance(error, TenantqError):
         return error.message
     said = error.strerror if isinstance(error, OSError) else None
-    return said or f"{type(error).__name__}; see the server's log"
+    return said or f"{type(error).__name__}; see the server log"

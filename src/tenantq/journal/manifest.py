@@ -1,4 +1,4 @@
-"""Signed manifests of segments. A segment without one does not count; the last one tells how far the export is."""
+"""Signed manifests of segments. A segment without one does not count; the last one is the end of the export."""
 
 from __future__ import annotations
 
@@ -73,11 +73,11 @@ def read_manifest(target: ExportTarget, name: str) -> Manifest:
     try:
         manifest = msgspec.json.decode(target.read(name), type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Invalid(f"{name}: is no manifest: {error}") from error
+        raise Invalid(f"{name}: not a manifest: {error}") from error
     if _FILE.fullmatch(manifest.file) is None or ".." in manifest.file:
-        raise Invalid(f"{name}: is no manifest: it names a file that cannot be a segment")
+        raise Invalid(f"{name}: not a manifest: its file name is not that of a segment")
     if _LINK.fullmatch(manifest.previous_link) is None or _LINK.fullmatch(manifest.last_link) is None:
-        raise Invalid(f"{name}: is no manifest: its hashes are none")
+        raise Invalid(f"{name}: not a manifest: its hashes are malformed")
     return manifest
 
 
@@ -89,7 +89,7 @@ def read_head(target: ExportTarget, shard: str) -> Head | None:
     except FileNotFoundError:
         return None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Invalid(f"{name}: is no head: {error}") from error
+        raise Invalid(f"{name}: not a head: {error}") from error
 
 
 def manifest_names(target: ExportTarget, shard: str | None = None) -> list[str]:

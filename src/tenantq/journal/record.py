@@ -126,11 +126,11 @@ def decode_record(value: bytes, previous: bytes | None = None) -> tuple[bytes, R
     """Return the hash and the record of a stored value; with ``previous`` also check the chain. Raises StoreDamaged."""
     link, payload = value[:_HASH_BYTES], value[_HASH_BYTES:]
     if previous is not None and hashlib.sha256(previous + payload).digest() != link:
-        raise StoreDamaged("journal: a record does not match the hash chain; it was changed or its predecessor was")
+        raise StoreDamaged("journal: a record does not match the hash chain: it or its predecessor was changed")
     try:
         return link, _decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise StoreDamaged(f"journal: a record is unreadable: {error}") from error
+        raise StoreDamaged(f"journal: cannot read a record: {error}") from error
 
 
 def rows(record: Record) -> Iterator[JournalRow]:

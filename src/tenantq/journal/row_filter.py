@@ -44,7 +44,7 @@ class JournalFilter(msgspec.Struct, frozen=True, kw_only=True):
     message: str | None = None
 
     def matches(self, row: JournalRow) -> bool:
-        """Tell whether a row is wanted."""
+        """Return whether a row meets all conditions."""
         return (
             (self.tenant is None or row.tenant == self.tenant)
             and (self.ops is None or row.op in self.ops)
@@ -58,11 +58,11 @@ class JournalFilter(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def sees(self, queue: str) -> bool:
-        """Tell whether one of the patterns covers a queue."""
+        """Return whether one of the patterns matches a queue."""
         return self.queues is None or (queue != "" and any(matches(pattern, queue) for pattern in self.queues))
 
     def needles(self) -> list[list[bytes]]:
-        """Return bytes of which a record must hold one of each list for any row to match; cheaper to look for than to decode."""
+        """Return lists of bytes. A record can match only if it contains one of each list. Searching is cheaper than decoding."""
         texts = [[text.encode()] for text in (self.tenant, self.principal, self.queue) if text is not None]
         if self.ops is not None:
             texts.append([op.encode() for op in self.ops])

@@ -1,4 +1,4 @@
-"""Segments: ranges of the journal as Parquet files, one row per message, with the hash chain beside the rows.
+"""Segments: ranges of the journal as Parquet files, one row per message, with the hash chain next to the rows.
 
 The first row of each record has ``link`` and ``payload``: the record's hash and the bytes that were hashed. So anyone with the files
 can recompute the chain and compare the rows with what was journaled.

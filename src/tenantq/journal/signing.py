@@ -1,4 +1,4 @@
-"""Ed25519 signatures of what the journal claims. Anyone with the public key can verify them."""
+"""Ed25519 signatures of journal documents. Anyone with the public key can verify them."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class PublicKey:
         except OSError as error:
             raise Invalid(f"public key {file}: {error.strerror}") from error
         except ValueError as error:
-            raise Invalid(f"public key {file}: is no PEM file of a public key") from error
+            raise Invalid(f"public key {file}: not a PEM file of a public key") from error
         if not isinstance(key, Ed25519PublicKey):
-            raise Invalid(f"public key {file}: is not an Ed25519 key")
+            raise Invalid(f"public key {file}: not an Ed25519 key")
         return cls(key)
 
     def verifies(self, signature: str, text: bytes) -> bool:
@@ -94,10 +94,10 @@ def _retire(public: Path) -> None:
     try:
         before = PublicKey.load(public)
     except Invalid as error:
-        log.warning("%s; it is replaced", error.message)
+        log.warning("%s; replacing it", error.message)
         return
     log.warning(
-        "the audit key is not the one before it; what key %s signed is verified by %s",
+        "the audit key was replaced; signatures of key %s are verified with %s",
         before.id,
         retired_name(before.id),
     )
@@ -113,7 +113,7 @@ class SigningKey:
 
     @classmethod
     def load_or_make(cls, data_dir: Path) -> SigningKey:
-        """Return the directory's key, created on first use, and write the public key beside it.
+        """Return the directory's key, created on first use, and write the public key next to it.
 
         If the private key was replaced or lost, the old public key is kept, because it verifies older signatures.
         """
@@ -135,9 +135,9 @@ class SigningKey:
         try:
             key = load_pem_private_key(pem, None)
         except (ValueError, TypeError) as error:
-            raise StoreDamaged(f"{file} is no private key: put back the one that was made with this server") from error
+            raise StoreDamaged(f"{file}: not a private key. Restore the key that this server created.") from error
         if not isinstance(key, Ed25519PrivateKey):
-            raise StoreDamaged(f"{file} is not an Ed25519 key: put back the one that was made with this server")
+            raise StoreDamaged(f"{file}: not an Ed25519 key. Restore the key that this server created.")
         return cls(key)
 
     def sign(self, text: bytes) -> str:

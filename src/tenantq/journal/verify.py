@@ -99,22 +99,22 @@ class _ShardVerification:
         self._link = GENESIS
 
     def segment(self, name: str) -> None:
-        """Verify one segment. The next one continues after it, whatever was wrong."""
+        """Verify one segment. The next one continues after it, even if this one has findings."""
         try:
             manifest = read_manifest(self._target, name)
         except Invalid as error:
             self._found(self._seq + 1, name, error.message)
             return
         if manifest.name != name or manifest.shard != self._shard:
-            self._found(manifest.first_seq, name, "The manifest does not belong under this name.")
+            self._found(manifest.first_seq, name, "The manifest has the wrong file name.")
         if self._key is not None and not manifest.is_signed_by(self._key):
-            self._found(manifest.first_seq, name, "The manifest's signature is not the server's.")
+            self._found(manifest.first_seq, name, "The manifest has no valid signature of the server.")
         if manifest.first_seq != self._seq + 1:
-            what = "are missing" if manifest.first_seq > self._seq + 1 else "are there twice"
+            what = "are missing" if manifest.first_seq > self._seq + 1 else "occur twice"
             low, high = sorted((self._seq + 1, manifest.first_seq))
             self._found(low, name, f"Records {low} to {high - 1} {what}.")
         elif manifest.previous_link != self._link.hex():
-            self._found(manifest.first_seq, name, "The segment does not follow the one before it.")
+            self._found(manifest.first_seq, name, "The segment does not continue the previous one.")
         self._records(manifest)
         self._seq, self._link = manifest.last_seq, bytes.fromhex(manifest.last_link)
         self._report.segments += 1
@@ -148,11 +148,13 @@ class _ShardVerification:
         self._report.rows += count
         if seq != manifest.last_seq or link.hex() != manifest.last_link or count != manifest.rows:
             self._found(
-                seq + 1, manifest.file, f"The segment ends at record {seq}, its manifest says {manifest.last_seq}."
+                seq + 1, manifest.file, f"The segment ends at record {seq}, but its manifest says {manifest.last_seq}."
             )
         elif not whole:
             self._found(
-                manifest.first_seq, manifest.file, "The file is not the one that was written, though its rows are."
+                manifest.first_seq,
+                manifest.file,
+                "The file differs from the one that was written, although its rows are the same.",
             )
 
     def end(self) -> None:
@@ -165,11 +167,11 @@ class _ShardVerification:
             self._found(self._seq + 1, "head.json", error.message)
             return
         if head is None:
-            self._found(self._seq + 1, "head.json", "The head is missing: nothing tells where the archive ended.")
+            self._found(self._seq + 1, "head.json", "The head is missing, so the end of the archive is unknown.")
         elif self._key is not None and not head.is_signed_by(self._key):
-            self._found(self._seq + 1, head.name, "The head's signature is not the server's.")
+            self._found(self._seq + 1, head.name, "The head has no valid signature of the server.")
         elif head.last_seq > self._seq:
-            self._found(self._seq + 1, head.name, f"Records {self._seq + 1} to {head.last_seq} were cut off.")
+            self._found(self._seq + 1, head.name, f"Records {self._seq + 1} to {head.last_seq} are missing at the end.")
 
     def _found(self, seq: int, file: str, text: str) -> None:
         if len(self._report.findings) < FINDINGS_MAX:
@@ -181,12 +183,12 @@ def _compare(stored_link: bytes, payload: bytes, stored: list[dict[str, object]]
     try:
         _, record = decode_record(stored_link + payload, link)
     except StoreDamaged:
-        return f"Record {seq} was changed, or the one before it was taken out."
+        return f"Record {seq} was changed, or the record before it was removed."
     if record.seq != seq:
-        return f"Record {record.seq} stands where record {seq} belongs."
+        return f"Record {record.seq} is in the place of record {seq}."
     expected = [msgspec.structs.asdict(row) for row in rows(record)]
     if expected != stored:
-        return f"The rows of record {seq} are not what was journaled."
+        return f"The rows of record {seq} differ from the journaled record."
     return ""
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
 from typing import Any, Final
 
 import boto3
@@ -25,7 +24,7 @@ from botocore.exceptions import (
 )
 
 from tenantq.errors import Invalid, KeyDisabled, KmsDenied, KmsError, SealBroken, TenantqError
-from tenantq.kms.blocking_provider import THREADS, ProviderThreads, busy_error, silence_debug, unreachable_error
+from tenantq.kms.blocking_provider import THREADS, BlockingProvider
 from tenantq.kms.interface import Context
 from tenantq.kms.settings import AwsSettings
 
@@ -56,12 +55,12 @@ _NO_CREDENTIALS: Final = (
 )
 
 
-class AwsKms:
-    """Keys of AWS KMS. boto3 blocks, so it runs in threads; it does not retry, ``ResilientKms`` does."""
+class AwsKms(BlockingProvider):
+    """Keys of AWS KMS."""
 
     def __init__(self, settings: AwsSettings, *, call_ms: int = 3_000) -> None:
         """Create the provider without a call. Raises Invalid if the profile or the region is unknown."""
-        silence_debug("boto3", "botocore")  # at debug level they log requests, and so keys
+        super().__init__(NAME, "boto3", "botocore")
         self._settings = settings
         self._config = Config(
             connect_timeout=call_ms / 1_000,
@@ -73,7 +72,6 @@ class AwsKms:
             self._session = boto3.Session(region_name=settings.region, profile_name=settings.profile)
         except BotoCoreError as error:
             raise Invalid(f"kms.aws: {error}") from None
-        self._threads = ProviderThreads(NAME)
         self._making = threading.Lock()  # sessions are not thread-safe
         self._clients: dict[str | None, Any] = {}
 
@@ -83,43 +81,42 @@ class AwsKms:
     def check_key(self, key: str) -> None:
         """Raise Invalid unless ``key`` is an id, an alias or an ARN."""
         if _ARN.fullmatch(key) is None and _KEY.fullmatch(key) is None:
-            raise Invalid("key: aws-kms takes a key's id, its ARN, or an alias such as 'alias/tenantq'")
+            raise Invalid("key: aws-kms takes a key ID, a key ARN or an alias such as 'alias/tenantq'")
 
-    async def wrap(self, key: str, plaintext: bytes, context: Context) -> bytes:
-        """Encrypt with the key."""
+    def _wrap(self, key: str, plaintext: bytes, context: Context) -> bytes:
+        reply = self._client(key).encrypt(KeyId=key, Plaintext=plaintext, EncryptionContext=dict(context))
+        return bytes(reply["CiphertextBlob"])
 
-        def encrypt(client: Any) -> bytes:
-            answer = client.encrypt(KeyId=key, Plaintext=plaintext, EncryptionContext=dict(context))
-            return bytes(answer["CiphertextBlob"])
+    def _unwrap(self, key: str, wrapped: bytes, context: Context) -> bytes:
+        # With KeyId, AWS ignores the key that the wrapped bytes name.
+        reply = self._client(key).decrypt(KeyId=key, CiphertextBlob=wrapped, EncryptionContext=dict(context))
+        return bytes(reply["Plaintext"])
 
-        return await self._threads.run(lambda: self._call(key, encrypt))
-
-    async def unwrap(self, key: str, wrapped: bytes, context: Context) -> bytes:
-        """Decrypt with exactly this key, whatever key the wrapped bytes name."""
-
-        def decrypt(client: Any) -> bytes:
-            answer = client.decrypt(KeyId=key, CiphertextBlob=wrapped, EncryptionContext=dict(context))
-            return bytes(answer["Plaintext"])
-
-        return await self._threads.run(lambda: self._call(key, decrypt))
-
-    async def close(self) -> None:
-        """Close the connections."""
-        self._threads.close()
+    def _disconnect(self) -> None:
         for client in self._clients.values():
             client.close()
 
-    def _call(self, key: str, call: Callable[[Any], bytes]) -> bytes:
-        try:
-            return call(self._client(key))
-        except ClientError as error:
-            raise _typed(error) from None
-        except NoRegionError:
-            raise KmsError(f"{NAME}: no region is known. Set kms.aws.region, or name keys by their ARN.") from None
-        except _NO_CREDENTIALS:
-            raise KmsDenied(f"{NAME}: this server has no credentials for AWS. Give it a role, or set them.") from None
-        except BotoCoreError as error:
-            raise unreachable_error(NAME, error) from None
+    def _typed(self, error: Exception) -> TenantqError | None:
+        if isinstance(error, ClientError):
+            return self._refused(error)
+        if isinstance(error, NoRegionError):
+            return KmsError(f"{NAME}: no region is configured. Set kms.aws.region, or name keys by their ARN.")
+        if isinstance(error, _NO_CREDENTIALS):
+            return KmsDenied(f"{NAME}: the server has no AWS credentials. Give it a role, or set AWS credentials.")
+        return self._unreachable(error) if isinstance(error, BotoCoreError) else None
+
+    def _refused(self, error: ClientError) -> TenantqError:
+        code = str(error.response.get("Error", {}).get("Code", ""))[:80]
+        status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+        if code in _DISABLED:
+            return KeyDisabled(f"{NAME}: the key is disabled, deleted or does not exist ({code}).")
+        if code in _DENIED:
+            return KmsDenied(f"{NAME}: the server may not use the key ({code}). Allow kms:Encrypt and kms:Decrypt.")
+        if code in _BROKEN:
+            return SealBroken(f"{NAME}: the wrapped bytes do not belong to this key and context ({code}).")
+        if code in _AGAIN or status >= 500 or status == 429:
+            return self._busy(code or str(status))
+        return KmsError(f"{NAME}: the call was refused ({code or status}). The key must be symmetric.")
 
     def _client(self, key: str) -> Any:
         arn = _ARN.fullmatch(key)
@@ -128,23 +125,8 @@ class AwsKms:
             client = self._clients.get(region)
             if client is None:
                 if len(self._clients) >= REGIONS_MAX:
-                    raise KmsError(f"{NAME}: keys of more than {REGIONS_MAX} regions are in use.")
+                    raise KmsError(f"{NAME}: keys are in more than {REGIONS_MAX} regions. Use fewer regions.")
                 client = self._clients[region] = self._session.client(
                     "kms", region_name=region, endpoint_url=self._settings.endpoint_url, config=self._config
                 )
         return client
-
-
-def _typed(error: ClientError) -> TenantqError:
-    """Return our error for a reply of AWS. Its text has only the error code, because AWS's text may name accounts."""
-    code = str(error.response.get("Error", {}).get("Code", ""))[:80]
-    status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    if code in _DISABLED:
-        return KeyDisabled(f"{NAME}: the key is disabled, deleted or does not exist ({code}).")
-    if code in _DENIED:
-        return KmsDenied(f"{NAME}: this server may not use the key ({code}). Allow it kms:Encrypt and kms:Decrypt.")
-    if code in _BROKEN:
-        return SealBroken(f"{NAME}: these bytes were not wrapped by this key for this purpose ({code}).")
-    if code in _AGAIN or status >= 500 or status == 429:
-        return busy_error(NAME, code or str(status))
-    return KmsError(f"{NAME}: the call was refused ({code or status}). The key has to be a symmetric one.")

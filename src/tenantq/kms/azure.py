@@ -12,7 +12,6 @@ import hashlib
 import hmac
 import re
 import struct
-from collections.abc import Callable
 from typing import Any, Final
 
 from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
@@ -21,7 +20,7 @@ from azure.identity import DefaultAzureCredential
 from azure.keyvault.keys import KeyClient, KeyType
 
 from tenantq.errors import Invalid, KeyDisabled, KmsDenied, KmsError, SealBroken, TenantqError
-from tenantq.kms.blocking_provider import ProviderThreads, busy_error, silence_debug, unreachable_error
+from tenantq.kms.blocking_provider import BlockingProvider
 from tenantq.kms.interface import Context, context_bytes
 from tenantq.kms.settings import AzureSettings
 
@@ -43,8 +42,8 @@ _NOT_USABLE: Final = frozenset(
 )
 
 
-class AzureKms:
-    """Keys of Azure vaults. The client blocks, so it runs in threads; it does not retry, ``ResilientKms`` does.
+class AzureKms(BlockingProvider):
+    """Keys of Azure vaults.
 
     Requests use the key client's pipeline instead of CryptographyClient. That one wraps locally if it can, so a disabled key would
     continue to wrap. For symmetric keys of an HSM, whose bytes it never gets, it would wrap with random bytes of its own.
@@ -52,7 +51,7 @@ class AzureKms:
 
     def __init__(self, settings: AzureSettings, *, call_ms: int = 3_000, credential: Any = None) -> None:
         """Create the provider without a call."""
-        silence_debug("azure")
+        super().__init__(NAME, "azure")
         self._vaults = tuple(vault.rstrip("/") for vault in settings.vaults)
         self._credential = credential if credential is not None else DefaultAzureCredential()
         seconds = call_ms / 1_000
@@ -67,7 +66,6 @@ class AzureKms:
             )
             for vault in self._vaults
         }
-        self._threads = ProviderThreads(NAME)
 
     def __repr__(self) -> str:
         return f"AzureKms({', '.join(self._vaults)})"
@@ -76,20 +74,7 @@ class AzureKms:
         """Raise Invalid unless ``key`` is an identifier of a key in one of the configured vaults."""
         self._split(key)
 
-    async def wrap(self, key: str, plaintext: bytes, context: Context) -> bytes:
-        """Wrap with the key's newest version, or the one it is named with."""
-        return await self._threads.run(lambda: _call(lambda: self._wrap(key, _bound(context) + plaintext)))
-
-    async def unwrap(self, key: str, wrapped: bytes, context: Context) -> bytes:
-        """Unwrap with the version that wrapped."""
-        opened = await self._threads.run(lambda: _call(lambda: self._unwrap(key, wrapped)))
-        if not hmac.compare_digest(opened[:_BOUND_BYTES], _bound(context)):
-            raise SealBroken(f"{NAME}: these bytes were wrapped for another purpose.")
-        return opened[_BOUND_BYTES:]
-
-    async def close(self) -> None:
-        """Close the connections."""
-        self._threads.close()
+    def _disconnect(self) -> None:
         for client in self._clients.values():
             client.close()
         if hasattr(self._credential, "close"):
@@ -102,11 +87,11 @@ class AzureKms:
                 if found is not None:
                     return client, found[1], found[2]
         raise Invalid(
-            "key: azure-kv takes a key's identifier, https://VAULT/keys/NAME or https://VAULT/keys/NAME/VERSION, in one of"
-            " the vaults that kms.azure.vaults names"
+            "key: azure-kv takes a key identifier, https://VAULT/keys/NAME or https://VAULT/keys/NAME/VERSION, of a vault"
+            " listed in kms.azure.vaults"
         )
 
-    def _wrap(self, key: str, plaintext: bytes) -> bytes:
+    def _wrap(self, key: str, plaintext: bytes, context: Context) -> bytes:
         client, name, wanted = self._split(key)
         facts = client.get_key(name, wanted)
         if facts.properties.enabled is False:
@@ -114,17 +99,42 @@ class AzureKms:
         algorithm = _OF_TYPE.get(facts.key_type)
         version = (facts.properties.version or "").encode()
         if algorithm is None or not 0 < len(version) <= 64:
-            raise KmsError(f"{NAME}: the key has to be an RSA or a symmetric one.")
-        wrapped = _ask(client, name, version, "wrapkey", _ALGORITHMS[algorithm], plaintext)
+            raise KmsError(f"{NAME}: the key must be an RSA or a symmetric key.")
+        wrapped = _ask(client, name, version, "wrapkey", _ALGORITHMS[algorithm], _bound(context) + plaintext)
         return _HEAD.pack(algorithm, len(version)) + version + wrapped
 
-    def _unwrap(self, key: str, wrapped: bytes) -> bytes:
+    def _unwrap(self, key: str, wrapped: bytes, context: Context) -> bytes:
         client, name, _ = self._split(key)
         algorithm, length = _HEAD.unpack_from(wrapped.ljust(_HEAD.size, b"\0"))
         version, rest = wrapped[_HEAD.size :][:length], wrapped[_HEAD.size + length :]
         if algorithm not in _ALGORITHMS or not version.isalnum() or not rest:
-            raise SealBroken(f"{NAME}: these wrapped bytes are not of this key management.")
-        return _ask(client, name, version, "unwrapkey", _ALGORITHMS[algorithm], rest)
+            raise SealBroken(f"{NAME}: the wrapped bytes were not written by this provider.")
+        opened = _ask(client, name, version, "unwrapkey", _ALGORITHMS[algorithm], rest)
+        if not hmac.compare_digest(opened[:_BOUND_BYTES], _bound(context)):
+            raise SealBroken(f"{NAME}: the wrapped bytes belong to another context.")
+        return opened[_BOUND_BYTES:]
+
+    def _typed(self, error: Exception) -> TenantqError | None:
+        if isinstance(error, HttpResponseError):
+            if error.response is None:  # of the credential, before a request was sent
+                return KmsDenied(f"{NAME}: the server has no valid Azure credentials ({type(error).__name__}).")
+            return self._refused(error)
+        return self._unreachable(error) if isinstance(error, AzureError) else None
+
+    def _refused(self, error: HttpResponseError) -> TenantqError:
+        response: Any = error.response
+        status = int(error.status_code or 0)
+        code, inner = _codes_of(response)
+        shown = inner or code or str(status)
+        if status in {404, 409} or inner in _NOT_USABLE:
+            return KeyDisabled(f"{NAME}: the key is disabled, expired, deleted or does not exist ({shown}).")
+        if status in {401, 403} or isinstance(error, ClientAuthenticationError):
+            return KmsDenied(f"{NAME}: the server may not use the key ({shown}). Allow get, wrapKey and unwrapKey.")
+        if status in {408, 429} or status >= 500:
+            return self._busy(shown, response.headers.get("Retry-After"))
+        if status == 400 and response.request.url.split("?")[0].endswith("/unwrapkey"):
+            return SealBroken(f"{NAME}: the wrapped bytes do not belong to this key ({shown}).")
+        return KmsError(f"{NAME}: the call was refused ({shown}).")
 
 
 def _bound(context: Context) -> bytes:
@@ -141,37 +151,7 @@ def _ask(client: KeyClient, name: str, version: bytes, operation: str, algorithm
         answer = response.json()["value"]
         return base64.urlsafe_b64decode(answer + "=" * (-len(answer) % 4))
     except (ValueError, KeyError, TypeError):
-        raise KmsError(f"{NAME}: the answer is not one of a vault. Check kms.azure.vaults.") from None
-
-
-def _call(call: Callable[[], bytes]) -> bytes:
-    try:
-        return call()
-    except HttpResponseError as error:
-        if error.response is None:  # of the credential, before a request was sent
-            raise KmsDenied(
-                f"{NAME}: this server has no valid credentials for Azure ({type(error).__name__})."
-            ) from None
-        raise _typed(error) from None
-    except AzureError as error:
-        raise unreachable_error(NAME, error) from None
-
-
-def _typed(error: HttpResponseError) -> TenantqError:
-    """Return our error for a reply of a vault. Its text has only the error code, because theirs may name tenants."""
-    response: Any = error.response
-    status = int(error.status_code or 0)
-    code, inner = _codes_of(response)
-    shown = inner or code or str(status)
-    if status in {404, 409} or inner in _NOT_USABLE:
-        return KeyDisabled(f"{NAME}: the key is disabled, expired, deleted or does not exist ({shown}).")
-    if status in {401, 403} or isinstance(error, ClientAuthenticationError):
-        return KmsDenied(f"{NAME}: this server may not use the key ({shown}). Allow it get, wrapKey and unwrapKey.")
-    if status in {408, 429} or status >= 500:
-        return busy_error(NAME, shown, response.headers.get("Retry-After"))
-    if status == 400 and response.request.url.split("?")[0].endswith("/unwrapkey"):
-        return SealBroken(f"{NAME}: these bytes were not wrapped by this key ({shown}).")
-    return KmsError(f"{NAME}: the call was refused ({shown}).")
+        raise KmsError(f"{NAME}: the reply is not from a key vault. Check kms.azure.vaults.") from None
 
 
 def _codes_of(response: Any) -> tuple[str, str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +19,7 @@ from google_crc32c import value as crc32c
 from requests import RequestException
 
 from tenantq.errors import Invalid, KeyDisabled, KmsDenied, KmsError, KmsUnavailable, SealBroken, TenantqError
-from tenantq.kms.blocking_provider import ProviderThreads, busy_error, silence_debug, unreachable_error
+from tenantq.kms.blocking_provider import BlockingProvider
 from tenantq.kms.interface import Context, context_bytes
 from tenantq.kms.secret_file import read_secret_file
 from tenantq.kms.settings import GcpSettings
@@ -32,12 +31,12 @@ _KEY = re.compile(rf"projects/[A-Za-z0-9:._-]{{1,100}}/locations/{_PART}/keyRing
 _SCOPE: Final = "https://www.googleapis.com/auth/cloudkms"
 
 
-class GcpKms:
-    """Keys of Cloud KMS. The client blocks, so it runs in threads; it does not retry, ``ResilientKms`` does."""
+class GcpKms(BlockingProvider):
+    """Keys of Cloud KMS."""
 
     def __init__(self, settings: GcpSettings, *, call_ms: int = 3_000, credentials: Any = None) -> None:
-        """Create the provider without a call. Raises Invalid if there are no credentials."""
-        silence_debug("google.cloud.kms", "google.cloud.kms_v1")  # at debug level they log requests, and so keys
+        """Create the provider without a call. Raises Invalid if no credentials are found."""
+        super().__init__(NAME, "google.cloud.kms", "google.cloud.kms_v1")
         self._timeout_s = call_ms / 1_000
         options = {"api_endpoint": settings.endpoint} if settings.endpoint is not None else {}
         try:
@@ -46,10 +45,9 @@ class GcpKms:
             )
         except auth.GoogleAuthError as error:
             raise Invalid(
-                f"kms.gcp: no credentials were found ({type(error).__name__}). Set kms.gcp.credentials_file, or give"
-                " the machine a service account"
+                f"kms.gcp: no credentials found ({type(error).__name__}). Set kms.gcp.credentials_file, or attach a"
+                " service account to the machine."
             ) from None
-        self._threads = ProviderThreads(NAME)
 
     def __repr__(self) -> str:
         return "GcpKms()"
@@ -59,59 +57,59 @@ class GcpKms:
         if _KEY.fullmatch(key) is None:
             raise Invalid("key: gcp-kms takes projects/P/locations/L/keyRings/R/cryptoKeys/K, without a version")
 
-    async def wrap(self, key: str, plaintext: bytes, context: Context) -> bytes:
-        """Encrypt with the key's primary version."""
-        aad = context_bytes(context)
+    def _wrap(self, key: str, plaintext: bytes, context: Context) -> bytes:
+        aad = _aad_fields(context)
+        request = {"name": key, "plaintext": plaintext, "plaintext_crc32c": crc32c(plaintext), **aad}
+        reply = self._client.encrypt(request=request, retry=None, timeout=self._timeout_s)
+        arrived = reply.verified_plaintext_crc32c and reply.verified_additional_authenticated_data_crc32c
+        if not arrived or crc32c(reply.ciphertext) != reply.ciphertext_crc32c:
+            raise _garbled()
+        return bytes(reply.ciphertext)
 
-        def encrypt() -> bytes:
-            answer = self._client.encrypt(
-                request={
-                    "name": key,
-                    "plaintext": plaintext,
-                    "plaintext_crc32c": crc32c(plaintext),
-                    "additional_authenticated_data": aad,
-                    "additional_authenticated_data_crc32c": crc32c(aad),
-                },
-                retry=None,
-                timeout=self._timeout_s,
+    def _unwrap(self, key: str, wrapped: bytes, context: Context) -> bytes:
+        aad = _aad_fields(context)
+        request = {"name": key, "ciphertext": wrapped, "ciphertext_crc32c": crc32c(wrapped), **aad}
+        reply = self._client.decrypt(request=request, retry=None, timeout=self._timeout_s)
+        if crc32c(reply.plaintext) != reply.plaintext_crc32c:
+            raise _garbled()
+        return bytes(reply.plaintext)
+
+    def _disconnect(self) -> None:
+        self._client.transport.close()  # type: ignore[no-untyped-call]  # Google's method has no types
+
+    def _typed(self, error: Exception) -> TenantqError | None:
+        if isinstance(error, google.GoogleAPICallError):
+            return self._refused(error)
+        if isinstance(error, auth.GoogleAuthError) and not isinstance(error, auth.TransportError):
+            return KmsDenied(f"{NAME}: the server's credentials are invalid ({type(error).__name__}).")
+        known = (auth.TransportError, google.GoogleAPIError, RequestException)
+        return self._unreachable(error) if isinstance(error, known) else None
+
+    def _refused(self, error: google.GoogleAPICallError) -> TenantqError:
+        http = int(error.code or 0)
+        status = _status_of(error) or str(http)
+        if http == 404 or status == "FAILED_PRECONDITION":
+            return KeyDisabled(f"{NAME}: the key or its version is disabled, destroyed or does not exist ({status}).")
+        if http in {401, 403}:
+            return KmsDenied(
+                f"{NAME}: the server may not use the key ({status}). Grant it the role"
+                " roles/cloudkms.cryptoKeyEncrypterDecrypter."
             )
-            arrived = answer.verified_plaintext_crc32c and answer.verified_additional_authenticated_data_crc32c
-            if not arrived or crc32c(answer.ciphertext) != answer.ciphertext_crc32c:
-                raise _garbled()
-            return bytes(answer.ciphertext)
+        if http in {408, 429, 499} or http >= 500:
+            headers = error.response.headers if error.response is not None else {}
+            return self._busy(status, headers.get("Retry-After"))
+        if http == 400 and error.response is not None and str(error.response.url).split("?")[0].endswith(":decrypt"):
+            return SealBroken(f"{NAME}: the wrapped bytes do not belong to this key and context ({status}).")
+        return KmsError(f"{NAME}: the call was refused ({status}). The purpose of the key must be ENCRYPT_DECRYPT.")
 
-        return await self._threads.run(lambda: _call(encrypt))
 
-    async def unwrap(self, key: str, wrapped: bytes, context: Context) -> bytes:
-        """Decrypt with the version that the wrapped bytes name."""
-        aad = context_bytes(context)
-
-        def decrypt() -> bytes:
-            answer = self._client.decrypt(
-                request={
-                    "name": key,
-                    "ciphertext": wrapped,
-                    "ciphertext_crc32c": crc32c(wrapped),
-                    "additional_authenticated_data": aad,
-                    "additional_authenticated_data_crc32c": crc32c(aad),
-                },
-                retry=None,
-                timeout=self._timeout_s,
-            )
-            if crc32c(answer.plaintext) != answer.plaintext_crc32c:
-                raise _garbled()
-            return bytes(answer.plaintext)
-
-        return await self._threads.run(lambda: _call(decrypt))
-
-    async def close(self) -> None:
-        """Close the connections."""
-        self._threads.close()
-        self._client.transport.close()  # type: ignore[no-untyped-call]  # of Google's, without types
+def _aad_fields(context: Context) -> dict[str, Any]:
+    aad = context_bytes(context)
+    return {"additional_authenticated_data": aad, "additional_authenticated_data_crc32c": crc32c(aad)}
 
 
 def _credentials(settings: GcpSettings) -> Any:
-    """Return the credentials of the configured file; None: the client library finds its own."""
+    """Return the credentials of the configured file; None: the client library finds them."""
     if settings.credentials_file is None:
         return None
     try:
@@ -124,38 +122,9 @@ def _credentials(settings: GcpSettings) -> Any:
     except Invalid as error:
         raise Invalid(f"kms.gcp.credentials_file: {settings.credentials_file}: {error.message}") from None
     except (ValueError, TypeError, AttributeError):  # its text may reveal the content
-        raise Invalid(f"kms.gcp.credentials_file: {settings.credentials_file}: these are no credentials") from None
-
-
-def _call(call: Callable[[], bytes]) -> bytes:
-    try:
-        return call()
-    except google.GoogleAPICallError as error:
-        raise _typed(error) from None
-    except auth.TransportError as error:
-        raise unreachable_error(NAME, error) from None
-    except auth.GoogleAuthError as error:
-        raise KmsDenied(f"{NAME}: this server's credentials do not work ({type(error).__name__}).") from None
-    except (google.GoogleAPIError, RequestException) as error:
-        raise unreachable_error(NAME, error) from None
-
-
-def _typed(error: google.GoogleAPICallError) -> TenantqError:
-    """Return our error for a reply of Cloud KMS. Its text has only the status, because theirs may name projects."""
-    http = int(error.code or 0)
-    status = _status_of(error) or str(http)
-    if http == 404 or status == "FAILED_PRECONDITION":
-        return KeyDisabled(f"{NAME}: the key, or its version, is disabled, destroyed or does not exist ({status}).")
-    if http in {401, 403}:
-        return KmsDenied(
-            f"{NAME}: this server may not use the key ({status}). Give it the role of encrypter and decrypter."
-        )
-    if http in {408, 429, 499} or http >= 500:
-        headers = error.response.headers if error.response is not None else {}
-        return busy_error(NAME, status, headers.get("Retry-After"))
-    if http == 400 and error.response is not None and str(error.response.url).split("?")[0].endswith(":decrypt"):
-        return SealBroken(f"{NAME}: these bytes were not wrapped by this key for this purpose ({status}).")
-    return KmsError(f"{NAME}: the call was refused ({status}). The key has to be one for symmetric encryption.")
+        raise Invalid(
+            f"kms.gcp.credentials_file: {settings.credentials_file}: not a service account key file"
+        ) from None
 
 
 def _status_of(error: google.GoogleAPICallError) -> str:
@@ -166,4 +135,4 @@ def _status_of(error: google.GoogleAPICallError) -> str:
 
 
 def _garbled() -> KmsUnavailable:
-    return KmsUnavailable(f"{NAME}: what arrived has another checksum than what was sent. Try again later.")
+    return KmsUnavailable(f"{NAME}: checksum mismatch between request and reply. Try again later.")

@@ -18,7 +18,7 @@ KmsKeyName = Annotated[str, text(2_048)]
 PROVIDERS: Final = ("local", "aws-kms", "gcp-kms", "azure-kv")
 
 Context = Mapping[str, str]
-"""What a wrapped key belongs to. Unwrapping needs the same context."""
+"""Names the owner of a wrapped key. Unwrapping needs the same context."""
 
 KeyState = Literal["unknown", "ok", "unavailable", "denied", "disabled", "failed"]
 
@@ -36,10 +36,10 @@ class KeyRef(msgspec.Struct, frozen=True, order=True):
     def parse(cls, text: object) -> KeyRef:
         """Parse a reference. Raises Invalid."""
         if type(text) is not str or ":" not in text:
-            raise Invalid("key: a key is named as 'provider:key', for example 'local:main'")
+            raise Invalid("key: must be 'provider:key', for example 'local:main'")
         provider, _, key = text.partition(":")
         if provider not in PROVIDERS:
-            raise Invalid(f"key: the part before the first colon is a provider: {', '.join(PROVIDERS)}")
+            raise Invalid(f"key: unknown provider {provider[:40]!r} (must be one of {', '.join(PROVIDERS)})")
         return cls(provider, check_field("key", key, KmsKeyName))
 
 
@@ -76,7 +76,7 @@ class KeyWrapper(Protocol):
 
 
 class Kms(KeyWrapper, Protocol):
-    """A key management system as the vault uses it: a provider with retries, time limits and health."""
+    """A provider with retries, time limits and the health of each key, as the vault uses it."""
 
     async def check(self, key: str) -> KeyHealth:
         """Wrap and unwrap a probe and return the key's health. Raises nothing."""

@@ -1,4 +1,4 @@
-"""The keyring of the local provider: one JSON file of named keys, each in versions, wrapped by what unlocks the file.
+"""The keyring of the local provider: one JSON file of named keys with versions, protected by a passphrase or a master key.
 
     {"format": "tenantq-keyring", "version": 1,
      "protection": {"kind": "passphrase", "salt": "…", "n": 131072, "r": 8, "p": 1}      or {"kind": "master_key"}
@@ -52,22 +52,20 @@ _TAG_BYTES: Final = 16
 def check_key_name(name: object) -> str:
     """Return ``name``. Raises Invalid if it cannot name a key."""
     if type(name) is not str or _NAME.fullmatch(name) is None:
-        raise Invalid("key: a name is 1 to 63 characters of letters, digits, '_', '.' and '-', a letter or digit first")
+        raise Invalid("key: must be 1 to 63 letters, digits, '_', '.' or '-', starting with a letter or digit")
     return name
 
 
 class Unlock:
-    """What unlocks a keyring: a passphrase, or a master key of 32 bytes. It never appears in a text."""
+    """The secret that unlocks a keyring: a passphrase, or a master key of 32 bytes. No text shows it."""
 
     __slots__ = ("_secret", "kind")
 
     def __init__(self, kind: Literal["passphrase", "master_key"], secret: bytes) -> None:
         if kind == "master_key" and len(secret) != KEY_BYTES:
-            raise Invalid(
-                f"master key: it has to be {KEY_BYTES} random bytes, or their {2 * KEY_BYTES} hexadecimal digits"
-            )
+            raise Invalid(f"master key: must be {KEY_BYTES} random bytes or {2 * KEY_BYTES} hexadecimal digits")
         if kind == "passphrase" and len(secret) < PASSPHRASE_BYTES_MIN:
-            raise Invalid(f"passphrase: it takes {PASSPHRASE_BYTES_MIN} characters or more, best random ones")
+            raise Invalid(f"passphrase: must have at least {PASSPHRASE_BYTES_MIN} characters. Use random ones.")
         self.kind: Final = kind
         self._secret = secret
 
@@ -77,14 +75,17 @@ class Unlock:
     def root(self, protection: Protection) -> bytes:
         """Return the root key of a document with this protection."""
         if protection.kind != self.kind:
-            wanted = protection.kind.replace("_", " ")
-            raise Invalid(f"it is protected by a {wanted}, and a {self.kind.replace('_', ' ')} was given")
+            raise Invalid(f"the keyring is protected by a {_spoken(protection.kind)}, not by a {_spoken(self.kind)}")
         if self.kind == "master_key":
             return self._secret
         n, r, p = protection.n, protection.r, protection.p
         return hashlib.scrypt(
             self._secret, salt=protection.salt, n=n, r=r, p=p, maxmem=SCRYPT_MEMORY_MAX + (1 << 20), dklen=KEY_BYTES
         )
+
+
+def _spoken(kind: str) -> str:
+    return kind.replace("_", " ")
 
 
 class Protection(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -135,7 +136,7 @@ def _version_aad(name: str, version: int) -> bytes:
 
 
 class Keyring:
-    """The keys of a keyring as read from its file. They never appear in a text."""
+    """The keys of a keyring as read from its file. No text shows them."""
 
     def __init__(self, document: Document, root: bytes) -> None:
         self.document: Final = document
@@ -150,7 +151,7 @@ class Keyring:
         """Return a key, enabled or not. Raises NotFound."""
         key = self.document.keys.get(check_key_name(name))
         if key is None:
-            raise NotFound(f"key: there is no key {name!r} in the keyring")
+            raise NotFound(f"key: no key {name!r} in the keyring")
         return key
 
     def wrap(self, name: str, plaintext: bytes, aad: bytes, random_bytes: Callable[[int], bytes]) -> bytes:
@@ -164,24 +165,24 @@ class Keyring:
         """Return the plaintext. Raises KeyDisabled or SealBroken."""
         key = self._key(name)
         if len(wrapped) < _HEAD.size + NONCE_BYTES + _TAG_BYTES or wrapped[0] != _WRAPPED_FORMAT:
-            raise SealBroken("These wrapped bytes are not of the local key management.")
+            raise SealBroken("local: the wrapped bytes were not written by this provider.")
         head, rest = wrapped[: _HEAD.size], wrapped[_HEAD.size :]
         _, version = _HEAD.unpack(head)
         if version not in key.versions:
             raise KeyDisabled(
-                f"local: version {version} of the key is not in the keyring. Restore the keyring's backup."
+                f"local: version {version} of the key is not in the keyring. Restore the keyring from its backup."
             )
         try:
             return self._cipher(name, version).decrypt(rest[:NONCE_BYTES], rest[NONCE_BYTES:], head + aad)
         except InvalidTag:
-            raise SealBroken("These bytes were not wrapped by this key for this purpose.") from None
+            raise SealBroken("local: the wrapped bytes do not belong to this key and context.") from None
 
     def _key(self, name: str) -> NamedKey:
         key = self.document.keys.get(name)
         if key is None:
-            raise KeyDisabled("local: there is no key of this name in the keyring. Add it, or correct the name.")
+            raise KeyDisabled("local: the keyring has no key of this name. Add the key, or correct the name.")
         if not key.enabled:
-            raise KeyDisabled("local: the key is disabled in the keyring. Enable it again.")
+            raise KeyDisabled("local: the key is disabled in the keyring. Enable it.")
         return key
 
     def _cipher(self, name: str, version: int) -> AESGCM:
@@ -223,20 +224,18 @@ def parse_keyring(
     try:
         document = msgspec.json.decode(content, type=Document)
     except msgspec.MsgspecError as error:
-        raise Invalid(f"this is not a keyring: {error}") from None
+        raise Invalid(f"not a keyring: {error}") from None
     if document.format != FORMAT or document.version != VERSION:
-        raise Invalid(f"this is not a keyring of version {VERSION}")
+        raise Invalid(f"not a keyring of version {VERSION}")
     protection = document.protection
     if protection.kind == "passphrase":
         n, r, p = protection.n, protection.r, protection.p
         sound = n > 1 and n & (n - 1) == 0 and r > 0 and 0 < p <= 16 and 128 * n * r <= SCRYPT_MEMORY_MAX
         if not sound or len(protection.salt) < SALT_BYTES:
-            raise Invalid("its scrypt parameters are out of range")
+            raise Invalid("the scrypt parameters are out of range")
     derived = root[1] if root is not None and root[0] == protection else unlock.root(protection)
     if not hmac.compare_digest(_mac(document, derived), document.mac):
-        raise Invalid(
-            f"the {unlock.kind.replace('_', ' ')} is not the one it was protected with, or the file was changed"
-        )
+        raise Invalid(f"wrong {_spoken(unlock.kind)}, or the file was changed")
     return Keyring(document, derived), derived
 
 
@@ -261,7 +260,7 @@ class KeyringFile:
             content, _ = read_secret_file(self.path)
             return parse_keyring(content, self._unlock)[0]
         except OSError as error:
-            raise Invalid(f"{self.path}: the keyring cannot be read: {error.strerror}") from None
+            raise Invalid(f"{self.path}: cannot read the keyring: {error.strerror}") from None
         except Invalid as error:
             raise Invalid(f"{self.path}: {error.message}") from None
 
@@ -270,9 +269,9 @@ class KeyringFile:
         check_key_name(name)
         with self._changing() as keyring:
             if name in keyring.document.keys:
-                raise Conflict(f"key: there is a key {name!r} already; rotate it to give it a new version")
+                raise Conflict(f"key: {name!r} already exists. Rotate it to add a version.")
             if len(keyring.document.keys) >= KEYS_MAX:
-                raise Invalid(f"key: a keyring holds up to {KEYS_MAX} keys")
+                raise Invalid(f"key: the keyring is full ({KEYS_MAX} keys)")
             self._write(self._another_version(keyring, name, 1, now_ms))
 
     def rotate_key(self, name: str, now_ms: int) -> int:
@@ -280,7 +279,7 @@ class KeyringFile:
         with self._changing() as keyring:
             key = keyring.known(name)
             if len(key.versions) >= VERSIONS_MAX:
-                raise Invalid(f"key: a key has up to {VERSIONS_MAX} versions; add another key and rewrap to it")
+                raise Invalid(f"key: too many versions (limit {VERSIONS_MAX}). Add another key and rewrap to it.")
             version = key.current + 1
             self._write(self._another_version(keyring, name, version, now_ms))
         return version
@@ -292,13 +291,13 @@ class KeyringFile:
             self._write(keyring.with_key(name, key))
 
     def remove_key(self, name: str) -> None:
-        """Destroy a key in this file. What only it wrapped is lost, unless a copy of the file exists."""
+        """Destroy a key in this file. Data keys that only it wrapped are lost, unless a copy of the file exists."""
         with self._changing() as keyring:
             keyring.known(name)
             self._write(keyring.with_key(name, None))
 
     def protect_with(self, unlock: Unlock, *, scrypt_n: int = SCRYPT_N) -> None:
-        """Change what unlocks the file. The keys stay the same."""
+        """Change the secret that unlocks the file. The keys stay the same."""
         with self._changing() as keyring:
             protection = self._new_protection(unlock, scrypt_n)
             root = unlock.root(protection)
@@ -315,7 +314,7 @@ class KeyringFile:
     def _moved(self, name: str, key: NamedKey, old: Keyring, new: Keyring) -> NamedKey:
         versions = {}
         for number, facts in key.versions.items():
-            plain = old._plain(name, number)  # noqa: SLF001  # only here keys move to another root key
+            plain = old._plain(name, number)  # noqa: SLF001  # only this method moves keys to another root key
             versions[number] = new.version(name, number, plain, facts.created_at, self._random_bytes(NONCE_BYTES))
         return NamedKey(key.enabled, versions)
 
@@ -332,7 +331,7 @@ class KeyringFile:
         try:
             lock = os.open(real.with_name(real.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
-            raise Invalid(f"{self.path}: the keyring cannot be locked: {error.strerror}") from None
+            raise Invalid(f"{self.path}: cannot lock the keyring: {error.strerror}") from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             remove_unfinished(real)  # it may contain a key that is about to be destroyed
@@ -346,6 +345,6 @@ class KeyringFile:
             # A symbolic link is resolved: replacing the link would leave destroyed keys in the old file.
             write_secret_file(self.path.resolve(), pretty + b"\n", new=new)
         except FileExistsError:
-            raise Conflict(f"{self.path}: this keyring is there already; it is left as it is") from None
+            raise Conflict(f"{self.path}: the keyring already exists and is left unchanged") from None
         except OSError as error:
-            raise Invalid(f"{self.path}: the keyring cannot be written: {error.strerror}") from None
+            raise Invalid(f"{self.path}: cannot write the keyring: {error.strerror}") from None

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from tenantq.errors import Invalid, KmsUnavailable
-from tenantq.kms.blocking_provider import ProviderThreads
+from tenantq.errors import Invalid, KmsUnavailable, TenantqError
+from tenantq.kms.blocking_provider import BlockingProvider
 from tenantq.kms.interface import Context, context_bytes
 from tenantq.kms.keyring import KEY_BYTES, Keyring, Protection, Unlock, check_key_name, parse_keyring
 from tenantq.kms.secret_file import read_secret_file, stamp_of
@@ -21,7 +21,7 @@ NAME: Final = "local"
 
 
 def unlock_of(settings: LocalSettings, environment: Mapping[str, str]) -> Unlock:
-    """Return what unlocks the keyring. Raises Invalid naming the setting."""
+    """Return the secret that unlocks the keyring. Raises Invalid naming the setting."""
     given = [field for field in ("passphrase_file", "passphrase_env", "master_key_file") if getattr(settings, field)]
     if len(given) != 1:
         raise Invalid("kms.local: set exactly one of passphrase_file, passphrase_env and master_key_file")
@@ -51,7 +51,7 @@ def _master_key(content: bytes) -> bytes:
         return b""
 
 
-class LocalKms:
+class LocalKms(BlockingProvider):
     """Keys of a keyring file. A missing or damaged file is an outage; its old content is not used."""
 
     def __init__(
@@ -61,10 +61,10 @@ class LocalKms:
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
         """Read the keyring. Raises Invalid. With a passphrase this takes some time."""
+        super().__init__(NAME, threads=1)  # one thread, because the state below is not locked
         self._path = Path(settings.keyring)
         self._unlock = unlock_of(settings, environment)
         self._random_bytes = random_bytes
-        self._threads = ProviderThreads("kms-local", 1)  # one, because the state below is not locked
         self._root: tuple[Protection, bytes] | None = None
         self._stamp: tuple[int, ...] = ()
         self._keyring: Keyring | None = None
@@ -80,19 +80,16 @@ class LocalKms:
         """Raise Invalid unless ``key`` can be the name of a key in a keyring."""
         check_key_name(key)
 
-    async def wrap(self, key: str, plaintext: bytes, context: Context) -> bytes:
-        """Return ``plaintext`` wrapped by the key's newest version."""
-        aad = _aad(key, context)
-        return await self._threads.run(lambda: self._fresh().wrap(key, plaintext, aad, self._random_bytes))
+    def _wrap(self, key: str, plaintext: bytes, context: Context) -> bytes:
+        return self._fresh().wrap(key, plaintext, _aad(key, context), self._random_bytes)
 
-    async def unwrap(self, key: str, wrapped: bytes, context: Context) -> bytes:
-        """Return what any version of the key has wrapped."""
-        aad = _aad(key, context)
-        return await self._threads.run(lambda: self._fresh().unwrap(key, wrapped, aad))
+    def _unwrap(self, key: str, wrapped: bytes, context: Context) -> bytes:
+        return self._fresh().unwrap(key, wrapped, _aad(key, context))
 
-    async def close(self) -> None:
-        """Forget the keys."""
-        self._threads.close()
+    def _typed(self, error: Exception) -> TenantqError | None:  # noqa: ARG002  # no library, so no errors to map
+        return None
+
+    def _disconnect(self) -> None:
         self._keyring = self._root = None
         self._stamp = ()
 
@@ -102,13 +99,13 @@ class LocalKms:
             if self._keyring is None or stamp_of(self._path) != self._stamp:
                 return self._read()
         except OSError as error:
-            raise KmsUnavailable(f"local: the keyring cannot be read: {error.strerror}") from None
+            raise KmsUnavailable(f"local: cannot read the keyring: {error.strerror}") from None
         except Invalid as error:
             self._keyring = None
             # A tenant's callers see the error but not the server's paths.
             text = error.message.replace(f"{self._path}: ", "").replace(str(self._path), "the keyring")
-            log.warning("the keyring cannot be used: %s", error.message)
-            raise KmsUnavailable(f"local: the keyring cannot be used: {text}") from None
+            log.warning("cannot use the keyring: %s", error.message)
+            raise KmsUnavailable(f"local: cannot use the keyring: {text}") from None
         return self._keyring
 
     def _read(self) -> Keyring:

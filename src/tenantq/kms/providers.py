@@ -43,6 +43,6 @@ def _provider(extra: str, kind: str) -> Any:
         module = import_module(f"tenantq.kms.{extra}")
     except ModuleNotFoundError as error:
         raise Invalid(
-            f"kms.{extra}: the library for it is not installed ({error.name}). Install it: pip install 'tenantq[{extra}]'"
+            f"kms.{extra}: a library is missing ({error.name}). Run: pip install 'tenantq[{extra}]'"
         ) from None
     return getattr(module, kind)

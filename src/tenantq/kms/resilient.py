@@ -1,7 +1,7 @@
 """A provider with retries, limits in number and time, and the health of every key.
 
-After a failure the key cools down: for a short time every further call fails at once with the same error. So callers do not wait in
-vain, and a troubled key management system is not flooded.
+After a failure the key cools down: for a short time every further call fails at once with the same error. So callers do not wait
+needlessly, and an overloaded key management system is not flooded.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ResilientKms:
         try:
             wrapped = await self.wrap(key, PROBE, PROBE_CONTEXT)
             if await self.unwrap(key, wrapped, PROBE_CONTEXT) != PROBE:
-                self._record_failure(key, KmsError(f"{self.name}: what the key wrapped it unwraps to something else."))
+                self._record_failure(key, KmsError(f"{self.name}: the key unwraps to different bytes than it wrapped."))
         except SealBroken as error:  # of what was just wrapped, so the key is at fault
             self._record_failure(key, error)
         except TenantqError:
@@ -107,14 +107,16 @@ class ResilientKms:
                 if attempt >= settings.attempts or clock.monotonic_ms() + pause >= end:
                     self._record_failure(key, error)
                     raise
-                log.debug("%s: attempt %d failed, the next follows in %d ms: %s", self.name, attempt, pause, error)
+                log.debug("%s: attempt %d failed, retrying in %d ms: %s", self.name, attempt, pause, error)
             except KmsError as error:
                 self._record_failure(key, error)
                 raise
             except TenantqError:
                 raise
             except Exception as error:  # noqa: BLE001  # a client library may raise anything, with secrets in the text
-                unexpected = KmsError(f"{self.name}: the call failed in an unexpected way ({type(error).__name__}).")
+                unexpected = KmsError(
+                    f"{self.name}: the call failed with an unexpected error ({type(error).__name__})."
+                )
                 self._record_failure(key, unexpected)
                 raise unexpected from None
             else:
@@ -136,7 +138,7 @@ class ResilientKms:
         try:
             await asyncio.wait((task, late), return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
-                raise KmsUnavailable(f"{self.name}: no answer came within {ms} ms. Try again later.")
+                raise KmsUnavailable(f"{self.name}: no reply within {ms} ms. Try again later.")
             return task.result()
         finally:
             timer.cancel()
@@ -151,7 +153,7 @@ class ResilientKms:
         if left <= 0:
             del self._cooldowns[key]
             return
-        error = type(cooldown.error)(cooldown.error.message)
+        error = cooldown.error.copy()
         if isinstance(error, KmsUnavailable):
             error.retry_after_ms = max(1, left)
         raise error
@@ -161,7 +163,7 @@ class ResilientKms:
         now = self._clock.wall_ms()
         if before is None or before.state != "ok":
             if before is not None:
-                log.warning("%s: the key %s works again", self.name, key)
+                log.warning("%s: key %s works again", self.name, key)
             self._keep(KeyHealth(self.name, key, "ok", since=now, last_ok_at=now))
         else:
             self._keep(msgspec.structs.replace(before, last_ok_at=now))
@@ -172,7 +174,7 @@ class ResilientKms:
         state = _state_after(error)
         now = self._clock.wall_ms()
         if before.state != state:
-            log.error("%s: the key %s cannot be used: %s", self.name, key, error)
+            log.error("%s: key %s cannot be used: %s", self.name, key, error)
         self._keep(
             msgspec.structs.replace(
                 before,

@@ -19,15 +19,15 @@ def read_secret_file(path: Path) -> tuple[bytes, tuple[int, ...]]:
     with path.open("rb") as file:
         facts = os.fstat(file.fileno())  # of the opened file, which cannot be replaced meanwhile
         if not stat.S_ISREG(facts.st_mode):
-            raise Invalid("this is not a regular file")
+            raise Invalid("not a regular file")
         mode = stat.S_IMODE(facts.st_mode)
         if mode & 0o177:
-            raise Invalid(f"its mode is {mode:04o}, which lets others at it. Set it to 0600: chmod 600 {path}")
+            raise Invalid(f"other users can access it (mode {mode:04o}). Run: chmod 600 {path}")
         if facts.st_uid not in {os.geteuid(), 0}:
-            raise Invalid(f"it belongs to another user (uid {facts.st_uid}). Let it belong to the server's user")
+            raise Invalid(f"another user owns it (uid {facts.st_uid}). Change its owner to the server's user.")
         content = file.read(BYTES_MAX + 1)
     if len(content) > BYTES_MAX:
-        raise Invalid(f"it is larger than {BYTES_MAX} bytes")
+        raise Invalid(f"too large (limit {BYTES_MAX} bytes)")
     return content, _stamp(facts)
 
 
@@ -41,7 +41,7 @@ def _stamp(facts: os.stat_result) -> tuple[int, ...]:
 
 
 def remove_unfinished(path: Path) -> None:
-    """Remove temporary files that killed processes left beside ``path``. No one may be writing it now."""
+    """Remove temporary files that killed processes left next to ``path``. The caller holds the lock."""
     for left in path.parent.glob(f".{escape(path.name)}.*.new"):
         left.unlink(missing_ok=True)
 

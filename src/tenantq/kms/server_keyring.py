@@ -1,4 +1,4 @@
-"""The keyring that a server manages itself, in its data directory, beside the key that unlocks it.
+"""The keyring that a server manages itself, in its data directory, next to the master key that unlocks it.
 
 It is as safe as the directory: a copy of the whole directory includes the keys. A backup of the store alone does not.
 """
@@ -33,8 +33,8 @@ def default_keyring(data_dir: Path, *, in_use: bool) -> LocalSettings:
     if not keyring.exists():
         if in_use:
             raise Invalid(
-                f"{keyring}: the keyring is gone, and encrypted messages need its keys. Restore its backup. If it is lost for good,"
-                " so are they: tenantq keyring create makes a new one"
+                f"{keyring}: the keyring is missing, and encrypted messages need its keys. Restore it from a backup. Without one"
+                " those messages are lost; 'tenantq keyring create' creates a new keyring."
             )
         create_keyring(keyring, master_key)
     return LocalSettings(keyring=str(keyring), master_key_file=str(master_key))
@@ -52,7 +52,7 @@ def create_keyring(keyring: Path, master_key: Path) -> None:
 
 
 class ServerManagedKeys:
-    """A keyring with one key per tenant, for tenants that name none. The provider ``local`` notices changes by itself."""
+    """A keyring with one key per tenant, for tenants that name none. The provider ``local`` detects changes of the file."""
 
     def __init__(self, ring: KeyringFile, clock: Clock) -> None:
         self._ring = ring
@@ -78,4 +78,4 @@ async def _change(change: Callable[[], None]) -> None:
     except (Conflict, NotFound):
         pass  # already done
     except Invalid as error:
-        raise KmsUnavailable(f"local: the keyring cannot be changed: {error.message}") from None
+        raise KmsUnavailable(f"local: cannot change the keyring: {error.message}") from None

@@ -28,7 +28,9 @@ class LocalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class AwsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The provider ``aws-kms``. boto3 finds the credentials: environment, files, the machine's role."""
 
-    region: Annotated[str, about("Region of keys that are not named by an ARN; none: what boto3 finds.")] | None = None
+    region: Annotated[str, about("Region of keys that are not named by an ARN; none: the default of boto3.")] | None = (
+        None
+    )
     endpoint_url: Annotated[str, about("Endpoint; none: the public one of the region.")] | None = None
     profile: Annotated[str, about("Profile of the shared credentials file.")] | None = None
 
@@ -67,14 +69,16 @@ class AzureSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class RetrySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long and how often a key management system is called before a request fails."""
 
-    attempts: Annotated[int, between(1, 20, "Most calls.")] = 4
+    attempts: Annotated[int, between(1, 20, "Maximum number of calls.")] = 4
     call_ms: Annotated[int, between(100, 60_000, "Timeout of one call.")] = 3_000
-    total_ms: Annotated[int, between(100, 300_000, "Timeout of all calls, with the pauses.")] = 8_000
-    backoff_base_ms: Annotated[_BackoffMs, about("A pause is a random part of this, doubled with every attempt.")] = 100
-    backoff_max_ms: Annotated[_BackoffMs, about("Longest pause.")] = 2_000
-    rest_ms: Annotated[int, between(0, 60_000, "After a failure, calls for the same key fail at once this long.")] = (
-        1_000
-    )
+    total_ms: Annotated[int, between(100, 300_000, "Timeout of all calls, including the delays between them.")] = 8_000
+    backoff_base_ms: Annotated[
+        _BackoffMs, about("Base of the delay, doubled with every attempt; the delay is a random part of it.")
+    ] = 100
+    backoff_max_ms: Annotated[_BackoffMs, about("Maximum delay between calls.")] = 2_000
+    rest_ms: Annotated[
+        int, between(0, 60_000, "Time after a failure during which calls for the same key fail at once.")
+    ] = 1_000
 
 
 class KmsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -93,4 +97,4 @@ class KmsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             return
         section = KeyRef.parse(self.default_key).provider.partition("-")[0]
         if section != "local" and getattr(self, section) is None:
-            raise Invalid(f"default_key: its provider has no section; add [kms.{section}]")
+            raise Invalid(f"default_key: provider {section} is not configured. Add a section [kms.{section}].")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tenantq.vault.envelope import Kind, is_envelope
+from tenantq.vault.envelope import Kind
 from tenantq.vault.settings import KeyPolicy, VaultSettings
 from tenantq.vault.stored_keys import StoredDataKeys
 from tenantq.vault.vault import TenantCipher, Vault, VaultHealth
@@ -18,5 +18,4 @@ __all__ = [
     "VaultHealth",
     "VaultSettings",
     "WrappedKey",
-    "is_envelope",
 ]

@@ -48,6 +48,13 @@ class VaultContext:
     cache: KeyCache
     spawn: Spawn
 
+    def kms(self, ref: KeyRef) -> Kms:
+        """Return the key management system of a key. Raises KmsError if the provider is not configured."""
+        kms = self.kms_by_name.get(ref.provider)
+        if kms is None:
+            raise KmsError(f"The server has no key management system {ref.provider!r}. Configure it in [kms].")
+        return kms
+
 
 class TenantKeys:
     """The keys of one tenant."""
@@ -110,7 +117,9 @@ class TenantKeys:
             else:
                 self._renew()
                 return
-        raise KmsUnavailable(f"{uses} records cannot be sealed now: data keys are used up faster than they are made.")
+        raise KmsUnavailable(
+            f"Cannot encrypt {uses} records now: data keys are used up faster than they are created. Try again later."
+        )
 
     async def rotate(self) -> int:
         """Create a new data key, which encrypts from now on, and return its number."""
@@ -151,7 +160,7 @@ class TenantKeys:
             for number in todo:
                 await self._rewrap(number, ref)
                 done.add(number)
-        raise KmsUnavailable("New data keys are made faster than they are wrapped anew. Try again later.")
+        raise KmsUnavailable("New data keys are created faster than they are rewrapped. Try again later.")
 
     async def shred(self) -> int:
         """Drop the keys from memory, destroy them in the store and return how many there were."""
@@ -185,7 +194,7 @@ class TenantKeys:
             else:
                 break
         else:
-            raise KmsUnavailable("The tenant's data keys could not be made. Try again later.")
+            raise KmsUnavailable("Cannot create the tenant's data keys. Try again later.")
         newest = max(listed)
         missing = [number for number in (SECRET, newest) if not self.is_fresh(number)]
         await asyncio.gather(*(self._fetch(number) for number in missing))
@@ -196,12 +205,10 @@ class TenantKeys:
         listed = await self._context.store.list(self.tenant_id)
         newest = max(listed, default=NONE)
         if newest == NONE:
-            raise Invalid(
-                "encryption: the tenant has no data keys yet; they are made when its first message is encrypted"
-            )
+            raise Invalid("encryption: the tenant has no data keys yet. The first encrypted message creates them.")
         number = self._context.store.next_number(self.tenant_id)
         if number > NUMBER_MAX:
-            raise KmsError("The tenant has used up all numbers for data keys.")
+            raise KmsError("The tenant has used all data key numbers.")
         ref = self.policy.key if self.policy is not None else listed[newest].key
         if not await self._make(number, ref):
             await self._adopt(number)  # another process was faster; its key is as new
@@ -243,15 +250,15 @@ class TenantKeys:
         self._hold(number, plain, started)
         if number != SECRET:
             self._encrypt_with(made, uses_left=uses)
-            log.info("tenant %d: data key %d seals from now on", self.tenant_id, number)
+            log.info("tenant %d: data key %d encrypts from now on", self.tenant_id, number)
         return True
 
     async def _wrap(self, number: int, ref: KeyRef, plain: bytes) -> bytes:
         """Return ``plain`` wrapped. Checks that it unwraps, because a lost key would lose its messages."""
-        kms, context = self._kms(ref), self._wrap_context(number)
+        kms, context = self._context.kms(ref), self._wrap_context(number)
         wrapped = await kms.wrap(ref.key, plain, context)
         if not hmac.compare_digest(await kms.unwrap(ref.key, wrapped, context), plain):
-            raise KmsError(f"{ref.provider}: what the key wrapped it unwraps to something else. It is not used.")
+            raise KmsError(f"{ref.provider}: the key unwraps to different bytes than it wrapped. It is not used.")
         return wrapped
 
     async def _fetch(self, number: int) -> None:
@@ -271,17 +278,17 @@ class TenantKeys:
         listed = await self._context.store.list(self.tenant_id)
         wrapped = listed.get(number)
         if wrapped is None:
-            raise SealBroken(f"There is no data key {number}.") if listed else Erased
+            raise SealBroken(f"Data key {number} does not exist.") if listed else Erased
         if number == self.current < max(listed):
             self._in_background("rotate", self._rotate_if_due)  # another process has rotated
         ref = wrapped.key
-        return await self._kms(ref).unwrap(ref.key, wrapped.wrapped, self._wrap_context(number))
+        return await self._context.kms(ref).unwrap(ref.key, wrapped.wrapped, self._wrap_context(number))
 
     def _hold(self, number: int, plain: bytes, since: int) -> None:
         """Cache a key. Its age counts from before the call that unwrapped it."""
         self._raise_if_erased()
         if len(plain) != KEY_BYTES:
-            raise SealBroken(f"What was stored as data key {number} is none.")
+            raise SealBroken(f"Data key {number} has the wrong length.")
         kind = TenantSecret if number == SECRET else DataKey
         key: PlainKey = kind(self.tenant_id, number, plain)
         age_max_ms = self._context.settings.key_age_max_ms
@@ -290,12 +297,6 @@ class TenantKeys:
         key.expires_at = since + age_max_ms
         self._context.cache.keep(key)
         self.broken.discard(number)
-
-    def _kms(self, ref: KeyRef) -> Kms:
-        kms = self._context.kms_by_name.get(ref.provider)
-        if kms is None:
-            raise KmsError(f"This server has no key management {ref.provider!r}. Configure it.")
-        return kms
 
     def _wrap_context(self, number: int) -> dict[str, str]:
         return {"tenantq": "data-key", "tenant": str(self.tenant_id), "number": str(number)}
@@ -313,16 +314,14 @@ class TenantKeys:
 
     async def _reserve_uses(self, number: int) -> tuple[WrappedKey, int]:
         """Reserve more uses of a key in the store and return how many; 0: they are exhausted."""
-        store, settings = self._context.store, self._context.settings
-        for _ in range(_TRIES):
-            stored = (await store.list(self.tenant_id)).get(number)
-            if stored is None:
-                raise Erased
+        settings, more = self._context.settings, 0
+
+        async def reserve(stored: WrappedKey) -> WrappedKey:
+            nonlocal more
             more = max(0, min(settings.uses_reserved, settings.uses_max - stored.uses))
-            reserved = msgspec.structs.replace(stored, uses=stored.uses + more)
-            if not more or await self._replace(stored, reserved):
-                return reserved, more
-        raise KmsUnavailable("The uses of the data key could not be reserved. Try again later.")
+            return msgspec.structs.replace(stored, uses=stored.uses + more)
+
+        return await self._update(number, reserve), more
 
     def _encrypt_with(self, wrapped: WrappedKey, *, uses_left: int) -> None:
         self._raise_if_erased()
@@ -346,19 +345,27 @@ class TenantKeys:
             self._wrapped = new
         return done
 
-    async def _rewrap(self, number: int, ref: KeyRef) -> None:
-        before = b""
-        fresh = b""
+    async def _update(self, number: int, change: Callable[[WrappedKey], Awaitable[WrappedKey]]) -> WrappedKey:
+        """Replace a stored key by its changed version and return that. Retries if the key was changed meanwhile."""
         for _ in range(_TRIES):
             stored = (await self._context.store.list(self.tenant_id)).get(number)
             if stored is None:
                 raise Erased
+            changed = await change(stored)
+            if changed == stored or await self._replace(stored, changed):
+                return changed
+        raise KmsUnavailable(f"Cannot change data key {number}: other servers keep changing it. Try again later.")
+
+    async def _rewrap(self, number: int, ref: KeyRef) -> None:
+        before = fresh = b""
+
+        async def rewrap(stored: WrappedKey) -> WrappedKey:
+            nonlocal before, fresh
             if stored.wrapped != before:  # else only its uses changed
-                plain = await self._unwrapped(number)
-                before, fresh = stored.wrapped, await self._wrap(number, ref, plain)
-            if await self._replace(stored, msgspec.structs.replace(stored, key=ref, wrapped=fresh)):
-                return
-        raise KmsUnavailable(f"Data key {number} could not be wrapped anew: it changes all the time. Try again later.")
+                before, fresh = stored.wrapped, await self._wrap(number, ref, await self._unwrapped(number))
+            return msgspec.structs.replace(stored, key=ref, wrapped=fresh)
+
+        await self._update(number, rewrap)
 
     # ---- background renewal ----
 
@@ -394,9 +401,7 @@ class TenantKeys:
             return
         self._renew_after = self._context.clock.monotonic_ms() + RENEWAL_DELAY_MS
         if not self.erased:
-            log.warning(
-                "tenant %d: its data keys could not be renewed, which is tried again: %s", self.tenant_id, error
-            )
+            log.warning("tenant %d: cannot renew the data keys, retrying: %s", self.tenant_id, error)
 
     def _raise_if_erased(self) -> None:
         if self.erased:

@@ -42,26 +42,21 @@ _PLACE = struct.Struct(">BIIc")  # format, number, tenant id, kind
 _CIPHERTEXT_AT: Final = _HEAD.size + NONCE_BYTES
 OVERHEAD_BYTES: Final = _CIPHERTEXT_AT + TAG_BYTES
 """Bytes that an envelope adds to its plaintext."""
-assert OVERHEAD_BYTES == SEAL_BYTES, "what the engine takes off when it charges for a body"
+assert OVERHEAD_BYTES == SEAL_BYTES, "the engine subtracts SEAL_BYTES when it charges for a body"
 
 _KINDS: Final[dict[str, bytes]] = {"body": b"b", "attributes": b"a", "result": b"r"}
 _ID_BYTES: Final = 16
 
 
-def is_envelope(blob: bytes) -> bool:
-    """Return whether bytes have the form of an envelope. Plaintext may have it by chance: a stored flag decides."""
-    return len(blob) >= OVERHEAD_BYTES and blob[0] == FORMAT
-
-
 def key_number(blob: bytes) -> int:
-    """Return the number of the data key of an envelope. Raises SealBroken if it is none."""
+    """Return the number of the data key of an envelope. Raises SealBroken if the bytes are not an envelope."""
     if len(blob) < OVERHEAD_BYTES or blob[0] != FORMAT:
-        raise SealBroken("These stored bytes are not a record of an encrypted message of a version this program reads.")
+        raise SealBroken("The stored bytes are not an encrypted message in a format that this version reads.")
     return int.from_bytes(blob[1:5])
 
 
 class PlainKey:
-    """An unwrapped key with its times of use. It never appears in a text."""
+    """An unwrapped key with its times of use. No text shows it."""
 
     __slots__ = ("expires_at", "number", "refresh_at", "tenant_id")
 
@@ -133,7 +128,7 @@ class DataKey(PlainKey):
 
 
 def _no_place() -> Invalid:
-    return Invalid(f"sealed: an id has {_ID_BYTES} bytes, and a kind is one of {', '.join(_KINDS)}")
+    return Invalid(f"envelope: the id must have {_ID_BYTES} bytes and the kind must be one of {', '.join(_KINDS)}")
 
 
 def _broken(queue: str, id: bytes) -> SealBroken:

@@ -40,17 +40,7 @@ class SingleFlight:
         task = self.begin(name, work)
         await asyncio.wait((task,))
         if task.cancelled():
-            raise KmsUnavailable("The vault is closing.")
+            raise KmsUnavailable("The vault is closing. Try again later.")
         error = task.exception()
-        if isinstance(error, TenantqError):
-            raise _copy_of(error)
         if error is not None:
-            raise error
-
-
-def _copy_of(error: TenantqError) -> TenantqError:
-    """Return a copy of an error for one caller. A shared one would collect the tracebacks of all."""
-    again = type(error)(error.message)
-    if isinstance(error, KmsUnavailable) and isinstance(again, KmsUnavailable):
-        again.retry_after_ms = error.retry_after_ms
-    return again
+            raise error.copy() if isinstance(error, TenantqError) else error

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tenantq.engine.shard import Shard
 
 DAMAGED: Final = "damaged"
-"""Provider of a key whose row is unreadable. Restore it from the file beside the backups."""
+"""Provider of a key whose row is unreadable. Restore it from the data key file next to the backups."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(WrappedKey).decode
@@ -81,7 +81,7 @@ class StoredDataKeys:
         row = self._shard.state.data_keys.of(tenant_id).get(old.number)
         if row is None or _key_of(old.number, row) != old:
             return False
-        details = f"{new.uses} uses reserved" if new.wrapped == old.wrapped else f"wrapped anew by {new.key}"
+        details = f"{new.uses} uses reserved" if new.wrapped == old.wrapped else f"rewrapped by {new.key}"
         return await self._shard.submit(
             ReplaceDataKey(self._tenant(tenant_id), SYSTEM, old.number, row, _encode(new), details)
         )

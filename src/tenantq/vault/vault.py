@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tenantq.errors import Erased, KmsError, KmsUnavailable, SealBroken, TenantqError
+from tenantq.errors import Erased, KmsUnavailable, SealBroken, TenantqError
 from tenantq.kms.interface import KeyHealth, KeyRef, Kms
 from tenantq.runtime.clock import Clock
 from tenantq.runtime.randomness import id_text
@@ -109,11 +109,6 @@ class TenantCipher:
         except SealBroken as error:
             return error
 
-    @property
-    def can_digest(self) -> bool:
-        """Whether ``digest`` works: the tenant's secret is in memory."""
-        return self._keys.is_fresh(SECRET)
-
     def digest(self, plaintext: bytes) -> bytes:
         """Return a digest of 16 bytes, keyed by the tenant's secret."""
         secret = self._held.get(SECRET)
@@ -133,7 +128,7 @@ class TenantCipher:
         await self._keys.load({SECRET})
 
     def _not_loaded(self) -> TenantqError:
-        return Erased() if self._keys.erased else KmsUnavailable("The tenant's data keys are not at hand. Try again.")
+        return Erased() if self._keys.erased else KmsUnavailable("The tenant's data keys are not loaded. Try again.")
 
 
 class Vault:
@@ -204,15 +199,12 @@ class Vault:
 
     def check_key(self, ref: KeyRef) -> None:
         """Raise KmsError if the provider is not configured, Invalid if the key name is malformed. Makes no call."""
-        kms = self._context.kms_by_name.get(ref.provider)
-        if kms is None:
-            raise KmsError(f"This server has no key management {ref.provider!r}. Configure it.")
-        kms.check_key(ref.key)
+        self._context.kms(ref).check_key(ref.key)
 
     async def check(self, ref: KeyRef) -> KeyHealth:
         """Test a key by wrapping and unwrapping, and return its health."""
         self.check_key(ref)
-        return await self._context.kms_by_name[ref.provider].check(ref.key)
+        return await self._context.kms(ref).check(ref.key)
 
     def health(self) -> VaultHealth:
         """Return the health of every key used so far, and the number of cached keys."""

@@ -108,7 +108,7 @@ class Job:
         """Return the error for an exception that is not an Exception: a cancellation by the worker, or else a failure."""
         if not isinstance(odd, asyncio.CancelledError):
             return RuntimeError(f"the handler raised {odd!r}")
-        return odd if self._is_stopping() else RuntimeError("the handler was cancelled by its own doing")
+        return odd if self._is_stopping() else RuntimeError("the handler cancelled itself")
 
     async def _call(self) -> Any:
         """Call the handler within its timeout and return its result."""
@@ -157,7 +157,7 @@ class Job:
         except LeaseLost:
             return "lost"
         except TenantqError as trouble:
-            log.warning("%r could not be settled: %s", message, trouble, extra=_fields(task, message))
+            log.warning("%r: cannot settle the message: %s", message, trouble, extra=_fields(task, message))
             return "unknown"
         return "nacked"
 
@@ -172,7 +172,7 @@ class Job:
             delay_ms = rule(message, error)  # type: ignore[arg-type]  # cancellations are handled before
             return None if delay_ms is None else check_field("delay_ms", delay_ms, limits.DelayMs)
         except BaseException:  # also SystemExit, which must not end the worker
-            log.exception("the retry rule of %s failed", task.queue, extra=_fields(task, message))
+            log.exception("%s: the retry rule failed", task.queue, extra=_fields(task, message))
             return None
 
     async def _report(self, result: Any, error: BaseException | None, outcome: str, took_ms: int) -> None:
@@ -180,16 +180,16 @@ class Job:
         task, message = self.task, self.message
         fields = {**_fields(task, message), "outcome": outcome, "duration_ms": took_ms}
         if isinstance(error, asyncio.CancelledError):
-            log.warning("%s: cut off by the end of the worker", task.name, extra=fields)
+            log.warning("%s: interrupted because the worker stops", task.name, extra=fields)
             return
         if outcome == "lost":
-            log.warning("%s: its lease had ended: it is done again elsewhere", task.name, extra=fields)
+            log.warning("%s: the lease expired; the message will be delivered again", task.name, extra=fields)
         elif error is None:
             log.info("%s: done", task.name, extra=fields)
         else:
             fields["error"] = type(error).__name__
             log.warning("%s: failed: %s", task.name, reason_of(error), extra=fields)
-            log.debug("%s: where it failed", task.name, exc_info=error, extra=fields)
+            log.debug("%s: traceback of the failure", task.name, exc_info=error, extra=fields)
         hooks = self._plan.after if error is None else self._plan.failure
         for hook in hooks:
             try:
@@ -197,7 +197,7 @@ class Job:
             except BaseException as odd:
                 if self._is_stopping() and isinstance(odd, asyncio.CancelledError):
                     raise
-                log.exception("a hook failed", extra=fields)
+                log.exception("%s: a hook failed", task.name, extra=fields)
                 if _is_cancelled():
                     await _clear_cancellation()
 

@@ -22,7 +22,7 @@ def load_worker(address: str) -> Worker:
         or not module_name
         or not all(part.isidentifier() for part in [*module_name.split("."), *name.split(".")])
     ):
-        raise Invalid(f"worker: {address[:100]!r} is not like module:name, for example shop.tasks:worker")
+        raise Invalid(f"worker: {address[:100]!r} is not of the form module:name, for example shop.tasks:worker")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -31,14 +31,14 @@ def load_worker(address: str) -> Worker:
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name == error.name or module_name.startswith(f"{error.name}.")):
             raise  # the module exists but imports one that does not
-        raise NotFound(f"worker: there is no module {module_name}, seen from {here}") from error
+        raise NotFound(f"worker: no module {module_name} in {here} or on the Python path") from error
     for part in name.split("."):
         try:
             found = getattr(found, part)
         except AttributeError as error:
             known = sorted(one for one, value in vars(sys.modules[module_name]).items() if isinstance(value, Worker))
-            hint = f"; it has the workers {', '.join(known)}" if known else ""
-            raise NotFound(f"worker: the module {module_name} has no {name}{hint}") from error
+            hint = f". Its workers: {', '.join(known)}" if known else ""
+            raise NotFound(f"worker: module {module_name} has no attribute {name}{hint}") from error
     if not isinstance(found, Worker):
         raise Invalid(f"worker: {address} is a {type(found).__name__}, not a Worker")
     return found

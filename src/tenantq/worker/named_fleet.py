@@ -44,7 +44,7 @@ class NamedFleet:
                 if error.tenant is None or error.tenant in self._skipped or error.tenant not in self._tenants:
                     raise
                 log.warning(
-                    "%s: tenant %s is left out, and tried again every %d s: %s",
+                    "%s: skipping tenant %s, checking again every %d s: %s",
                     self._queue, error.tenant, RECHECK_MS // 1_000, error,
                     extra={"queue": self._queue, "tenant": error.tenant, "code": error.code},
                 )  # fmt: skip
@@ -76,7 +76,7 @@ class NamedFleet:
             back = [name for name in sorted(self._skipped) if await self._is_back(name)]
             for name in back:
                 extra = {"queue": self._queue, "tenant": name}
-                log.warning("%s: tenant %s is back", self._queue, name, extra=extra)
+                log.warning("%s: tenant %s can be polled again", self._queue, name, extra=extra)
             if back:
                 self._skipped.difference_update(back)
                 self._choose()

@@ -91,7 +91,7 @@ class Poller:
         except TenantqError as error:
             reservation.end()
             queue = self._task.queue
-            log.warning("polling %s failed: %s", queue, error, extra={"queue": queue, "code": error.code})
+            log.warning("%s: poll failed: %s", queue, error, extra={"queue": queue, "code": error.code})
             await self._pause()
             return None
         finally:
@@ -103,19 +103,19 @@ class Poller:
         """Wait for a queue that does not exist. A burst does not wait and treats it as empty."""
         queue = self._task.queue
         extra = {"queue": queue, "code": error.code}
-        is_lost = error.queue is None and error.tenant is None  # not the queue is missing but the whole API
+        is_wrong_server = error.queue is None and error.tenant is None  # the server has no such API at all
         if self._rest is not None:
-            if is_lost:
+            if is_wrong_server:
                 raise error
             return []
-        if is_lost:
+        if is_wrong_server:
             if not self._failures:
-                log.error("polling %s: nothing answers at %s as a tenantq server does: check the address, which ends before /v1: %s",
+                log.error("%s: no tenantq server at %s. Check the address, without /v1: %s",
                           queue, self._address, error, extra=extra)  # fmt: skip
             await self._pause()
             return None
         if not self._failures:
-            log.warning("%s: %s; waiting for it", queue, error, extra=extra)
+            log.warning("%s: %s Waiting for the queue.", queue, error, extra=extra)
         self._failures += 1
         await asyncio.sleep(_ABSENT_PAUSE_MS / 1_000)
         return None

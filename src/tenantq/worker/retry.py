@@ -33,7 +33,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
         check_field("base_ms", self.base_ms, limits.DelayMs)
         check_field("max_ms", self.max_ms, limits.DelayMs)
         if type(self.factor) not in (int, float) or not 1 <= self.factor < math.inf:
-            raise Invalid(f"factor: {self.factor!r} is not a number from 1 on")
+            raise Invalid(f"factor: must be a number of at least 1 (got {self.factor!r})")
 
     def delay_ms(self, attempt: int, randomness: Randomness) -> int:
         """Return the delay after attempt number ``attempt``, from 1."""

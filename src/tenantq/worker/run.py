@@ -81,7 +81,7 @@ class WorkerRun:
         return self._unfinished == 0
 
     async def _until_over(self, stopped: asyncio.Task[bool]) -> None:
-        """Return when told to stop or, in a burst, when all work is done. Raises a poller's fatal error."""
+        """Return after ``stop`` or, in a burst, when all work is done. Raises a poller's fatal error."""
         pollers: set[asyncio.Task[None]] = set(self._pollers)
         while pollers and not stopped.done():
             done, _ = await asyncio.wait({stopped, *pollers}, return_when=asyncio.FIRST_COMPLETED)
@@ -105,7 +105,7 @@ class WorkerRun:
         """Start a graceful stop or, with ``force``, stop at once."""
         if not self.is_stopping:
             count = len(self._capacity.running) + len(self._capacity.overdue)
-            log.info("stopping: %d handlers may finish", count, extra={"running": count})
+            log.info("stopping: waiting for %d handlers", count, extra={"running": count})
         self._stopped.set()
         if force:
             self._forced.set()
@@ -128,13 +128,13 @@ class WorkerRun:
         await self._ended(capacity.running, _LAST_MS, forced_ms=_FORCED_MS)
         for job in capacity.running.values():
             if not job.has_ended:
-                log.error("%s: does not end, although it was cancelled; it is left to itself", job.task.name)
+                log.error("%s: the handler ignores its cancellation and is abandoned", job.task.name)
                 self._return(job.message)
         settling = [running for running, job in capacity.running.items() if job.has_ended]
         await self._ended([*self._returning, *self._pollers, *settling], _LAST_MS, forced_ms=_FORCED_MS)
         late = len(self._returning) + sum(job.has_ended for job in capacity.running.values())
         if late:
-            log.warning("%d messages could not be settled in time: they come back when their leases end", late)
+            log.warning("%d messages were not settled in time; they return when their leases expire", late)
         self._unfinished += sum(running not in cut for running in capacity.running)
         for task in (*capacity.running, *self._returning):
             task.cancel()
@@ -202,7 +202,7 @@ class WorkerRun:
         capacity.ended_count += 1
         capacity.changed()
         if not running.cancelled() and (error := running.exception()) is not None:
-            log.error("a fault of the worker itself", exc_info=error)
+            log.error("internal error in the worker", exc_info=error)
 
     def _free_slot(self, thread: asyncio.Future[Any] | None) -> None:
         """Free a slot, at once or when the overdue ``thread`` has ended."""
@@ -213,9 +213,7 @@ class WorkerRun:
         self._capacity.overdue.add(thread)
         thread.add_done_callback(self._thread_ended)
         if not self._capacity.has_slots and not self.is_stopping:
-            log.error(
-                "every place is kept by a handler that did not end in time: no messages are taken before one does"
-            )
+            log.error("all slots are occupied by handlers that timed out; polling continues when one of them ends")
             self._return_waiting()
 
     def _thread_ended(self, thread: asyncio.Future[Any]) -> None:
@@ -232,4 +230,4 @@ async def _released(message: AsyncMessage) -> None:
     try:
         await message.release()
     except TenantqError as error:
-        log.warning("%r could not be released: %s", message, error)
+        log.warning("%r: cannot release the message: %s", message, error)

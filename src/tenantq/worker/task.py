@@ -43,7 +43,7 @@ class Task(Generic[P, R]):
     ) -> None:
         self.queue = check_queue_name(queue)
         if not callable(function):
-            raise Invalid(f"task {queue}: the handler must be a function, or an object that can be called")
+            raise Invalid(f"task {queue}: the handler must be callable")
         inner = _inner(function)
         self.name = getattr(inner, "__name__", type(inner).__name__)
         if timeout_ms is not None:
@@ -84,7 +84,7 @@ class Task(Generic[P, R]):
             try:
                 first = message.text
             except UnicodeDecodeError as error:
-                raise Invalid("the body is not text") from error
+                raise Invalid("the body is not UTF-8 text") from error
         else:
             first = from_json(message.body, kind)
         return (first, message) if self.takes_message_too else (first,)
@@ -113,11 +113,11 @@ def _parameters(task: Task[P, R]) -> tuple[Any | Literal["message"], bool]:
     ]
     needed = [one for one in signature.parameters.values() if one.kind is one.KEYWORD_ONLY and one.default is one.empty]
     if not 1 <= len(positional) <= 2 or needed:
-        raise Invalid(f"{where} must take one argument, the body or the message, or two, the body and the message")
+        raise Invalid(f"{where} must take one parameter (the body or the message) or two (the body and the message)")
     try:
         hints = typing.get_type_hints(_code(_inner(task.function)))
     except (NameError, TypeError) as error:
-        raise Invalid(f"{where}: the types of its parameters cannot be found: {error}") from error
+        raise Invalid(f"{where}: cannot resolve the parameter types: {error}") from error
     kind = hints.get(positional[0].name, _WHOLE_MESSAGE)
     if isinstance(kind, type) and issubclass(kind, Received):
         _check_message_type(task, kind, where)
@@ -125,7 +125,7 @@ def _parameters(task: Task[P, R]) -> tuple[Any | Literal["message"], bool]:
     if len(positional) == 2:
         second = hints.get(positional[1].name, Received)
         if not (isinstance(second, type) and issubclass(second, Received)):
-            raise Invalid(f"{where}: its second parameter must be the message")
+            raise Invalid(f"{where}: the second parameter must be the message (Message or AsyncMessage)")
         _check_message_type(task, second, where)
     return kind, len(positional) == 2
 
@@ -134,5 +134,5 @@ def _check_message_type(task: Task[P, R], kind: type, where: str) -> None:
     wanted = AsyncMessage if task.is_async else Message
     if not issubclass(wanted, kind):
         raise Invalid(
-            f"{where} gets a {wanted.__name__}, not a {kind.__name__}: that is for the other kind of function"
+            f"{where} gets a {wanted.__name__}, not a {kind.__name__}: coroutines get AsyncMessage, functions Message"
         )

@@ -1,4 +1,4 @@
-"""The worker: declares tasks and runs them until it is told to stop."""
+"""The worker: declares tasks and runs them until it is stopped."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Worker:
         check_field("wait_ms", wait_ms, limits.WaitMs)
         check_field("drain_ms", drain_ms, Annotated[int, between(0, limits.TTL_MS_MAX)])
         if tenants is not None and not fleet:
-            raise Invalid("tenants: only a fleet serves several; say fleet=True")
+            raise Invalid("tenants: requires fleet=True")
         self.queues = None if queues is None else [check_queue_name(queue) for queue in queues]
         self.concurrency = concurrency
         self.prefetch = concurrency if prefetch is None else prefetch
@@ -123,7 +123,7 @@ class Worker:
 
         def register(function: Callable[P, R]) -> Task[P, R]:
             if queue in self.tasks:
-                raise Invalid(f"task {queue}: the queue has a handler already, {self.tasks[queue].name}")
+                raise Invalid(f"task {queue}: the queue already has a handler, {self.tasks[queue].name}")
             task = Task(self, queue, function, timeout_ms=timeout_ms, retry=retry, result=result)
             self.tasks[queue] = task
             return task
@@ -183,9 +183,7 @@ class Worker:
         The first signal lets handlers finish within ``drain_ms`` and releases all other messages; a second one ends it at once.
         Returns whether every started handler finished.
         """
-        loop = (
-            asyncio.new_event_loop()
-        )  # asyncio.Runner would wait for ever for handlers that ignore their cancellation
+        loop = asyncio.new_event_loop()  # asyncio.Runner would wait forever for handlers that ignore cancellation
         try:
             return loop.run_until_complete(self._run(burst=burst))
         finally:
@@ -216,7 +214,7 @@ class Worker:
         Returns whether every started handler finished. A coroutine that ignores its cancellation is abandoned.
         """
         if self._current_run is not None:
-            raise Invalid("this worker is running already")
+            raise Invalid("the worker is already running")
         async with AsyncClient(settings=self.settings) as client:
             run = WorkerRun(client, self._plan(), burst=burst)
             with self._lock:
@@ -247,10 +245,10 @@ class Worker:
         if self.queues is not None:
             missing = [queue for queue in self.queues if queue not in self.tasks]
             if missing:
-                raise Invalid(f"queues: there is no task for {', '.join(missing)}")
+                raise Invalid(f"queues: no task for {', '.join(missing)}")
             tasks = [task for task in tasks if task.queue in self.queues]
         if not tasks:
-            raise Invalid("a worker needs a task: decorate a function with @worker.task('queue')")
+            raise Invalid("the worker has no tasks. Decorate a function with @worker.task('queue').")
         return WorkerPlan(
             tasks=tasks,
             concurrency=self.concurrency,

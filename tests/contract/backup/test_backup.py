@@ -311,7 +311,7 @@ async def test_what_cannot_be_backed_up_is_refused_and_leaves_nothing(tmp_path: 
     async with server_of(data) as server:
         service, key = server.service, SigningKey.load_or_make(data)
         await service.backups.create(CALL, "one")
-        with pytest.raises(Conflict, match="there is a backup one already"):
+        with pytest.raises(Conflict, match="backup one already exists"):
             await service.backups.create(CALL, "one")
         for name in ("", ".hidden", "../up", "a/b", "x" * 81, "-x"):
             with pytest.raises(Invalid, match="name: 1 to 80"):
@@ -324,7 +324,7 @@ async def test_what_cannot_be_backed_up_is_refused_and_leaves_nothing(tmp_path: 
         )
         assert sum(isinstance(one, Conflict) for one in both) == 1
         full = Backups(server.shard, tmp_path / "full", data, key, reserve_bytes=1 << 60)
-        with pytest.raises(DiskFull, match="nothing was written"):
+        with pytest.raises(DiskFull, match="Nothing was written"):
             await full.create("one")
         assert not (tmp_path / "full").exists()
         assert not (data / STAGE).exists()
@@ -371,7 +371,7 @@ async def test_a_restore_refuses_what_is_there(tmp_path: Path) -> None:
         restore_backup(tmp_path / "data", tmp_path / "again")
     other = SigningKey.load_or_make(tmp_path / "full")
     assert other.public.id != PublicKey.load(backup / "audit_key.pub").id
-    with pytest.raises(Invalid, match="is not the key that signed"):
+    with pytest.raises(Invalid, match="not the key that signed"):
         restore_backup(backup, tmp_path / "again", audit_key=tmp_path / "full" / "audit_key")
     (tmp_path / "empty").mkdir()
     restore_backup(backup, tmp_path / "empty")
@@ -409,7 +409,7 @@ async def test_whatever_was_done_to_a_backup_is_named(tmp_path: Path, capsys: py
     with pytest.raises(StoreDamaged, match="outside"):
         read_backup_manifest(backup)
     (backup / MANIFEST).write_text("{")
-    with pytest.raises(StoreDamaged, match="is no manifest"):
+    with pytest.raises(StoreDamaged, match="not a backup manifest"):
         read_backup_manifest(backup)
 
 

@@ -1,4 +1,4 @@
-"""The file of data keys beside the backups: it loses what was erased, and nothing else."""
+"""The file of data key file next to the backups: it loses what was erased, and nothing else."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ async def test_an_erasure_whose_end_failed_is_certified_when_it_can_be(tmp_path:
         await server.service.backups.create(CALL, "before")
         backups.rename(tmp_path / "away")
         backups.write_text("no directory")
-        with pytest.raises(Unavailable, match="data keys beside the backups"):
+        with pytest.raises(Unavailable, match="data key file next to the backups"):
             await server.service.erasures.delete_tenant(CALL, "acme", confirm="acme", reason=REASON)
         (erased,) = await server.service.erasures.list(CALL)
         assert not erased.certified_at

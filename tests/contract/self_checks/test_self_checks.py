@@ -238,7 +238,7 @@ async def test_a_checkpoint_that_was_tampered_with_is_found(house: House, key: S
     tamper(house, "meta", CHECKPOINT_ROW + be64(seq), value)
     assert not (await check.run()).ok  # what was seen to be bad is not good because it looks so again
     tamper(house, "meta", CHECKPOINT_ROW + be64(seq), None)
-    assert "was taken away" in (await AuditIntegrity(house.shard, key.public, 1_000).run()).text
+    assert "was removed" in (await AuditIntegrity(house.shard, key.public, 1_000).run()).text
 
 
 # ---- all together ----

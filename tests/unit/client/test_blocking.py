@@ -29,7 +29,7 @@ from tenantq.client import (
 )
 from tenantq.client.connection_pool import ConnectionPool
 from tenantq.client.loop_thread import LoopThread
-from tenantq.errors import Closed, Invalid
+from tenantq.errors import Closed, ConnectionFailed, Invalid
 from tenantq.testing import FakeServer
 
 if TYPE_CHECKING:
@@ -295,7 +295,7 @@ def test_results_can_be_iterated_and_left_early(server: FakeServer) -> None:
 def test_the_fake_can_be_out_of_reach(server: FakeServer) -> None:
     """For tests of what a program does then."""
     hasty = server.client(retries=0)
-    with server.outage(), pytest.raises(Exception, match="no connection"):
+    with server.outage(), pytest.raises(Exception, match="cannot connect"):
         hasty.queue("mail").add("x")
     hasty.queue("mail").add("x")
 
@@ -319,3 +319,33 @@ def test_a_fake_that_is_stopped_is_gone() -> None:
     with pytest.raises(Closed):
         client.queue("mail").add("x")
     server.stop()
+
+
+def test_add_many_refuses_a_single_body(server: FakeServer) -> None:
+    """It would be divided into characters."""
+    queue = server.client().queue("mail")
+    for body in ("hello", b"hello"):
+        with pytest.raises(Invalid, match="Use add for one message"):
+            queue.add_many(body)
+    queue.add_many(["one"])
+    assert [message.text for message in queue.poll(10)] == ["one"]
+
+
+def test_settle_refuses_an_unknown_operation(server: FakeServer) -> None:
+    """Before anything is sent."""
+    with pytest.raises(Invalid, match="how: must be ack"):
+        server.client().queue("mail").settle("acknowledge", ["receipt"])  # type: ignore[arg-type]  # deliberately wrong
+
+
+def test_a_refused_connection_is_named_by_the_system() -> None:
+    """And a fleet shows its queue and tenants."""
+    with Client("http://127.0.0.1:1", retries=0) as client:
+        with pytest.raises(ConnectionFailed, match=r"cannot connect to 127\.0\.0\.1:1: Connection refused"):
+            client.health()
+        assert repr(client.fleet("mail", tenants=["acme"])) == "<Fleet mail of acme>"
+
+
+def test_help_names_the_blocking_types() -> None:
+    """A blocking poll returns Message, not AsyncMessage."""
+    assert inspect.signature(Queue.poll).return_annotation == "list[Message]"
+    assert list(inspect.signature(Queue.poll).parameters) == list(inspect.signature(AsyncQueue.poll).parameters)

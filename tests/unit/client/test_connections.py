@@ -168,7 +168,7 @@ async def test_a_small_packet_does_not_unpack_into_too_much(monkeypatch: pytest.
     async with rough_server() as server:
         server.behave = [say(body=packed, headers="Content-Encoding: gzip\r\n")]
         pool = pool_of(server)
-        with pytest.raises(BadAnswer, match="larger than 1000 bytes"):
+        with pytest.raises(BadAnswer, match="limit 1000 bytes"):
             await pool.send(GET)
         await pool.close()
 
@@ -180,7 +180,7 @@ async def test_a_packed_answer_that_is_damaged_is_a_typed_error() -> None:
         async with rough_server() as server:
             server.behave = [say(body=body, headers="Content-Encoding: gzip\r\n")]
             pool = pool_of(server)
-            with pytest.raises(BadAnswer, match="damaged"):
+            with pytest.raises(BadAnswer, match="decompress"):
                 await pool.send(GET)
             await pool.close()
 
@@ -271,7 +271,7 @@ async def test_who_waits_too_long_for_a_connection_learns_so() -> None:
         second = asyncio.create_task(pool.send(HttpRequest("GET", "/x", timeout_ms=1_000)))
         await asyncio.sleep(0)
         clock.advance(1_000)
-        with pytest.raises(TimedOut, match="connections=") as caught:
+        with pytest.raises(TimedOut, match="Increase connections") as caught:
             await second
         assert not caught.value.maybe_done
         first.cancel()

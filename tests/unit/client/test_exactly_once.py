@@ -220,7 +220,7 @@ async def test_what_a_cancelled_poll_had_leased_is_given_back(coalesce: bool) ->
         return reply({"messages": [{**item, "lease_until": 0, "tenant": "t", "queue": "mail"}]})
 
     calls, transport = calls_over(lease, settled(None), coalesce=coalesce)
-    poll = asyncio.create_task(calls.poll(1, 0, None, None))
+    poll = asyncio.create_task(calls.polls.poll(1, 0, None, None))
     await until(lambda: transport.requests)
     poll.cancel()
     await asyncio.sleep(0)
@@ -234,11 +234,11 @@ async def test_what_a_cancelled_poll_had_leased_is_given_back(coalesce: bool) ->
 async def test_an_answer_for_another_number_of_items_is_a_typed_error() -> None:
     """Nobody can tell whose it is, and what was asked for may be done."""
     calls, _ = calls_over(reply({"messages": []}))
-    with pytest.raises(BadAnswer, match="for 0 items, and 2 were sent") as caught:
+    with pytest.raises(BadAnswer, match="has 0 items for 2 sent") as caught:
         await OrderedAdds(calls).send([prepare_message(NewMessage(body=b"x"))] * 2)
     assert caught.value.maybe_done
     calls, _ = calls_over(settled(None, None))
-    with pytest.raises(BadAnswer, match="for 2 items, and 1 were sent"):
+    with pytest.raises(BadAnswer, match="has 2 items for 1 sent"):
         await calls.settle(("ack",), LeaseSettlement("r", 0))
 
 
@@ -253,12 +253,28 @@ async def test_closing_answers_everyone_also_on_a_queue_that_the_book_has_forgot
     work: list[asyncio.Task[Any]] = []
     for number in range(4):
         work.append(asyncio.create_task(calls.add(prepare_message(NewMessage(body=b"x")))))
-        work.append(asyncio.create_task(calls.poll(1, 60_000 + number, None, None)))
+        work.append(asyncio.create_task(calls.polls.poll(1, 60_000 + number, None, None)))
         for _ in range(5):
             await asyncio.sleep(0)
     await session.close()
     outcomes = await asyncio.wait_for(asyncio.gather(*work, return_exceptions=True), 5)
     assert {type(one) for one in outcomes} == {Closed}
+
+
+class Relay(asyncio.Protocol):
+    """Passes events on to another protocol, and data to ``receive``."""
+
+    def __init__(self, protocol: asyncio.Protocol, receive: Callable[[bytes], None]) -> None:
+        self._protocol = protocol
+        self._receive = receive
+
+    def data_received(self, data: bytes) -> None:
+        """Pass on data."""
+        self._receive(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Pass on the end."""
+        self._protocol.connection_lost(exc)
 
 
 class Hazard:
@@ -285,7 +301,8 @@ class Hazard:
 
             return pass_on
 
-        end.write, end.arrive = trapped(end.write), trapped(end.arrive)
+        end.write = trapped(end.write)
+        end.set_protocol(Relay(protocol, trapped(protocol.data_received)))
         joined: asyncio.BaseProtocol = protocol
         return joined
 

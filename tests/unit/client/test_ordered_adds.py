@@ -150,7 +150,7 @@ async def test_what_concerns_the_queue_is_raised_with_how_far_it_came() -> None:
     queue.calls = QueueCalls(ClientSession(make_settings(), transport), "/v1/queues/mail", None, "mail")
     with pytest.raises(Forbidden) as caught:
         await queue.add_many([f"{n}" for n in range(3_000)])
-    assert caught.value.__notes__ == ["1000 messages had been sent before"]
+    assert caught.value.__notes__ == ["1000 earlier messages were sent"]
     assert len(transport.requests) == 2
 
 

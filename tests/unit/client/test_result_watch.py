@@ -124,7 +124,7 @@ async def test_whoever_leaves_early_leaves_nothing_running() -> None:
     """The requests that are out are dropped."""
     results = Results(done=["a"])
     watch = ResultWatch(results.ask, results.clock, "mail", ["a", *names(0, 5)], 60_000).results()
-    async with contextlib.aclosing(watch) as left:  # type: ignore[type-var]  # it is a generator
+    async with contextlib.aclosing(watch) as left:
         async for result in left:
             assert result.id == "a"
             break

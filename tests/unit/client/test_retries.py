@@ -212,7 +212,7 @@ async def test_an_answer_that_is_not_understood_is_an_error_and_not_repeated() -
         raise UnicodeDecodeError("utf-8", b"", 0, 1, "no")
 
     session, transport = make_session(reply("done"))
-    with pytest.raises(BadAnswer, match="not understood") as caught:
+    with pytest.raises(BadAnswer, match="cannot decode") as caught:
         await session.call(ApiRequest(method="GET", target="/x", decode=decode))
     assert caught.value.maybe_done
     assert len(transport.requests) == 1

@@ -87,7 +87,7 @@ def test_a_tls_file_that_is_not_there_is_named() -> None:
     """So are those that are no certificates."""
     with pytest.raises(Invalid, match=r"missing\.pem"):
         AsyncClient("https://127.0.0.1:1", tls=Tls(ca_file="missing.pem"))
-    with pytest.raises(Invalid, match="no usable PEM"):
+    with pytest.raises(Invalid, match="not a valid PEM"):
         AsyncClient("https://127.0.0.1:1", tls=Tls(ca_file=__file__))
 
 
@@ -104,7 +104,7 @@ def test_every_code_has_its_class() -> None:
         error = from_reply(answer.status, answer.headers, answer.body)
         assert type(error) is kind
         assert (error.message, error.tenant, error.queue) == ("text", "acme", "mail")
-        assert error.__notes__ == ["request id: r-1"]
+        assert error.__notes__ == ["request ID: r-1"]
     unknown = problem("brand_new", 403)
     assert type(from_reply(403, {}, unknown.body)) is Forbidden
 

@@ -291,7 +291,7 @@ async def test_missing_credentials_region_and_profile_are_told(front: Front, mon
         AwsKms(AwsSettings(profile="nobody"))
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     without_credentials = AwsKms(AwsSettings(region=REGION, endpoint_url=endpoint))
-    with pytest.raises(KmsDenied, match="no credentials"):
+    with pytest.raises(KmsDenied, match="no AWS credentials"):
         await without_credentials.wrap("alias/any", KEY, CONTEXT)
     assert front.asked == []
     await without_region.close()

@@ -142,7 +142,7 @@ async def test_a_keyring_that_is_gone_or_damaged_is_an_outage(kms: LocalKms, rin
 @pytest.mark.parametrize("name", ["", "-a", "a b", "a/b", "x" * 64, "é"])
 def test_a_name_that_is_none_is_refused(kms: LocalKms, name: str) -> None:
     """The text says what is allowed."""
-    with pytest.raises(Invalid, match="1 to 63 characters"):
+    with pytest.raises(Invalid, match="1 to 63 letters"):
         kms.check_key(name)
 
 
@@ -275,9 +275,9 @@ def test_scrypt_parameters_out_of_range_are_refused_unread(n: int, r: int, p: in
 def test_a_keyring_is_never_made_over_another(ring: KeyringFile) -> None:
     """Nor is a key."""
     before = ring.path.read_bytes()
-    with pytest.raises(Conflict, match="there already"):
+    with pytest.raises(Conflict, match="already exists"):
         ring.create()
-    with pytest.raises(Conflict, match="there is a key 'main' already"):
+    with pytest.raises(Conflict, match="'main' already exists"):
         ring.add_key("main", NOW)
     assert ring.path.read_bytes() == before
 
@@ -323,10 +323,10 @@ async def test_a_passphrase_from_a_file_or_the_environment_unlocks(tmp_path: Pat
 def test_the_wrong_secret_does_not_unlock_and_shows_nowhere(ring: KeyringFile, tmp_path: Path) -> None:
     """Neither the right one nor the wrong one is in the error."""
     wrong = secret_file(tmp_path / "wrong", b"w" * 32)
-    with pytest.raises(Invalid, match="not the one it was protected with") as caught:
+    with pytest.raises(Invalid, match="wrong") as caught:
         LocalKms(LocalSettings(keyring=str(ring.path), master_key_file=str(wrong)))
     assert "www" not in str(caught.value)
-    with pytest.raises(Invalid, match="protected by a master key, and a passphrase was given") as caught:
+    with pytest.raises(Invalid, match="protected by a master key, not by a passphrase") as caught:
         LocalKms(LocalSettings(keyring=str(ring.path), **BY_ENV), {"PASS": PHRASE})
     assert "horse" not in repr(caught.value)
 

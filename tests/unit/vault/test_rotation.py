@@ -111,7 +111,7 @@ async def test_a_key_that_does_not_come_back_as_it_was_is_never_used(
         return bytes(32)
 
     monkeypatch.setattr(house.kms, "unwrap", unwrap)
-    with pytest.raises(KmsError, match="unwraps to something else"):
+    with pytest.raises(KmsError, match="unwraps to different bytes"):
         await house.vault.ready(7, POLICY)
     assert house.book.keys == {}
 

@@ -169,7 +169,7 @@ async def test_a_worker_whose_places_are_all_kept_holds_nothing(
     queue.add("stuck")
     queue.add_many(["a", "b"])
     serving = asyncio.create_task(worker.serve())
-    await soon(lambda: "every place is kept" in caplog.text)
+    await soon(lambda: "all slots are occupied" in caplog.text)
     await soon(lambda: (queue.stats().ready, queue.stats().in_flight) == (2, 0))
     queue.add("c")
     assert [message.attempt for message in queue.poll(1)] == [1]
@@ -179,7 +179,7 @@ async def test_a_worker_whose_places_are_all_kept_holds_nothing(
     go.clear()
     queue.add("stuck again")
     with caplog.at_level(logging.INFO, logger="tenantq.worker"):
-        await soon(lambda: "stuck again" in seen and caplog.text.count("every place is kept") == 2)
+        await soon(lambda: "stuck again" in seen and caplog.text.count("all slots are occupied") == 2)
         worker.stop()
         assert not await serving
     assert caplog.records[-1].__dict__["unfinished"] == 1

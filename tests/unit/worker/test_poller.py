@@ -81,7 +81,7 @@ async def test_an_address_that_leads_nowhere_is_told_once(
     worker = Worker(msgspec.structs.replace(server.settings(), prefix="/v1"))
     worker.task("mail")(lambda _: None)
     serving = asyncio.create_task(worker.serve())
-    await soon(lambda: "check the address" in caplog.text)
+    await soon(lambda: "Check the address" in caplog.text)
     await asyncio.sleep(0.1)  # some polls more
     worker.stop()
     assert await serving

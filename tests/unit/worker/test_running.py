@@ -238,7 +238,7 @@ def test_arguments_are_checked(server: FakeServer) -> None:
     for options in ({"concurrency": 0}, {"prefetch": -1}, {"lease_ms": 10}, {"drain_ms": -1}, {"tenants": ["acme"]}):
         with pytest.raises(Invalid, match=next(iter(options))):
             Worker(settings, **options)
-    with pytest.raises(Invalid, match="needs a task"):
+    with pytest.raises(Invalid, match="has no tasks"):
         Worker(settings).run()
     with pytest.raises(Invalid, match="url"):
         Worker("localhost")

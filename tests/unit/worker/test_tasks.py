@@ -125,7 +125,7 @@ def test_a_body_that_does_not_fit_fails_the_message(make_worker: Make, client: C
     wrong, bytes_ = client.queue("mail").add({"to": 1}), client.queue("text").add(b"\xff")
     worker.run(burst=True)
     assert "expected" in client.queue("mail").get(wrong.id).history[0].reason
-    assert "not text" in client.queue("text").get(bytes_.id).history[0].reason
+    assert "not UTF-8 text" in client.queue("text").get(bytes_.id).history[0].reason
 
 
 def test_wrong_handlers_are_refused_when_they_are_made(make_worker: Make) -> None:
