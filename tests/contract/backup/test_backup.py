@@ -252,7 +252,7 @@ def test_restore_names_the_keyring_that_the_server_needs(tmp_path: Path, capsys:
     source, again = str(tmp_path / "data-backups" / "one"), str(tmp_path / "again")
     assert run(["backup", "restore", "--from", source, "--data-dir", again]) == 0
     assert f"copy keyring.json and keyring.key of the old server to {again}" in capsys.readouterr().out
-    with pytest.raises(Invalid, match="the keyring is gone"):
+    with pytest.raises(Invalid, match="the keyring is missing"):
         asyncio.run(server_of(tmp_path / "again").start())
 
 
