@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from tenantq.client.bodies import UNSET, Unset, to_bytes
-from tenantq.client.queue_calls import LeasedMessage, LeaseSettlement, QueueCalls
-from tenantq.client.received import LeaseState, Received, bounded_reason, reason_of
+from tenantq.client.queue_calls import LeaseSettlement, LeaseState, QueueCalls
+from tenantq.client.received import Received, bounded_reason, reason_of
 from tenantq.errors import Invalid, LeaseLost, TenantqError, TooLarge
 from tenantq.runtime.clock import Timer
 from tenantq.wire.json_bytes import text_or_base64
@@ -31,8 +31,8 @@ class AsyncMessage(Received):
 
     __slots__ = ("_calls", "_heartbeat", "_timer")
 
-    def __init__(self, leased: LeasedMessage, calls: QueueCalls) -> None:
-        super().__init__(LeaseState(leased))
+    def __init__(self, lease_state: LeaseState, calls: QueueCalls) -> None:
+        super().__init__(lease_state)
         self._calls = calls
         self._timer: Timer | None = None
         self._heartbeat: asyncio.Task[None] | None = None

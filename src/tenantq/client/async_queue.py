@@ -11,11 +11,12 @@ from urllib.parse import quote
 from tenantq.client import values
 from tenantq.client.async_message import AsyncMessage
 from tenantq.client.batcher import ITEMS_MAX
+from tenantq.client.connection_pool import ApiRequest
 from tenantq.client.ordered_adds import OrderedAdds, raise_first
 from tenantq.client.outgoing_message import OutgoingMessage, new_message, prepare_message, prepare_text
 from tenantq.client.queue_calls import LeaseSettlement, QueueRegistry
 from tenantq.client.result_watch import ResultWatch
-from tenantq.client.session import ApiRequest, ClientSession, decoder, query
+from tenantq.client.session import ClientSession, decoder, query
 from tenantq.client.values import Added, JobResult, Page, StoredMessage
 from tenantq.domain import limits
 from tenantq.domain.names import check_queue_name, check_tenant_name

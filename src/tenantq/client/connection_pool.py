@@ -7,7 +7,7 @@ import os
 import ssl
 from collections import deque
 from collections.abc import Callable  # msgspec reads the fields' types
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -15,22 +15,27 @@ from tenantq.client.http_connection import ClientConnection, HttpReply
 from tenantq.client.settings import Settings
 from tenantq.errors import Closed, ConnectionFailed, TimedOut
 
+R = TypeVar("R")
+
 IDLE_MS_MAX: Final = 20_000
 """Idle connections are closed after this, before servers and proxies usually do."""
 
 
-class HttpRequest(msgspec.Struct, frozen=True):
-    """One HTTP request."""
+class ApiRequest(msgspec.Struct, Generic[R], frozen=True):
+    """One call of the HTTP API."""
 
     method: str
     target: str  # path and query
+    decode: Callable[[bytes], R]
     body: bytes | None = None
-    timeout_ms: int = 10_000
-    waits: bool = False  # the server may hold the request on purpose
-    fresh: bool = False  # must not use a connection that the server may be closing
+    repeatable: bool = True  # safe to send again after the reply was lost
+    wait_ms: int = 0  # how long the server may hold the request on purpose
+    answer_ms: int | None = None  # timeout for the reply, if shorter than the client's
+    patient: bool = True  # waits and retries when a limit refuses the request
     gzip: bool = False
     stop: asyncio.Future[None] | None = None  # resolved when no caller waits for the reply any longer
-    sink: Callable[[bytes], None] | None = None  # receives the body of a success in chunks
+    sink: Callable[[bytes], None] | None = None  # receives the body of a success in chunks, instead of ``decode``
+    shorten: Callable[[int], ApiRequest[R]] | None = None  # returns the same call with less time to wait, for a retry
 
 
 class ConnectionPool:
@@ -56,11 +61,13 @@ class ConnectionPool:
         if settings.token is not None:
             self._head += f"Authorization: Bearer {settings.token}\r\n"
 
-    async def send(self, request: HttpRequest) -> HttpReply:
+    async def send(self, request: ApiRequest[Any]) -> HttpReply:
         """Return the reply to one request. Raises BadAnswer, Closed, ConnectionFailed or TimedOut."""
         connection = await self._take(request)
         try:
-            return await connection.exchange(self._written(request), request.timeout_ms, request.stop, request.sink)
+            return await connection.exchange(
+                self._written(request), self._timeout_ms(request), request.stop, request.sink
+            )
         finally:
             self._give_back(connection, request)
 
@@ -77,7 +84,11 @@ class ConnectionPool:
             line.clear()
         await asyncio.sleep(0)  # the transports close in the next turn
 
-    def _written(self, request: HttpRequest) -> bytes:
+    def _timeout_ms(self, request: ApiRequest[Any]) -> int:
+        limit_ms = self._settings.timeout_ms
+        return request.wait_ms + (limit_ms if request.answer_ms is None else min(limit_ms, request.answer_ms))
+
+    def _written(self, request: ApiRequest[Any]) -> bytes:
         head = f"{request.method} {self._settings.prefix}{request.target} HTTP/1.1\r\n{self._head}"
         if request.gzip:
             head += "Accept-Encoding: gzip\r\n"
@@ -90,12 +101,12 @@ class ConnectionPool:
 
     # ---- checkout ----
 
-    async def _take(self, request: HttpRequest) -> ClientConnection:
+    async def _take(self, request: ApiRequest[Any]) -> ClientConnection:
         if self._closed:
             raise Closed("the client is closed")
         await self._wait_for_turn(request)
         try:
-            while self._idle and not request.fresh:
+            while self._idle and request.repeatable:  # the server may be closing an idle connection
                 connection = self._idle.pop()
                 if connection.usable and self._clock.monotonic_ms() - connection.idle_since < IDLE_MS_MAX:
                     return connection
@@ -104,24 +115,24 @@ class ConnectionPool:
                 self._idle.pop(0).close()  # replaced by the new one, so the limit holds
             return await self._connect()
         except BaseException:
-            self._leave(request.waits)
+            self._leave(request.wait_ms > 0)
             raise
 
-    async def _wait_for_turn(self, request: HttpRequest) -> None:
+    async def _wait_for_turn(self, request: ApiRequest[Any]) -> None:
         """Wait until the request may use a connection."""
-        line = self._lines[request.waits]
-        if not line and self._enter(request.waits):
+        line = self._lines[request.wait_ms > 0]
+        if not line and self._enter(request.wait_ms > 0):
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         line.append(turn)
-        timer = self._clock.call_later(request.timeout_ms, lambda: _give_up(turn))
+        timer = self._clock.call_later(self._timeout_ms(request), lambda: _give_up(turn))
         try:
             await turn
         except BaseException:
             if turn in line:
                 line.remove(turn)
             elif turn.done() and not turn.cancelled() and turn.exception() is None:
-                self._leave(request.waits)  # it had its turn and was cancelled
+                self._leave(request.wait_ms > 0)  # it had its turn and was cancelled
             raise
         finally:
             timer.cancel()
@@ -149,13 +160,13 @@ class ConnectionPool:
                 else:
                     break
 
-    def _give_back(self, connection: ClientConnection, request: HttpRequest) -> None:
+    def _give_back(self, connection: ClientConnection, request: ApiRequest[Any]) -> None:
         if connection.usable and not self._closed:
             connection.idle_since = self._clock.monotonic_ms()
             self._idle.append(connection)
         else:
             connection.close()
-        self._leave(request.waits)
+        self._leave(request.wait_ms > 0)
 
     def _lost(self, connection: ClientConnection) -> None:
         self._open.discard(connection)

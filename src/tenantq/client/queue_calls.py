@@ -11,10 +11,12 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from tenantq.client.batcher import ITEMS_MAX, Batcher
+from tenantq.client.bodies import UNSET, Unset
+from tenantq.client.connection_pool import ApiRequest
 from tenantq.client.outgoing_message import OutgoingMessage
 from tenantq.client.poll_batcher import PollBatcher
 from tenantq.client.problems import from_item
-from tenantq.client.session import ApiRequest, ClientSession, decoder, encode, new_key
+from tenantq.client.session import ClientSession, decoder, encode, new_key
 from tenantq.client.values import Added
 from tenantq.errors import BadAnswer, Invalid, LeaseLost, Limited, TenantqError, TooLarge
 from tenantq.wire.messages import (
@@ -53,12 +55,20 @@ class LeaseSettlement(msgspec.Struct, frozen=True, gc=False):
     size: int = 64
 
 
-class LeasedMessage(msgspec.Struct, frozen=True, gc=False):
-    """A message from the server and its lease."""
+class LeaseState:
+    """A message from the server and the state of its lease, shared by the asynchronous and the blocking message."""
 
-    item: DeliveredItem
-    lease_ms: int | None  # None: unknown
-    sure_until_ms: int
+    __slots__ = ("body", "item", "lease_ms", "lease_until", "lost", "result", "settled", "sure_until_ms")
+
+    def __init__(self, item: DeliveredItem, lease_ms: int | None, sure_until_ms: int) -> None:
+        self.item = item
+        self.lease_ms = lease_ms  # None: unknown
+        self.sure_until_ms = sure_until_ms  # monotonic clock: the lease cannot have ended before
+        self.lease_until = item.lease_until
+        self.body: bytes | None = None
+        self.result: Any | Unset = UNSET
+        self.settled = False
+        self.lost = False
 
 
 class QueueCalls:
@@ -101,7 +111,7 @@ class QueueCalls:
 
     # ---- settlements ----
 
-    async def release_quietly(self, leases: Sequence[LeasedMessage]) -> None:
+    async def release_quietly(self, leases: Sequence[LeaseState]) -> None:
         """Release messages that no caller wants. If that fails, their leases expire."""
         try:
             for start in range(0, len(leases), ITEMS_MAX):
@@ -224,28 +234,28 @@ class PollCalls:
         session: ClientSession,
         target: str,
         template: PollRequest | FleetPollRequest,
-        release: Callable[[Sequence[LeasedMessage]], Coroutine[Any, Any, None]],
+        release: Callable[[Sequence[LeaseState]], Coroutine[Any, Any, None]],
     ) -> None:
         """``template`` is the request without its options. ``release`` releases messages that no caller wants."""
         self._session = session
         self._target = target
         self._template = template
         self._release = release
-        self._batchers: dict[tuple[object, ...], PollBatcher[LeasedMessage]] = {}
+        self._batchers: dict[tuple[object, ...], PollBatcher[LeaseState]] = {}
 
     @property
     def idle(self) -> bool:
         """Whether no poll is gathered or in flight."""
         return all(batcher.idle for batcher in self._batchers.values())
 
-    async def poll(self, max: int, wait_ms: int, lease_ms: int | None, consumer: str | None) -> list[LeasedMessage]:
+    async def poll(self, max: int, wait_ms: int, lease_ms: int | None, consumer: str | None) -> list[LeaseState]:
         """Lease up to ``max`` messages."""
         self._session.check_open()
         key = (lease_ms, consumer, wait_ms > 0)
         batcher = self._batchers.get(key)
         if batcher is None:
 
-            async def send(max: int, wait_ms: int, stop: asyncio.Future[None]) -> list[LeasedMessage]:
+            async def send(max: int, wait_ms: int, stop: asyncio.Future[None]) -> list[LeaseState]:
                 options = {"max": max, "lease_ms": lease_ms, "consumer": consumer}
                 return await self._send(msgspec.structs.replace(self._template, **options), wait_ms, stop)
 
@@ -256,7 +266,7 @@ class PollCalls:
 
     async def _send(
         self, body: PollRequest | FleetPollRequest, wait_ms: int, stop: asyncio.Future[None]
-    ) -> list[LeasedMessage]:
+    ) -> list[LeaseState]:
         """Poll once. If the reply is lost, the poll is repeated for the rest of its time.
 
         Messages of a lost reply return when their leases end.
@@ -280,7 +290,7 @@ class PollCalls:
             length = body.lease_ms
             if length is None and reply.now_at is not None:
                 length = max(1, item.lease_until - reply.now_at - _CLOCK_MARGIN_MS)
-            leases.append(LeasedMessage(item, length, asked_ms + (length or 0)))
+            leases.append(LeaseState(item, length, asked_ms + (length or 0)))
         return leases
 
 
@@ -318,8 +328,8 @@ class QueueRegistry:
                 found = self._fleets[key] = PollCalls(self.session, "/v1/poll", template, self._release_fleet)
             return found
 
-    async def _release_fleet(self, leases: Sequence[LeasedMessage]) -> None:
-        places: dict[tuple[str, str], list[LeasedMessage]] = {}
+    async def _release_fleet(self, leases: Sequence[LeaseState]) -> None:
+        places: dict[tuple[str, str], list[LeaseState]] = {}
         for leased in leases:
             places.setdefault((leased.item.tenant, leased.item.queue), []).append(leased)
         for (tenant, queue), some in places.items():

@@ -5,29 +5,13 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Any, Final, TypeVar, overload
 
-from tenantq.client.bodies import UNSET, Unset, from_json, from_wire
-from tenantq.client.queue_calls import LeasedMessage
+from tenantq.client.bodies import Unset, from_json, from_wire
+from tenantq.client.queue_calls import LeaseState
 from tenantq.domain import limits
 
 T = TypeVar("T")
 
 REASON_CHARS_MAX: Final = limits.REASON_CHARS_MAX
-
-
-class LeaseState:
-    """The state of a lease, shared by the asynchronous and the blocking message."""
-
-    __slots__ = ("body", "item", "lease_ms", "lease_until", "lost", "result", "settled", "sure_until_ms")
-
-    def __init__(self, leased: LeasedMessage) -> None:
-        self.item = leased.item
-        self.lease_ms = leased.lease_ms
-        self.sure_until_ms = leased.sure_until_ms
-        self.lease_until = leased.item.lease_until
-        self.body: bytes | None = None
-        self.result: Any | Unset = UNSET
-        self.settled = False
-        self.lost = False
 
 
 def _read(path: str, text: str) -> Any:

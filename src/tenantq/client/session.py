@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import (
-    Callable,  # msgspec evaluates the annotations of the fields
-    Coroutine,
-)
+from collections.abc import Callable, Coroutine  # msgspec evaluates the annotations of the fields
 from types import NoneType
 from typing import Any, Final, Generic, Protocol, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
 
-from tenantq.client.connection_pool import HttpRequest
+from tenantq.client.connection_pool import ApiRequest
 from tenantq.client.http_connection import HttpReply
 from tenantq.client.problems import from_reply
 from tenantq.client.settings import Settings
@@ -30,23 +27,6 @@ FINAL_TASKS_S: Final = 2.0
 encode = msgspec.json.Encoder().encode
 
 
-class ApiRequest(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
-    """One call of the HTTP API."""
-
-    method: str
-    target: str
-    decode: Callable[[bytes], R]
-    body: bytes | None = None
-    repeatable: bool = True  # safe to send again after the reply was lost
-    wait_ms: int = 0  # how long the server may hold the request on purpose
-    answer_ms: int | None = None  # timeout for the reply, if shorter than the client's
-    patient: bool = True  # waits and retries when a limit refuses the request
-    gzip: bool = False
-    stop: asyncio.Future[None] | None = None  # resolved when no caller waits for the reply any longer
-    sink: Callable[[bytes], None] | None = None  # receives the body of a success in chunks, instead of ``decode``
-    shorten: Callable[[int], ApiRequest[R]] | None = None  # returns the same call with less time to wait, for a retry
-
-
 class ApiReply(msgspec.Struct, Generic[R], frozen=True):
     """The decoded reply to a call."""
 
@@ -57,7 +37,7 @@ class ApiReply(msgspec.Struct, Generic[R], frozen=True):
 class Transport(Protocol):
     """Carries requests to the server."""
 
-    async def send(self, request: HttpRequest) -> HttpReply:
+    async def send(self, request: ApiRequest[Any]) -> HttpReply:
         """Return the reply. Raises BadAnswer, Closed, ConnectionFailed or TimedOut."""
 
     async def close(self) -> None:
@@ -153,14 +133,14 @@ class ClientSession:
     async def answer(self, request: ApiRequest[R]) -> ApiReply[R]:
         """Return the decoded reply and whether an earlier attempt may have been executed."""
         self.check_open()
-        wire = self._wire(request)
+        current = request
         doubtful = False
         retry = 0
         started_ms = self.clock.monotonic_ms()
         while True:
             error: TenantqError
             try:
-                reply = await self._transport.send(wire)
+                reply = await self._transport.send(current)
             except Closed:
                 raise
             except Unavailable as failure:
@@ -184,23 +164,7 @@ class ClientSession:
                 raise closed(maybe_done=doubtful)
             if request.shorten is not None:
                 elapsed_ms = self.clock.monotonic_ms() - started_ms
-                wire = self._wire(request.shorten(max(0, request.wait_ms - elapsed_ms)))
-
-    def _wire(self, request: ApiRequest[R]) -> HttpRequest:
-        timeout_ms = self.settings.timeout_ms
-        if request.answer_ms is not None:
-            timeout_ms = min(timeout_ms, request.answer_ms)
-        return HttpRequest(
-            request.method,
-            request.target,
-            request.body,
-            timeout_ms=timeout_ms + request.wait_ms,
-            waits=request.wait_ms > 0,
-            fresh=not request.repeatable,
-            gzip=request.gzip,
-            stop=request.stop,
-            sink=request.sink,
-        )
+                current = request.shorten(max(0, request.wait_ms - elapsed_ms))
 
     def _delay_ms(self, request: ApiRequest[R], retry: int, error: TenantqError, *, doubtful: bool) -> int | None:
         """Return the delay before the next attempt, or None if a retry is unsafe or pointless.

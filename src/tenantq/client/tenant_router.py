@@ -6,12 +6,12 @@ credential is never sent to another host, nor from https to http.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
 
-from tenantq.client.connection_pool import ConnectionPool, HttpRequest
+from tenantq.client.connection_pool import ApiRequest, ConnectionPool
 from tenantq.client.http_connection import HttpReply
 from tenantq.client.settings import Settings
 from tenantq.errors import Closed, Unavailable
@@ -39,7 +39,7 @@ class TenantRouter:
         self._avoided: dict[int, int] = {}  # until when, on the monotonic clock
         self._closed = False
 
-    async def send(self, request: HttpRequest) -> HttpReply:
+    async def send(self, request: ApiRequest[Any]) -> HttpReply:
         """Return the reply. Raises BadAnswer, Closed, ConnectionFailed or TimedOut."""
         port = self._ports.get(_tenant_of(request.target)) if self._ports else None
         if port is None:
@@ -51,7 +51,7 @@ class TenantRouter:
             self._learn(request, address)
         return reply
 
-    async def _send_directly(self, request: HttpRequest, port: int) -> HttpReply:
+    async def _send_directly(self, request: ApiRequest[Any], port: int) -> HttpReply:
         try:
             return await self._pools[port].send(request)
         except Closed:
@@ -69,7 +69,7 @@ class TenantRouter:
         for pool in (self._base, *self._pools.values()):
             await pool.close()
 
-    def _learn(self, request: HttpRequest, address: str) -> None:
+    def _learn(self, request: ApiRequest[Any], address: str) -> None:
         """Remember the address of a tenant's shard if it is on the same host."""
         tenant, settings = _tenant_of(request.target), self._settings
         if tenant is None or self._closed:

@@ -84,51 +84,52 @@ class DataKey(PlainKey):
         self._places = {kind: _PLACE.pack(FORMAT, number, tenant_id, code) for kind, code in _KINDS.items()}
 
     def encrypt(self, queue: str, id: bytes, kind: Kind, plaintext: bytes, nonce: bytes) -> bytes:
-        """Return the envelope of ``plaintext``. ``nonce`` is NONCE_BYTES of strong randomness, used once."""
-        if len(id) != _ID_BYTES or kind not in self._places:
-            raise _no_place()
-        ciphertext = self._encrypt(nonce, plaintext, self._places[kind] + id + queue.encode())
-        return self._head + nonce + ciphertext
-
-    def encrypt_bodies(self, queue: str, ids: Sequence[bytes], bodies: Sequence[bytes], nonces: bytes) -> list[bytes]:
-        """Return the envelopes of many bodies. ``nonces`` has NONCE_BYTES for each; ids have 16 bytes each."""
-        head, place, encrypt, name = self._head, self._places["body"], self._encrypt, queue.encode()
-        records = []
-        at = 0
-        for id, body in zip(ids, bodies, strict=True):
-            nonce = nonces[at : at + NONCE_BYTES]
-            at += NONCE_BYTES
-            records.append(head + nonce + encrypt(nonce, body, place + id + name))
-        return records
-
-    def decrypt_bodies(self, queue: str, ids: Sequence[bytes], blobs: Sequence[bytes]) -> list[bytes | SealBroken]:
-        """Return the plaintext of many bodies, or in its place the error of one that cannot be decrypted."""
-        place, decrypt, name, head = self._places["body"], self._decrypt, queue.encode(), self._head
-        bodies: list[bytes | SealBroken] = []
-        for id, blob in zip(ids, blobs, strict=True):
-            if blob[:5] != head:
-                bodies.append(_broken(queue, id))
-                continue
-            try:
-                bodies.append(decrypt(blob[5:17], blob[17:], place + id + name))
-            except (InvalidTag, ValueError):  # ValueError: too short
-                bodies.append(_broken(queue, id))
-        return bodies
+        """Return the envelope of one plaintext."""
+        return self.encrypt_many(queue, kind, [id], [plaintext], nonce)[0]
 
     def decrypt(self, queue: str, id: bytes, kind: Kind, blob: bytes) -> bytes:
-        """Return the plaintext of an envelope of this key. Raises SealBroken if it is damaged or of another place."""
-        if len(id) != _ID_BYTES or kind not in self._places:
-            raise _no_place()
-        if blob[:5] != self._head:
-            raise _broken(queue, id)
-        try:
-            return self._decrypt(blob[5:17], blob[17:], self._places[kind] + id + queue.encode())
-        except (InvalidTag, ValueError):  # ValueError: too short
-            raise _broken(queue, id) from None
+        """Return the plaintext of one envelope. Raises SealBroken."""
+        (plaintext,) = self.decrypt_many(queue, kind, [id], [blob])
+        if isinstance(plaintext, SealBroken):
+            raise plaintext
+        return plaintext
 
+    def encrypt_many(
+        self, queue: str, kind: Kind, ids: Sequence[bytes], plaintexts: Sequence[bytes], nonces: bytes
+    ) -> list[bytes]:
+        """Return the envelopes of ``plaintexts``. ``nonces`` has NONCE_BYTES of strong randomness for each, used once."""
+        head, encrypt, place, name = self._head, self._encrypt, self._place(kind, ids), queue.encode()
+        records = []
+        at = 0
+        for id, plaintext in zip(ids, plaintexts, strict=True):
+            nonce = nonces[at : at + NONCE_BYTES]
+            at += NONCE_BYTES
+            records.append(head + nonce + encrypt(nonce, plaintext, place + id + name))
+        return records
 
-def _no_place() -> Invalid:
-    return Invalid(f"envelope: the id must have {_ID_BYTES} bytes and the kind must be one of {', '.join(_KINDS)}")
+    def decrypt_many(
+        self, queue: str, kind: Kind, ids: Sequence[bytes], blobs: Sequence[bytes]
+    ) -> list[bytes | SealBroken]:
+        """Return the plaintext of each envelope, or the error if it is damaged or belongs to another key or place."""
+        head, decrypt, place, name = self._head, self._decrypt, self._place(kind, ids), queue.encode()
+        plaintexts: list[bytes | SealBroken] = []
+        for id, blob in zip(ids, blobs, strict=True):
+            if blob[:5] != head:
+                plaintexts.append(_broken(queue, id))
+                continue
+            try:
+                plaintexts.append(decrypt(blob[5:17], blob[17:], place + id + name))
+            except (InvalidTag, ValueError):  # ValueError: too short
+                plaintexts.append(_broken(queue, id))
+        return plaintexts
+
+    def _place(self, kind: Kind, ids: Sequence[bytes]) -> bytes:
+        place = self._places.get(kind)
+        if place is None or any(len(id) != _ID_BYTES for id in ids):
+            raise Invalid(
+                f"envelope: an id must have {_ID_BYTES} bytes and the kind must be one of {', '.join(_KINDS)}"
+            )
+        return place
 
 
 def _broken(queue: str, id: bytes) -> SealBroken:

@@ -69,12 +69,19 @@ class TenantCipher:
 
     def encrypt(self, queue: str, id: bytes, kind: Kind, plaintext: bytes) -> bytes:
         """Return the envelope of ``plaintext``, bound to this tenant, queue, message id and kind."""
-        keys = self._keys
+        return self._encrypted(queue, kind, [id], [plaintext])[0]
+
+    def encrypt_bodies(self, queue: str, ids: Sequence[bytes], bodies: Sequence[bytes]) -> list[bytes]:
+        """Return the envelopes of many bodies, faster than ``encrypt`` for each."""
+        return self._encrypted(queue, "body", ids, bodies)
+
+    def _encrypted(self, queue: str, kind: Kind, ids: Sequence[bytes], plaintexts: Sequence[bytes]) -> list[bytes]:
+        keys, count = self._keys, len(plaintexts)
         key = self._held.get(keys.current)
-        if not isinstance(key, DataKey) or keys.uses_left <= 0 or self._now() >= key.expires_at:
+        if not isinstance(key, DataKey) or keys.uses_left < count or self._now() >= key.expires_at:
             raise self._not_loaded()
-        keys.uses_left -= 1
-        return key.encrypt(queue, id, kind, plaintext, self._random_bytes(NONCE_BYTES))
+        keys.uses_left -= count
+        return key.encrypt_many(queue, kind, ids, plaintexts, self._random_bytes(NONCE_BYTES * count))
 
     def decrypt(self, queue: str, id: bytes, kind: Kind, blob: bytes) -> bytes:
         """Return the plaintext of an envelope. ``queue`` is its original queue. Raises SealBroken, Erased or KmsUnavailable."""
@@ -86,21 +93,12 @@ class TenantCipher:
             raise self._not_loaded()
         return key.decrypt(queue, id, kind, blob)
 
-    def encrypt_bodies(self, queue: str, ids: Sequence[bytes], bodies: Sequence[bytes]) -> list[bytes]:
-        """Return the envelopes of many bodies, faster than ``encrypt`` for each."""
-        keys, count = self._keys, len(bodies)
-        key = self._held.get(keys.current)
-        if not isinstance(key, DataKey) or keys.uses_left < count or self._now() >= key.expires_at:
-            raise self._not_loaded()
-        keys.uses_left -= count
-        return key.encrypt_bodies(queue, ids, bodies, self._random_bytes(NONCE_BYTES * count))
-
     def decrypt_bodies(self, queue: str, ids: Sequence[bytes], blobs: Sequence[bytes]) -> list[bytes | SealBroken]:
         """Return the plaintext of many bodies, or in its place a SealBroken. Raises Erased or KmsUnavailable."""
         if len({blob[:5] for blob in blobs}) == 1:
             key = self._held.get(int.from_bytes(blobs[0][1:5]))
             if isinstance(key, DataKey) and self._now() < key.expires_at:
-                return key.decrypt_bodies(queue, ids, blobs)
+                return key.decrypt_many(queue, "body", ids, blobs)
         return [self._decrypt_or_error(queue, id, blob) for id, blob in zip(ids, blobs, strict=True)]
 
     def _decrypt_or_error(self, queue: str, id: bytes, blob: bytes) -> bytes | SealBroken:

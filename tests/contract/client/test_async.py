@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
 from tenantq.client import AsyncClient, Settings
-from tenantq.client.connection_pool import ConnectionPool, HttpRequest
+from tenantq.client.connection_pool import ApiRequest, ConnectionPool
 from tenantq.errors import Closed, Conflict, Invalid, TooLarge
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
     send = ConnectionPool.send
 
-    async def noted(self: ConnectionPool, request: HttpRequest) -> HttpReply:
+    async def noted(self: ConnectionPool, request: ApiRequest[Any]) -> HttpReply:
         seen.append(request.target.rsplit("/", 1)[1])
         return await send(self, request)
 

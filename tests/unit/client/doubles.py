@@ -16,7 +16,7 @@ from tenantq.runtime.clock import ManualClock
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from tenantq.client.connection_pool import HttpRequest
+    from tenantq.client.connection_pool import ApiRequest
     from tenantq.runtime.clock import Timer
 
 
@@ -71,10 +71,10 @@ class ScriptedTransport:
 
     def __init__(self, *script: Any) -> None:
         self.script = list(script)
-        self.requests: list[HttpRequest] = []
+        self.requests: list[ApiRequest[Any]] = []
         self.closed = False
 
-    async def send(self, request: HttpRequest) -> HttpReply:
+    async def send(self, request: ApiRequest[Any]) -> HttpReply:
         """Follow the next line of the script; the last one counts for ever."""
         self.requests.append(request)
         step = self.script[0] if len(self.script) == 1 else self.script.pop(0)

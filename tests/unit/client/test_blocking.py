@@ -10,7 +10,7 @@ import sys
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
@@ -35,7 +35,7 @@ from tenantq.testing import FakeServer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from tenantq.client.connection_pool import HttpRequest
+    from tenantq.client.connection_pool import ApiRequest
     from tenantq.client.http_connection import HttpReply
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ def test_calls_of_many_threads_go_out_together(server: FakeServer, monkeypatch: 
     requests = 0
     send = ConnectionPool.send
 
-    async def counted(self: ConnectionPool, request: HttpRequest) -> HttpReply:
+    async def counted(self: ConnectionPool, request: ApiRequest[Any]) -> HttpReply:
         nonlocal requests
         requests += 1
         return await send(self, request)
@@ -157,7 +157,7 @@ def test_closing_ends_a_call_of_another_thread(server: FakeServer, kind: str, mo
     sent = threading.Event()
     send = ConnectionPool.send
 
-    async def noted(self: ConnectionPool, request: HttpRequest) -> HttpReply:
+    async def noted(self: ConnectionPool, request: ApiRequest[Any]) -> HttpReply:
         asyncio.get_running_loop().call_soon(sent.set)
         return await send(self, request)
 

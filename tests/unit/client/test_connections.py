@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from tenantq.client import AsyncClient, http_connection
-from tenantq.client.connection_pool import IDLE_MS_MAX, ConnectionPool, HttpRequest
-from tenantq.client.session import ApiRequest, ClientSession
+from tenantq.client.connection_pool import IDLE_MS_MAX, ApiRequest, ConnectionPool
+from tenantq.client.session import ClientSession
 from tenantq.client.settings import Retries
 from tenantq.errors import BadAnswer, Closed, ConnectionFailed, TimedOut
 from tenantq.runtime.clock import ManualClock
 from tests.unit.client.doubles import RoughServer, hang, make_settings, rough_server, say, say_and_close, say_raw, until
 
-GET = HttpRequest("GET", "/x")
+GET = ApiRequest("GET", "/x", bytes)
 
 
 def pool_of(server: RoughServer, **changes: Any) -> ConnectionPool:
@@ -60,7 +60,7 @@ async def test_long_polls_leave_connections_for_everything_else() -> None:
     async with rough_server() as server:
         server.behave = [hang, hang, hang, say()]
         pool = pool_of(server, connections=4)
-        waiting = [asyncio.create_task(pool.send(HttpRequest("POST", "/poll", waits=True))) for _ in range(5)]
+        waiting = [asyncio.create_task(pool.send(ApiRequest("POST", "/poll", bytes, wait_ms=1))) for _ in range(5)]
         await until(lambda: len(server.heads) == 3)
         assert (await pool.send(GET)).status == 200
         assert server.connections == 4
@@ -112,7 +112,7 @@ async def test_what_must_not_be_repeated_gets_a_fresh_connection() -> None:
         server.behave = [say()]
         pool = pool_of(server, connections=1)
         await pool.send(GET)
-        await pool.send(HttpRequest("POST", "/purge", b"{}", fresh=True))
+        await pool.send(ApiRequest("POST", "/purge", bytes, b"{}", repeatable=False))
         assert server.connections == 2
         assert len(pool._idle) == 1
         await pool.close()
@@ -202,7 +202,7 @@ async def test_a_packed_answer_is_unpacked_and_asked_for_only_where_it_pays() ->
     async with rough_server() as server:
         server.behave = [say(body=gzip.compress(b'{"a": 1}'), headers="Content-Encoding: gzip\r\n"), say()]
         pool = pool_of(server)
-        assert (await pool.send(HttpRequest("GET", "/x", gzip=True))).body == b'{"a": 1}'
+        assert (await pool.send(ApiRequest("GET", "/x", bytes, gzip=True))).body == b'{"a": 1}'
         await pool.send(GET)
         assert "accept-encoding: gzip" in server.heads[0].lower()
         assert "accept-encoding" not in server.heads[1].lower()
@@ -246,7 +246,7 @@ async def test_no_answer_in_time_is_a_typed_error_and_the_connection_is_dropped(
     async with rough_server() as server:
         server.behave = [hang, say()]
         pool = pool_of(server, clock=clock)
-        task = asyncio.create_task(pool.send(HttpRequest("GET", "/x", timeout_ms=2_000)))
+        task = asyncio.create_task(pool.send(ApiRequest("GET", "/x", bytes, answer_ms=2_000)))
         await server.arrived.wait()
         clock.advance(1_999)
         await asyncio.sleep(0)
@@ -266,9 +266,9 @@ async def test_who_waits_too_long_for_a_connection_learns_so() -> None:
     async with rough_server() as server:
         server.behave = [hang]
         pool = pool_of(server, clock=clock, connections=1)
-        first = asyncio.create_task(pool.send(HttpRequest("GET", "/x", timeout_ms=60_000)))
+        first = asyncio.create_task(pool.send(ApiRequest("GET", "/x", bytes, answer_ms=60_000)))
         await server.arrived.wait()
-        second = asyncio.create_task(pool.send(HttpRequest("GET", "/x", timeout_ms=1_000)))
+        second = asyncio.create_task(pool.send(ApiRequest("GET", "/x", bytes, answer_ms=1_000)))
         await asyncio.sleep(0)
         clock.advance(1_000)
         with pytest.raises(TimedOut, match="Increase connections") as caught:
@@ -374,7 +374,7 @@ async def test_every_request_carries_the_credential_and_nothing_else_of_note() -
     async with rough_server() as server:
         server.behave = [say()]
         pool = ConnectionPool(make_settings(server.url + "/behind", clock=ManualClock()))
-        await pool.send(HttpRequest("POST", "/v1/x", b"[]"))
+        await pool.send(ApiRequest("POST", "/v1/x", bytes, b"[]"))
         lines = server.heads[0].splitlines()
         assert lines[0] == "POST /behind/v1/x HTTP/1.1"
         assert f"Host: 127.0.0.1:{server.port}" in lines

@@ -35,7 +35,7 @@ from tests.unit.client.doubles import ScriptedTransport, make_session, make_sett
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tenantq.client.connection_pool import HttpRequest
+    from tenantq.client.connection_pool import ApiRequest
 
 
 def lost() -> ConnectionFailed:
@@ -45,7 +45,7 @@ def lost() -> ConnectionFailed:
     return error
 
 
-def added(request: HttpRequest) -> HttpReply:
+def added(request: ApiRequest[Any]) -> HttpReply:
     """Answer an add: every message has an id, and was known before."""
     messages = msgspec.json.decode(request.body or b"")["messages"]
     return reply({"messages": [{"id": f"id-{one['body']}", "duplicate": True} for one in messages]})
@@ -215,7 +215,7 @@ async def test_what_a_cancelled_poll_had_leased_is_given_back(coalesce: bool) ->
     answer = asyncio.Event()
     item = {"id": "1", "receipt": "r", "body": "x", "attempt": 1, "priority": 0, "attributes": {}, "added_at": 0}
 
-    async def lease(_: HttpRequest) -> HttpReply:
+    async def lease(_: ApiRequest[Any]) -> HttpReply:
         await answer.wait()
         return reply({"messages": [{**item, "lease_until": 0, "tenant": "t", "queue": "mail"}]})
 

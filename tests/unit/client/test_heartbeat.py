@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tenantq.client import AsyncClient
 from tenantq.client.async_message import AsyncMessage
-from tenantq.client.queue_calls import LeasedMessage, QueueCalls
+from tenantq.client.queue_calls import LeaseState, QueueCalls
 from tenantq.client.session import ClientSession
 from tenantq.runtime.clock import ManualClock
 from tenantq.wire.messages import DeliveredItem
 from tests.unit.client.doubles import ScriptedTransport, hang, make_settings, reply, rough_server, say, until
 
 if TYPE_CHECKING:
-    from tenantq.client.connection_pool import HttpRequest
+    from tenantq.client.connection_pool import ApiRequest
 
 ITEM = DeliveredItem(
     id="id",
@@ -33,7 +33,7 @@ ITEM = DeliveredItem(
 EXTENDED = {"results": [{"receipt": "r", "ok": True, "lease_until": 1}]}
 
 
-def lengths(requests: list[HttpRequest]) -> list[int]:
+def lengths(requests: list[ApiRequest[Any]]) -> list[int]:
     """Return the lease lengths that were asked for."""
     return [msgspec.json.decode(request.body or b"")["lease_ms"] for request in requests]
 
@@ -49,7 +49,7 @@ async def test_a_lease_that_was_made_shorter_is_extended_in_time() -> None:
     clock = ManualClock()
     transport = ScriptedTransport(reply(EXTENDED))
     calls = QueueCalls(ClientSession(make_settings(clock=clock), transport), "/v1/queues/q", None, "q")
-    message = AsyncMessage(LeasedMessage(ITEM, 9_000, clock.monotonic_ms() + 9_000), calls)
+    message = AsyncMessage(LeaseState(ITEM, 9_000, clock.monotonic_ms() + 9_000), calls)
     async with message:
         await message.extend(900)
         for _ in range(3):

@@ -19,7 +19,7 @@ from tests.unit.client.doubles import ScriptedTransport, make_settings, problem,
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tenantq.client.connection_pool import HttpRequest
+    from tenantq.client.connection_pool import ApiRequest
     from tenantq.client.http_connection import HttpReply
     from tenantq.client.values import Added
 
@@ -40,7 +40,7 @@ class LimitedQueue:
         self.bodies: list[str] = []
         self.requests = self.hasty = 0
 
-    def answer(self, request: HttpRequest) -> HttpReply:
+    def answer(self, request: ApiRequest[Any]) -> HttpReply:
         """Take a request, or say when to come again, or that it never can."""
         messages = [one["body"] for one in msgspec.json.decode(request.body or b"")["messages"]]
         now = self.clock.monotonic_ms()
@@ -129,7 +129,7 @@ async def test_one_that_is_refused_for_the_whole_request_keeps_nobody_out() -> N
     """It is found by halving, and the others keep their order."""
     seen: list[str] = []
 
-    def answer(request: HttpRequest) -> HttpReply:
+    def answer(request: ApiRequest[Any]) -> HttpReply:
         messages = [one["body"] for one in msgspec.json.decode(request.body or b"")["messages"]]
         if "poison" in messages:
             return problem("invalid", 422)

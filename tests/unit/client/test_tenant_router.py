@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tenantq.client.connection_pool import HttpRequest
+from tenantq.client.connection_pool import ApiRequest
 from tenantq.client.tenant_router import AVOID_MS, TenantRouter
 from tenantq.errors import ConnectionFailed
 from tenantq.runtime.clock import ManualClock
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-ACME = HttpRequest("POST", "/v1/tenants/acme/queues/work/messages", b"{}")
+ACME = ApiRequest("POST", "/v1/tenants/acme/queues/work/messages", bytes, b"{}")
 
 
 def naming(address: str) -> Callable[[asyncio.StreamWriter], None]:
@@ -33,11 +33,11 @@ async def test_what_was_passed_on_goes_straight_there_next_time(target: str) -> 
         base.behave, shard.behave = [naming(shard.url)], [say()]
         ways = TenantRouter(make_settings(base.url, clock=ManualClock()))
         for _ in range(3):
-            await ways.send(HttpRequest("GET", target))
+            await ways.send(ApiRequest("GET", target, bytes))
         assert (len(base.heads), len(shard.heads)) == (1, 2)
         assert "Bearer secret-token" in shard.heads[0]
         for other in ("/v1/tenants/other", "/v1/tenants", "/v1/poll", "/v1/topology"):
-            await ways.send(HttpRequest("GET", other))
+            await ways.send(ApiRequest("GET", other, bytes))
         assert len(shard.heads) == 2
         await ways.close()
 
