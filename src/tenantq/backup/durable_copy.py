@@ -50,11 +50,11 @@ def atomic_directory(destination: Path, suffix: str) -> Iterator[Path]:
         partial.mkdir(mode=0o700)
     except FileExistsError as error:
         raise StoreLocked(
-            f"{partial} is being written by another process; wait for it, or choose another name"
+            f"{partial}: another process is writing it. Wait for it to finish, or choose another name."
         ) from error
     except OSError as error:
         raise Unavailable(
-            f"{error.filename or destination}: {error.strerror}; check the path and its permissions"
+            f"{error.filename or destination}: {error.strerror}. Check the path and its permissions."
         ) from error
     lock = DirectoryLock(partial, _LOCK)
     try:
@@ -68,8 +68,8 @@ def atomic_directory(destination: Path, suffix: str) -> Iterator[Path]:
         sync(destination.parent)
     except OSError as error:
         if error.errno in _FULL:
-            raise DiskFull(f"{destination}: no room to write it; nothing of it is left") from error
-        raise StoreFailed(f"{error.filename or destination}: {error.strerror}; nothing of it is left") from error
+            raise DiskFull(f"{destination}: not enough disk space. Nothing was written.") from error
+        raise StoreFailed(f"{error.filename or destination}: {error.strerror}. Nothing was written.") from error
     finally:
         lock.close()
         shutil.rmtree(partial, ignore_errors=True)

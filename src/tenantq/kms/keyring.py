@@ -29,7 +29,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from tenantq.errors import Conflict, Invalid, KeyDisabled, NotFound, SealBroken
-from tenantq.kms.secret_file import read_secret_file, remove_unfinished, write_secret_file
+from tenantq.kms.secret_file import read_secret_file
+from tenantq.runtime.durable_files import write_durably
 
 FORMAT: Final = "tenantq-keyring"
 VERSION: Final = 1
@@ -334,7 +335,6 @@ class KeyringFile:
             raise Invalid(f"{self.path}: cannot lock the keyring: {error.strerror}") from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            remove_unfinished(real)  # it may contain a key that is about to be destroyed
             yield self.read()
         finally:
             os.close(lock)
@@ -343,7 +343,7 @@ class KeyringFile:
         pretty: Any = msgspec.json.format(msgspec.json.encode(document), indent=2)
         try:
             # A symbolic link is resolved: replacing the link would leave destroyed keys in the old file.
-            write_secret_file(self.path.resolve(), pretty + b"\n", new=new)
+            write_durably(self.path.resolve(), pretty + b"\n", 0o600, new=new)
         except FileExistsError:
             raise Conflict(f"{self.path}: the keyring already exists and is left unchanged") from None
         except OSError as error:

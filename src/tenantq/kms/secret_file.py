@@ -1,15 +1,13 @@
-"""Files with secrets: read only if other users cannot read them, and never written readable for others."""
+"""Files with secrets, which are read only if no other user can read them."""
 
 from __future__ import annotations
 
 import os
 import stat
-from glob import escape
 from pathlib import Path
 from typing import Final
 
 from tenantq.errors import Invalid
-from tenantq.runtime.durable_files import sync
 
 BYTES_MAX: Final = 4 << 20
 
@@ -38,28 +36,3 @@ def stamp_of(path: Path) -> tuple[int, ...]:
 
 def _stamp(facts: os.stat_result) -> tuple[int, ...]:
     return facts.st_mtime_ns, facts.st_ctime_ns, facts.st_size, facts.st_ino, facts.st_mode
-
-
-def remove_unfinished(path: Path) -> None:
-    """Remove temporary files that killed processes left next to ``path``. The caller holds the lock."""
-    for left in path.parent.glob(f".{escape(path.name)}.*.new"):
-        left.unlink(missing_ok=True)
-
-
-def write_secret_file(path: Path, content: bytes, *, new: bool) -> None:
-    """Write ``content`` with mode 0600, atomically and synced. Raises OSError, FileExistsError if ``new`` and the file exists."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
-    temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        if new:
-            os.link(temporary, path)
-        else:
-            temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync(path.parent)

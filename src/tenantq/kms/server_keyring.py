@@ -15,9 +15,9 @@ from tenantq.errors import Conflict, Invalid, KmsUnavailable, NotFound
 from tenantq.kms.interface import KeyRef
 from tenantq.kms.keyring import KEY_BYTES, KeyringFile, Unlock
 from tenantq.kms.local import NAME
-from tenantq.kms.secret_file import write_secret_file
 from tenantq.kms.settings import LocalSettings
 from tenantq.runtime.clock import Clock
+from tenantq.runtime.durable_files import write_durably
 
 KEYRING: Final = "keyring.json"
 MASTER_KEY: Final = "keyring.key"
@@ -45,7 +45,7 @@ def create_keyring(keyring: Path, master_key: Path) -> None:
     try:
         secret = master_key.read_bytes() if master_key.exists() else os.urandom(KEY_BYTES)
         if not master_key.exists():
-            write_secret_file(master_key, secret, new=True)
+            write_durably(master_key, secret, 0o600, new=True)
     except OSError as error:
         raise Invalid(f"{master_key}: {error.strerror}") from None
     KeyringFile(keyring, Unlock("master_key", secret)).create()

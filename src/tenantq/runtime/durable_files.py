@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 
-def write_durably(file: Path, data: bytes, mode: int = 0o666) -> None:
+def write_durably(file: Path, data: bytes, mode: int = 0o666, *, new: bool = False) -> None:
     """Put ``data`` at ``file``: a reader finds the old bytes or all of the new, also after a power cut.
 
-    ``mode`` says who may read it, as far as the process's mask allows.
+    ``mode`` says who may read it, as far as the process's mask allows. With ``new`` it raises FileExistsError if the file exists.
     """
     fresh = file.with_name(f".{file.name}.new")
     fresh.unlink(missing_ok=True)  # of a process that was killed
@@ -19,7 +19,13 @@ def write_durably(file: Path, data: bytes, mode: int = 0o666) -> None:
         stream.write(data)
         stream.flush()
         os.fsync(stream.fileno())
-    fresh.rename(file)
+    if new:
+        try:
+            os.link(fresh, file)
+        finally:
+            fresh.unlink()
+    else:
+        fresh.rename(file)
     sync(file.parent)
 
 

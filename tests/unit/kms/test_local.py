@@ -396,8 +396,8 @@ def test_nothing_secret_shows_in_a_text(ring: KeyringFile, kms: LocalKms) -> Non
 
 def test_what_a_killed_process_left_of_writing_goes_with_the_next_change(ring: KeyringFile) -> None:
     """It holds every key, one that is destroyed later too."""
-    left = secret_file(ring.path.with_name(".keyring.json.4711.new"), ring.path.read_bytes())
-    other = secret_file(ring.path.with_name(".another.json.4711.new"), b"not ours")
+    left = secret_file(ring.path.with_name(".keyring.json.new"), ring.path.read_bytes())
+    other = secret_file(ring.path.with_name(".another.json.new"), b"not ours")
     ring.remove_key("main")
     assert (left.exists(), other.exists()) == (False, True)
 
