@@ -166,7 +166,7 @@ class Backups:
         ends = scrub(checkpoint.stage, DATA_KEY_ROW, (one.last_seq for one in exported))
         archive = [one for one in exported if one.last_seq <= ends.last_seq]
         if archive and ends.links.get(archive[-1].last_seq, b"").hex() != archive[-1].last_link:
-            archive = []  # the journal is exported to another place, and this is an old or a foreign archive
+            archive = []  # an old archive, or one of another server: the journal is exported to another target
         sources = {f"db/{path.name}": path for path in sorted(checkpoint.stage.iterdir()) if _is_data(path)}
         names = [name for one in archive for name in (one.name, one.file)]
         sources |= {f"{JOURNAL}/{name}": self._home / JOURNAL / name for name in names}
@@ -225,8 +225,8 @@ class Backups:
 
     def _check_space(self, destination: Path, size: int) -> None:
         """Raise DiskFull if the backup does not fit or would use the store's reserve."""
-        place = next(path for path in destination.parents if path.is_dir())
-        info = os.statvfs(place)
+        parent = next(path for path in destination.parents if path.is_dir())
+        info = os.statvfs(parent)
         free = info.f_bavail * info.f_frsize
         if free < size + self._reserve_bytes:
             raise DiskFull(

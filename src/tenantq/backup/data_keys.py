@@ -25,7 +25,7 @@ class DataKeyFile(msgspec.Struct, frozen=True):
     format: int
     written_at: int  # wall clock
     keys: dict[int, dict[int, bytes]]  # by tenant id and number
-    tenants: dict[int, str] = {}  # who has that id, from ``tenant_mark``
+    tenants: dict[int, str] = {}  # the mark of the tenant with that id, from ``tenant_mark``
 
 
 def data_key_file_name(key_id: str) -> str:

@@ -44,7 +44,7 @@ class BackupManifest(SignedDocument, frozen=True, kw_only=True):
     last_link: str  # that record's hash, hex
     first_seq: int  # the first journal record in the store
     segments_upto: int  # the backup has exported segments up to this record; 0: none
-    data_keys: str  # the file of wrapped data keys beside the backups
+    data_keys: str  # the file of wrapped data keys next to the backups
     files: dict[str, BackupFile]  # by path inside the backup
     segments_link: str | msgspec.UnsetType = msgspec.UNSET  # hash of record ``segments_upto`` in the store, hex
 

@@ -84,9 +84,9 @@ def restore_backup(
     if public_key is None and key is not None and audit_key is not None:
         public_key = SigningKey.parse(key, audit_key).public
     manifest = verify_backup(source, public_key, _part(progress, "verifying"), segments_elsewhere=segments is not None)
-    beside = source.absolute().parent / manifest.data_keys
-    if data_keys is None and beside.exists():
-        data_keys = beside
+    default_file = source.absolute().parent / manifest.data_keys
+    if data_keys is None and default_file.exists():
+        data_keys = default_file
     keys = read_data_keys(data_keys) if data_keys is not None else {}
     with atomic_directory(data_dir.absolute(), "restoring") as partial:
         copying, done = _part(progress, "copying"), 0
@@ -160,8 +160,8 @@ def restore_server(
     check_empty(data_dir)
     with atomic_directory(
         data_dir.absolute(), "restoring"
-    ) as whole:  # a part of the shards must never look like a server
-        first = whole / _FIRST
+    ) as staging:  # a part of the shards must never look like a server
+        first = staging / _FIRST
         done = [
             restore_backup(
                 source, first, audit_key=audit_key, key_maker=key_maker, public_key=public_key, progress=progress,
@@ -169,15 +169,15 @@ def restore_server(
             )
         ]  # fmt: skip
         for file in first.iterdir():
-            file.rename(whole / file.name)
+            file.rename(staging / file.name)
         first.rmdir()
         for number, part in enumerate(parts[1:], HOME + 1):
-            place = shard_dir(whole, number)
+            place = shard_dir(staging, number)
             place.parent.mkdir(exist_ok=True)
             own = {**how, "data_keys": None}  # each shard has its own file
             done.append(restore_backup(part, place, public_key=public_key, progress=progress, **own))
-            _join_journal(place, whole)
-        remember_count(whole, len(parts))
+            _join_journal(place, staging)
+        remember_count(staging, len(parts))
     return _combined(done)
 
 

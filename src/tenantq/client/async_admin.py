@@ -58,7 +58,7 @@ class AsyncAdminScope:
     ) -> CreatedKey:
         """Create an API key with a role or a list of actions, for queues that match a pattern.
 
-        The reply is the only place where its token appears.
+        Only this reply contains its token.
         """
         body = CreateKeyRequest(
             name=name, role=role, actions=tuple(actions), queues=tuple(queues), expires_at=expires_at

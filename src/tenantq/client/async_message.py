@@ -52,7 +52,7 @@ class AsyncMessage(Received):
         await self._settle(("nack", delay_ms, bounded_reason(reason)))
 
     async def release(self) -> None:
-        """Return the message to its old place in the queue without using up the attempt."""
+        """Return the message to its old position in the queue without using up the attempt."""
         await self._settle(("release",))
 
     async def extend(self, lease_ms: int | None = None) -> None:

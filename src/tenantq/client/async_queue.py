@@ -156,7 +156,7 @@ class AsyncQueue:
         """Ack many messages of this queue, each with its ``result`` if one was set.
 
         Returns None for each acked message. With ``errors="raise"`` the first error is raised after all were tried; with
-        ``"return"`` errors are returned in the places of their messages.
+        ``"return"`` each error is returned at the position of its message.
         """
         all_messages = list(messages)
         outcomes: list[TenantqError | None] = [None] * len(all_messages)
@@ -189,7 +189,7 @@ class AsyncQueue:
         reason: str = "",
         lease_ms: int | None = None,
     ) -> list[int | TenantqError | None]:
-        """Settle leases by their receipts, for callers that kept only those.
+        """Settle leases by their receipts, for callers that stored only those.
 
         Returns for each None, the new end of its lease (``extend``), or its error. ``delay_ms`` and ``reason`` are for ``nack``,
         ``lease_ms`` is for ``extend``.
@@ -313,7 +313,7 @@ class AsyncQueue:
         return await self._session.request("PUT", self._path, QueueReply, changes)
 
     async def suspend(self, reason: str = "", mode: Literal["settle", "freeze", "fill"] = "settle") -> QueueReply:
-        """Accept no new work and deliver none, as for a whole tenant. For platform administrators."""
+        """Suspend the queue like a tenant: it accepts no messages and delivers none. For platform administrators."""
         body = SuspendRequest(reason=reason, mode=mode)
         return await self._session.request("PUT", f"{self._path}/suspension", QueueReply, body)
 
@@ -349,7 +349,7 @@ class AsyncQueue:
 
 
 class AsyncSnapshots:
-    """Snapshots of one queue: everything it holds at one moment, kept by the server for reading."""
+    """Snapshots of one queue: all its messages at one point in time, which the server keeps for reading."""
 
     def __init__(self, session: ClientSession, queue_path: str) -> None:
         self._session = session

@@ -1,7 +1,7 @@
 """Sends concurrent calls of one kind, on one queue, in shared requests.
 
-Each caller gets its own result. If one item may be the reason why a whole request was refused, the items are sent again in smaller
-parts, so that only the caller at fault gets the error.
+Each caller gets its own result. If a request is refused because of what may be one item, the items are sent again in smaller parts,
+so that only the caller at fault gets the error.
 """
 
 from __future__ import annotations

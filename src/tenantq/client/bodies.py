@@ -92,4 +92,4 @@ class Unset:
 
 
 UNSET: Final = Unset()
-"""No value was given. None is a value."""
+"""Marks a missing value, because None is a value."""

@@ -69,7 +69,7 @@ class ConnectionPool:
                 self._written(request), self._timeout_ms(request), request.stop, request.sink
             )
         finally:
-            self._give_back(connection, request)
+            self._check_in(connection, request)
 
     async def close(self) -> None:
         """Close all connections. Requests that wait for one get Closed."""
@@ -125,7 +125,7 @@ class ConnectionPool:
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         line.append(turn)
-        timer = self._clock.call_later(self._timeout_ms(request), lambda: _give_up(turn))
+        timer = self._clock.call_later(self._timeout_ms(request), lambda: _time_out(turn))
         try:
             await turn
         except BaseException:
@@ -160,7 +160,7 @@ class ConnectionPool:
                 else:
                     break
 
-    def _give_back(self, connection: ClientConnection, request: ApiRequest[Any]) -> None:
+    def _check_in(self, connection: ClientConnection, request: ApiRequest[Any]) -> None:
         if connection.usable and not self._closed:
             connection.idle_since = self._clock.monotonic_ms()
             self._idle.append(connection)
@@ -204,14 +204,14 @@ class ConnectionPool:
             connection = await settings.connect(make)
             assert isinstance(connection, ClientConnection)
             return connection
-        _, made = await asyncio.get_running_loop().create_connection(
+        _, opened = await asyncio.get_running_loop().create_connection(
             make,
             settings.host,
             settings.port,
             ssl=self._ssl,
             server_hostname=settings.host if self._ssl is not None else None,
         )
-        return made
+        return opened
 
 
 def _reason(error: OSError) -> str:
@@ -219,6 +219,6 @@ def _reason(error: OSError) -> str:
     return os.strerror(error.errno) if error.errno is not None and error.errno > 0 else error.strerror or str(error)
 
 
-def _give_up(turn: asyncio.Future[None]) -> None:
+def _time_out(turn: asyncio.Future[None]) -> None:
     if not turn.done():
         turn.set_exception(TimedOut("no connection became free in time. Increase connections."))

@@ -73,7 +73,7 @@ class OrderedAdds:
             self._outcomes += [self._stopped.copy() for part in parts for _ in part]
 
     def results(self, errors: Literal["raise", "return"]) -> list[Added]:
-        """Return the result of each message once all were sent. Raises the first error, or returns errors in their places."""
+        """Return the result of each message once all were sent. Raises the first error, or returns each at its position."""
         outcomes = list(self._outcomes)
         for index, error in self._refused.items():
             outcomes.insert(index, error)

@@ -1,7 +1,7 @@
 """Sends concurrent polls of one queue, with one lease length, as one request and shares out the messages.
 
-Each caller gets at most what it asked for and waits at most as long as it said. Messages for callers that were cancelled meanwhile go
-to other waiting callers, or are released at once.
+Each caller gets at most ``max`` messages and waits at most ``wait_ms``. Messages for callers that were cancelled go to other waiting
+callers, or are released at once.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Demand(Generic[M]):
 class PollBatcher(Generic[M]):
     """Gathers the polls of one queue with one lease length. Polls that wait and polls that do not have separate batchers.
 
-    ``ask`` polls once for (max, wait_ms) and stops when the given future is resolved. ``release`` gives back unwanted messages.
+    ``ask`` polls once for (max, wait_ms) and stops when the given future is resolved. ``release`` releases unwanted messages.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class PollBatcher(Generic[M]):
             return await demand.future
         except asyncio.CancelledError:
             if demand.future.done() and not demand.future.cancelled() and demand.future.exception() is None:
-                self._give_back(demand.future.result())
+                self._release_unwanted(demand.future.result())
             await _stop_if_unwanted(demand.request)
             raise
 
@@ -181,9 +181,9 @@ class PollBatcher(Generic[M]):
                 again.append(demand)
         self._gathered.extendleft(reversed(again))
         if wanted < len(messages):
-            self._give_back(messages[wanted:])
+            self._release_unwanted(messages[wanted:])
 
-    def _give_back(self, messages: Sequence[M]) -> None:
+    def _release_unwanted(self, messages: Sequence[M]) -> None:
         if messages and not self._session.closed:
             self._session.spawn(self._release(messages), final=True)
 

@@ -329,8 +329,8 @@ class QueueRegistry:
             return found
 
     async def _release_fleet(self, leases: Sequence[LeaseState]) -> None:
-        places: dict[tuple[str, str], list[LeaseState]] = {}
+        by_queue: dict[tuple[str, str], list[LeaseState]] = {}
         for leased in leases:
-            places.setdefault((leased.item.tenant, leased.item.queue), []).append(leased)
-        for (tenant, queue), some in places.items():
+            by_queue.setdefault((leased.item.tenant, leased.item.queue), []).append(leased)
+        for (tenant, queue), some in by_queue.items():
             await self.of(tenant, queue).release_quietly(some)

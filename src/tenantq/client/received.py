@@ -83,10 +83,10 @@ class Received:
 def reason_of(error: BaseException) -> str:
     """Return an exception's name and text as the reason of a nack, within the server's limits."""
     try:
-        said = str(error)
+        text = str(error)
     except Exception:  # noqa: BLE001  # the exception's own __str__ failed
-        said = ""
-    return bounded_reason(f"{type(error).__name__}: {said}" if said else type(error).__name__)
+        text = ""
+    return bounded_reason(f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 
 def bounded_reason(text: str) -> str:

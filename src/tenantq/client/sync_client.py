@@ -1,4 +1,4 @@
-"""The client for blocking code: wraps the asynchronous client, which runs in a thread of its own."""
+"""The client for blocking code: wraps the asynchronous client, which runs in its own thread."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Queue(BlockingWrapper[AsyncQueue]):
         """Ack many messages of this queue, each with its ``result`` if one was set.
 
         Returns None for each acked message. With ``errors="raise"`` the first error is raised after all were tried; with
-        ``"return"`` errors are returned in the places of their messages.
+        ``"return"`` each error is returned at the position of its message.
         """
         inner = [message._inner for message in messages]  # noqa: SLF001  # the asynchronous half of the same message
         return self._loop_thread.run(self._inner.ack_many(inner, errors=errors))
@@ -208,7 +208,7 @@ class Platform(BlockingWrapper[AsyncPlatform]):
 class Client(BlockingWrapper[AsyncClient]):
     """A connection to a tenantq server, for blocking code: ``with Client(url, token=...) as client``.
 
-    Any number of threads may share it: their concurrent calls are sent together. It runs an event loop in a daemon thread of its own,
+    Any number of threads may share it: their concurrent calls are sent together. It runs an event loop in its own daemon thread,
     so a client that was created before a fork does not work in the child. Create one in each process.
 
     ``timeout_ms`` limits the time for a reply once connected; a call that waits at the server gets its wait on top. ``retries`` says

@@ -139,7 +139,7 @@ class Exporter:
             await self._trim()
 
     async def _find_lag(self) -> None:
-        """Find the watermark and measure what waits. If the target is unreachable, all kept records count."""
+        """Find the watermark and measure the lag. If the target is unreachable, all stored records count."""
         first, last = self._source.span
         written = self._source.size
         try:
@@ -300,5 +300,5 @@ def _shown(error: Exception) -> str:
     """Return the error without paths and addresses, which only the log may show."""
     if isinstance(error, TenantqError):
         return error.message
-    said = error.strerror if isinstance(error, OSError) else None
-    return said or f"{type(error).__name__}; see the server log"
+    text = error.strerror if isinstance(error, OSError) else None
+    return text or f"{type(error).__name__}; see the server log"

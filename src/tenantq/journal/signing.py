@@ -119,8 +119,8 @@ class SigningKey:
         """
         file, public = data_dir / KEY_FILE, data_dir / PUBLIC_FILE
         if not file.exists():
-            made = Ed25519PrivateKey.generate()
-            pem = made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+            key = Ed25519PrivateKey.generate()
+            pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
             write_durably(file, pem, 0o600)
         found = cls.parse(file.read_bytes(), file)
         if not public.exists() or public.read_bytes() != found.public.pem():

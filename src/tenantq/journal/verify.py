@@ -128,7 +128,7 @@ class _ShardVerification:
         except OSError as error:
             self._found(manifest.first_seq, manifest.file, f"The segment cannot be read: {error.strerror or error}.")
             return
-        whole = hashlib.sha256(data).hexdigest() == manifest.sha256
+        is_intact = hashlib.sha256(data).hexdigest() == manifest.sha256
         seq, link, count = manifest.first_seq - 1, bytes.fromhex(manifest.previous_link), 0
         try:
             for stored_link, payload, stored in decode(data):
@@ -150,7 +150,7 @@ class _ShardVerification:
             self._found(
                 seq + 1, manifest.file, f"The segment ends at record {seq}, but its manifest says {manifest.last_seq}."
             )
-        elif not whole:
+        elif not is_intact:
             self._found(
                 manifest.first_seq,
                 manifest.file,

@@ -115,8 +115,8 @@ def _credentials(settings: GcpSettings) -> Any:
     try:
         content, _ = read_secret_file(Path(settings.credentials_file))
         facts = json.loads(content)
-        made: Any = service_account.Credentials
-        return made.from_service_account_info(facts, scopes=[_SCOPE])
+        credentials: Any = service_account.Credentials
+        return credentials.from_service_account_info(facts, scopes=[_SCOPE])
     except OSError as error:
         raise Invalid(f"kms.gcp.credentials_file: {settings.credentials_file}: {error.strerror}") from None
     except Invalid as error:

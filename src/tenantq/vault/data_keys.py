@@ -244,12 +244,12 @@ class TenantKeys:
         wrapped = await self._wrap(number, ref, plain)
         settings = context.settings
         uses = min(settings.uses_reserved, settings.uses_max) if number != SECRET else 0
-        made = WrappedKey(number, ref, wrapped, context.clock.wall_ms(), uses)
-        if not await self._write(lambda: context.store.put(self.tenant_id, made)):
+        created = WrappedKey(number, ref, wrapped, context.clock.wall_ms(), uses)
+        if not await self._write(lambda: context.store.put(self.tenant_id, created)):
             return False
         self._hold(number, plain, started)
         if number != SECRET:
-            self._encrypt_with(made, uses_left=uses)
+            self._encrypt_with(created, uses_left=uses)
             log.info("tenant %d: data key %d encrypts from now on", self.tenant_id, number)
         return True
 

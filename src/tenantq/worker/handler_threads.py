@@ -30,7 +30,7 @@ class HandlerThreads:
         def settle(result: T | None, error: Exception | None) -> None:
             self._idle += 1
             if future.done():
-                return  # no one waits any longer
+                return  # the caller was cancelled
             if error is not None:
                 future.set_exception(error)
             else:

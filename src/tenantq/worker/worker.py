@@ -154,8 +154,8 @@ class Worker:
             if self._client is None:
                 self._client = Client(settings=self.settings)
             client = self._client
-        place = client.queue(queue) if tenant is None else client.tenant(tenant).queue(queue)
-        return place.add(body, **options)
+        target = client.queue(queue) if tenant is None else client.tenant(tenant).queue(queue)
+        return target.add(body, **options)
 
     async def enqueue_async(
         self, task: Task[Any, Any] | str, body: object, *, tenant: str | None = None, **options: Any
@@ -165,8 +165,8 @@ class Worker:
         if run is None or run.loop is not asyncio.get_running_loop():
             return await asyncio.to_thread(self.enqueue, task, body, tenant=tenant, **options)
         queue = task if isinstance(task, str) else task.queue
-        place = run.client.queue(queue) if tenant is None else run.client.tenant(tenant).queue(queue)
-        return await place.add(body, **options)
+        target = run.client.queue(queue) if tenant is None else run.client.tenant(tenant).queue(queue)
+        return await target.add(body, **options)
 
     def close(self) -> None:
         """Close the client that ``enqueue`` uses."""
