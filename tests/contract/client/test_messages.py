@@ -219,7 +219,7 @@ def test_many_are_added_in_order_and_one_bad_one_keeps_nobody_out(client: Client
     assert [message.body for message in queue.poll(10)] == [b"a", b"c", b'{"d":1}']
     with pytest.raises(TooLarge) as caught:
         queue.add_many(["a", big, "b"])
-    assert "number 1 of 3" in caught.value.__notes__[0]
+    assert "item 1 (from 0)" in caught.value.__notes__[0]
     assert queue.add_many([]) == []
 
 
