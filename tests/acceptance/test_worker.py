@@ -122,8 +122,8 @@ def test_a_signal_lets_handlers_finish(server: Served, place: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        (("no_such_module:worker",), 3, "there is no module no_such_module"),
-        (("tests.acceptance.command:nobody",), 3, "has no nobody"),
+        (("no_such_module:worker",), 3, "no module no_such_module"),
+        (("tests.acceptance.command:nobody",), 3, "has no attribute nobody"),
         (("tests.acceptance.command:COMMAND",), 2, "is a str, not a Worker"),
         (("nonsense",), 2, "is not of the form module:name"),
         (("a:b", "--concurrency", "0"), 2, "0 is not in the range"),

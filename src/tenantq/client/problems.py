@@ -53,7 +53,7 @@ def from_reply(status: int, headers: Mapping[str, str], body: bytes) -> TenantqE
         error.limit, error.current = problem.limit or 0, problem.current or 0
     _set_retry_after(error, after_ms)
     if problem.request_id:
-        error.add_note(f"request ID: {problem.request_id}")
+        error.add_note(f"request id: {problem.request_id}")
     return error
 
 

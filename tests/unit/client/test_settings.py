@@ -104,7 +104,7 @@ def test_every_code_has_its_class() -> None:
         error = from_reply(answer.status, answer.headers, answer.body)
         assert type(error) is kind
         assert (error.message, error.tenant, error.queue) == ("text", "acme", "mail")
-        assert error.__notes__ == ["request ID: r-1"]
+        assert error.__notes__ == ["request id: r-1"]
     unknown = problem("brand_new", 403)
     assert type(from_reply(403, {}, unknown.body)) is Forbidden
 

@@ -289,7 +289,7 @@ def test_a_worker_is_found_by_its_address(tmp_path: Path, monkeypatch: pytest.Mo
             load_worker(address)
     with pytest.raises(NotFound, match="no module shop_absent"):
         load_worker("shop_absent:worker")
-    with pytest.raises(NotFound, match="it has the workers worker"):
+    with pytest.raises(NotFound, match="Its workers: worker"):
         load_worker("shop_tasks:wroker")
     with pytest.raises(Invalid, match="is a int"):
         load_worker("shop_tasks:not_a_worker")

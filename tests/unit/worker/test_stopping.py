@@ -60,7 +60,7 @@ async def test_a_handler_that_does_not_heed_its_cancellation_is_left_to_itself(
         worker.stop()
         async with asyncio.timeout(10):
             assert not await serving
-        assert "stubborn: does not end" in caplog.text
+        assert "stubborn: the handler ignores its cancellation" in caplog.text
         (again,) = await client.queue("stubborn").poll()
         assert again.attempt == 1
     go.set()
