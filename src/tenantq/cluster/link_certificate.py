@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from tenantq.kms.secret_file import write_secret_file
+from tenantq.runtime.durable_files import write_durably
 
 FILE: Final = "link.pem"
 _DAYS: Final = 3_650
@@ -42,7 +42,7 @@ class LinkCertificate:
         self.digest = hashlib.sha256(certificate.public_bytes(Encoding.DER)).digest()
         private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         file = directory / FILE
-        write_secret_file(file, private + certificate.public_bytes(Encoding.PEM), new=False)
+        write_durably(file, private + certificate.public_bytes(Encoding.PEM), 0o600)
         self.server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.server_context.minimum_version = ssl.TLSVersion.TLSv1_3
         self.server_context.load_cert_chain(file)
