@@ -12,7 +12,7 @@ from tenantq.domain.validation import between, matching, text
 BODY_BYTES_MAX: Final = 1 << 20
 BATCH_MESSAGES_MAX: Final = 1_000
 BATCH_BYTES_MAX: Final = 16 << 20
-REPLY_BYTES_MAX: Final = 16 << 20
+REPLY_BYTES_MAX: Final = 4 << 20
 """A poll stops adding messages to its reply beyond this. It returns at least one message."""
 PAGE_BYTES_MAX: Final = 4 << 20
 """A page of messages ends at the message that reaches this size. Its cursor continues after that message."""

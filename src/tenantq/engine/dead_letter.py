@@ -104,7 +104,8 @@ def move_in(
         target.next_expiry = min(target.next_expiry, lease.expires_at)
     lease.group = target.group_digest(message.group)
     effects.put_lease(target, id, lease)
-    target.bytes += lease.size
+    target.grow(lease.size, lease.size)
+    effects.moved_bytes += len(value)
     if not lease.group or groups.join(
         effects, target, lease.group, id, lease.priority, lease.visible_at, delivered_before=True
     ):

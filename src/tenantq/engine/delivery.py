@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 from tenantq.domain import limits
 from tenantq.domain.limits import SEAL_BYTES
 from tenantq.domain.message import Delivery
 from tenantq.engine import dead_letter, discard, groups
 from tenantq.engine.effects import Effects
+from tenantq.engine.operation import BYTES_PER_COST
 from tenantq.engine.polls import FleetPoll, Poll
 from tenantq.engine.queue_state import DELIVERED, Level, QueueState
 from tenantq.journal.record import column
 from tenantq.store.keys import ID_BYTES, SUFFIX_BYTES, be64, from_be64
 from tenantq.store.rows import HAS_EXTRAS, LEASE_HEAD, MESSAGE_HEAD, SEALED, LeaseRow, MessageRow, unpack_message
 
+_STEP_BYTES = 512 << 10  # to read at a time once the first messages were larger than expected
 _EXPIRES = slice(20, 28)  # the position of a message's expiry time in its stored row
 _NEVER = bytes(8)
 _Pick = tuple["Level", bytes, bool]  # the level, the key in vi, whether it was delivered before
@@ -31,12 +34,14 @@ def deliver(effects: Effects, queue: QueueState, polls: list[Poll] | list[FleetP
             queue.tenant.starved[queue] = None
             return 0
         queue.tenant.starved.pop(queue, None)
+    if effects.bytes_left <= 0:
+        return 0  # the next round continues
     picks = _choose(effects, queue, wanted)
     if not picks:
         return 0
-    prefix, store = queue.prefix, effects.store
     ids = [key[-ID_BYTES:] for _, key, _ in picks]
-    found = zip(picks, ids, store.get_many(store.m, [prefix + id for id in ids]), strict=True)
+    stored = _read(effects, queue, ids)
+    found = zip(picks, ids, stored, strict=False)
     live = [
         one
         for one in found
@@ -51,7 +56,8 @@ def deliver(effects: Effects, queue: QueueState, polls: list[Poll] | list[FleetP
     for poll, share in zip(polls, shares, strict=True):
         if share and poll.bytes < limits.REPLY_BYTES_MAX:
             delivered += _deliver_to(effects, queue, poll, share, rest)
-    for (level, key, _), _, _ in rest:  # no poll had room for these
+    unread = picks[len(stored) :]
+    for level, key, _ in chain((pick for pick, _, _ in rest), unread):  # no poll, or not this round, had room for these
         level.cursor = min(level.cursor, key[-SUFFIX_BYTES:])
     queue.in_flight += delivered
     queue.totals[DELIVERED] += delivered
@@ -59,6 +65,21 @@ def deliver(effects: Effects, queue: QueueState, polls: list[Poll] | list[FleetP
     queue.count_usage()
     effects.dirty[queue] = None
     return delivered
+
+
+def _read(effects: Effects, queue: QueueState, ids: list[bytes]) -> list[bytes | None]:
+    """Return the stored messages of the first of ``ids``, as many as the round may still read: at least one."""
+    store, prefix = effects.store, queue.prefix
+    step = max(1, effects.bytes_left // (queue.largest_bytes + 1))
+    stored: list[bytes | None] = []
+    while len(stored) < len(ids) and effects.bytes_left > 0:
+        part = store.get_many(store.m, [prefix + id for id in ids[len(stored) : len(stored) + step]])
+        stored += part
+        size = sum([len(one) for one in part if one is not None])
+        effects.bytes_left -= size
+        queue.tenant.line.charge(size / BYTES_PER_COST)
+        step = max(1, min(step, _STEP_BYTES // (queue.largest_bytes + 1)))
+    return stored
 
 
 def _is_deliverable(effects: Effects, queue: QueueState, one: _Found) -> bool:

@@ -29,6 +29,9 @@ from tenantq.store.rows import (
 if TYPE_CHECKING:
     from tenantq.journal.signing import SigningKey
 
+_BYTES_ALONE = 4 << 20
+_BYTES_SHARED = 1 << 20
+
 
 class Located(msgspec.Struct):
     """Where a stored message is."""
@@ -54,6 +57,7 @@ class Effects:
         "adding",
         "answered",
         "batch",
+        "bytes_left",
         "cleared",
         "dirty",
         "eased",
@@ -64,11 +68,13 @@ class Effects:
         "heads",
         "imported",
         "members_gone",
+        "moved_bytes",
         "new_members",
         "now",
         "overlay",
         "results_ready",
         "seq",
+        "shared",
         "signing_key",
         "skip",
         "state",
@@ -76,8 +82,11 @@ class Effects:
         "wall",
     )  # fmt: skip
 
-    def __init__(self, state: ShardState, seq: int) -> None:
+    def __init__(self, state: ShardState, seq: int, *, shared: bool = False) -> None:
         self.state = state
+        self.shared = shared  # other tenants wait for this round to end, or may soon
+        self.bytes_left = _BYTES_SHARED if shared else _BYTES_ALONE  # of bodies that polls may get
+        self.moved_bytes = 0  # of bodies moved between queues or discarded by background work
         self.store = state.store
         self.seq = seq  # of the round's journal record
         self.now = state.shard_clock.now_ms()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from tenantq.domain.message import Caller
 from tenantq.engine.effects import Effects
@@ -22,7 +24,42 @@ POINT: Final = 4  # add, ack, ...: read and write single rows
 
 BYTES_PER_COST: Final = 4_096
 
+PART_ITEMS: Final = 128
+PART_BYTES: Final = 512 << 10
+"""A larger batch runs as several operations, so that rounds stay short."""
+
 R = TypeVar("R")
+
+
+def parts_of(sizes: Iterable[int]) -> list[slice]:
+    """Return the parts in which a batch of items with these sizes runs."""
+    parts: list[slice] = []
+    start = at = size = 0
+    for at, one in enumerate(sizes, 1):
+        size += one
+        if at - start == PART_ITEMS or size >= PART_BYTES:
+            parts.append(slice(start, at))
+            start, size = at, 0
+    if start < at:
+        parts.append(slice(start, at))
+    return parts
+
+
+_Batch = TypeVar("_Batch", bound="Operation[Any]")
+
+
+def split(operation: _Batch, field: str, sizes: list[int]) -> list[tuple[_Batch, int]]:
+    """Return the operations in which a checked batch runs, and how many items each has.
+
+    ``field`` holds the items of the batch, which have these sizes.
+    """
+    operations = []
+    for part in parts_of(sizes):
+        one = copy.copy(operation)
+        setattr(one, field, getattr(operation, field)[part])
+        one.cost = part.stop - part.start + sum(sizes[part]) / BYTES_PER_COST
+        operations.append((one, part.stop - part.start))
+    return operations
 
 
 @dataclass(eq=False)
@@ -39,6 +76,7 @@ class Operation(Generic[R]):
     reply: R = field(default=None, init=False)  # type: ignore[assignment]  # operations with another result set it
     error: TenantqError | None = field(default=None, init=False)
     entered_round: int = field(default=0, init=False)
+    unfinished: bool = field(default=False, init=False)  # the round had no room for all of it
     phase: ClassVar[int] = POINT
     journal_op: ClassVar[str] = ""  # the journal's name for it where it is refused
     stores_messages: ClassVar[bool] = False  # refused while the disk has less space than its reserve

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from tenantq.domain import limits
 from tenantq.engine.delivery import deliver
 from tenantq.engine.effects import Effects
 from tenantq.engine.fleet import FleetLane
@@ -13,16 +12,14 @@ from tenantq.engine.polls import FleetPoll, Poll
 from tenantq.engine.queue_state import QueueState
 
 _SHARED_TURNS = 4  # while others wait, a round delivers at most this many times round_cost_shared
+_ALONE_MAX = 512  # deliveries of a round; polls that want more continue in the next one
 
 
-def match_polls(effects: Effects, *, shared: bool) -> None:
-    """Deliver messages of the queues and lanes that have both messages and waiting polls.
-
-    Tenants furthest behind come first. ``shared``: other tenants wait for the round to end.
-    """
+def match_polls(effects: Effects) -> None:
+    """Deliver messages of the queues and lanes that have both messages and waiting polls. Tenants furthest behind come first."""
     state = effects.state
-    budget = state.settings.round_cost_alone
-    if shared or len({queue.tenant for queue in state.queues_to_match}) > 1:
+    budget = min(state.settings.round_cost_alone, _ALONE_MAX)
+    if effects.shared or len({queue.tenant for queue in state.queues_to_match}) > 1:
         budget = _SHARED_TURNS * state.settings.round_cost_shared
     if state.queues_to_match:
         queues, state.queues_to_match = state.queues_to_match, {}
@@ -47,7 +44,7 @@ def _tenant_time(queue: QueueState) -> float:
 
 def _match_queue(effects: Effects, queue: QueueState, budget: int) -> int:
     """Deliver up to ``budget`` of a queue's ready messages to its waiting polls; return how many."""
-    polls: list[Poll] = [poll for poll in queue.demands if not poll.done]
+    polls: list[Poll] = _still_wanted(effects, queue.demands)
     delivered = 0
     if polls and queue.ready > 0 and queue.serving and queue.prefix not in effects.cleared:
         delivered = deliver(effects, queue, _first_of(polls, budget), budget)
@@ -60,11 +57,17 @@ def _match_queue(effects: Effects, queue: QueueState, budget: int) -> int:
     return delivered
 
 
+def _still_wanted(effects: Effects, demands: deque[Any]) -> list[Any]:
+    """Return the polls whose callers still wait. Messages leased to the others are released after the sync."""
+    effects.answered += [poll for poll in demands if poll.done and poll.got]
+    return [poll for poll in demands if not poll.done]
+
+
 def _first_of(polls: list[Poll], budget: int) -> list[Poll]:
     """Return the first polls that can use up ``budget``, or all. The rest are next."""
     wanted = 0
     for count, poll in enumerate(polls, 1):
-        wanted += poll.max
+        wanted += poll.max - len(poll.got)
         if wanted >= budget:
             return polls[:count]
     return polls
@@ -72,7 +75,7 @@ def _first_of(polls: list[Poll], budget: int) -> list[Poll]:
 
 def _match_lane(effects: Effects, lane: FleetLane, budget: int) -> int:
     """Deliver up to ``budget`` messages of many tenants' queues to the waiting fleet polls; return how many."""
-    polls: list[FleetPoll] = [poll for poll in lane.demands if not poll.done]
+    polls: list[FleetPoll] = _still_wanted(effects, lane.demands)
     delivered = 0
     for allowed in dict.fromkeys(poll.allowed for poll in polls):
         takers = [poll for poll in polls if poll.allowed == allowed]
@@ -84,9 +87,10 @@ def _match_lane(effects: Effects, lane: FleetLane, budget: int) -> int:
             if sum(queue.ready for queue in shares) == before:
                 break  # nothing left, or nothing that this round can see
     lane.demands.clear()
+    more = delivered >= budget or effects.bytes_left <= 0
     for poll in polls:
-        _answer_or_wait(effects, poll, lane.demands, more=delivered >= budget)
-    if delivered >= budget and lane.demands:
+        _answer_or_wait(effects, poll, lane.demands, more=more)
+    if more and lane.demands:
         effects.state.lanes_to_match[lane] = None
     return delivered
 
@@ -95,9 +99,7 @@ def _deliver_shares(effects: Effects, lane: FleetLane, takers: list[FleetPoll], 
     """Deliver each queue's share, first to the polls that have least. The rest stays in the lane."""
     delivered = 0
     for queue, share in shares.items():
-        hungry = sorted(
-            (poll for poll in takers if len(poll.got) < poll.max and poll.bytes < limits.REPLY_BYTES_MAX), key=_taken
-        )
+        hungry = sorted((poll for poll in takers if not poll.is_full), key=_taken)
         if hungry and queue.prefix not in effects.cleared:
             delivered += deliver(effects, queue, hungry, share)
         if queue.ready > 0:
@@ -110,12 +112,13 @@ def _taken(poll: FleetPoll) -> int:
 
 
 def _answer_or_wait(effects: Effects, poll: Poll, demands: deque[Any], *, more: bool) -> None:
-    if poll.got or (poll.wait_ms == 0 and not more):
+    """Answer a poll that is full or gets no more. A poll with room continues in the next round if messages are left."""
+    if (poll.is_full or not more) and (poll.got or poll.wait_ms == 0):
         poll.reply = poll.got
         if poll.timer is not None:
             poll.timer.cancel()
         effects.answered.append(poll)
         return
     demands.append(poll)
-    if poll.wait_ms and poll.timer is None:
+    if poll.wait_ms and poll.timer is None and not poll.got:
         poll.timer = effects.state.clock.call_later(poll.wait_ms, poll.stop_waiting)

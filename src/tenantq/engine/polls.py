@@ -58,6 +58,11 @@ class Poll(Operation[list[Delivery]]):
         self.bytes = 0
         self.timer: Timer | None = None
 
+    @property
+    def is_full(self) -> bool:
+        """Whether its reply has all messages that were asked for, or as many bytes as a reply may have."""
+        return len(self.got) >= self.max or self.bytes >= limits.REPLY_BYTES_MAX
+
     def stop_waiting(self) -> None:
         """Answer a poll that got nothing in its time."""
         if self.future is not None and not self.future.done() and not self.got:

@@ -188,7 +188,7 @@ class QueueState:
 
     __slots__ = (
         "advancing", "blocked", "bytes", "config", "counted", "demands", "doomed", "dropping", "fifo", "fleet_cost_ms", "fleet_entry", "fleet_time", "fleet_turn", "has_lane", "id", "in_flight",
-        "levels", "low_turn", "name", "next_expiry", "next_lease", "passed_over", "prefix", "ready", "result_waiters",
+        "largest_bytes", "levels", "low_turn", "name", "next_expiry", "next_lease", "passed_over", "prefix", "ready", "result_waiters",
         "status", "suspect", "suspension", "sweeping", "system_made", "tenant", "timer", "timer_at", "totals",
     )  # fmt: skip
 
@@ -206,6 +206,7 @@ class QueueState:
         self.blocked = 0
         self.in_flight = 0
         self.bytes = 0
+        self.largest_bytes = 64 << 10  # about the size of its largest message; a guess until the queue has been empty
         self.counted = (0, 0, 0)  # messages, bytes and leases, as the tenant's sums have them
         self.system_made = False  # for dead letters; not charged to the quota of queues
         self.totals = [0] * len(TOTALS)
@@ -237,6 +238,11 @@ class QueueState:
         self.levels.append(level)
         self.levels.sort(key=lambda one: -one.priority)
         return level
+
+    def grow(self, size: int, largest: int) -> None:
+        """Count the bytes of new messages, of which the largest has ``largest``."""
+        self.largest_bytes = max(self.largest_bytes, largest) if self.bytes > 0 else largest
+        self.bytes += size
 
     def group_digest(self, group: str | None) -> bytes:
         """Return the digest of a message's group. Messages of a FIFO queue without a group share the unnamed one."""

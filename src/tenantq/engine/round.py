@@ -24,13 +24,13 @@ log = logging.getLogger("tenantq")
 class Round:
     """One round: its effects, and what happens to them after the write and after the sync."""
 
-    __slots__ = ("_started_ms", "_state", "covers", "effects", "shared")
+    __slots__ = ("_started_ms", "_state", "covers", "effects", "unfinished")
 
     def __init__(self, state: ShardState, seq: int, *, shared: bool = False) -> None:
         self._state = state
         self._started_ms = state.clock.monotonic_ms()
-        self.effects = Effects(state, seq)
-        self.shared = shared  # other tenants wait for this round to end
+        self.effects = Effects(state, seq, shared=shared)
+        self.unfinished: list[Operation[Any]] = []  # continue in a later round
         self.covers = 0  # the last record written when the round was handed over for the sync
 
     def run(self, operations: list[Operation[Any]]) -> list[Operation[Any]]:
@@ -47,7 +47,7 @@ class Round:
             if operation.phase == POINT:
                 if not matched:
                     matched = True
-                    poll_matching.match_polls(effects, shared=self.shared)
+                    poll_matching.match_polls(effects)
                 elif clock.monotonic_ms() > end_ms:
                     return operations[position:]
             try:
@@ -61,10 +61,12 @@ class Round:
             except TenantqError as error:
                 operation.error = error
                 effects.log_refusal(operation.journal_op, operation.tenant, operation.caller, error)
-            if operation.phase != REGISTER or operation.error is not None:
+            if operation.unfinished and operation.error is None:
+                self.unfinished.append(operation)
+            elif operation.phase != REGISTER or operation.error is not None:
                 answered.append(operation)
         if not matched:
-            poll_matching.match_polls(effects, shared=self.shared)
+            poll_matching.match_polls(effects)
         return []
 
     def finish(self) -> bool:

@@ -24,10 +24,11 @@ class RoundBudget:
         self._cost = float(settings.round_cost_alone)  # the budget of a tenant that is alone
         self._switches_seen = 1  # joining the first line is not a switch
         self._shared_until_ms = -1
+        self.is_shared = False  # several tenants had work when the last round was picked, or lately
 
     def pick(self, lines: FairLines) -> list[Operation[Any]]:
         """Take the next round's operations from the lines, in fair turns, up to the budget."""
-        shared = self._is_shared(lines)
+        shared = self.is_shared = self._is_shared(lines)
         operations: list[Operation[Any]] = []
         budget = float(self._settings.round_cost_shared) if shared else self._cost
         served: set[TenantLine] = set()

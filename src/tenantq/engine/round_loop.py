@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tenantq.domain.message import LOCAL, Caller, Delivery, check_caller
 from tenantq.engine.background_work import BackgroundWork
@@ -25,7 +25,7 @@ from tenantq.engine.queue_state import NEVER, QueueState
 from tenantq.engine.round import Round
 from tenantq.engine.round_budget import RoundBudget
 from tenantq.engine.state import ShardState
-from tenantq.errors import Busy, Closed, StoreFailed
+from tenantq.errors import Busy, Closed, StoreFailed, TenantqError
 from tenantq.runtime.clock import Timer
 from tenantq.runtime.futures import wake
 from tenantq.runtime.histogram import Histogram
@@ -163,6 +163,40 @@ class RoundLoop:
                 self.release_undelivered(operation.got, operation.caller)
             raise
 
+    async def submit_parts(
+        self, parts: Sequence[tuple[Operation[list[_R]], int]], refused: Callable[[TenantqError], _R]
+    ) -> list[_R]:
+        """Run the operations of one batch, each with its number of items, and return the results of all items, in order.
+
+        If an operation fails, its items get ``refused(error)``. Raises like ``submit`` if all fail or the shard has stopped.
+        """
+        self.check_open()
+        first = parts[0][0]
+        check_caller(first.caller)
+        if first.stores_messages:
+            self.space.check()
+        line = first.tenant.line
+        if line.operations and len(line.operations) + len(parts) > self._line_max:
+            raise Busy(tenant=first.tenant.name or None)
+        futures: list[asyncio.Future[list[_R]]] = []
+        for part, _ in parts:
+            part.future = self._loop.create_future()
+            part.entered_round = self.rounds
+            futures.append(part.future)
+            self.state.lines.push(line, part)
+        self._schedule()
+        replies = await asyncio.gather(*futures, return_exceptions=True)
+        results: list[_R] = []
+        errors = [one for one in replies if isinstance(one, BaseException)]
+        for (_, count), reply in zip(parts, replies, strict=True):
+            if not isinstance(reply, BaseException):
+                results += reply
+            elif len(errors) == len(parts) or isinstance(reply, StoreFailed) or not isinstance(reply, TenantqError):
+                raise reply
+            else:
+                results += [refused(reply)] * count
+        return results
+
     def release_undelivered(self, deliveries: Sequence[Delivery], caller: Caller) -> None:
         """Release messages that were leased to a caller who went away before it received them.
 
@@ -207,12 +241,13 @@ class RoundLoop:
                 self._idle.set()
             return
         self.rounds += 1
-        others_wait = state.lines.shared
         operations = self._budget.pick(state.lines)
-        round = Round(state, self._journal.seq + 1, shared=others_wait)
+        round = Round(state, self._journal.seq + 1, shared=self._budget.is_shared)
         started_us = self._clock.monotonic_us()
         try:
             self._budget.adapt(state.lines, operations, round.run(operations))
+            if round.unfinished:
+                state.lines.put_back(round.unfinished)
             self._write(round)
         except Exception as error:
             if not isinstance(error, StoreFailed):
@@ -374,7 +409,7 @@ class RoundLoop:
         if queue.next_due <= now and not queue.advancing:
             state.push(Advance(queue))
         if min(queue.next_lease, queue.next_expiry) <= now and not queue.sweeping and queue.frozen is None:
-            state.push(Sweep(queue, state.settings.sweep_rows))
+            state.push(Sweep(queue))
         if (
             not queue.advancing
             and not queue.sweeping
@@ -383,22 +418,29 @@ class RoundLoop:
             self._after_round(queue)
 
     def _end_waiting_polls(self, error: StoreFailed | None = None) -> None:
-        demands: list[Poll] = []
+        ended: list[Poll] = []
         for queue in self.state.catalog.queues():
-            demands += queue.demands
-            queue.demands.clear()
+            ended += _take_waiting(queue.demands, error)
             for futures in queue.result_waiters.values():
                 for future in futures:
                     wake(future)
         for lane in self.state.lanes.values():
-            demands += lane.demands
-            lane.demands.clear()
+            ended += _take_waiting(lane.demands, error)
         for early in self.state.early_polls.values():
-            demands += early
+            ended += early
         self.state.early_polls.clear()
-        for poll in demands:
+        for poll in ended:
             if poll.timer is not None:
                 poll.timer.cancel()
             poll.error = error
             poll.reply = poll.got
             poll.resolve()
+
+
+def _take_waiting(demands: deque[Any], error: StoreFailed | None) -> list[Poll]:
+    """Remove and return the polls to end. Without an error, one that has messages stays: the next round answers it."""
+    polls = list(demands)
+    demands.clear()
+    if error is None:
+        demands += [poll for poll in polls if poll.got]
+    return [poll for poll in polls if poll not in demands]

@@ -32,7 +32,9 @@ class ShardSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = 32
     round_ms: Annotated[int, between(1, 10_000, "No operation starts in a round after this time.")] = 2
     turn_cost: Annotated[_Cost, about("Work of one tenant before the next one's turn.")] = 4
-    sweep_rows: Annotated[int, between(2, 100_000, "Most rows that one step of sweeping touches.")] = 256
+    sweep_rows: Annotated[
+        int, between(2, 100_000, "Most rows that one step of sweeping touches; 32 while several tenants have work.")
+    ] = 256
     line_ops_max: Annotated[int, between(1, 10_000_000, "Operations of one tenant that may wait.")] = 20_000
     waiting_polls_max: Annotated[int, between(1, 10_000_000, "Long polls of one queue that may wait.")] = 10_000
     disk_reserve_bytes: Annotated[int, between(0, 1 << 60, "Refuse new messages below this much free space.")] = (

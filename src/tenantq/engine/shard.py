@@ -12,17 +12,28 @@ from typing import Self, TypeVar
 import msgspec
 
 from tenantq.domain import limits
-from tenantq.domain.message import LOCAL, SYSTEM, AddResult, Caller, Delivery, NewMessage, Outcome, Result, check_caller
+from tenantq.domain.message import (
+    LOCAL,
+    SYSTEM,
+    AddResult,
+    Caller,
+    Delivery,
+    NewMessage,
+    Outcome,
+    Result,
+    check_batch,
+    check_caller,
+)
 from tenantq.domain.names import DEFAULT_TENANT
 from tenantq.domain.validation import check_field, validated
 from tenantq.engine.arguments import check_bool
 from tenantq.engine.erasure import TenantErasure
-from tenantq.engine.operation import Operation
-from tenantq.engine.ops.add import Add
+from tenantq.engine.operation import PART_ITEMS, Operation, parts_of
+from tenantq.engine.ops.add import Add, check_batch_bytes, digest_of_batch, refused_add, stored_bytes
 from tenantq.engine.ops.lifecycle import PutTenant
 from tenantq.engine.ops.redrive import RedriveFilter, RedriveTask, check_filter
 from tenantq.engine.ops.remove import Remove
-from tenantq.engine.ops.settle import Ack, Extend, Nack, Release
+from tenantq.engine.ops.settle import Ack, Extend, Nack, Release, SettleOperation
 from tenantq.engine.polls import FleetPoll, Poll
 from tenantq.engine.queue_snapshots import QueueSnapshots
 from tenantq.engine.queue_state import TenantState
@@ -33,6 +44,7 @@ from tenantq.engine.shard_journal import ShardJournal
 from tenantq.engine.state import DeadLetterEvent, QuotaEvent, ShardState
 from tenantq.errors import Closed, Invalid, StoreFailed, TenantqError
 from tenantq.runtime.clock import Clock, SystemClock
+from tenantq.runtime.loop_slices import next_slice
 from tenantq.runtime.randomness import Randomness, system_randomness
 from tenantq.store.interface import Beat, OpenStore, Store
 from tenantq.store.rocks import RocksStore
@@ -205,13 +217,38 @@ class Shard:
         batch_digests: tuple[bytes, ...] = (),
         encrypted_plain: bool = False,
     ) -> list[AddResult]:
-        """Add messages to a queue; one reply per message, in order. See ``Add``."""
-        loop = self.loop
-        operation = Add(
-            loop.state.catalog.tenant(tenant), caller, queue, messages, batch_key=batch_key, batch_digests=batch_digests,
-            encrypted_plain=encrypted_plain,
-        )  # fmt: skip
-        return await loop.submit(operation)
+        """Add messages to a queue; one reply per message, in order. A large batch is added in parts. See ``Add``."""
+        loop, owner = self.loop, self.loop.state.catalog.tenant(tenant)
+        check_batch("messages", messages)
+        batch = len(messages)
+        if batch == 1 or len(parts := parts_of(map(stored_bytes, messages))) <= 1:
+            operation = Add(
+                owner, caller, queue, messages, batch_key=batch_key, batch_digests=batch_digests, encrypted_plain=encrypted_plain
+            )  # fmt: skip
+            return await loop.submit(operation)
+        check_batch_bytes(sum(one.size for one in messages if type(one) is NewMessage and type(one.body) is bytes))
+        has_ids = any(isinstance(one, NewMessage) and one.raw_id is not None for one in messages)  # then do not wait
+        adds: list[Add] = []
+        for part in parts:
+            add = Add(
+                owner, caller, queue, messages[part], batch_key=batch_key, batch_digests=batch_digests,
+                encrypted_plain=encrypted_plain, start=part.start, total=batch,
+            )  # fmt: skip
+            adds.append(add)
+            if add.cost > PART_ITEMS and not has_ids:
+                await next_slice()
+        if batch_key is not None and not batch_digests:
+            digests = (await asyncio.to_thread(digest_of_batch, adds),)
+            for add in adds:
+                add.batch_digests = digests
+        return await loop.submit_parts([(add, len(add.bodies)) for add in adds], refused_add)
+
+    async def _settle(self, operation: SettleOperation | Remove) -> list[Outcome]:
+        """Run an operation on a batch of receipts or IDs, in parts if it is large."""
+        parts = operation.parts()
+        if len(parts) == 1:
+            return await self.loop.submit(operation)
+        return await self.loop.submit_parts(parts, lambda error: Outcome(False, error))
 
     async def poll(
         self,
@@ -265,7 +302,7 @@ class Shard:
         caller: Caller = LOCAL,
     ) -> list[Outcome]:
         """Finish leased messages, each with a result or without."""
-        return await self.submit(Ack(self.tenant(tenant), caller, queue, receipts, results))
+        return await self._settle(Ack(self.tenant(tenant), caller, queue, receipts, results))
 
     async def nack(
         self,
@@ -280,13 +317,13 @@ class Shard:
     ) -> list[Outcome]:
         """Report messages as failed; each is retried after ``delay_ms`` or the queue's backoff. See ``Nack``."""
         owner = self.tenant(tenant)
-        return await self.submit(
+        return await self._settle(
             Nack(owner, caller, queue, receipts, delay_ms=delay_ms, reason=reason, any_receipt=any_receipt)
         )
 
     async def release(self, tenant: str, queue: str, receipts: Sequence[str], caller: Caller = LOCAL) -> list[Outcome]:
         """Return messages at once, in their old place, without using up an attempt."""
-        return await self.submit(Release(self.tenant(tenant), caller, queue, receipts))
+        return await self._settle(Release(self.tenant(tenant), caller, queue, receipts))
 
     async def extend(
         self,
@@ -304,13 +341,13 @@ class Shard:
             self.tenant(tenant), caller, queue, receipts, lease_ms=lease_ms, any_receipt=any_receipt,
             held_ms_max=held_ms_max,
         )  # fmt: skip
-        return await self.submit(operation)
+        return await self._settle(operation)
 
     async def remove(
         self, tenant: str, queue: str, ids: Sequence[str | bytes], caller: Caller = LOCAL
     ) -> list[Outcome]:
         """Delete messages by id, whatever their state."""
-        return await self.submit(Remove(self.tenant(tenant), caller, queue, ids))
+        return await self._settle(Remove(self.tenant(tenant), caller, queue, ids))
 
     def release_undelivered(self, deliveries: Sequence[Delivery], caller: Caller = LOCAL) -> None:
         """Release messages whose poller went away before it received them; see ``RoundLoop.release_undelivered``.

@@ -82,7 +82,8 @@ class Add(Operation[list[AddResult]]):
 
     For encrypted messages, ``batch_digests`` holds the digest of the batch and others it may have had.
     ``encrypted_plain``: all of them were found to be plain and of one priority before the encryption, and are not
-    checked again.
+    checked again. An operation that adds a part of a batch gets the position of the part as ``start`` and the number of
+    messages in the whole batch as ``total``.
     """
 
     journal_op = "add"
@@ -98,19 +99,26 @@ class Add(Operation[list[AddResult]]):
         batch_key: str | None = None,
         batch_digests: tuple[bytes, ...] = (),
         encrypted_plain: bool = False,
+        start: int = 0,
+        total: int | None = None,
     ) -> None:
         if batch_key is not None:
             check_field("key", batch_key, limits.IdempotencyKey)
         check_queue_name(queue)
         check_batch("messages", messages)
         batch = self._batch = (_encrypted_plain if encrypted_plain else _validate)(messages)
-        if batch.size > limits.BATCH_BYTES_MAX:
-            raise TooLarge(f"messages: {batch.size} bytes in one batch, the limit is {limits.BATCH_BYTES_MAX}")
+        check_batch_bytes(batch.size)
         super().__init__(tenant, caller)
-        self.cost = len(messages) + batch.size / BYTES_PER_COST
+        self.cost = len(messages) + (batch.size + sum(map(len, batch.extras))) / BYTES_PER_COST
         self.queue_name = queue
         self.batch_key = batch_key
         self.batch_digests = batch_digests
+        self._ids_of_part = slice(
+            ID_BYTES * start, ID_BYTES * (start + len(messages))
+        )  # among those of the whole batch
+        self._batch_ids = bytes(
+            ID_BYTES * (len(messages) if total is None else total)
+        )  # as stored with the batch's key
 
     def execute(self, effects: Effects) -> None:
         """Write bodies, delivery order, idempotency keys and TTLs."""
@@ -131,10 +139,9 @@ class Add(Operation[list[AddResult]]):
             added = self._add_each(effects, queue, room, earlier)
         if added:
             if hashed:
-                row = KeyRow(
-                    b"".join([one.raw_id for one in self.reply]), self._batch_digests()[0], _until(effects, queue)
-                )
-                put_key(effects, queue, hashed, row)
+                before, after = self._batch_ids[: self._ids_of_part.start], self._batch_ids[self._ids_of_part.stop :]
+                ids = b"".join([before, *[one.raw_id for one in self.reply], after])
+                put_key(effects, queue, hashed, KeyRow(ids, self._batch_digests()[0], _until(effects, queue)))
             self._count(effects, queue, *added)
 
     def _add_plain(self, effects: Effects, queue: QueueState, priority: int) -> _Columns:
@@ -209,7 +216,7 @@ class Add(Operation[list[AddResult]]):
     ) -> None:
         """Count what was added, for the queue and its tenant, and journal it."""
         total = sum(sizes)
-        queue.bytes += total
+        queue.grow(total, max(sizes))
         queue.totals[ADDED] += len(ids)
         queue.totals[ADDED_BYTES] += total
         effects.dirty[queue] = None
@@ -253,9 +260,12 @@ class Add(Operation[list[AddResult]]):
         if row is None or row.expires_at <= effects.now:
             return None
         differs = row.body_digest and row.body_digest not in self._batch_digests()
-        if differs or len(row.id) != ID_BYTES * len(self._batch.messages):  # an imported row may contain anything
+        if differs or len(row.id) != len(self._batch_ids):  # an imported row may contain anything
             raise self._key_conflict("batch")
-        ids = [row.id[at : at + ID_BYTES] for at in range(0, len(row.id), ID_BYTES)]
+        self._batch_ids, part = row.id, row.id[self._ids_of_part]
+        if not any(part):
+            return None
+        ids = [part[at : at + ID_BYTES] for at in range(0, len(part), ID_BYTES)]
         return [AddResult(id, duplicate=True) if id != _NO_ID else None for id in ids]
 
     def _key_conflict(self, what: str) -> Conflict:
@@ -267,8 +277,12 @@ class Add(Operation[list[AddResult]]):
 
     def _batch_digests(self) -> tuple[bytes, ...]:
         """Return the digest of this batch, and others it may have been stored with."""
-        bodies = [one.body if isinstance(one, NewMessage) else b"" for one in self._batch.messages]
-        return self.batch_digests or (digest(batch_bytes(bodies)),)
+        return self.batch_digests or (digest(batch_bytes(self.bodies)),)
+
+    @property
+    def bodies(self) -> list[bytes]:
+        """The bodies of its messages, empty for invalid ones."""
+        return [one.body if isinstance(one, NewMessage) else b"" for one in self._batch.messages]
 
 
 _Columns = tuple[list[bytes], list[int], "list[int] | int"]  # ids, sizes and priorities of the added messages
@@ -295,6 +309,34 @@ def _put_message(effects: Effects, queue: QueueState, id: bytes, message: NewMes
 def batch_bytes(bodies: list[bytes]) -> bytes:
     """Return the bytes that identify a batch, to be hashed: the number, order and bodies of its messages."""
     return b"".join([len(body).to_bytes(4) + body for body in bodies])
+
+
+def digest_of_batch(adds: list[Add]) -> bytes:
+    """Return the digest of a batch that is added by these operations. For a thread."""
+    return digest(batch_bytes([body for add in adds for body in add.bodies]))
+
+
+def refused_add(error: TenantqError) -> AddResult:
+    """Return the result of a message that was not added."""
+    return AddResult(_NO_ID, error=error)
+
+
+def check_batch_bytes(size: int) -> None:
+    """Raise TooLarge if a batch has more bytes than one call can add."""
+    if size > limits.BATCH_BYTES_MAX:
+        raise TooLarge(
+            f"messages: too many bytes in one batch ({size}, allowed: {limits.BATCH_BYTES_MAX}). Send fewer."
+        )
+
+
+def stored_bytes(message: NewMessage | TenantqError) -> int:
+    """Return about how many bytes a message takes, valid or not."""
+    if not isinstance(message, NewMessage) or type(message.body) is not bytes:
+        return 0
+    if not message.attributes or not isinstance(message.attributes, dict):
+        return len(message.body) + len(message.sealed_attributes)
+    attributes = sum(len(str(name)) + len(str(value)) for name, value in message.attributes.items())
+    return len(message.body) + len(message.sealed_attributes) + attributes
 
 
 def not_encrypted(tenant: str, queue: str) -> Conflict:

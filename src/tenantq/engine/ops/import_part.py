@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from tenantq.domain.limits import SEAL_BYTES, TTL_MS_MAX
+from tenantq.domain.limits import BODY_BYTES_MAX, SEAL_BYTES, TTL_MS_MAX
 from tenantq.domain.names import check_queue_name
 from tenantq.engine import dead_letter, groups
 from tenantq.engine.effects import Effects
@@ -137,7 +137,7 @@ class ImportPart(Operation[ImportedPart]):
 
     def _count(self, effects: Effects, queue: QueueState, fresh: Sequence[MessageCopy], sizes: list[int]) -> None:
         total = sum(sizes)
-        queue.bytes += total
+        queue.grow(total, BODY_BYTES_MAX)
         queue.totals[ADDED] += len(fresh)
         queue.totals[ADDED_BYTES] += total
         effects.adding[self.tenant] = None

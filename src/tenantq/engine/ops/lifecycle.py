@@ -318,9 +318,9 @@ def _forget(effects: Effects, queue: QueueState) -> None:
 
 
 def end_polls(effects: Effects, demands: deque[Any], error: TenantqError) -> None:
-    """Answer waiting polls with an error."""
+    """Answer waiting polls with an error, or with the messages that they have already."""
     for poll in demands:
-        poll.error = error
+        poll.reply, poll.error = poll.got, None if poll.got else error
         if poll.timer is not None:
             poll.timer.cancel()
         effects.answered.append(poll)

@@ -13,7 +13,7 @@ from tenantq.domain.names import check_queue_name
 from tenantq.domain.validation import check_field
 from tenantq.engine import dead_letter
 from tenantq.engine.effects import Effects
-from tenantq.engine.operation import SCAN, Operation
+from tenantq.engine.operation import PART_BYTES, SCAN, Operation
 from tenantq.engine.ops.remove import remove_message
 from tenantq.engine.queue_state import REMOVED, QueueState
 from tenantq.engine.state import ShardState
@@ -201,20 +201,24 @@ class RedriveSlice(Operation[None]):
                 task.fail(task.filter.to)
                 return
         moved: dict[str, list[tuple[bytes, int]]] = {}  # by the queue they go to
+        seen = 0
         for key in rows:
+            if effects.moved_bytes >= PART_BYTES:
+                break
+            seen += 1
             sent_to = self._move(effects, key[-16:])
             if sent_to is not None:
                 target, size = sent_to
                 moved.setdefault(target, []).append((key[-16:], size))
         count = sum(len(letters) for letters in moved.values())
         task.moved += count
-        task.skipped += len(rows) - count
-        if rows:
-            task.cursor = rows[-1] + b"\0"
+        task.skipped += seen - count
+        if seen:
+            task.cursor = rows[seen - 1] + b"\0"
         for target, sent in moved.items() if not task.dry_run else ():
             ids, sizes = b"".join(id for id, _ in sent), [size for _, size in sent]
             effects.log("redrive", letters_queue, task.caller, ids=ids, size=sizes, details=f"to {target}")
-        task.continue_(more=len(rows) == wanted)
+        task.continue_(more=len(rows) == wanted or seen < len(rows))
 
     def _move(self, effects: Effects, id: bytes) -> tuple[str, int] | None:
         """Move one letter if it passes the filter, is not in flight and its queue accepts it; return that queue and the size."""

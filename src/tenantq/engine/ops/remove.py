@@ -8,7 +8,7 @@ from tenantq.domain.message import Caller, Outcome, check_batch
 from tenantq.domain.names import check_queue_name
 from tenantq.engine import discard, groups
 from tenantq.engine.effects import Effects
-from tenantq.engine.operation import Operation
+from tenantq.engine.operation import Operation, split
 from tenantq.engine.ops.settle import OK
 from tenantq.engine.queue_state import REMOVED, QueueState, TenantState
 from tenantq.errors import Invalid, NotFound, TenantqError
@@ -24,9 +24,13 @@ class Remove(Operation[list[Outcome]]):
         check_queue_name(queue)
         check_batch("ids", ids)
         super().__init__(tenant, caller)
-        self.cost = max(1, len(ids))
+        self.cost = len(ids)
         self.queue_name = queue
         self.ids = [_parse_id(id) for id in ids]
+
+    def parts(self) -> list[tuple[Remove, int]]:
+        """Return the operations in which this one runs, and the number of IDs of each."""
+        return split(self, "ids", [0] * len(self.ids))
 
     def execute(self, effects: Effects) -> None:
         """Remove each id that is there; answer each in its place."""

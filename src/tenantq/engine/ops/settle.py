@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import cached_property
+from typing import Self
 
 from tenantq.domain import limits
 from tenantq.domain.message import Caller, HistoryEntry, Outcome, Result, check_batch, check_result
@@ -12,10 +14,10 @@ from tenantq.domain.validation import check_field
 from tenantq.engine import dead_letter, discard, groups
 from tenantq.engine.arguments import check_reason
 from tenantq.engine.effects import Effects
-from tenantq.engine.operation import Operation
+from tenantq.engine.operation import BYTES_PER_COST, PART_BYTES, Operation, split
 from tenantq.engine.ops.add import not_encrypted
 from tenantq.engine.queue_state import ACKED, NACKED, QueueState, TenantState
-from tenantq.errors import Invalid, LeaseLost, TenantqError
+from tenantq.errors import Invalid, LeaseLost, NotFound, TenantqError
 from tenantq.journal.record import column
 from tenantq.runtime.backoff import Backoff
 from tenantq.store.keys import EXPIRES_TTL, be64, expiry_key
@@ -51,10 +53,14 @@ class SettleOperation(Operation[list[Outcome]]):
         check_queue_name(queue)
         check_batch("receipts", receipts)
         super().__init__(tenant, caller)
-        self.cost = max(1, len(receipts))
+        self.cost = len(receipts)
         self.queue_name = queue
         self.receipts = [parse_receipt(receipt) for receipt in receipts]
         self.any_receipt = any_receipt
+
+    def parts(self) -> list[tuple[Self, int]]:
+        """Return the operations in which this one runs, and the number of receipts of each."""
+        return split(self, "receipts", [0] * len(self.receipts))
 
     def execute(self, effects: Effects) -> None:
         """Settle each receipt that is current; answer each in its place."""
@@ -122,7 +128,11 @@ class SettleOperation(Operation[list[Outcome]]):
         return Outcome(False, self._refusal(id))
 
     def _refusal(self, _: bytes | None) -> TenantqError:
-        """Return what is told of a receipt that was not settled."""
+        """Return why a receipt was not settled. All such receipts of an operation share one error."""
+        return self._lease_lost
+
+    @cached_property
+    def _lease_lost(self) -> LeaseLost:
         return LeaseLost(tenant=self.tenant.name, queue=self.queue_name)
 
     def settle_all(self, effects: Effects, queue: QueueState, current: dict[bytes, LeaseRow]) -> dict[bytes, Outcome]:
@@ -170,6 +180,16 @@ class Ack(SettleOperation):
         for parsed, result in zip(self.receipts, results or (), strict=False):
             if parsed is not None:
                 self.results.setdefault(parsed, result)  # of a receipt that comes twice, the first counts
+        if self.results:
+            self.cost += sum(self._result_sizes()) / BYTES_PER_COST
+
+    def _result_sizes(self) -> list[int]:
+        values = (self.results.get(parsed) if parsed is not None else None for parsed in self.receipts)
+        return [len(one.value or b"") + len(one.error or "") if one is not None else 0 for one in values]
+
+    def parts(self) -> list[tuple[Self, int]]:
+        """Return the operations in which this one runs, and the number of receipts of each."""
+        return split(self, "receipts", self._result_sizes()) if self.results else super().parts()
 
     def execute(self, effects: Effects) -> None:
         """Settle each receipt that is current; a result in plain is refused where the tenant's are encrypted."""
@@ -249,6 +269,39 @@ class Nack(SettleOperation):
         check_reason(reason)
         self.delay_ms = delay_ms
         self.reason = reason
+        self._done: list[Outcome] = []  # of receipts that earlier rounds settled
+        self._rest: list[tuple[bytes, int] | None] = []  # receipts for later rounds
+
+    def execute(self, effects: Effects) -> None:
+        """Settle receipts. If that moves many bytes to a dead-letter queue, a later round settles the rest."""
+        self._rest = []
+        try:
+            super().execute(effects)
+        except NotFound as error:
+            if not self._done:
+                raise
+            self.reply = [Outcome(False, error)] * len(self.receipts)
+        self._done = self.reply = [*self._done, *self.reply]
+        self.receipts = self._rest
+        self.unfinished, self.cost = bool(self._rest), len(self._rest)
+
+    def _current(self, effects: Effects, queue: QueueState) -> tuple[dict[bytes, LeaseRow], dict[int, bytes]]:
+        current, lost = super()._current(effects, queue)
+        if sum(lease.size for lease in current.values()) < PART_BYTES:
+            return current, lost
+        moved = 0
+        for index, parsed in enumerate(self.receipts):
+            lease = current.get(parsed[0]) if parsed is not None else None
+            if lease is not None and lease.attempts >= dead_letter.attempts_allowed(queue, lease):
+                moved += lease.size
+            if moved >= PART_BYTES:
+                self.receipts, self._rest = self.receipts[: index + 1], self.receipts[index + 1 :]
+                break
+        now = {parsed[0] for parsed in self.receipts if parsed is not None}
+        return (
+            {id: lease for id, lease in current.items() if id in now},
+            {index: id for index, id in lost.items() if index < len(self.receipts)},
+        )
 
     def settle(self, effects: Effects, queue: QueueState, id: bytes, lease: LeaseRow) -> Outcome:
         """Put the message back, hidden for the delay or a random part of the backoff."""
@@ -358,8 +411,10 @@ class Extend(SettleOperation):
         return current, lost
 
     def _refusal(self, id: bytes | None) -> TenantqError:
-        if id not in self._too_long:
-            return super()._refusal(id)
+        return self._held_too_long if id in self._too_long else super()._refusal(id)
+
+    @cached_property
+    def _held_too_long(self) -> Invalid:
         return Invalid(
             f"lease_ms: the message would be leased for longer than {self.held_ms_max} ms since its delivery",
             tenant=self.tenant.name,

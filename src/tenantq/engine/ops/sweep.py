@@ -5,7 +5,7 @@ from __future__ import annotations
 from tenantq.domain.message import SYSTEM
 from tenantq.engine import discard
 from tenantq.engine.effects import Effects
-from tenantq.engine.operation import ADVANCE, SCAN, Operation
+from tenantq.engine.operation import ADVANCE, PART_BYTES, SCAN, Operation
 from tenantq.engine.ops.settle import end_delivery
 from tenantq.engine.queue_state import LEASE_EXPIRED, NEVER, Level, QueueState
 from tenantq.store.keys import (
@@ -23,6 +23,7 @@ from tenantq.store.rows import unpack_result
 
 _ADVANCE_ROWS = 2_000
 _ROWS_PER_COST = 4
+_ROWS_SHARED = 32
 
 
 class Advance(Operation[None]):
@@ -72,28 +73,32 @@ class Sweep(Operation[None]):
 
     phase = SCAN
 
-    def __init__(self, queue: QueueState, sweep_rows: int) -> None:
+    def __init__(self, queue: QueueState) -> None:
         super().__init__(queue.tenant, SYSTEM)
-        self.cost = sweep_rows / _ROWS_PER_COST
         self.queue = queue
         queue.sweeping = True
 
     def execute(self, effects: Effects) -> None:
-        """Do one slice; the queue's timer brings the next."""
+        """Do one slice; the queue's timer brings the next. Its tenant is charged for the rows that it touches."""
         queue = self.queue
         queue.sweeping = False
         if queue.prefix in effects.cleared or queue.frozen is not None:
             return
         # Collect first: then expiring leases can only lower the times that collecting has read from the store.
+        limit = effects.state.settings.sweep_rows
+        if effects.shared:
+            limit = min(limit, _ROWS_SHARED)
+        rows = 0
         if queue.next_expiry <= effects.now:
-            self._collect(effects)
+            rows += self._collect(effects, limit)
         if queue.next_lease <= effects.now:
-            self._expire_leases(effects)
+            rows += self._expire_leases(effects, limit)
+        self.tenant.line.charge(max(0.0, rows / _ROWS_PER_COST - self.cost))
         effects.touch(queue)
 
-    def _expire_leases(self, effects: Effects) -> None:
+    def _expire_leases(self, effects: Effects, limit: int) -> int:
+        """End the leases whose deadline has passed, up to ``limit``; return how many rows were read."""
         queue, store = self.queue, effects.store
-        limit = effects.state.settings.sweep_rows
         lower, upper = queue.prefix, queue.prefix + be64(effects.now + 1)
         keys = store.scan(store.li, lower, upper, limit)
         parsed = [split_deadline_key(key) for key in keys]
@@ -102,7 +107,11 @@ class Sweep(Operation[None]):
         sizes: list[int] = []
         attempts: list[int] = []
         held: list[int] = []
+        whole = len(keys) < limit
         for key, (_, deadline, id), lease in zip(keys, parsed, leases, strict=True):
+            if effects.moved_bytes >= PART_BYTES:
+                whole = False
+                break
             if lease is None or not lease.token or lease.deadline != deadline:
                 effects.batch.delete(key, store.li.handle)
                 effects.heal(queue, id, "deadline row without a lease")
@@ -120,18 +129,23 @@ class Sweep(Operation[None]):
                 "lease_expired", queue, SYSTEM, ids=b"".join(expired), size=sizes, attempt=attempts,
                 process_ms=held, outcome="expired",
             )  # fmt: skip
-        if len(keys) < limit:
+        if whole:
             following = store.scan(store.li, upper, after(queue.prefix), 1)
             queue.next_lease = from_be64(following[0][8:16]) if following else NEVER
+        return len(keys)
 
-    def _collect(self, effects: Effects) -> None:
+    def _collect(self, effects: Effects, limit: int) -> int:
+        """Delete what has expired, up to ``limit`` rows; return how many were read."""
         queue, store = self.queue, effects.store
-        limit = effects.state.settings.sweep_rows
         upper = queue.prefix + be64(effects.now + 1)
         keys = store.scan(store.ex, queue.prefix, upper, limit)
         ex = store.ex.handle
         collected = 0
+        whole = len(keys) < limit
         for key in keys:
+            if effects.moved_bytes >= PART_BYTES:
+                whole = False
+                break
             _, expires_at, kind, ref = split_expiry_key(key)
             effects.batch.delete(key, ex)
             collected += 1
@@ -147,9 +161,10 @@ class Sweep(Operation[None]):
                     effects.batch.delete(queue.prefix + ref, store.re.handle)
         if collected:
             effects.log("collect", queue, SYSTEM, details=f"{collected} expiry entries")
-        if len(keys) < limit:
+        if whole:
             following = store.scan(store.ex, upper, after(queue.prefix), 1)
             queue.next_expiry = from_be64(following[0][8:16]) if following else NEVER
+        return len(keys)
 
     def _discard(self, effects: Effects, id: bytes) -> None:
         """Delete a waiting message past its TTL. A leased message stays: the end of its lease checks the TTL."""
@@ -162,4 +177,5 @@ class Sweep(Operation[None]):
             return
         if found.state == "waiting":
             effects.remove_waiting(queue, id, found.message.priority, found.visible_at)
+        effects.moved_bytes += found.message.size
         discard.discard(effects, queue, id, found.message, found.lease)
