@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from tenantq.errors import TenantqError, Unavailable
@@ -42,6 +43,7 @@ class HttpConnection(Dispatch, ListenerConnection):
         self._wake: asyncio.Future[None] | None = None
         self._writable: asyncio.Future[None] | None = None  # while too much is unsent
         self._body_bytes_seen = 0
+        self._known_bearer: str | None = None  # that was accepted last
         self._lingers_until_ms: int | None = None  # the connection stays open so that the client can read why it ends
 
     # ---- events of the transport ----
@@ -92,6 +94,7 @@ class HttpConnection(Dispatch, ListenerConnection):
         """Release everything, and cancel a call that only waits."""
         self._is_lost = True
         self._listener.connections.discard(self)
+        self._listener.table.remove(self)
         if not hasattr(self, "_task"):
             return
         self._parser.stop()
@@ -150,6 +153,10 @@ class HttpConnection(Dispatch, ListenerConnection):
         elif self._current is None and not self._requests and waited_ms >= settings.idle_timeout_ms:
             self._cut("idle")
             self._close()
+
+    def is_answering(self) -> bool:
+        """Return whether a request is being answered."""
+        return self._current is not None or bool(self._requests)
 
     def unfinished_bytes(self) -> int:
         """Return the bytes held for a request that has not fully arrived."""
@@ -231,6 +238,8 @@ class HttpConnection(Dispatch, ListenerConnection):
                     await self._send_stream(request, reply)
                 self._current = None
                 self._listener.release(request)
+                if request.call.bearer is not self._known_bearer:
+                    self._recognize(request, reply)
                 if isinstance(reply, Reply):
                     self._send(request, reply)
                 if request.close or self._listener.is_closing:
@@ -250,6 +259,16 @@ class HttpConnection(Dispatch, ListenerConnection):
         finally:
             if self._current is not None:
                 self._listener.release(self._current)
+
+    def _recognize(self, request: Request, reply: Reply | Stream) -> None:
+        """Count the connection for a credential that was accepted. One of too many closes after this reply."""
+        route, bearer = request.route, request.call.bearer
+        refused = isinstance(reply, Reply) and reply.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
+        if bearer is None or route is None or not route.secured or request.refusal is not None or refused:
+            return
+        self._known_bearer = bearer
+        if not self._listener.table.recognize(self, bearer):
+            request.close = True
 
     async def _invite(self) -> None:
         """Send "100 Continue" to a client that waits for it, or refuse a client with an invalid credential."""

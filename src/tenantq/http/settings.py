@@ -18,6 +18,13 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     connections_max: Annotated[int, between(1, 1_000_000, "Open connections; one more gets 503 and is closed.")] = (
         10_000
     )
+    connections_per_address_max: (
+        Annotated[int, between(1, 1_000_000, "Open connections of one address; none: half of connections_max.")] | None
+    ) = None
+    connections_per_credential_max: (
+        Annotated[int, between(1, 1_000_000, "Open connections of one credential; none: half of connections_max.")]
+        | None
+    ) = None
     pipeline_max: Annotated[
         int, between(1, 10_000, "Waiting requests of a connection before reading from it stops.")
     ] = 16

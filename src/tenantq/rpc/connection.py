@@ -207,10 +207,12 @@ class RpcConnection(ListenerConnection):
         elif self._pending:
             self._feed()
 
-    def logged_in(self) -> None:
-        """Note a session."""
+    def logged_in(self, bearer: str | None) -> None:
+        """Note a session. A connection too many of the same credential is closed."""
         self.sessions += 1
         self._has_logged_in = True
+        if bearer is not None and not self.listener.table.recognize(self, bearer):
+            self.listener.loop.call_soon(self._abort, "too many connections use this credential. Close some of them.")
 
     def logged_out(self) -> None:
         """Note that a session has ended."""
@@ -263,6 +265,10 @@ class RpcConnection(ListenerConnection):
         if self.calls or self._is_blocked:
             self._called_ms = now_ms
         return not self._is_closing and now_ms - self._called_ms >= self.listener.settings.idle_timeout_ms
+
+    def is_answering(self) -> bool:
+        """Return whether a call is being answered."""
+        return bool(self.calls)
 
     def unfinished_bytes(self) -> int:
         """Return the bytes held for a message that has not fully arrived."""

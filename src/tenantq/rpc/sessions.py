@@ -23,7 +23,7 @@ class Session(SCHEMA.Session.Server):  # type: ignore[misc]  # pycapnp makes thi
         self.connection = connection
         self.bearer = bearer
         self.user_agent = user_agent
-        connection.logged_in()
+        connection.logged_in(bearer)
         weakref.finalize(self, connection.logged_out).atexit = False
 
 

@@ -18,6 +18,13 @@ class RpcSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     connections_max: Annotated[
         int, between(1, 1_000_000, "Open connections; one more gets an error and is closed.")
     ] = 10_000
+    connections_per_address_max: (
+        Annotated[int, between(1, 1_000_000, "Open connections of one address; none: half of connections_max.")] | None
+    ) = None
+    connections_per_credential_max: (
+        Annotated[int, between(1, 1_000_000, "Open connections of one credential; none: half of connections_max.")]
+        | None
+    ) = None
     calls_max: Annotated[int, between(1, 100_000, "Calls of a connection in flight before reading from it stops.")] = (
         512
     )

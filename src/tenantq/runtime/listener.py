@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import socket
-from collections.abc import Iterable, Iterator
+import ssl
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import AsyncExitStack
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar, cast
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from tenantq.runtime.clock import Clock, Timer
+from tenantq.runtime.connection_table import ConnectionTable, Evictable
 from tenantq.runtime.futures import wake
 from tenantq.runtime.tls import TlsContext, TlsFiles
 
@@ -19,6 +22,10 @@ TICK_MS: Final = 500
 """How often slow clients and changed certificates are looked for; time limits are kept to this precision."""
 
 BACKLOG: Final = 1_024
+_ACCEPTED_AT_ONCE: Final = 32
+_NO_FILES_PAUSE_S: Final = 0.5
+
+log = logging.getLogger("tenantq")
 
 
 class ListenerSettings(Protocol):
@@ -26,7 +33,15 @@ class ListenerSettings(Protocol):
 
     @property
     def connections_max(self) -> int:
-        """Open connections."""
+        """Open connections, with unfinished TLS handshakes."""
+
+    @property
+    def connections_per_address_max(self) -> int | None:
+        """Open connections of one address; None: half of all."""
+
+    @property
+    def connections_per_credential_max(self) -> int | None:
+        """Open connections of one credential; None: half of all."""
 
     @property
     def buffered_bytes_max(self) -> int:
@@ -72,8 +87,11 @@ class ListenerMetrics:
         yield self._counter("connections", "connections accepted.", self.connections_total)
         yield self._counter(
             "connections_refused",
-            "connections refused because too many were open.",
+            "connections refused because too many were open, in all or from one address.",
             self.connections_refused_total,
+        )
+        yield self._counter_by(
+            "limit", "connections_evicted", "connections closed to make room for others.", listener.table.evicted_total
         )
         yield self._counter("certificates_loaded", "TLS certificates loaded.", self.certificates_loaded_total)
         yield self._counter(
@@ -104,13 +122,16 @@ class ListenerConnection(asyncio.Protocol):
         self._unsent_since_ms = 0
         self.remote = ""
         self.certificate: dict[str, object] | None = None
+        self.handshake: TlsHandshake | None = None  # that this connection comes from
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Serve the connection, unless too many are open already."""
         self._transport = cast("asyncio.Transport", transport)  # or uvloop's, which has the same methods
         listener = self._base
         listener.metrics.connections_total += 1
-        if len(listener.connections) >= listener.settings.connections_max or listener.is_closing:
+        peer = transport.get_extra_info("peername")
+        self.remote = peer[0] if isinstance(peer, tuple) else ""
+        if listener.is_closing or not listener.admit(self):
             self._is_lost = True
             listener.metrics.connections_refused_total += 1
             self._transport.write(self.refusal())
@@ -118,9 +139,9 @@ class ListenerConnection(asyncio.Protocol):
             return
         listener.connections.add(self)
         self._transport.set_write_buffer_limits(high=listener.settings.write_buffer_bytes)
-        peer = transport.get_extra_info("peername")
-        self.remote = peer[0] if isinstance(peer, tuple) else ""
         self.certificate = transport.get_extra_info("peercert") or None
+        if self.certificate is not None:
+            listener.table.recognize(self, f"certificate {self.certificate.get('serialNumber')}")
         self.begin()
 
     def refusal(self) -> bytes:
@@ -137,6 +158,10 @@ class ListenerConnection(asyncio.Protocol):
 
     def drain(self) -> None:
         """Finish what is under way, begin nothing new, and close."""
+        raise NotImplementedError
+
+    def is_answering(self) -> bool:
+        """Return whether a request is being answered."""
         raise NotImplementedError
 
     def unfinished_bytes(self) -> int:
@@ -171,6 +196,38 @@ class ListenerConnection(asyncio.Protocol):
         self._base.metrics.cut_total[waited_for] += 1
 
 
+class TlsHandshake:
+    """A TLS handshake that has not finished. It counts as a connection, and gives way like a silent one."""
+
+    def __init__(self, accepted: socket.socket) -> None:
+        accepted.setblocking(False)
+        self.socket = accepted
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self, work: Coroutine[Any, Any, None], ended: Callable[[TlsHandshake], None]) -> None:
+        """Run the handshake, and call ``ended`` when it has finished or failed."""
+        self._task = asyncio.get_running_loop().create_task(work)
+        self._task.add_done_callback(lambda task: self._end(task, ended))
+
+    def _end(self, task: asyncio.Task[None], ended: Callable[[TlsHandshake], None]) -> None:
+        if task.cancelled() or task.exception() is not None:  # a client that fails or goes away is no error here
+            self.socket.close()
+        ended(self)
+
+    def is_answering(self) -> bool:
+        """Return False."""
+        return False
+
+    def unfinished_bytes(self) -> int:
+        """Return 0."""
+        return 0
+
+    def abort(self) -> None:
+        """Close the connection."""
+        if self._task is not None:
+            self._task.cancel()
+
+
 C = TypeVar("C", bound=ListenerConnection)
 S = TypeVar("S", bound=ListenerSettings)
 
@@ -187,12 +244,17 @@ class Listener(Generic[C, S]):
         self.loop = asyncio.get_running_loop()
         self.port = 0  # of the address started last
         self.connections: set[C] = set()
+        self.table: ConnectionTable[Evictable] = ConnectionTable(
+            settings.connections_max, settings.connections_per_address_max, settings.connections_per_credential_max
+        )
         self.buffered_bytes = 0  # of requests
         self.is_closing = False
         self.now_ms = clock.monotonic_ms()  # as of the last tick
         self._handshake_ms = handshake_ms
         self._unsent_bytes = 0  # of replies; about
         self._servers: list[asyncio.Server] = []
+        self._tls_sockets: list[socket.socket] = []
+        self._handshakes: set[TlsHandshake] = set()
         self._tls: list[TlsContext] = []
         self._timer: Timer | None = None
         self._all_closed: asyncio.Future[None] | None = None
@@ -209,40 +271,100 @@ class Listener(Generic[C, S]):
 
     async def start(self, host: str, port: int, tls: TlsFiles | None = None) -> int:
         """Accept connections on an address; port 0 takes a free one. Return the port. Can be called again."""
-        return await self._listen({"host": host, "port": port}, tls)
+        if tls is not None:
+            sockets = open_sockets(host, port)
+            await self.start_on(sockets, tls)
+            return self.port
+        return await self._listen({"host": host, "port": port})
 
     async def start_on(self, sockets: Iterable[socket.socket], tls: TlsFiles | None = None) -> None:
         """Accept connections on sockets that listen already. Can be called again."""
         for sock in sockets:
-            await self._listen({"sock": sock}, tls)
+            if tls is None:
+                await self._listen({"sock": sock})
+            else:
+                await self._listen_with_tls(sock, tls)
 
-    async def _listen(self, where: dict[str, Any], tls: TlsFiles | None) -> int:
-        context = None
-        if tls is not None:
-            context = TlsContext(tls, self.metrics, alpn=self.alpn)
-            self._tls.append(context)
+    async def _listen(self, where: dict[str, Any]) -> int:
         await self._prepare()
         try:
-            server = await self.loop.create_server(
-                self.new_connection,
-                **where,
-                ssl=context.context if context is not None else None,
-                ssl_handshake_timeout=self._handshake_ms / 1_000 if context is not None else None,
-                backlog=BACKLOG,
-            )
+            server = await self.loop.create_server(self.new_connection, **where, backlog=BACKLOG)
         except BaseException:
             await self._resources.aclose()
             raise
         self._servers.append(server)
+        return self._started_on(server.sockets[0])
+
+    async def _listen_with_tls(self, sock: socket.socket, tls: TlsFiles) -> None:
+        """Accept connections here rather than in a server of the loop, which would not show unfinished handshakes."""
+        try:
+            context = TlsContext(tls, self.metrics, alpn=self.alpn)
+            await self._prepare()
+        except BaseException:
+            sock.close()
+            await self._resources.aclose()
+            raise
+        self._tls.append(context)
+        self._tls_sockets.append(sock)
+        self.loop.add_reader(sock, self._accept, sock, context)
+        self._started_on(sock)
+
+    def _started_on(self, sock: Any) -> int:
         if self._timer is None:
             self._tick()
-        self.port = server.sockets[0].getsockname()[1]
+        self.port = sock.getsockname()[1]
         return self.port
+
+    def _accept(self, sock: socket.socket, context: TlsContext) -> None:
+        for _ in range(_ACCEPTED_AT_ONCE):
+            try:
+                accepted, place = sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:  # no file descriptors or memory left
+                log.warning("cannot accept connections: %s", error)
+                self.loop.remove_reader(sock)
+                self.loop.call_later(_NO_FILES_PAUSE_S, self._accept_again, sock, context)
+                return
+            handshake = TlsHandshake(accepted)
+            if self.table.admit(handshake, place[0]):
+                handshake.begin(self._shake_hands(handshake, context.context), self._end_handshake)
+                self._handshakes.add(handshake)
+            else:
+                self.metrics.connections_refused_total += 1
+                accepted.close()
+
+    def _accept_again(self, sock: socket.socket, context: TlsContext) -> None:
+        if sock.fileno() >= 0:
+            self.loop.add_reader(sock, self._accept, sock, context)
+
+    async def _shake_hands(self, handshake: TlsHandshake, context: ssl.SSLContext) -> None:
+        connection = self.new_connection()
+        connection.handshake = handshake
+        await self.loop.connect_accepted_socket(
+            lambda: connection, handshake.socket, ssl=context, ssl_handshake_timeout=self._handshake_ms / 1_000
+        )
+
+    def _end_handshake(self, handshake: TlsHandshake) -> None:
+        self._handshakes.discard(handshake)
+        self.table.remove(handshake)
+
+    def admit(self, connection: C) -> bool:
+        """Return whether a new connection can stay, closing a silent one for it if necessary."""
+        if connection.handshake is not None:
+            return self.table.replace(connection.handshake, connection)
+        return self.table.admit(connection, connection.remote)
 
     def stop_accepting(self) -> None:
         """Accept no new connections."""
         for server in self._servers:
             server.close()
+        for sock in self._tls_sockets:
+            self.loop.remove_reader(sock)
+            sock.close()
+        self._tls_sockets.clear()
+        for handshake in self._handshakes:
+            handshake.abort()
 
     async def close(self, grace_ms: int = 30_000) -> None:
         """Finish what is under way and close, within ``grace_ms``. A second call forces the end at once.
@@ -273,6 +395,7 @@ class Listener(Generic[C, S]):
     def closed(self, connection: C) -> None:
         """Note that a connection has ended."""
         self.connections.discard(connection)
+        self.table.remove(connection)
         if self._all_closed is not None and not self.connections:
             wake(self._all_closed)
 

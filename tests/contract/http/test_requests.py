@@ -303,10 +303,11 @@ async def test_a_client_that_has_said_all_gets_the_answer_of_a_poll(
 
 async def test_too_many_connections_are_turned_away(serve: Serve, connect: Connect) -> None:
     """With a reason; when one leaves there is room again."""
-    listener = await serve(connections_max=2)
+    listener = await serve(connections_max=2, connections_per_address_max=2)
     clients = [await connect(listener) for _ in range(2)]
-    for client in clients:
-        assert (await client.ask(get("/healthz"))).status == 200
+    for key, client in enumerate(clients):
+        add = post("/v1/queues/work/messages", '{"messages":[{"body":"x"}]}', f"Authorization: Bearer {key}")
+        assert (await client.ask(add)).status == 200
     third = await connect(listener)
     reply = await third.reply()
     assert (reply.status, reply.json()["code"], reply.headers["retry-after"]) == (503, "unavailable", "1")
