@@ -27,6 +27,7 @@ SLICE_BYTES: Final = 16 << 10
 """Parsed at a time. Between two slices the connection checks whether enough requests wait already."""
 
 _ONE_WRITE_BYTES: Final = 64 << 10
+_PIECE_BYTES: Final = 256 << 10
 
 
 class HttpConnection(Dispatch, ListenerConnection):
@@ -43,6 +44,7 @@ class HttpConnection(Dispatch, ListenerConnection):
         self._wake: asyncio.Future[None] | None = None
         self._writable: asyncio.Future[None] | None = None  # while too much is unsent
         self._body_bytes_seen = 0
+        self._unsent_reply_bytes = 0  # not handed to the transport yet
         self._known_bearer: str | None = None  # that was accepted last
         self._lingers_until_ms: int | None = None  # the connection stays open so that the client can read why it ends
 
@@ -133,7 +135,7 @@ class HttpConnection(Dispatch, ListenerConnection):
             self._parser.since_ms = now_ms  # the server is not waiting for the client
         else:
             self._check_reading(now_ms - self._parser.since_ms)
-        return self._unsent_seen_bytes
+        return self._unsent_seen_bytes + self._unsent_reply_bytes
 
     def _check_reading(self, waited_ms: int) -> None:
         settings, parser = self._listener.settings, self._parser
@@ -234,14 +236,14 @@ class HttpConnection(Dispatch, ListenerConnection):
                 request = requests.popleft()
                 self._current = request
                 reply = await self.answer(request)
-                if isinstance(reply, Stream):
-                    await self._send_stream(request, reply)
-                self._current = None
-                self._listener.release(request)
                 if request.call.bearer is not self._known_bearer:
                     self._recognize(request, reply)
-                if isinstance(reply, Reply):
-                    self._send(request, reply)
+                if isinstance(reply, Stream):
+                    await self._send_stream(request, reply)
+                elif self._send(request, reply):
+                    await self._send_pieces(reply.body)
+                self._current = None
+                self._listener.release(request)
                 if request.close or self._listener.is_closing:
                     self._close(linger=request.is_unfinished)
                     return
@@ -294,9 +296,10 @@ class HttpConnection(Dispatch, ListenerConnection):
 
     # ---- writing ----
 
-    def _send(self, request: Request, reply: Reply) -> None:
+    def _send(self, request: Request, reply: Reply) -> bool:
+        """Send a reply. Return True if its body is large: then only the head was sent."""
         if self._is_lost:
-            return
+            return False
         listener = self._listener
         counts = listener.metrics.replies_total
         counts[reply.status] = counts.get(reply.status, 0) + 1
@@ -312,8 +315,27 @@ class HttpConnection(Dispatch, ListenerConnection):
             self._transport.write(first + reply.body)
         else:
             self._transport.write(first)
-            self._transport.write(reply.body)
-            listener.count_unsent(len(reply.body))
+            return True
+        return False
+
+    async def _send_pieces(self, body: bytes) -> None:
+        """Send a large body, no faster than the client accepts it."""
+        self._unsent_reply_bytes = len(body)
+        self._listener.count_unsent(len(body))
+        view = memoryview(body)
+        for at in range(0, len(body), _PIECE_BYTES):
+            if self._is_lost or self._is_closing:
+                break
+            self._unsent_reply_bytes = max(0, len(body) - at - _PIECE_BYTES)
+            self._transport.write(view[at : at + _PIECE_BYTES])
+            if self._writable is not None:
+                self._unsent_since_ms = self._listener.now_ms
+                await self._writable
+        self._unsent_reply_bytes = 0
+
+    def unsent_bytes(self) -> int:
+        """Return the bytes that the client has not accepted yet."""
+        return super().unsent_bytes() + self._unsent_reply_bytes
 
     async def _send_stream(self, request: Request, stream: Stream) -> None:
         """Send a reply as it is produced, no faster than the client accepts it. If it fails, the connection ends."""

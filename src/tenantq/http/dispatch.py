@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from tenantq.errors import Invalid, TenantqError, TooLarge
-from tenantq.http.inflate import unpack
+from tenantq.http.inflate import inflated_bytes_max, unpack
 from tenantq.http.problem import problem_reply
 from tenantq.http.protocol_route import ProtocolRoute
 from tenantq.http.query import parse_query
@@ -19,7 +19,7 @@ from tenantq.http.reply import Reply, Stream, accepts_gzip, compress, compressed
 from tenantq.service.problems import fault
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Coroutine
 
     from tenantq.http.listener import HttpListener
     from tenantq.http.request import Request
@@ -51,7 +51,7 @@ class Dispatch:
 
     async def answer(self, request: Request) -> Reply | Stream:
         """Ask the service; every error becomes a reply."""
-        route, listener = request.route, self._listener
+        route, listener, taken = request.route, self._listener, 0
         try:
             if request.refusal is not None:
                 raise request.refusal  # noqa: TRY301  # it is treated as those that are found here
@@ -60,15 +60,20 @@ class Dispatch:
                 return self._with_owner(request, await route.serve(request, self))
             if request.encoding or len(request.body) > UNJUDGED_BYTES_MAX:
                 await authorize(request)
-                await unpack(request)
+                taken = await listener.large_bodies.enter(request.call.bearer, inflated_bytes_max(request))
+                await unpack(request, route.items_max)
             is_large = len(request.body) > UNJUDGED_BYTES_MAX
             if request.head.raw_query or route.query is not None:
                 request.query = parse_query(request.head.raw_query, route.query)
             body = await route.decode_large(request.body) if is_large else route.decode(request.body)
             if route.interrupted is None:
-                reply = await route.handler(listener.service, request, body)
+                answer = await route.handler(listener.service, request, body)
             else:
-                reply = await self._answer_waiting(request, body, route.interrupted)
+                if taken:
+                    listener.large_bodies.leave(taken)
+                    taken = 0  # not while it waits
+                answer = await self._answer_waiting(request, body, route.interrupted)
+            reply = answer if isinstance(answer, Reply | Stream) else await answer
             if route.scope == "tenant":
                 reply = self._with_owner(request, reply)
             if isinstance(reply, Stream):
@@ -80,6 +85,9 @@ class Dispatch:
         except Exception:
             log.exception("internal error in request %s", request.call.request_id)
             return problem_reply(fault(), request.call.request_id)
+        finally:
+            if taken:
+                listener.large_bodies.leave(taken)
         return reply
 
     def _with_owner(self, request: Request, reply: R) -> R:
@@ -91,7 +99,9 @@ class Dispatch:
         reply.headers += b"Tenantq-Shard: %b\r\n" % address.encode()
         return reply
 
-    async def _answer_waiting(self, request: Request, body: Any, instead: Reply) -> Reply | Stream:
+    async def _answer_waiting(
+        self, request: Request, body: Any, instead: Reply
+    ) -> Reply | Stream | Coroutine[Any, Any, Reply]:
         """Answer a call that may ask to wait: while it does it can be told to stop, and one that was told so before does not."""
         route, service = request.route, self._listener.service
         assert route is not None

@@ -17,7 +17,7 @@ _encode: Final = msgspec.json.Encoder().encode
 _SPACES: Final = (b'" ', b'"\n', b'"\r', b'"\t')
 
 
-def check_keys(body: bytes, decoded: Any) -> None:
+def check_keys(body: bytes | bytearray, decoded: Any) -> None:
     """Raise Invalid if an object in a valid JSON body has a key twice. ``decoded`` is the body as its request type.
 
     The members of ``decoded`` that are not at their default were all in the body. If it encodes to as many colons as the
@@ -38,7 +38,7 @@ def check_keys(body: bytes, decoded: Any) -> None:
         pass
 
 
-async def check_keys_in_slices(body: bytes) -> None:
+async def check_keys_in_slices(body: bytes | bytearray) -> None:
     """Raise Invalid as ``check_keys`` does, for a large body."""
     for _ in _search(body):
         await next_slice()
@@ -51,7 +51,7 @@ def _members(value: Any) -> int:
     return sum([_members(one) for one in value if type(one) in {dict, list}]) if type(value) is list else 0
 
 
-def _search(body: bytes) -> Iterator[None]:
+def _search(body: bytes | bytearray) -> Iterator[None]:
     """Look at every key; yield after each slice of the work."""
     keys: set[bytes] = set()
     outer: list[set[bytes]] = []

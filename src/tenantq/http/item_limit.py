@@ -12,12 +12,13 @@ from typing import Final
 from tenantq.errors import Invalid
 from tenantq.runtime.loop_slices import SLICE_BYTES, next_slice
 
+_STRINGS_BYTES: Final = 16 << 10  # searched for strings at a time: thousands of them fit into that
 _STRINGS: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _WHOLE: Final = re.compile(rb'(?:[^"]*+"[^"\\]*+(?:\\.[^"\\]*+)*+")*+[^"]*+', re.DOTALL)
 _INSIDE: Final = re.compile(rb"[^\"\\]*+(?:\\.[^\"\\]*+)*+", re.DOTALL)
 
 
-async def check_items(body: bytes, items_max: int) -> None:
+async def check_items(body: bytes | bytearray, items_max: int) -> None:
     """Raise Invalid if a JSON body has more than ``items_max`` list items and object members."""
     commas = 0
     for start in range(0, len(body), SLICE_BYTES):
@@ -28,10 +29,10 @@ async def check_items(body: bytes, items_max: int) -> None:
         await next_slice()
 
 
-async def _check_outside_strings(body: bytes, items_max: int) -> None:
+async def _check_outside_strings(body: bytes | bytearray, items_max: int) -> None:
     at, inside, commas = 0, False, 0
     while at < len(body):
-        end = at + SLICE_BYTES
+        end = at + (SLICE_BYTES if inside else _STRINGS_BYTES)
         found = (_INSIDE if inside else _WHOLE).match(body, at, end)
         assert found is not None  # both match nothing, too
         if not inside:

@@ -10,6 +10,7 @@ from tenantq.errors import TenantqError
 from tenantq.gates.turns import Turns
 from tenantq.http.connection import HttpConnection
 from tenantq.http.description import Description
+from tenantq.http.large_bodies import LargeBodies
 from tenantq.http.metrics import HttpMetrics
 from tenantq.http.protocol_route import ProtocolRoute
 from tenantq.http.request import Request
@@ -49,6 +50,7 @@ class HttpListener(Listener[HttpConnection, HttpSettings]):
         self.router = Router(routes)
         self.description = Description(tuple(one for one in self.router.routes if type(one) is not ProtocolRoute))
         self.heads = HeadCache()
+        self.large_bodies = LargeBodies(settings.processed_bytes_max)
         self.turns = turns or Turns(self.loop)  # in which requests of all transports are begun
         self.is_ready = True  # as far as the listener is concerned
         self.lines = b""  # headers of every reply

@@ -28,7 +28,7 @@ class Request:
         "refusal",
     )
 
-    def __init__(self, listener: HttpListener, head: RequestHead, call: Call, body: bytes = b"") -> None:
+    def __init__(self, listener: HttpListener, head: RequestHead, call: Call, body: bytes | bytearray = b"") -> None:
         self.listener = listener
         self.head = head
         self.call = call

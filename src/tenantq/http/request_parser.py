@@ -61,6 +61,8 @@ _OTHER_VERSIONS: Final = frozenset(("Invalid HTTP version", "Pause on PRI/Upgrad
 
 _NO_MATCH: Final = Match(None)
 
+COPIED_BYTES_MAX: Final = 256 << 10
+
 
 class _Stop(Exception):
     """The request was refused inside one of the parser's callbacks."""
@@ -117,7 +119,7 @@ class RequestParser:
         self._headers_left = self._header_bytes_left = self._silent_bytes = 0
         self._target = b""
         self._request: Request | None = None  # whose body is being read
-        self._more = bytearray()  # of its body, after the first part
+        self._more = bytearray()  # its body, once a second part has arrived
         self._cacheable: RequestHead | None = None  # of the last request delivered, if its head can be cached
         self._is_cacheable = False
         self._chunk_start = False  # nothing of the data fed now has been parsed yet
@@ -362,10 +364,12 @@ class RequestParser:
             return  # read to the end and thrown away, so that the connection can go on
         if not listener.hold(request, len(data)):
             self._stop(no_room())
-        if request.body:
+        if not request.body:
+            request.body = data
+        elif self._more:
             self._more += data
         else:
-            request.body = data
+            self._more = bytearray(request.body) + data
 
     def on_message_complete(self) -> None:
         """Hand over the request."""
@@ -377,7 +381,8 @@ class RequestParser:
         assert request is not None
         self._request = None
         if self._more:
-            request.body = b"".join((request.body, self._more))
+            is_large = len(self._more) > COPIED_BYTES_MAX and type(request.route) is not ProtocolRoute
+            request.body = self._more if is_large else bytes(self._more)  # a copy of many megabytes would take too long
             self._more = bytearray()
         if request.close:
             self.is_over = True

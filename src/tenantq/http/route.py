@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from tenantq.domain.limits import BATCH_MESSAGES_MAX, IdempotencyKey
 from tenantq.domain.validation import explain
 from tenantq.errors import Invalid
 from tenantq.http.batch_limit import begin_decoding, with_counted_items
 from tenantq.http.duplicate_keys import check_keys, check_keys_in_slices
 from tenantq.http.item_limit import check_items
 from tenantq.http.problem import malformed
-from tenantq.runtime.loop_slices import SlicedWork, next_slice
-from tenantq.wire.kinds import Wire
-from tenantq.wire.messages import AddRequest
+from tenantq.http.sliced_lists import SlicedLists
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from tenantq.http.reply import Reply, Stream
     from tenantq.http.request import Request
     from tenantq.service import Service
 
-    Handler = Callable[[Service, Request, Any], Awaitable[Reply | Stream]]
+    Handler = Callable[[Service, Request, Any], Awaitable[Reply | Stream | Coroutine[Any, Any, Reply]]]
 
 
 SMALL_BODY_BYTES_MAX: Final = 1 << 20
@@ -51,15 +49,6 @@ IMPORT_ITEMS_MAX: Final = 1_000_000
 class Empty(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """No fields: an empty body, or ``{}``."""
 
-
-class _SplitBatch(Wire, frozen=True):
-    """An AddRequest whose messages are not decoded yet."""
-
-    messages: list[msgspec.Raw]
-    key: IdempotencyKey | None = None
-
-
-_split_batch: Final = msgspec.json.Decoder(_SplitBatch).decode
 
 _PLATFORM_PATHS: Final = frozenset((
     "/v1/tenants", "/v1/erasures", "/v1/erasures/{id}", "/v1/audit", "/v1/platform/keys", "/v1/platform/keys/{key_id}",
@@ -107,7 +96,8 @@ class Route:
     items_max: int = ITEMS_MAX  # list items and object members of a large body
     scope: Scope = field(init=False)
     default: Any = field(init=False, default=None)  # the request of an empty body; None: a body is required
-    _decode: Callable[[bytes], Any] = field(init=False)
+    _decode: Callable[[bytes | bytearray], Any] = field(init=False)
+    _lists: SlicedLists | None = field(init=False, default=None)  # created for the first large body
 
     def __post_init__(self) -> None:
         """Derive the scope and the decoder."""
@@ -116,7 +106,7 @@ class Route:
         with suppress(msgspec.ValidationError):
             self.default = msgspec.json.decode(b"{}", type=self.request)
 
-    def decode(self, body: bytes) -> Any:
+    def decode(self, body: bytes | bytearray) -> Any:
         """Return the body as the route's request type; Invalid for wrong or duplicate fields, a 400 for what is not JSON."""
         if not body and self.default is not None:
             return self.default
@@ -124,47 +114,38 @@ class Route:
         check_keys(body, decoded)
         return decoded
 
-    def _decoded(self, body: bytes) -> Any:
+    def _decoded(self, body: bytes | bytearray) -> Any:
         begin_decoding()
-        try:
+        with _errors_of(self.request, body):
             return self._decode(body)
-        except msgspec.ValidationError as error:
-            raise Invalid(explain(error, self.request)) from error
-        except UnicodeDecodeError as error:
-            raise malformed("body: is not UTF-8; give other bytes in body_base64") from error
-        except RecursionError as error:
-            raise malformed("body: is nested too deeply") from error
-        except msgspec.DecodeError as error:
-            raise malformed(f"body: {error}" if body else "body: a JSON object is expected, none was sent") from error
 
-    async def decode_large(self, body: bytes) -> Any:
-        """Return a large body as ``decode`` does, after counting its items. The messages of a batch are decoded in slices."""
+    async def decode_large(self, body: bytes | bytearray) -> Any:
+        """Return a large body as ``decode`` does, after counting its items. Its lists are decoded in slices."""
         await check_items(body, self.items_max)
-        if self.request is not AddRequest:
+        if self._lists is None:
+            self._lists = SlicedLists(self.request)
+        if not self._lists:
             decoded = self._decoded(body)
             await check_keys_in_slices(body)
             return decoded
-        try:
-            split = _split_batch(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return self._decoded(body)
-        if not 0 < len(split.messages) <= BATCH_MESSAGES_MAX:
-            return self._decoded(body)
-        messages, work = [], SlicedWork()
-        for index, message in enumerate(split.messages):
-            raw = bytes(message)
-            try:
-                messages += self.decode(b'{"messages":[%b]}' % raw).messages
-            except Invalid:  # the same error, with the message's own index
-                self.decode(b'{"messages":[%b%b]}' % (b"{}," * index, raw))
-                raise
-            if work.ends_slice(len(raw)):
-                await next_slice()
-        keys = sum(one.key is not None for one in (split, *messages))
-        if body.count(b'"key"') > keys or body.count(b'"messages"') > 1:  # perhaps twice beside the messages
-            await check_keys_in_slices(body)
-        return AddRequest(messages=messages, key=split.key)
+        with _errors_of(self.request, body):
+            return await self._lists.decode(body)
 
     def in_own_tenant(self) -> Route:
         """Return the same route for the credential's own tenant."""
         return replace(self, path=self.path.replace("/v1/tenants/{tenant}/", "/v1/"))
+
+
+@contextmanager
+def _errors_of(request: Any, body: bytes | bytearray) -> Iterator[None]:
+    """Raise Invalid for wrong fields of a body, and a 400 for a body that is not JSON."""
+    try:
+        yield
+    except msgspec.ValidationError as error:
+        raise Invalid(explain(error, request)) from error
+    except UnicodeDecodeError as error:
+        raise malformed("body: is not UTF-8; give other bytes in body_base64") from error
+    except RecursionError as error:
+        raise malformed("body: is nested too deeply") from error
+    except msgspec.DecodeError as error:
+        raise malformed(f"body: {error}" if body else "body: a JSON object is expected, none was sent") from error

@@ -35,6 +35,9 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     )
     body_bytes_max: Annotated[int, between(1_024, 1 << 30, "Body as sent and as inflated; more gets 413.")] = 32 << 20
     buffered_bytes_max: Annotated[_Bytes, about("Bodies of all connections together; more gets 503.")] = 256 << 20
+    processed_bytes_max: Annotated[
+        _Bytes, about("Bodies above 64 KiB being processed, as inflated; further ones wait.")
+    ] = 64 << 20
     head_timeout_ms: Annotated[_TimeoutMs, about("From the first byte of a request to the end of its headers.")] = (
         10_000
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Final
 from urllib.parse import quote
@@ -10,12 +11,14 @@ import msgspec
 
 from tenantq.errors import SignatureRefused, TenantqError, Unauthenticated
 from tenantq.gates.signature import SignedRequest
+from tenantq.http.item_limit import check_items
 from tenantq.http.problem import Refusal, problem_reply
 from tenantq.http.protocol_route import ProtocolRoute, Waiting
 from tenantq.http.reply import Reply
 from tenantq.http.request import Request
 from tenantq.http.request_head import RequestHead
 from tenantq.runtime.clock import Clock
+from tenantq.runtime.loop_slices import SLICE_BYTES
 from tenantq.service import Call, Service
 from tenantq.service.problems import fault
 from tenantq.sqs.actions.table import ACTIONS
@@ -37,6 +40,7 @@ REGION_DEFAULT: Final = "us-east-1"
 TRACE_HEADER_CHARS_MAX: Final = 1_024
 """Longer X-Amzn-Trace-Id headers are not kept with messages."""
 
+_ITEMS_MAX: Final = 5_000  # of a request: ten entries with all their attributes are far fewer
 _FORM: Final = b"application/x-www-form-urlencoded"
 _OF_NO_QUEUE: Final = frozenset(("CreateQueue", "ListQueues"))
 _QUEUE_PATH: Final = "/{account}/{queue}"
@@ -65,15 +69,17 @@ class SqsEndpoint:
     async def serve(self, request: Request, waiting: Waiting) -> Reply:
         """Answer one request."""
         head, request_id = request.head, request.call.request_id
-        protocol: JsonProtocol | QueryProtocol = JsonProtocol(request.body, request_id)
+        protocol: JsonProtocol | QueryProtocol = JsonProtocol(bytes(request.body), request_id)
         try:
+            if len(request.body) > SLICE_BYTES:
+                await check_items(request.body, _ITEMS_MAX)
             target = head.headers.get(b"x-amz-target")
             if target is not None:
                 action = target.removeprefix(TARGET).decode("latin-1") if target.startswith(TARGET) else ""
             else:
                 accepts_json = head.headers.get(b"accept", b"").lower() == b"application/json"
                 protocol = QueryProtocol({}, request_id, as_json=accepts_json)
-                form = _form(head, request)
+                form = await _form(head, request)
                 if form is None:
                     return _nothing_here(request)
                 protocol = QueryProtocol(form, request_id, as_json=accepts_json)
@@ -95,7 +101,7 @@ class SqsEndpoint:
         waiting: Waiting,
     ) -> dict[str, object] | None:
         known = ACTIONS.get(action)
-        signed = signed_request(head, request.body)
+        signed = signed_request(head, bytes(request.body))
         call = await self._sign_in(request.call, signed, known[1] if known is not None else "login")
         if known is None:
             if not isinstance(signed, SignedRequest):
@@ -132,14 +138,14 @@ class SqsEndpoint:
         return msgspec.structs.replace(call, bearer=await lookup.sign_in(call, signed, action))
 
 
-def _form(head: RequestHead, request: Request) -> dict[str, str] | None:
+async def _form(head: RequestHead, request: Request) -> dict[str, str] | None:
     """Return the parameters of the Query protocol, or None for other requests."""
     raw = head.target.partition(b"?")[2]
     kind = head.headers.get(b"content-type", b"").lower()
     given = b"&".join(part for part in (raw, request.body if kind.startswith(_FORM) else b"") if part)
     if not given:
         return None
-    form = parse_form(given)
+    form = await asyncio.to_thread(parse_form, given) if len(given) > SLICE_BYTES else parse_form(given)
     return form if "Action" in form else None
 
 

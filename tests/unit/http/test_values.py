@@ -78,7 +78,7 @@ async def test_inflating_is_bounded_in_every_step() -> None:
     """The holder hears of each step before the next, and can stop it."""
     held: list[int] = []
     data = bytes(AT_ONCE_BYTES * 3 + 5)
-    assert await inflate(gzip.compress(data), len(data), held.append) == data
+    assert await inflate(gzip.compress(data), len(data), 0, held.append) == data
     assert sum(held) == len(data)
     assert max(held) <= AT_ONCE_BYTES
 
@@ -86,7 +86,7 @@ async def test_inflating_is_bounded_in_every_step() -> None:
         raise RateLimited
 
     with pytest.raises(RateLimited):
-        await inflate(gzip.compress(data), len(data), refuse)
+        await inflate(gzip.compress(data), len(data), 0, refuse)
 
 
 def test_compressing_is_what_gzip_reads() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -10,7 +10,7 @@ from tenantq.domain.limits import WaitMs
 from tenantq.domain.message import NewMessage, Result
 from tenantq.errors import TenantqError
 from tenantq.http.reply import Reply, encode, json_reply
-from tenantq.runtime.loop_slices import SlicedWork, next_slice
+from tenantq.runtime.loop_slices import SLICE_BYTES, SLICE_ITEMS, SlicedWork, next_slice
 from tenantq.service.problems import item_error, refusal_of_all
 from tenantq.wire.json_bytes import bytes_of, text_or_base64
 from tenantq.wire.messages import (
@@ -41,7 +41,7 @@ from tenantq.wire.messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Sequence
 
     from tenantq.domain.message import AddResult, Delivery, Facts, MessagePage, Outcome
     from tenantq.http.request import Request
@@ -101,7 +101,7 @@ def _added_item(added: AddResult) -> AddedItem:
 # ---- polling ----
 
 
-async def poll(service: Service, request: Request, body: PollRequest) -> Reply:
+async def poll(service: Service, request: Request, body: PollRequest) -> Reply | Coroutine[Any, Any, Reply]:
     """Lease messages of one queue."""
     deliveries = await service.messages.poll(
         request.call,
@@ -115,7 +115,7 @@ async def poll(service: Service, request: Request, body: PollRequest) -> Reply:
     return _delivered(request, deliveries)
 
 
-async def fleet_poll(service: Service, request: Request, body: FleetPollRequest) -> Reply:
+async def fleet_poll(service: Service, request: Request, body: FleetPollRequest) -> Reply | Coroutine[Any, Any, Reply]:
     """Lease messages of one queue name across tenants."""
     deliveries = await service.fleet.poll(
         request.call,
@@ -129,29 +129,41 @@ async def fleet_poll(service: Service, request: Request, body: FleetPollRequest)
     return _delivered(request, deliveries)
 
 
-def _delivered(request: Request, deliveries: list[Delivery]) -> Reply:
+def _delivered(request: Request, deliveries: list[Delivery]) -> Reply | Coroutine[Any, Any, Reply]:
+    """Return leased messages as a reply, or what encodes them in slices. That must not be cut short: they are leased."""
     if not deliveries:
         return NO_MESSAGES
-    items = []
+    if len(deliveries) <= SLICE_ITEMS and sum([len(one.body) for one in deliveries]) <= SLICE_BYTES:
+        items = [_delivered_item(one) for one in deliveries]
+        return json_reply(PollReply(messages=items, now_at=request.listener.clock.wall_ms()))
+    return _encoded(request, deliveries)
+
+
+async def _encoded(request: Request, deliveries: list[Delivery]) -> Reply:
+    encoded, work = [], SlicedWork()
     for one in deliveries:
-        text, base64 = text_or_base64(one.body)
-        items.append(
-            DeliveredItem(
-                id=one.id,
-                receipt=one.receipt,
-                body=text,
-                body_base64=base64,
-                attempt=one.attempt,
-                priority=one.priority,
-                attributes=one.attributes,
-                group=one.group,
-                added_at=one.added_at,
-                lease_until=one.lease_until,
-                tenant=one.tenant,
-                queue=one.queue,
-            )
-        )
-    return json_reply(PollReply(messages=items, now_at=request.listener.clock.wall_ms()))
+        encoded.append(msgspec.Raw(encode(_delivered_item(one))))
+        if work.ends_slice(len(one.body)):
+            await next_slice()
+    return json_reply({"messages": encoded, "now_at": request.listener.clock.wall_ms()})
+
+
+def _delivered_item(one: Delivery) -> DeliveredItem:
+    text, base64 = text_or_base64(one.body)
+    return DeliveredItem(
+        id=one.id,
+        receipt=one.receipt,
+        body=text,
+        body_base64=base64,
+        attempt=one.attempt,
+        priority=one.priority,
+        attributes=one.attributes,
+        group=one.group,
+        added_at=one.added_at,
+        lease_until=one.lease_until,
+        tenant=one.tenant,
+        queue=one.queue,
+    )
 
 
 # ---- settling ----

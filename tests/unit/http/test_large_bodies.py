@@ -1,0 +1,120 @@
+"""Large bodies: decoded in slices with the same result, inflated only as far as needed, and processed in turns."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from tenantq.errors import Invalid, TenantqError
+from tenantq.http.inflate import inflate
+from tenantq.http.large_bodies import LargeBodies
+from tenantq.http.route import Route
+from tenantq.http.routes import ROUTES
+from tenantq.wire.exports import ImportRequest
+from tenantq.wire.messages import AckRequest, AddRequest, FleetPollRequest
+
+_OF = {route.request: route for route in ROUTES if isinstance(route.request, type)}
+_MESSAGES = [{"body": f"text {n}", "attributes": {"n": str(n)}} for n in range(1_000)]
+
+
+def _with(at: int, **fields: object) -> list[dict[str, Any]]:
+    return [*_MESSAGES[:at], {**_MESSAGES[at], **fields}, *_MESSAGES[at + 1 :]]
+
+
+async def _outcome(route: Route, body: bytes, *, large: bool) -> object:
+    try:
+        return msgspec.to_builtins(await route.decode_large(body) if large else route.decode(body))
+    except TenantqError as error:
+        return type(error), error.message
+
+
+@pytest.mark.parametrize(
+    ("request_type", "value"),
+    [
+        (AddRequest, {"messages": _MESSAGES}),
+        (AddRequest, {"messages": _MESSAGES, "key": "once"}),
+        (AddRequest, {"messages": _MESSAGES, "key": ""}),
+        (AddRequest, {"messages": _MESSAGES, "other": 1}),
+        (AddRequest, {"messages": _with(700, priority="high")}),
+        (AddRequest, {"messages": _with(999, color="red")}),
+        (AddRequest, {"messages": []}),
+        (AddRequest, {"messages": None}),
+        (AddRequest, {"key": "x"}),
+        (AddRequest, [1]),
+        (AckRequest, {"receipts": ["r"] * 1_000}),
+        (AckRequest, {"receipts": ["r"] * 1_000, "results": [{"status": "completed", "value": "v"}] * 1_000}),
+        (AckRequest, {"receipts": ["r", 7]}),
+        (FleetPollRequest, {"queue": "work", "tenants": [f"tenant-{n}" for n in range(2_000)]}),
+        (FleetPollRequest, {"queue": "work", "tenants": ["acme", "not a name"]}),
+        (ImportRequest, {"export": "0" * 32, "part": 1, "messages": [{"id": "x"}]}),
+    ],
+)
+async def test_a_body_in_slices_means_the_same_as_a_body_at_once(request_type: type, value: object) -> None:
+    """Its request, or its error with the item's place."""
+    route, body = _OF[request_type], json.dumps(value).encode()
+    assert await _outcome(route, body, large=True) == await _outcome(route, body, large=False)
+
+
+@pytest.mark.parametrize("end", [b"", b"]", b'}]}"', b"\xff", b'{"body":"\xff"}]}'])
+async def test_a_broken_body_is_refused_in_slices_too(end: bytes) -> None:
+    """As no JSON, whatever is missing."""
+    route, body = _OF[AddRequest], json.dumps({"messages": _MESSAGES[1:]}).encode()[:-2] + b"," + end
+    refused = await _outcome(route, body, large=True)
+    assert isinstance(refused, tuple)
+    assert "body:" in refused[1]
+
+
+async def test_a_body_of_too_many_items_is_not_inflated_to_its_end() -> None:
+    """Only as far as it takes to know."""
+    held: list[int] = []
+    data = b'{"receipts":[' + b'"",' * 4_000_000 + b'""]}'
+    with pytest.raises(Invalid, match="too many items"):
+        await inflate(gzip.compress(data), len(data), 50_000, held.append)
+    assert sum(held) < len(data) // 10
+
+
+async def test_commas_inside_strings_are_no_items() -> None:
+    """However many there are."""
+    data = json.dumps({"body": ',"' * 500_000}).encode()
+    assert await inflate(gzip.compress(data), len(data), 5, lambda _: None) == data
+
+
+async def test_callers_take_turns_for_the_memory_of_large_bodies() -> None:
+    """A caller with many large bodies does not keep another one's waiting behind all of them."""
+    bodies, order = LargeBodies(100), list[str]()
+
+    async def process(caller: str, size: int) -> None:
+        taken = await bodies.enter(caller, size)
+        order.append(caller)
+        assert taken <= 100
+        await asyncio.sleep(0)
+        bodies.leave(taken)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(5):
+            group.create_task(process("loud", 80))
+        group.create_task(process("quiet", 500))
+    assert order == ["loud", "loud", "quiet", "loud", "loud", "loud"]
+    assert await bodies.enter("next", 100) == 100
+
+
+async def test_a_caller_who_goes_away_leaves_its_place() -> None:
+    """Before its turn and in it."""
+    bodies = LargeBodies(100)
+    taken = await bodies.enter("first", 100)
+    waiting = [asyncio.ensure_future(bodies.enter("second", 60)) for _ in range(2)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    bodies.leave(taken)
+    assert await waiting[1] == 60
+    third = asyncio.ensure_future(bodies.enter("third", 60))
+    await asyncio.sleep(0)
+    bodies.leave(60)
+    third.cancel()
+    await asyncio.sleep(0)
+    assert await bodies.enter("fourth", 100) == 100
