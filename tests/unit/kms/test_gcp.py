@@ -339,7 +339,7 @@ async def test_a_credentials_file_is_for_its_owner_only(tmp_path: Path) -> None:
     await GcpKms(settings).close()
     for content in ('{"type": "service_account", "private_key": "xyz"}', "xyz", "[5]", '"xyz"'):
         file.write_text(content)
-        with pytest.raises(Invalid, match="no credentials") as caught:
+        with pytest.raises(Invalid, match="not a service account key file") as caught:
             GcpKms(settings)
         assert "xyz" not in str(caught.value)
 

@@ -129,7 +129,7 @@ async def test_health_shows_every_key_and_what_is_in_memory(house: House) -> Non
     house.kms.error = KmsUnavailable()
     assert not house.vault.health().ok
     assert (await house.vault.check(REF)).state == "unavailable"
-    with pytest.raises(KmsError, match="no key management 'gcp-kms'"):
+    with pytest.raises(KmsError, match="no key management system 'gcp-kms'"):
         await house.vault.check(KeyRef("gcp-kms", "x"))
 
 
