@@ -149,9 +149,13 @@ def pipeline(spark: SparkSession, journal: DirectoryTarget, lake: Lake) -> RunPi
     return once
 
 
+_TOKEN = re.compile(r"-[^-/]*(?=\.parquet$)")
+
+
 def digests(lake: Lake) -> dict[str, str]:
-    """Return a digest of the rows in every file of a table, by name."""
-    return {file.relative_to(lake.path).as_posix(): rows_digest(file) for file in lake.path.rglob("*.parquet")}
+    """Return a digest of the rows in every file that is in a table's directory, by name without what makes it unique."""
+    files = [file for file in lake.path.glob("[a-z]*/**/*.parquet") if "_delta_log" not in file.parts]
+    return {_TOKEN.sub("", file.relative_to(lake.path).as_posix()): rows_digest(file) for file in sorted(files)}
 
 
 def rows_digest(file: Path) -> str:

@@ -22,9 +22,9 @@ from tests.pipeline.conftest import rows_digest
 from tests.pipeline.journals import MINUTE, write_history
 from tests.processes import alive, descendants, kill_tree
 
-LEFT_OVER: Final = ("_staging", "_commit.json", "_incoming")
+LEFT_OVER: Final = ("_staging", "_incoming")
 _NOT_FOUND: Final = 3
-_MARK: Final = re.compile(r"\.[0-9a-f]{8}(?=\.parquet$)")
+_MARK: Final = re.compile(r"(\.[0-9a-f]{8}|-[^-/]*)(?=\.parquet$)")
 _GONE_S: Final = 30
 
 
@@ -107,7 +107,7 @@ class House:
         left += [str(path) for path in place.rglob(".*") if "_checkpoint" not in path.parts]
         if left:
             sys.exit(f"{lake}: left over: {left}")
-        files = [path for path in (*place.rglob("*.parquet"), *cold.rglob("*.parquet")) if path.is_file()]
+        files = [path for path in (*place.glob("[a-z]*/**/*.parquet"), *cold.rglob("*.parquet")) if path.is_file()]
         found: dict[str, str] = {}
         for path in sorted(files):
             name = path.relative_to(self._root).as_posix().removeprefix(lake)

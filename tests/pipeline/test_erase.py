@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
@@ -23,8 +24,6 @@ from tests.pipeline.test_archive import DAY_OLD, THIRD_DAY
 from tests.pipeline.test_lake import Killed
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
     from tenantq.journal.signing import SigningKey
@@ -77,8 +76,8 @@ def test_an_erased_tenant_is_nowhere_and_never_comes_back(
     with pytest.raises(NotFound, match="no row of it"):
         erase(spark, lake, GONE, "asked once more", NOW)
 
-    told = json.loads(file.read_text())
-    file.write_text(json.dumps({**told, "rows_removed": 1}))
+    told = json.loads(Path(file).read_text())
+    Path(file).write_text(json.dumps({**told, "rows_removed": 1}))
     with pytest.raises(StoreDamaged, match="was changed"):
         check_certificates(lake)
 

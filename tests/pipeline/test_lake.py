@@ -1,19 +1,24 @@
-"""The lake: a change happens wholly or not at all, wherever the process is killed."""
+"""The lake: a change happens wholly or not at all, wherever the process is killed, and any Delta reader reads it."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+import duckdb
+import polars as pl
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from tenantq.errors import Conflict, Invalid, NotFound
+from tenantq.pipeline.lake.delta_tables import DeltaTables
 from tenantq.pipeline.lake.lake import Lake
-from tenantq.pipeline.schemas import OPS_DAILY
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from tenantq.pipeline.lake.versions import VersionSet
+from tenantq.pipeline.schemas import OPS_DAILY, SEGMENTS, TENANT_CHANGES
+from tenantq.pipeline.silver.tenant_changes import LIFTED, PLACED
 
 DAYS = ("2026-01-01", "2026-01-02", "2026-01-03")
 
@@ -28,42 +33,141 @@ def stage(spark: SparkSession, lake: Lake, calls: int) -> None:
     lake.stage(spark.createDataFrame(rows, OPS_DAILY), "ops_daily")
 
 
+def stage_states(spark: SparkSession, lake: Lake, number: int) -> None:
+    """Stage a second table, which has no partitions."""
+    row = (f"manifest/{number}", "", "0", number, number, "", "", "", 1, "", "", False)
+    lake.stage(spark.createDataFrame([row], SEGMENTS), "segments")
+
+
 def seen(spark: SparkSession, lake: Lake) -> set[int]:
     """Return the values that the table has."""
     return {row["calls"] for row in lake.read(spark, "ops_daily").collect()}
 
 
-def test_a_run_killed_anywhere_in_its_commit_is_finished_or_forgotten(
+def test_a_commit_killed_at_any_step_happens_wholly_or_not_at_all(
     spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After any number of renames the next run finds all of the old or makes all of the new."""
-    with lake.locked():
-        stage(spark, lake, 0)
-        lake.commit()
-    rename = Path.rename
-    for renames in range(5):
-        left = [renames]
+    """Killed before its version set is recorded, a commit to two tables is rolled back; afterwards it counts."""
+    steps = (
+        (DeltaTables, "commit", 0),
+        (DeltaTables, "commit", 1),
+        (DeltaTables, "record", 0),
+        (DeltaTables, "sweep", 0),
+    )
+    for number, (owner, name, before) in enumerate((*steps, *steps)):
+        left, step = [before], getattr(owner, name)
 
-        def dying(path: Path, target: Path, left: list[int] = left) -> Path:
+        def dying(*given: Any, left: list[int] = left, step: Any = step, **named: Any) -> Any:
             if not left[0]:
                 raise Killed
             left[0] -= 1
-            return rename(path, target)
+            return step(*given, **named)
 
         with lake.locked():
-            before = seen(spark, lake)
-            stage(spark, lake, renames + 1)
-            monkeypatch.setattr(Path, "rename", dying)
-            try:
-                lake.commit()
-            except Killed:
-                assert renames < 4
-            finally:
-                monkeypatch.setattr(Path, "rename", rename)
+            earlier = seen(spark, lake)
+            stage(spark, lake, number)
+            stage_states(spark, lake, number)
+            with monkeypatch.context() as patch:
+                patch.setattr(owner, name, dying)
+                with pytest.raises(Killed):
+                    lake.commit()
         again = Lake(lake.path)
         with again.locked():
-            assert seen(spark, again) == (before if renames == 0 else {renames + 1})
+            expected = {number} if name == "sweep" else earlier
+            assert seen(spark, again) == expected
+        for reader in (Lake(lake.path).tables, DeltaTables(lake.path)):
+            assert set(reader.newest.tables) == ({"ops_daily", "segments"} if number > 2 else set())
+        latest = DeltaTable(str(lake.path / "ops_daily")).to_pyarrow_table() if expected else None
+        plain = pq.read_table(lake.path / "ops_daily") if expected else None
+        assert expected == (set() if latest is None else set(latest["calls"].to_pylist()))
+        assert expected == (set() if plain is None else set(plain["calls"].to_pylist()))
         assert not (lake.path / "_staging").exists()
+
+
+def test_an_incomplete_log_entry_of_a_power_cut_is_dropped(spark: SparkSession, lake: Lake) -> None:
+    """The entry was written, but not its bytes; the table and the version sets are as recorded before."""
+    with lake.locked():
+        stage(spark, lake, 1)
+        lake.commit()
+    for table in ("ops_daily", "_versions"):
+        (lake.path / table / "_delta_log" / f"{1:020d}.json").touch()
+    (lake.path / "_staging").mkdir()
+    again = Lake(lake.path)
+    with again.locked():
+        assert seen(spark, again) == {1}
+        stage(spark, again, 2)
+        assert len(again.commit()) == 3
+    assert seen(spark, again) == {2}
+
+
+def test_a_second_writer_that_began_earlier_is_refused(spark: SparkSession, lake: Lake) -> None:
+    """Without a lock, as at a URL, the commit of rows that were computed from an older version fails."""
+    with lake.locked():
+        stage(spark, lake, 1)
+        lake.commit()
+        stage(spark, lake, 2)
+        other = Lake(lake.path)
+        assert other.tables.newest.number == 1
+        lake.commit()
+    with pytest.raises(Conflict, match="another run changed table"):
+        other.tables.commit("ops_daily", {f"date={DAYS[0]}": []}, 0)
+    with pytest.raises(Conflict, match="another run changed the lake"):
+        other.tables.record([VersionSet(number=2, at_ms=0, tables={"ops_daily": 1})])
+    assert seen(spark, Lake(lake.path)) == {2}
+
+
+def test_old_versions_stay_readable_while_they_are_kept_or_pinned(spark: SparkSession, lake: Lake) -> None:
+    """Every reader finds the newest rows; a kept or pinned version set also the older ones, until it is let go."""
+    with lake.locked():
+        for calls in (1, 2, 3):
+            stage(spark, lake, calls)
+            lake.commit(keep=2)
+            if calls == 1:
+                lake.tables.pin(1, "invoices of January")
+    uri = str(lake.path / "ops_daily")
+    assert [(one.number, one.pin) for one in lake.tables.sets] == [(1, "invoices of January"), (2, ""), (3, "")]
+    for one in lake.tables.sets:
+        version = one.tables["ops_daily"]
+        assert set(pl.read_delta(uri, version=version)["calls"]) == {one.number}
+        assert set(DeltaTable(uri, version=version).to_pandas()["calls"]) == {one.number}
+        rows = DeltaTable(uri, version=version).to_pyarrow_dataset()
+        assert duckdb.from_arrow(rows).project("calls").distinct().fetchall() == [(one.number,)]
+    with lake.locked():
+        lake.tables.pin(1, "")
+        stage(spark, lake, 4)
+        lake.commit()
+    assert [one.number for one in lake.tables.sets] == [4]
+    assert set(pq.read_table(uri)["calls"].to_pylist()) == {4}
+    with pytest.raises(NotFound, match="does not keep version set 1"), lake.locked():
+        lake.tables.pin(1, "too late")
+
+
+def test_files_of_old_versions_stay_while_a_tenant_in_them_is_under_a_legal_hold(
+    spark: SparkSession, lake: Lake
+) -> None:
+    """They are deleted with the first commit after the hold, and an erasure of another tenant deletes what it must."""
+    when = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def hold(op: str, seq: int) -> None:
+        lake.stage(
+            spark.createDataFrame([("0", seq, 0, when, "acme", op, "", DAYS[0])], TENANT_CHANGES), "tenant_changes"
+        )
+        lake.commit()
+
+    with lake.locked():
+        hold(PLACED, 1)
+        for calls in (1, 2):
+            stage(spark, lake, calls)
+            lake.commit()
+        old = lake.tables.old_files("ops_daily")
+        assert len(old) == 3
+        assert set(DeltaTable(str(lake.path / "ops_daily"), version=0).to_pandas()["calls"]) == {1}
+        lake.commit(erased="other")
+        assert lake.tables.old_files("ops_daily") == old
+        hold(LIFTED, 2)
+        stage(spark, lake, 3)
+        lake.commit()
+        assert lake.tables.old_files("ops_daily") == []
 
 
 def test_two_runs_at_once_are_kept_apart(lake: Lake) -> None:
@@ -95,7 +199,7 @@ def test_filters_on_tenant_and_time_skip_files_and_row_groups(
     with lake.locked():
         lake.stage(rows, "ops_daily")
         lake.commit()
-    days = sorted(lake.path.glob("ops_daily/*"))
+    days = sorted(lake.path.glob("ops_daily/date=*"))
     assert [day.name for day in days] == ["date=2026-01-01", "date=2026-01-02"]
     for day in days:
         (file,) = day.iterdir()
@@ -125,8 +229,12 @@ def test_what_cannot_be_a_lake_is_told_plainly(tmp_path: Path, spark: SparkSessi
         Lake(tmp_path / "file").settle()
     with pytest.raises(NotFound, match="run tenantq pipeline run first"):
         Lake(tmp_path / "nothing").settle()
-    lake = Lake(tmp_path / "lake")
-    (lake.path / "_state").mkdir(parents=True)
-    (lake.path / "_state" / "state.json").write_text("{")
-    with pytest.raises(Invalid, match="restore it from a backup"):
-        lake.state()
+    old = tmp_path / "old"
+    (old / "_state").mkdir(parents=True)
+    with pytest.raises(Invalid, match="before Delta Lake"), Lake(old).locked():
+        pass
+    log = tmp_path / "lake" / "_versions" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{0:020d}.json").write_text("{")
+    with pytest.raises(Invalid, match="Restore it from a backup"):
+        Lake(tmp_path / "lake").settle()

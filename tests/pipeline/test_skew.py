@@ -15,8 +15,8 @@ from bench.made_journal import Plan, make_journal
 from tenantq.journal.manifest import MANIFESTS
 from tenantq.pipeline.bronze.rows import RowRules, bronze
 from tenantq.pipeline.gold.slo_daily import values
+from tenantq.pipeline.lake.data_files import with_pieces
 from tenantq.pipeline.lake.lake import Lake
-from tenantq.pipeline.lake.partition_files import with_pieces
 from tenantq.pipeline.run import run
 from tenantq.pipeline.run_options import RunOptions
 from tenantq.pipeline.schemas import MESSAGE_LIVES, QUEUE_RESETS, SEGMENT_ROW

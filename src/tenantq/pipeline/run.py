@@ -12,7 +12,7 @@ from tenantq.pipeline.bronze.ingestion import NewSegments, overlap
 from tenantq.pipeline.bronze.rows import RowRules
 from tenantq.pipeline.journal_source import FETCH, JournalFiles, local_journal
 from tenantq.pipeline.lake.archive import bring_back, deleted_dates
-from tenantq.pipeline.lake.partition_files import with_pieces
+from tenantq.pipeline.lake.data_files import with_pieces
 from tenantq.pipeline.run_options import RunOptions, RunReport
 from tenantq.pipeline.scopes import Selection, Selector
 from tenantq.pipeline.tables import JOURNAL, TABLES, Input, LakeTable, day_of
@@ -149,7 +149,7 @@ class _Run:
             "from_date": lambda: selection.first,
             "days": lambda: sorted({day_of(one) for one in self._lake.partitions("bronze") if selection.covers(one)}),
             "dates": lambda: sorted(day_of(one) for one in self._lake.partitions("ops_daily")),
-            "as_of_ms": partial(self._lake.newest_ms, "bronze", "ts"),
+            "as_of_ms": partial(self._lake.newest_ms, "bronze"),
             "objective": lambda: self._options.objective,
             "prices": lambda: self._options.prices,
             "erased_usage": self._erased_usage,
@@ -169,7 +169,7 @@ class _Run:
         if self._selector.state != self._lake.state():
             self._lake.stage_state(self._selector.state)
         self._lake.stage_missing()
-        self._report.changed = self._lake.commit()
+        self._report.changed = self._lake.commit(keep=self._options.keep_versions)
         counts = Counter[str]()
         for row in self._lake.rows("quarantine"):
             counts[row["reason"]] += row["count"]

@@ -19,6 +19,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     public_key: Path | None = None  # if given, signatures are checked with it
     prices: PriceBook = DEFAULT
     objective: Objective = Objective()
+    keep_versions: int = 1  # version sets whose files are kept, with the newest
 
     def asks_for(self, date: str) -> bool:
         """Tell whether a day, or a month, is between the first and the last day."""

@@ -73,7 +73,7 @@ class Selector:
         return _whole() if self._new.verdicts or recorded != set(self._new.strays) else None
 
     def _resets(self) -> Selection | None:
-        missing = self._new.summary.rows > 0 and not self._lake.has("queue_resets")
+        missing = self._new.summary.rows > 0 and not self._lake.tables.has("queue_resets")
         return _whole() if missing or self._new.summary.first_reset is not None else None
 
     @cached_property

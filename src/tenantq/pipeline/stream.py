@@ -89,13 +89,17 @@ def stream(
 
     ``now`` returns the wall clock in milliseconds for each micro-batch. Without it, the time in ``options`` counts.
     """
+    if not lake.tables.is_local:
+        raise Invalid(
+            f"lake {lake.name}: stream needs a local or mounted directory. Use tenantq pipeline run for a URL."
+        )
     root = journal_path(journal)
     with lake.locked():  # completes what a killed run left, and fails now if another run holds the lock
         new_files(DirectoryTarget(Path(root)), root, lake, options)
     place = Path(root) / MANIFESTS
     if not place.is_dir():
         raise Invalid(f"journal {journal}: has no {MANIFESTS}/ yet; begin the stream when the first segment is there")
-    running = PipelineStream(lake.newest_ms("bronze", "ts"))
+    running = PipelineStream(lake.newest_ms("bronze"))
 
     def batch(manifests: DataFrame, _: int) -> None:
         rows = manifests.select("path", f.unix_millis("newest")).collect()

@@ -6,8 +6,9 @@ records where it is. An archive run that is killed continues there when it is re
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
@@ -16,16 +17,11 @@ from pyspark.sql import functions as f
 from tenantq.errors import NotFound
 from tenantq.journal.export_target import open_target
 from tenantq.pipeline.lake.archive_storage import day_place, fetch, partition_rows, store, sweep, tenants_in
+from tenantq.pipeline.lake.lake import Lake
+from tenantq.pipeline.lake.retention import Retention
 from tenantq.pipeline.lake.state import ArchivedDay, LakeState
 from tenantq.pipeline.silver.message_lives import OPEN, life_date, life_events
-from tenantq.pipeline.silver.tenant_changes import held_tenants
 from tenantq.pipeline.tables import TABLES, day_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tenantq.pipeline.lake.lake import Lake
-    from tenantq.pipeline.lake.retention import Retention
 
 _LIVES: Final = "message_lives"
 
@@ -52,19 +48,19 @@ def archive(
     with lake.locked():
         newest = max((day_of(one) for one in lake.partitions("bronze")), default="")
         if not newest:
-            raise NotFound(f"lake {lake.path}: there is no table bronze yet; run tenantq pipeline run first")
+            raise NotFound(f"lake {lake.name}: has no rows yet; run tenantq pipeline run first")
         for table in (one.name for one in TABLES.values() if one.archivable):
             days = rules.of(table).archive_after_days
             if days is None:
                 continue
-            before = min(
-                newest, f"{today - timedelta(days=days)}"
-            )  # the newest day stays, because the next run begins there
+            # The newest day stays, because the next run begins there.
+            before = min(newest, f"{today - timedelta(days=days)}")
             for date, names in _days(spark, lake, table, before).items():
                 progress(f"{table} {date}")
-                files = store(target, day_place(table, date), partition_rows(lake.path / table, names))
+                there = lake.files(table, names.__contains__)
+                files = store(target, day_place(table, date), partition_rows(there))
                 day = ArchivedDay(table, date, url, files, len(names))
-                report.files_before += sum(len(list((lake.path / table / name).glob("*.parquet"))) for name in names)
+                report.files_before += sum(map(len, there.values()))
                 lake.stage_state(lake.state().with_archived(day))
                 lake.stage_removal(table, names)
                 lake.commit()
@@ -73,7 +69,7 @@ def archive(
                 report.files_after += len(files)
                 report.bytes_after += sum(file.size for file in files)
                 report.rows += sum(file.rows for file in files)
-        _delete_old(spark, lake, rules, f"{today}", report)
+        _delete_old(lake, rules, f"{today}", report)
     return report
 
 
@@ -118,7 +114,7 @@ def need_warm(lake: Lake, table: str, covers: Callable[[str], bool] = lambda _: 
     days = sorted(day.date for day in lake.state().archived if day.table == table and day.is_cold and covers(day.date))
     if days:
         raise NotFound(
-            f"lake {lake.path}: {table} of {days[0]} to {days[-1]} is archived; bring it back with "
+            f"lake {lake.name}: {table} of {days[0]} to {days[-1]} is archived; bring it back with "
             f"tenantq pipeline archive --restore --from {days[0]} --until {days[-1]}"
         )
 
@@ -143,7 +139,7 @@ def _days(spark: SparkSession, lake: Lake, table: str, before: str) -> dict[str,
     return found
 
 
-def _delete_old(spark: SparkSession, lake: Lake, rules: Retention, today: str, report: ArchiveReport) -> None:
+def _delete_old(lake: Lake, rules: Retention, today: str, report: ArchiveReport) -> None:
     """Delete archived days after their retention, unless they have rows of a tenant under a legal hold."""
     held: set[str] | None = None
     for day in lake.state().archived:
@@ -155,7 +151,7 @@ def _delete_old(spark: SparkSession, lake: Lake, rules: Retention, today: str, r
         ):
             continue
         if held is None:
-            held = held_tenants(lake.read(spark, "tenant_changes"))
+            held = lake.tables.held_tenants()
         target = open_target(day.url)
         if held and held & tenants_in(target, day):
             report.held.append(f"{day.table}/{day.date}")

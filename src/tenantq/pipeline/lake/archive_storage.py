@@ -4,35 +4,31 @@ from __future__ import annotations
 
 import hashlib
 import io
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tenantq.errors import StoreDamaged
-from tenantq.pipeline.lake.state import ArchivedFile
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
-    from tenantq.journal.export_target import ExportTarget
-    from tenantq.pipeline.lake.state import ArchivedDay
+from tenantq.journal.export_target import ExportTarget
+from tenantq.pipeline.lake.data_files import partition_values
+from tenantq.pipeline.lake.state import ArchivedDay, ArchivedFile
 
 PART_BYTES: Final = 128_000_000
 """The size of a file in memory; it is smaller on disk."""
 
 
-def partition_rows(root: Path, names: Iterable[str]) -> Iterator[pa.Table]:
-    """Yield a table's rows by row group, with the partition columns from the directory names."""
-    for name in sorted(names):
-        for file in sorted((root / name).glob("*.parquet")):
+def partition_rows(files: Mapping[str, list[Path]]) -> Iterator[pa.Table]:
+    """Yield the rows of a table's files by row group, with the partition columns from the directory names."""
+    for name in sorted(files):
+        for file in files[name]:
             source = pq.ParquetFile(file)
             for group in range(source.num_row_groups):
                 rows = source.read_row_group(group)
-                for part in name.split("/"):
-                    column, _, value = part.partition("=")
+                for column, value in partition_values(name).items():
                     rows = rows.append_column(column, pa.array([value] * rows.num_rows, pa.string()))
                 yield rows
 

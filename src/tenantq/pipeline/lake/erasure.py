@@ -10,9 +10,12 @@ import hashlib
 import os
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
 
 import msgspec
+import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -20,21 +23,12 @@ from pyspark.sql import functions as f
 from tenantq.domain.formatting import show_time
 from tenantq.errors import Conflict, Invalid, NotFound, StoreDamaged
 from tenantq.journal.export_target import open_target
+from tenantq.journal.signing import SigningKey
 from tenantq.pipeline.gold.invoice_lines import SUMS, month_sums
 from tenantq.pipeline.lake.archive_storage import day_place, read_rows, store, sweep, tenants_in
+from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.lake.state import ArchivedDay, Erasure, Removal
-from tenantq.pipeline.silver.tenant_changes import held_tenants
 from tenantq.pipeline.tables import TABLES, LakeTable
-from tenantq.runtime.durable_files import write_durably
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    import pyarrow as pa
-
-    from tenantq.journal.signing import SigningKey
-    from tenantq.pipeline.lake.lake import Lake
 
 CERTIFICATES: Final = "erasures"
 _ERASED_NAME: Final = "an erased tenant"
@@ -63,7 +57,7 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
 def erase(
     spark: SparkSession, lake: Lake, tenant: str, reason: str, now_ms: int,
     key: SigningKey | None = None, progress: Callable[[str], None] = lambda _: None,
-) -> tuple[Certificate, Path]:  # fmt: skip
+) -> tuple[Certificate, str]:  # fmt: skip
     """Remove a tenant from the lake and its archive; return the certificate and its file.
 
     Raise NotFound if the tenant has no rows, Conflict if it is under a legal hold.
@@ -72,7 +66,7 @@ def erase(
         raise Invalid("erase: needs a tenant and a reason; both stand in the certificate")
     with lake.locked():
         progress("legal holds")
-        if tenant in held_tenants(lake.read(spark, "tenant_changes").where(f.col("tenant") == tenant)):
+        if tenant in lake.tables.held_tenants():
             raise Conflict(f"tenant {tenant!r}: is under a legal hold; lift it before erasing", tenant=tenant)
         begun = (one for one in lake.state().erased if one.tenant == tenant and not one.certificate)
         entry = next(begun, None)
@@ -103,14 +97,16 @@ def _erase_tables(spark: SparkSession, lake: Lake, entry: Erasure, progress: Cal
             lake.stage(_without_mention(kept, table, tenant), table.name, touched.__contains__)
         for name, row in touched.items():
             place = os.path.normpath(f"{table.name}/{name}")
-            digests = digest_of(lake.path / place), digest_of(lake.staged_path(place))
+            digests = [
+                digest_of(lake.files(table.name, name.__eq__, staged=staged).get(name, [])) for staged in (False, True)
+            ]
             removals.append(Removal(place, row["_rows"], row["_of_tenant"], *digests))
     archived = (day for day in lake.state().archived if day.files)
     if not removals and not any(tenant in tenants_in(open_target(day.url), day) for day in archived):
         raise NotFound(f"tenant {tenant!r}: the lake has no row of it", tenant=tenant)
     entry = msgspec.structs.replace(entry, removals=sorted(removals, key=lambda one: one.partition), months=months)
     lake.stage_state(lake.state().with_erasure(entry))
-    lake.commit()
+    lake.commit(erased=tenant)
     return entry
 
 
@@ -141,12 +137,13 @@ def _erase_archive(lake: Lake, entry: Erasure, progress: Callable[[str], None]) 
 
 def _certify(
     spark: SparkSession, lake: Lake, entry: Erasure, key: SigningKey | None, now_ms: int
-) -> tuple[Certificate, Path]:
+) -> tuple[Certificate, str]:
+    lake.tables.sweep(TABLES, erased=entry.tenant)
     left = _rows_left(spark, lake, entry.tenant)
     if any(left.values()):
         raise StoreDamaged(f"tenant {entry.tenant!r}: rows are left: {left}; erase again", tenant=entry.tenant)
     earlier = [one for one in lake.state().erased if one.certificate]
-    previous = _read(lake.path / earlier[-1].certificate).sha256 if earlier else ""
+    previous = _read(lake, earlier[-1].certificate).sha256 if earlier else ""
     certificate = Certificate(
         tenant=entry.tenant, reason=entry.reason, erased_at=show_time(now_ms), rows_until=show_time(entry.until_ms),
         rows_removed=sum(one.rows_removed for one in entry.removals), removals=entry.removals, rows_left=left,
@@ -158,13 +155,12 @@ def _certify(
         key_id=key.public.id if key else "", signature=key.sign(text) if key else "",
     )  # fmt: skip
     name = f"{CERTIFICATES}/{len(earlier) + 1:06d}.json"
-    (lake.path / CERTIFICATES).mkdir(exist_ok=True)
-    write_durably(lake.path / name, msgspec.json.format(msgspec.json.encode(certificate)) + b"\n")
+    lake.tables.target.write(name, msgspec.json.format(msgspec.json.encode(certificate)) + b"\n")
     # The tombstone keeps what later runs need. The removals are in the certificate.
     finished = msgspec.structs.replace(entry, removals=[], certificate=name)
     lake.stage_state(lake.state().with_erasure(finished))
     lake.commit()
-    return certificate, lake.path / name
+    return certificate, f"{lake.tables.uri}/{name}"
 
 
 def check_certificates(lake: Lake) -> list[Certificate]:
@@ -173,7 +169,7 @@ def check_certificates(lake: Lake) -> list[Certificate]:
     for entry in lake.state().erased:
         if not entry.certificate:
             continue
-        one = _read(lake.path / entry.certificate)
+        one = _read(lake, entry.certificate)
         previous = found[-1].sha256 if found else ""
         if one.sha256 != hashlib.sha256(one.hashed_text()).hexdigest() or one.previous_sha256 != previous:
             raise StoreDamaged(f"certificate {entry.certificate}: was changed, or the one before it")
@@ -181,11 +177,11 @@ def check_certificates(lake: Lake) -> list[Certificate]:
     return found
 
 
-def _read(file: Path) -> Certificate:
+def _read(lake: Lake, name: str) -> Certificate:
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Certificate)
+        return msgspec.json.decode(lake.tables.target.read(name), type=Certificate)
     except (OSError, msgspec.DecodeError) as error:
-        raise StoreDamaged(f"certificate {file}: cannot be read: {error}") from error
+        raise StoreDamaged(f"certificate {name}: cannot be read: {error}") from error
 
 
 def _rows_left(spark: SparkSession, lake: Lake, tenant: str) -> dict[str, int]:
@@ -196,6 +192,8 @@ def _rows_left(spark: SparkSession, lake: Lake, tenant: str) -> dict[str, int]:
             for table in _tables_of_tenants(lake)
         }
     )
+    old = [name for table in _tables_of_tenants(lake) for name in lake.tables.old_files(table.name)]
+    left["old versions"] = sum(lake.tables.has_rows(name, {tenant}) for name in old)
     for day in lake.state().archived:
         for file in day.files:
             rows = read_rows(open_target(day.url), file)
@@ -204,7 +202,7 @@ def _rows_left(spark: SparkSession, lake: Lake, tenant: str) -> dict[str, int]:
 
 
 def _tables_of_tenants(lake: Lake) -> list[LakeTable]:
-    return [table for table in TABLES.values() if table.has_tenants and lake.has(table.name)]
+    return [table for table in TABLES.values() if table.has_tenants and lake.tables.has(table.name)]
 
 
 def _concerns(table: LakeTable, tenant: str) -> Column:
@@ -242,12 +240,11 @@ def _mention(tenant: str) -> str:
     return rf"(?<![A-Za-z0-9_.-]){re.escape(tenant)}(?![A-Za-z0-9_.-])"
 
 
-def digest_of(partition: Path) -> str:
-    """Return a hash over a partition's files, by name; empty if there are none."""
+def digest_of(files: list[Path]) -> str:
+    """Return a hash over the contents of a partition's files, in order; empty if there are none."""
     found = hashlib.sha256()
-    files = sorted(partition.glob("*.parquet"))
-    for file in files:
-        found.update(f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
+    for number, file in enumerate(files):
+        found.update(f"{number:05d}.parquet {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
     return found.hexdigest() if files else ""
 
 

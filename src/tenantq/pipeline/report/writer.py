@@ -74,7 +74,7 @@ def write_reports(
             progress(f"tenants {len(names)}")
     if tenant is not None:
         if not names:
-            raise NotFound(f"lake {lake.path}: has nothing of tenant {tenant!r} from {period.first} to {period.last}", tenant=tenant)  # fmt: skip
+            raise NotFound(f"lake {lake.name}: has nothing of tenant {tenant!r} from {period.first} to {period.last}", tenant=tenant)  # fmt: skip
         return WrittenReports(period.first, period.last, "", 1, str(out / "tenants"))
     links = [(name, f"tenants/{file_name(name)}") for name in sorted(names)[:LINKS_MAX]]
     write_page(out / "index.html", platform_page(platform, period, verified, links, len(names) - len(links)))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
@@ -11,7 +12,8 @@ from tenantq.pipeline.schemas import TENANT_CHANGES
 
 PLACED: Final = "hold_tenant"
 LIFTED: Final = "release_hold"
-_OPS: Final = ("create_tenant", "configure_tenant", "delete_tenant", PLACED, LIFTED)
+HOLD_OPS: Final = (PLACED, LIFTED)
+_OPS: Final = ("create_tenant", "configure_tenant", "delete_tenant", *HOLD_OPS)
 
 
 def tenant_changes(rows: DataFrame) -> DataFrame:
@@ -19,11 +21,11 @@ def tenant_changes(rows: DataFrame) -> DataFrame:
     return rows.where(f.col("op").isin(*_OPS) & (f.col("outcome") == "ok")).select(*TENANT_CHANGES.names)
 
 
-def held_tenants(changes: DataFrame) -> set[str]:
-    """Return the tenants under a legal hold: while it lasts, none of their rows may be erased or deleted."""
-    newest = f.max_by("op", f.struct("ts", "shard", "seq", "n")).alias("op")
-    last = changes.where(f.col("op").isin(PLACED, LIFTED)).groupBy("tenant").agg(newest)
-    return {row["tenant"] for row in last.where(f.col("op") == PLACED).collect()}
+def held_tenants(changes: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Return the tenants whose newest row of HOLD_OPS placed a legal hold."""
+    ordered = sorted(changes, key=lambda row: (row["ts"], row["shard"], row["seq"], row["n"]))
+    newest = {row["tenant"]: row["op"] for row in ordered if row["op"] in HOLD_OPS}
+    return {tenant for tenant, op in newest.items() if op == PLACED}
 
 
 def newest_setting(changes: DataFrame, given: Column, *keys: str) -> DataFrame:

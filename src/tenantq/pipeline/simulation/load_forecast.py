@@ -70,7 +70,7 @@ class Placement:
         days = sorted(day_of(one) for one in lake.partitions("usage_hourly"))
         self.days = [day for day in days if (from_date or day) <= day <= (to_date or day)]
         if not self.days:
-            raise NotFound(f"lake {lake.path}: has no usage from {from_date or 'its start'} to {to_date or 'its end'}")
+            raise NotFound(f"lake {lake.name}: has no usage from {from_date or 'its start'} to {to_date or 'its end'}")
         usage = lake.view(spark, "usage_hourly", lambda one: day_of(one) in set(self.days))
         self.sides = {"before": before, "after": after}
         self.usage = usage.where((f.col("tenant") != "") & (f.col("queue") != "")).select(

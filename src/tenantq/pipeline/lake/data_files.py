@@ -1,20 +1,21 @@
-"""The Parquet files of a partition: how rows are divided into files, how files are named, and what their footers say."""
+"""The Parquet files of a table: how rows are divided into files, how files are named, and what Delta records of them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
 
+import msgspec
 import pyarrow.parquet as pq
+from deltalake.transaction import AddAction
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from pyspark.sql.types import StructType
-
-    from tenantq.pipeline.tables import LakeTable
+from tenantq.pipeline.tables import LakeTable
 
 _NO_TEXT: Final = "\0"  # never a date, file name, reason or shard
 PIECE: Final = "piece"
@@ -65,48 +66,58 @@ def nullable_columns(rows: DataFrame, columns: StructType, keys: tuple[str, ...]
     return rows.select(*shaped, *keys)
 
 
-def partition_names(root: Path, table: LakeTable) -> set[str]:
-    """Return the directories below ``root`` that hold files, relative; "." is the root itself."""
-    found = {file.parent.relative_to(root).as_posix() for file in root.rglob("*.parquet")}
-    return found - {"."} if table.partitions else found
-
-
-def name_files(root: Path, table: LakeTable) -> set[str]:
-    """Give the files that Spark wrote names that do not depend on tasks; return the partitions."""
-    for stray in [*root.rglob("*.crc"), *root.rglob("_SUCCESS")]:
-        stray.unlink()
+def name_files(root: Path, token: str) -> dict[str, list[Path]]:
+    """Give the files that Spark wrote unique names; return them in order, by partition. "." is the table itself."""
     for piece in list(root.rglob(f"{PIECE}=*")):
-        (file,) = piece.iterdir()  # fails if rows were not partitioned by piece
+        (file,) = piece.glob("*.parquet")  # fails if rows were not partitioned by piece
         file.rename(piece.parent / f"{int(piece.name.partition('=')[2]):05d}.parquet")
-        piece.rmdir()
-    leaves = partition_names(root, table)
-    for leaf in leaves:
-        for number, file in enumerate(sorted((root / leaf).glob("*.parquet"))):
-            file.rename(file.with_name(f"{number:05d}.parquet"))
-    return leaves
+        shutil.rmtree(piece)
+    found: dict[str, list[Path]] = {}
+    for file in sorted(root.rglob("*.parquet")):
+        leaf = found.setdefault(file.parent.relative_to(root).as_posix(), [])
+        leaf.append(file.rename(file.with_name(f"{len(leaf):05d}-{token}.parquet")))
+    return found
 
 
-def column_chunks(file: Path, column: str) -> list[Any]:
-    """Return what a file's footer says about a column, per row group."""
+def add_action(file: Path, partition: str, table: LakeTable) -> AddAction:
+    """Return the action that adds a file to a Delta table, with the statistics of its order and time columns."""
     meta = pq.read_metadata(file)
-    at = meta.schema.names.index(column)
-    return [meta.row_group(number).column(at) for number in range(meta.num_row_groups)]
+    wanted = {*table.order, "ts", *([table.split.counted] if table.split else [])}
+    low: dict[str, Any] = {}
+    high: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for at in range(meta.num_columns):
+        name = meta.schema.column(at).path
+        if name not in wanted or not meta.num_row_groups:
+            continue
+        chunks = [meta.row_group(group).column(at).statistics for group in range(meta.num_row_groups)]
+        if all(chunk is not None and chunk.has_null_count for chunk in chunks):
+            nulls[name] = sum(chunk.null_count for chunk in chunks)
+        if all(chunk is not None and chunk.has_min_max for chunk in chunks):
+            low[name], high[name] = min(chunk.min for chunk in chunks), max(chunk.max for chunk in chunks)
+    stats = {"numRecords": meta.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
+    return AddAction(
+        path=os.path.normpath(f"{partition}/{file.name}"), size=file.stat().st_size,
+        partition_values=partition_values(partition), modification_time=int(file.stat().st_mtime * 1_000),
+        data_change=True, stats=msgspec.json.encode(stats, enc_hook=str).decode(),
+    )  # fmt: skip
 
 
-def same_rows(one: Path, other: Path) -> bool:
-    """Tell whether two partitions, or two files, have the same rows in the same order, file by file.
+def partition_values(partition: str) -> dict[str, str | None]:
+    """Return the partition columns that a directory name such as date=2026-01-01/hour=05 stands for."""
+    parts = (part.partition("=") for part in partition.split("/") if "=" in part)
+    return {name: value for name, _, value in parts}
+
+
+def same_rows(some: list[Path], others: list[Path]) -> bool:
+    """Return whether two lists of files have the same rows in the same order, file by file.
 
     Bytes are no measure: what else is in a Parquet file depends on the process and the version that wrote it.
     """
-    if one.is_dir() and other.is_dir():
-        names = {file.name for file in one.iterdir()}
-        return names == {file.name for file in other.iterdir()} and all(
-            same_rows(one / name, other / name) for name in names
-        )
-    if one.is_dir() or not other.is_file():
-        return False
-    if one.suffix != ".parquet":
-        return one.read_bytes() == other.read_bytes()
+    return len(some) == len(others) and all(map(_same_rows, some, others))
+
+
+def _same_rows(one: Path, other: Path) -> bool:
     files = (pq.ParquetFile(one), pq.ParquetFile(other))
     metas = [file.metadata for file in files]
     if (metas[0].num_rows, metas[0].num_row_groups) != (metas[1].num_rows, metas[1].num_row_groups):

@@ -1,0 +1,260 @@
+"""The tables of a lake as Delta Lake keeps them: version sets, files by version, commits, and files of old versions.
+
+A lake at a URL has a local copy of the files that a command reads. So Spark needs no library of the object store.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, Schema
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.transaction import RemoveAction, create_table_with_add_actions
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from tenantq.errors import Conflict, NotFound
+from tenantq.journal.export_target import local_path, open_target, shown_url
+from tenantq.pipeline.lake.data_files import add_action, partition_values
+from tenantq.pipeline.lake.state import LakeState
+from tenantq.pipeline.lake.versions import AT_ONCE, LOG, VERSIONS, VersionSet, read_sets, sync_log, write_sets
+from tenantq.pipeline.silver.tenant_changes import HOLD_OPS, held_tenants
+from tenantq.pipeline.tables import TABLES
+from tenantq.runtime.durable_files import sync, sync_all
+
+_EMPTY: Final = "empty.parquet"
+"""A file beside the log of a table without rows: it has the columns, so plain Parquet readers find a table too."""
+
+
+class DataFile(msgspec.Struct, frozen=True):
+    """A file of a table, as Delta records it."""
+
+    path: str  # below the table
+    size: int
+    rows: int
+    counted: int  # rows by which its partition is split (see Split)
+    newest: datetime | None  # the highest ``ts``
+
+    @property
+    def partition(self) -> str:
+        """The directory that it is in; "." for tables without partitions."""
+        return self.path.rpartition("/")[0] or "."
+
+
+class DeltaTables:
+    """The tables at a path or URL, at the versions of the newest version set."""
+
+    def __init__(self, where: str | Path) -> None:
+        local = local_path(str(where))
+        self.is_local = local is not None
+        self.name = shown_url(str(where))
+        self.uri = str(local.absolute()) if local is not None else str(where).rstrip("/")
+        self.path = local if local is not None else Path(tempfile.mkdtemp(prefix="tenantq-lake-"))  # of local files
+        self.target = open_target(where)
+        self._sets: list[VersionSet] | None = None
+        self._files: dict[tuple[str, int], list[DataFile]] = {}
+
+    # ---- version sets ----
+
+    def refresh(self) -> None:
+        """Forget what was read, because another process may have changed the lake."""
+        self._sets = None
+        self._files.clear()
+
+    @property
+    def sets(self) -> list[VersionSet]:
+        """The recorded version sets, oldest first."""
+        if self._sets is None:
+            self._sets = read_sets(f"{self.uri}/{VERSIONS}")
+        return self._sets
+
+    @property
+    def newest(self) -> VersionSet:
+        """The newest version set; number 0 if no run has written the lake."""
+        return self.sets[-1] if self.sets else VersionSet(number=0, at_ms=0, tables={}, state=LakeState())
+
+    def record(self, sets: list[VersionSet]) -> None:
+        """Replace the version sets; raise Conflict if another process did so."""
+        write_sets(f"{self.uri}/{VERSIONS}", sets, self.newest.number)
+        if self.is_local:
+            sync_log(self.path / VERSIONS)
+        self._sets = sets
+
+    def pin(self, number: int, reason: str) -> VersionSet:
+        """Keep the files of a version set until its ``reason`` is set to an empty text. The lake must be locked."""
+        found = next((one for one in self.sets if one.number == number), None)
+        if found is None:
+            raise NotFound(f"lake {self.name}: does not keep version set {number}. List the sets with tenantq pipeline versions.")  # fmt: skip
+        pinned = msgspec.structs.replace(found, pin=reason)
+        self.record([pinned if one is found else one for one in self.sets])
+        return pinned
+
+    def roll_back(self) -> None:
+        """Undo commits to tables that no version set has, and delete their files."""
+        restored: dict[str, int] = {}
+        for table in TABLES:
+            uri, recorded = f"{self.uri}/{table}", self.newest.tables.get(table)
+            try:
+                latest = DeltaTable(uri, without_files=True).version()
+            except TableNotFoundError:
+                latest = -1
+            if recorded is None and (self.is_local or latest >= 0):
+                for name in self.target.names(table):
+                    self.target.delete(name)
+            elif recorded is not None and latest > recorded:
+                DeltaTable(uri).restore(recorded)
+                restored[table] = latest + 1
+        if restored:
+            tables = {**self.newest.tables, **restored}
+            self.record([*self.sets[:-1], msgspec.structs.replace(self.newest, tables=tables)])
+        self.sweep(TABLES)
+
+    # ---- files ----
+
+    def has(self, table: str) -> bool:
+        """Return whether a run has created the table, with or without rows."""
+        return table in self.newest.tables
+
+    def files(self, table: str, version: int | None = None) -> list[DataFile]:
+        """Return the files of a table, in the newest version set or in a version of its own."""
+        if version is None:
+            version = self.newest.tables.get(table, -1)
+        if version >= 0 and (table, version) not in self._files:
+            split = TABLES[table].split
+            found = DeltaTable(f"{self.uri}/{table}", version=version).get_add_actions(flatten=True)
+            self._files[table, version] = [
+                DataFile(
+                    row["path"], row["size_bytes"], row["num_records"],
+                    row["num_records"] - (row.get(f"null_count.{split.counted}") or 0) if split else 0,
+                    row.get("max.ts"),
+                )
+                for row in pa.table(found).sort_by("path").to_pylist()
+            ]  # fmt: skip
+        return self._files.get((table, version), [])
+
+    def local_copy(self, name: str) -> Path:
+        """Return the local path of a file of the lake, copied first if the lake is at a URL."""
+        file = self.path / name
+        if not self.is_local and not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(self.target.read(name))
+        return file
+
+    def rows(self, files: Iterable[Path], filters: Any = None) -> list[dict[str, Any]]:
+        """Return the rows of files, read without Spark and without partition columns."""
+        return [row for file in files for row in pq.read_table(file, filters=filters, partitioning=None).to_pylist()]
+
+    # ---- commits ----
+
+    def commit(self, table: str, changes: Mapping[str, list[Path]], now_ms: int) -> int:
+        """Replace partitions of a table by new files, and create it if needed. Return its new version.
+
+        Raise Conflict if another process committed to it since the newest version set.
+        """
+        known = TABLES[table]
+        adds = [add_action(file, name, known) for name, files in changes.items() for file in files]
+        self._publish(table, changes)
+        removes = [
+            RemoveAction(file.path, True, now_ms, file.size, partition_values(file.partition))
+            for file in self.files(table)
+            if file.partition in changes
+        ]
+        uri, columns = f"{self.uri}/{table}", Schema.from_arrow(to_arrow_schema(known.columns, timezone="UTC"))
+        partitions, version = list(known.partitions), self.newest.tables.get(table, -1)
+        try:
+            if version < 0:
+                create_table_with_add_actions(uri, columns, adds, partition_by=partitions, commit_properties=AT_ONCE)
+            else:
+                before = DeltaTable(uri, version=version)
+                before.create_write_transaction([*adds, *removes], "append", columns, partitions, commit_properties=AT_ONCE)  # fmt: skip
+        except DeltaError as error:
+            raise Conflict(f"lake {self.name}: another run changed table {table} ({error}). Run the command again.") from error  # fmt: skip
+        if self.is_local:
+            sync_log(self.path / table, version + 1)
+        return version + 1
+
+    def _publish(self, table: str, changes: Mapping[str, list[Path]]) -> None:
+        """Move new files into the table, synced before Delta refers to them."""
+        if not self.is_local:
+            for name, files in changes.items():
+                for file in files:
+                    self.target.write(os.path.normpath(f"{table}/{name}/{file.name}"), file.read_bytes())
+            return
+        sync_all(file for files in changes.values() for file in files)
+        touched: set[Path] = set()
+        for name, files in changes.items():
+            place = self.path / table / name
+            place.mkdir(parents=True, exist_ok=True)
+            for file in files:
+                file.rename(place / file.name)
+            touched.update(path for path in (place, *place.parents) if path.is_relative_to(self.path))
+        sync_all(touched)
+
+    # ---- files of old versions ----
+
+    def sweep(self, tables: Iterable[str], erased: str = "") -> None:
+        """Delete the files of tables that no version set has, and keep an empty file in tables without rows.
+
+        Files with rows of a tenant under a legal hold stay, unless they also have rows of the ``erased`` one.
+        """
+        held: set[str] | None = None
+        for table in filter(self.has, tables):
+            for name in self.old_files(table):
+                held = self.held_tenants() if held is None else held
+                if held and self.has_rows(name, held) and not (erased and self.has_rows(name, {erased})):
+                    continue
+                self.target.delete(name)
+                (self.path / name).unlink(missing_ok=True)  # the local copy, if the lake is at a URL
+            if self.files(table):
+                self.target.delete(f"{table}/{_EMPTY}")
+            else:
+                buffer = io.BytesIO()
+                pq.write_table(to_arrow_schema(TABLES[table].columns, timezone="UTC").empty_table(), buffer)
+                self.target.write(f"{table}/{_EMPTY}", buffer.getvalue())
+            if self.is_local:
+                _remove_empty_directories(self.path / table)
+        if self.sets:
+            used = {uri.rpartition("/")[2] for uri in DeltaTable(f"{self.uri}/{VERSIONS}").file_uris()}
+            for name in _data_files(self.target.names(VERSIONS)):
+                if name.rpartition("/")[2] not in used:
+                    self.target.delete(name)
+
+    def old_files(self, table: str) -> list[str]:
+        """Return the files of a table that no version set has."""
+        versions = {one.tables[table] for one in self.sets if table in one.tables}
+        kept = {f"{table}/{file.path}" for version in versions for file in self.files(table, version)}
+        return [name for name in _data_files(self.target.names(table)) if name not in {*kept, f"{table}/{_EMPTY}"}]
+
+    def held_tenants(self) -> set[str]:
+        """Return the tenants under a legal hold: while it lasts, none of their rows may be erased or deleted."""
+        files = [self.local_copy(f"tenant_changes/{file.path}") for file in self.files("tenant_changes")]
+        return held_tenants(self.rows(files, filters=[("op", "in", HOLD_OPS)]))
+
+    def has_rows(self, name: str, tenants: set[str]) -> bool:
+        """Return whether a file has rows of one of these tenants."""
+        if not TABLES[name.partition("/")[0]].has_tenants:
+            return False
+        with self.target.open(name) as stream:
+            found = pq.read_table(stream, columns=["tenant"], filters=[("tenant", "in", sorted(tenants))])
+        return bool(found.num_rows)
+
+
+def _data_files(names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.endswith(".parquet") and f"/{LOG}/" not in name]
+
+
+def _remove_empty_directories(root: Path) -> None:
+    for directory, _, _ in os.walk(root, topdown=False):
+        try:
+            Path(directory).rmdir()
+        except OSError:
+            continue  # it has files
+    sync(root)

@@ -1,0 +1,112 @@
+"""Version sets: which versions of all tables belong together, and the lake's state at that point.
+
+They are rows of the Delta table ``_versions``. Replacing its rows is one atomic commit, also on object stores, and it is
+what commits a run: tenantq reads every table at the version that the newest set names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+
+from tenantq.errors import Conflict, Invalid
+from tenantq.pipeline.lake.state import LakeState
+from tenantq.runtime.durable_files import sync, sync_all
+
+VERSIONS: Final = "_versions"
+LOG: Final = "_delta_log"
+AT_ONCE: Final = CommitProperties(max_commit_retries=0)
+"""A commit on top of another process's commit fails, because it was computed from older rows."""
+_COLUMNS: Final = pa.schema(
+    [
+        ("number", pa.int64()),
+        ("at_ms", pa.int64()),
+        ("pin", pa.string()),
+        ("tables", pa.string()),
+        ("state", pa.string()),
+    ]
+)
+
+
+class VersionSet(msgspec.Struct, frozen=True, kw_only=True):
+    """The versions of all tables that one commit left."""
+
+    number: int
+    at_ms: int
+    tables: dict[str, int]
+    state: LakeState = LakeState()
+    pin: str = ""  # why its files must be kept; empty: they are deleted when newer sets replace it
+
+
+def read_sets(uri: str) -> list[VersionSet]:
+    """Return the recorded sets, oldest first; raise Invalid if they cannot be read."""
+    try:
+        rows = DeltaTable(uri).to_pyarrow_table().to_pylist()
+        sets = [
+            VersionSet(
+                number=row["number"], at_ms=row["at_ms"], pin=row["pin"],
+                tables=msgspec.json.decode(row["tables"], type=dict[str, int]),
+                state=msgspec.json.decode(row["state"], type=LakeState),
+            )
+            for row in rows
+        ]  # fmt: skip
+    except TableNotFoundError:
+        return []
+    except (DeltaError, OSError, msgspec.DecodeError) as error:
+        raise Invalid(f"{uri}: cannot be read ({error}). Restore it from a backup of the lake.") from error
+    return sorted(sets, key=lambda one: one.number)
+
+
+def write_sets(uri: str, sets: list[VersionSet], read: int) -> None:
+    """Replace the recorded sets; raise Conflict if the newest one is no longer number ``read``."""
+    rows: list[dict[str, Any]] = [
+        {
+            "number": one.number, "at_ms": one.at_ms, "pin": one.pin,
+            "tables": msgspec.json.encode(one.tables, order="sorted").decode(),
+            "state": msgspec.json.encode(one.state, order="sorted").decode(),
+        }
+        for one in sets
+    ]  # fmt: skip
+    recorded: DeltaTable | None = None
+    newest = 0
+    with contextlib.suppress(TableNotFoundError):
+        recorded = DeltaTable(uri)
+        newest = max(recorded.to_pyarrow_table(columns=["number"])["number"].to_pylist())
+    what = f"{uri}: another run changed the lake. Run the command again."
+    if newest != read:
+        raise Conflict(what)
+    try:
+        given = pa.Table.from_pylist(rows, _COLUMNS)
+        if recorded is None:
+            write_deltalake(uri, given, mode="error", commit_properties=AT_ONCE)
+        else:
+            write_deltalake(recorded, given, mode="overwrite", commit_properties=AT_ONCE)
+    except CommitFailedError as error:
+        raise Conflict(what) from error
+
+
+def sync_log(table: Path, version: int | None = None) -> None:
+    """Make a commit to a local table survive a power cut: deltalake does not sync what it writes."""
+    entry = table / LOG / f"{version:020d}.json" if version is not None else max((table / LOG).glob("*.json"))
+    sync_all([entry, *table.glob("*.parquet")])
+    sync(table / LOG)
+    sync(table)
+
+
+def drop_torn_entry(table: Path) -> None:
+    """Remove the newest entry of a local table's log if a power cut left it incomplete. Its commit was not recorded."""
+    newest = max((table / LOG).glob("*.json"), default=None)
+    if newest is None:
+        return
+    try:
+        for line in newest.read_bytes().splitlines() or [b""]:
+            msgspec.json.decode(line)
+    except msgspec.DecodeError:
+        newest.unlink()
+        sync(newest.parent)
