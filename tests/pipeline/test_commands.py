@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -11,13 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from deltalake import DeltaTable
 
+from tenantq.cli.command_line import run as command_line
 from tenantq.pipeline.lake.archive import archive, restore
 from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.lake.retention import load_retention
 from tenantq.pipeline.run import run
 from tenantq.pipeline.run_options import RunOptions
 from tenantq.pipeline.stream import stream
+from tenantq.pipeline.tables import TABLES
 from tests.acceptance.command import COMMAND, environment
 from tests.pipeline.conftest import LITTLE_DATA, NOW, SOON_QUICK, digests
 from tests.processes import alive, descendants, kill_tree
@@ -201,3 +207,40 @@ def test_what_cannot_be_done_is_one_line_and_an_exit_code(
     assert (process.returncode, output) == (code, "")
     assert said in complaints
     assert complaints.count("\n") == 1
+
+
+def test_version_sets_are_listed_and_pinned_without_spark(
+    made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The list names the Delta version of each table; a pin has a reason."""
+    lake = made.copy(tmp_path / "lake")
+    given = ["pipeline", "versions", "--lake", str(lake.path), "--json"]
+    assert command_line([*given, "--pin", "1", "--reason", "invoices of January"]) == 0
+    (listed,) = json.loads(capsys.readouterr().out)
+    assert (listed["set"], listed["pin"]) == (1, "invoices of January")
+    assert listed["tables"] == {name: DeltaTable(str(lake.path / name)).version() for name in TABLES}
+    assert command_line([*given, "--unpin", "1"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["pin"] == ""
+    assert command_line([*given, "--pin", "7", "--reason", "no such set"]) == 3
+    assert command_line([*given, "--pin", "1"]) == 2
+
+
+def test_examples_of_a_schedule_name_the_command_as_each_scheduler_reads_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Paths are absolute and quoted; a percent sign survives cron and systemd; the Airflow file is valid Python."""
+    lake = tmp_path / "my lake 5%"
+    assert (
+        command_line(["pipeline", "schedule", "--journal", "s3://evidence/journal", "--lake", str(lake), "--json"]) == 0
+    )
+    texts = json.loads(capsys.readouterr().out)
+    cron = texts["cron"].splitlines()[-1].split(" ", 5)
+    assert cron[:5] == ["10", "*", "*", "*", "*"]
+    words = shlex.split(cron[5].replace(r"\%", "%"))
+    assert words[1:] == ["pipeline", "run", "--journal", "s3://evidence/journal", "--lake", str(lake)]
+    assert Path(words[0]).name == "tenantq"
+    started = next(line for line in texts["systemd"].splitlines() if line.startswith("ExecStart="))
+    assert shlex.split(started.removeprefix("ExecStart=").replace("%%", "%")) == words
+    tree = ast.parse(texts["airflow"])
+    (command,) = [node.value for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == "bash_command"]
+    assert shlex.split(ast.literal_eval(command)) == words

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tenantq.cli.command_line import run as command_line
 from tenantq.journal.export_settings import ExportSettings
 from tenantq.journal.exporter import Exporter
 from tenantq.pipeline.reconciliation import reconcile
@@ -63,6 +64,19 @@ async def test_totals_equal_the_queues_own_counters_to_the_last_message_and_byte
     assert found.drifts == []
     assert found.queues >= 3
     assert lake.read(spark, "segments").where("signed and reason = ''").count() == report.accepted
+
+    places = (
+        "--journal",
+        journal.path,
+        "--lake",
+        lake.path,
+        "--data-dir",
+        tmp_path / "data",
+        "--out",
+        tmp_path / "pages",
+    )
+    assert command_line(["pipeline", "all", *map(str, places)]) == 0
+    assert (tmp_path / "pages" / "index.html").exists()
 
     shard = await open_shard()
     await shard.add(T, Q, [message("not exported")])

@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
-from tenantq.errors import Invalid, NotFound, Unavailable
+from tenantq.errors import Conflict, Invalid, NotFound, Unavailable
 from tenantq.journal.export_target import open_target
 from tenantq.journal.segment import encode
 from tenantq.pipeline.explanation import explain, offsets
 from tenantq.pipeline.gold.slo_daily import Objective
 from tenantq.pipeline.journal_source import journal_path, new_files
 from tenantq.pipeline.lake.lake import Lake
+from tenantq.pipeline.lake.state import LakeState
+from tenantq.pipeline.lake.versions import storage_options
 from tenantq.pipeline.price_book import DEFAULT, Credit, Item, PriceBook, Tier
 from tenantq.pipeline.run import run
 from tenantq.pipeline.run_options import RunOptions, RunReport
@@ -68,6 +71,10 @@ def check_against_oracle(spark: SparkSession, lake: Lake, writers: list[JournalW
     assert not [key for key, row in usage.items() if key not in hours and (row["operations"] or row["byte_ms"])]
 
 
+def _no_spark(_: int) -> SparkSession:
+    raise AssertionError("a run without new data must not start Spark")
+
+
 def test_72_a_rerun_and_any_order_of_arrival_give_the_oracles_events_exactly_once(
     spark: SparkSession, made: Made, journal: DirectoryTarget, lake: Lake, pipeline: RunPipeline
 ) -> None:
@@ -79,7 +86,7 @@ def test_72_a_rerun_and_any_order_of_arrival_give_the_oracles_events_exactly_onc
     assert not made.report.quarantined
     check_against_oracle(spark, made.lake, [made.writer])
     before = digests(made.lake)
-    again = run(spark, str(made.journal.path), made.lake, RunOptions(now_ms=NOW))
+    again = run(_no_spark, str(made.journal.path), made.lake, RunOptions(now_ms=NOW))
     assert again.changed == []
     assert digests(made.lake) == before
 
@@ -296,12 +303,25 @@ def test_a_journal_that_cannot_be_read_is_told_plainly(tmp_path: Path) -> None:
         journal_path("s3://bucket/journal")
 
 
-def test_a_journal_behind_a_url_is_fetched_processed_and_forgotten(
-    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+def test_a_journal_and_a_lake_behind_urls_work_like_directories(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only what is new; a place that holds nothing is told, for a wrong prefix looks like it; one that is gone, too."""
+    """Only new segments are fetched. An empty prefix and an unreachable bucket are reported. Any Delta reader works."""
+    lake = Lake("s3://evidence/lake")
     with served_bucket(monkeypatch):
         _fetch_and_forget(spark, lake)
+        assert Lake("s3://evidence/lake").tables.newest.tables.keys() == TABLES.keys()
+        lives = DeltaTable("s3://evidence/lake/message_lives", storage_options=storage_options())
+        assert lives.to_pyarrow_table().num_rows == 2
+        names = lake.tables.target.names("message_lives")
+        assert len([name for name in names if name.endswith(".parquet")]) == 1
+        late, other = Lake("s3://evidence/lake"), Lake("s3://evidence/lake")
+        for one in (late, other):
+            assert one.state() == LakeState(**{name: getattr(lake.state(), name) for name in ("prices", "objective")})
+            one.stage_state(LakeState(objective="changed"))
+        late.commit()
+        with pytest.raises(Conflict, match="another run changed the lake"):
+            other.commit()
     with pytest.raises(Unavailable, match="s3://evidence/journal: cannot be read"):
         run(spark, "s3://evidence/journal", lake, RunOptions(now_ms=NOW))
 

@@ -6,23 +6,21 @@ verification and by Spark, so a copy costs one download, and Spark needs no libr
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from tenantq.errors import Invalid, Unavailable
 from tenantq.journal.export_target import DirectoryTarget, ExportTarget, local_path, open_target, shown_url
-from tenantq.journal.manifest import MANIFESTS, manifest_names
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tenantq.pipeline.lake.lake import Lake
-    from tenantq.pipeline.run_options import RunOptions
+from tenantq.journal.manifest import MANIFESTS, manifest_names, read_manifest
+from tenantq.pipeline.lake.lake import Lake
+from tenantq.pipeline.run_options import RunOptions
 
 _DOWNLOADS: Final = 8  # at a time
 FETCH: Final = "fetch segments"
@@ -36,6 +34,14 @@ class JournalFiles(msgspec.Struct):
     manifests: list[str]  # not accepted before
     strays: list[str]  # segments that no manifest names
     segments: list[str] = []  # those that the manifests name
+
+    def count_rows(self) -> int:
+        """Return the rows of the segments, as their manifests say. Unreadable manifests count as none."""
+        count = 0
+        for name in self.manifests:
+            with contextlib.suppress(Invalid, OSError):
+                count += read_manifest(DirectoryTarget(Path(self.root)), name).rows
+        return count
 
 
 def journal_path(journal: str) -> str:

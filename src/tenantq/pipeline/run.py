@@ -4,34 +4,39 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable, Mapping
 from decimal import Decimal
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from functools import cached_property, partial
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
 
 from tenantq.pipeline.bronze.ingestion import NewSegments, overlap
 from tenantq.pipeline.bronze.rows import RowRules
 from tenantq.pipeline.journal_source import FETCH, JournalFiles, local_journal
 from tenantq.pipeline.lake.archive import bring_back, deleted_dates
 from tenantq.pipeline.lake.data_files import with_pieces
+from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.run_options import RunOptions, RunReport
 from tenantq.pipeline.scopes import Selection, Selector
 from tenantq.pipeline.tables import JOURNAL, TABLES, Input, LakeTable, day_of
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from pyspark.sql import DataFrame, SparkSession
-
-    from tenantq.pipeline.lake.lake import Lake
-
+START: Final = "start Spark"
 VERIFY: Final = "verify segments"
 COMMIT: Final = "commit"
-STAGES: Final = (FETCH, VERIFY, *TABLES, COMMIT)
-"""What a run goes through, in this order. Tables that are up to date are left out."""
+STAGES: Final = (FETCH, VERIFY, START, *TABLES, COMMIT)
+"""What a run goes through, in this order. Tables that are up to date are left out; without new data, Spark is too."""
+
+OpenSpark = Callable[[int], SparkSession]
+"""Opens a session that suits a run over about this many rows."""
 
 
 def run(
-    spark: SparkSession, journal: str, lake: Lake, options: RunOptions, progress: Callable[[str], None] = lambda _: None
+    spark: SparkSession | OpenSpark,
+    journal: str,
+    lake: Lake,
+    options: RunOptions,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> RunReport:
     """Process what the journal, a directory or a URL, has and the lake has not.
 
@@ -43,14 +48,15 @@ def run(
 
 
 def process(
-    spark: SparkSession,
+    spark: SparkSession | OpenSpark,
     files: JournalFiles,
     lake: Lake,
     options: RunOptions,
     progress: Callable[[str], None] = lambda _: None,
 ) -> RunReport:
     """Compute all tables from these segments and commit them. The lake must be locked."""
-    step = _Run(spark, lake, options, progress)
+    open_spark = spark if not isinstance(spark, SparkSession) else lambda _: spark
+    step = _Run(open_spark, lake, options, progress)
     try:
         step.ingest(files)
         for table in TABLES.values():
@@ -63,13 +69,22 @@ def process(
 class _Run:
     """The state of one run."""
 
-    def __init__(self, spark: SparkSession, lake: Lake, options: RunOptions, progress: Callable[[str], None]) -> None:
-        self._spark, self._lake, self._options, self._progress = spark, lake, options, progress
+    def __init__(self, spark: OpenSpark, lake: Lake, options: RunOptions, progress: Callable[[str], None]) -> None:
+        self._open_spark, self._lake, self._options, self._progress = spark, lake, options, progress
         self._report = RunReport(quarantined={}, changed=[], stages={}, repriced=[], restored=[])
-        self._new = NewSegments(spark)
+        self._rows = 0  # that the run reads, about
+        self._new = NewSegments(lambda: self._spark)
         self._cached: dict[str, DataFrame] = {}
         self._stage, self._started = "", time.monotonic()
         self._selector: Selector
+
+    @cached_property
+    def _spark(self) -> SparkSession:
+        stage = self._stage
+        self._begin(START)
+        session = self._open_spark(self._rows)
+        self._begin(stage)
+        return session
 
     def ingest(self, files: JournalFiles) -> None:
         """Verify the segments and read the rows of those that are accepted."""
@@ -77,7 +92,10 @@ class _Run:
         lake, new, report = self._lake, self._new, self._report
         known = {one["manifest"]: one for one in lake.rows("segments")}
         new.strays = files.strays
-        new.verify(files.root, files.manifests, self._options.public_key)
+        rows = files.count_rows()
+        first = min((day_of(name) for name in files.segments), default="9999")
+        self._rows = rows + sum(file.rows for file in lake.tables.files("bronze") if day_of(file.path) >= first)
+        new.verify(files.root, files.manifests, self._options.public_key, rows)
         report.segments, report.accepted = len(new.verdicts), len(new.accepted)
         state = lake.state()
         if new.accepted:
@@ -90,7 +108,7 @@ class _Run:
             )
             new.read(files.root, rules, self._restore, lambda: lake.read(self._spark, "bronze"))
         report.rows = new.summary.rows
-        self._selector = Selector(self._spark, lake, self._options, new, lake.state(), report)
+        self._selector = Selector(lambda: self._spark, lake, self._options, new, lake.state(), report)
 
     def _restore(self, rows: DataFrame) -> None:
         self._report.restored = bring_back(self._spark, self._lake, rows)
@@ -186,7 +204,8 @@ class _Run:
     def _begin(self, stage: str) -> None:
         now = time.monotonic()
         if self._stage:
-            self._report.stages[self._stage] = round(now - self._started, 3)
+            spent = self._report.stages.get(self._stage, 0.0) + now - self._started
+            self._report.stages[self._stage] = round(spent, 3)
         self._stage, self._started = stage, now
         if stage:
             self._progress(stage)

@@ -5,20 +5,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from tenantq.pipeline.bronze.ingestion import NewSegments
+from tenantq.pipeline.lake.lake import Lake
+from tenantq.pipeline.lake.state import LakeState
+from tenantq.pipeline.run_options import RunOptions, RunReport
 from tenantq.pipeline.silver.message_lives import OPEN, life_events
 from tenantq.pipeline.tables import Scope, day_of
-
-if TYPE_CHECKING:
-    from tenantq.pipeline.bronze.ingestion import NewSegments
-    from tenantq.pipeline.lake.lake import Lake
-    from tenantq.pipeline.lake.state import LakeState
-    from tenantq.pipeline.run_options import RunOptions, RunReport
 
 
 class Selection(msgspec.Struct, frozen=True):
@@ -32,7 +29,7 @@ class Selector:
     """Selects partitions for one run. ``state`` becomes what the lake must record about prices and objective."""
 
     def __init__(
-        self, spark: SparkSession, lake: Lake, options: RunOptions, new: NewSegments, state: LakeState, report: RunReport
+        self, spark: Callable[[], SparkSession], lake: Lake, options: RunOptions, new: NewSegments, state: LakeState, report: RunReport
     ) -> None:  # fmt: skip
         self._spark, self._lake, self._options, self._new, self._report = spark, lake, options, new, report
         self.state = state
@@ -81,7 +78,7 @@ class Selector:
         names = set(self._new.summary.lives)
         if self._new.summary.first_reset is None:
             return names
-        lives = self._lake.read(self._spark, "message_lives").where(f.col("outcome").isin(*OPEN)).alias("life")
+        lives = self._lake.read(self._spark(), "message_lives").where(f.col("outcome").isin(*OPEN)).alias("life")
         reset = self.new_rows["queue_resets"].select("tenant", "queue").distinct().alias("reset")
         of_queue = (f.col("life.tenant") == f.col("reset.tenant")) & (
             (f.col("reset.queue") == "") | (f.col("life.last.queue") == f.col("reset.queue"))
@@ -103,7 +100,7 @@ class Selector:
         known = self._life_days & self._lake.partitions("message_lives", staged=False)
         if not known:
             return set()  # then the remove itself is new, and so is its hour
-        lives = self._lake.view(self._spark, "message_lives", known.__contains__)
+        lives = self._lake.view(self._spark(), "message_lives", known.__contains__)
         leased = lives.where((f.col("outcome") == "removed") & f.col("leased_at_end"))
         if leased.isEmpty():
             return set()

@@ -38,16 +38,27 @@ _SETTINGS: Final = {
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",  # listing directories is cheaper than a job that does
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.python.sql.dataFrameDebugging.enabled": "false",  # otherwise each column asks Java for its call site
+    "spark.sql.ui.explainMode": "simple",  # the text of each plan, which nobody reads
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.ansi.enabled": "true",
 }
+_SMALL_ROWS: Final = 150_000
+_SMALL_SETTINGS: Final = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.shuffle.partitions": "2",
+}
+"""For few rows: compiling code for each stage takes longer than interpreting it."""
+_SMALL_JAVA: Final = " -XX:TieredStopAtLevel=1"  # and Java's best compiler pays off only after half a minute
 
 
 def open_session(
-    master: str | None = None, settings: dict[str, str] | None = None, *, quiet: bool = False
+    master: str | None = None, settings: dict[str, str] | None = None, *, quiet: bool = False, rows: int | None = None
 ) -> SparkSession:
     """Return a session on ``master`` (default ``local[*]``); raise Unavailable if Java or PySpark is missing.
+
+    With ``rows``, about how many will be processed, a local session is tuned for few or for many.
 
     ``quiet`` hides Java's stderr unless Java does not start. Workers of a cluster get this package; the libraries it needs
     must be installed there.
@@ -69,6 +80,9 @@ def open_session(
     if local:  # this Java does all the work
         wanted["spark.driver.extraJavaOptions"] += " -XX:+UseParallelGC"
         wanted["spark.sql.shuffle.partitions"] = f"{_LOCAL_PARTITIONS}"
+        if rows is not None and rows <= _SMALL_ROWS:
+            wanted |= _SMALL_SETTINGS
+            wanted["spark.driver.extraJavaOptions"] += _SMALL_JAVA
     wanted |= settings or {}
     conf = SparkConf().setAppName("tenantq pipeline").setMaster(master or "local[*]").setAll(list(wanted.items()))
     there = SparkSession.getActiveSession()

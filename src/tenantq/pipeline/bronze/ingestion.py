@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 from pyspark import StorageLevel
@@ -15,15 +16,13 @@ from pyspark.sql import functions as f
 
 from tenantq.pipeline.bronze.quarantine import row_faults
 from tenantq.pipeline.bronze.rows import RowRules, bronze, row_fault
-from tenantq.pipeline.bronze.segments import verify
+from tenantq.pipeline.bronze.segments import verdicts, verify
 from tenantq.pipeline.schemas import BRONZE, QUARANTINE, SEGMENT_ROW, SEGMENTS
 from tenantq.pipeline.silver.message_lives import life_date, tells_of_life
 from tenantq.pipeline.silver.queue_resets import is_reset
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
 _FILES_PER_TASK: Final = 4
+_LOCAL_ROWS: Final = 200_000  # verified in a second, sooner than a Python worker starts
 _HOUR_MS: Final = 3_600_000
 _FILE: Final = r"(date=[^/]*/hour=[^/]*/shard=[^/]*/[^/]*)$"
 
@@ -41,12 +40,12 @@ class RowSummary(msgspec.Struct, frozen=True):
 class NewSegments:
     """The new segments of a journal. ``rows`` under ``rules`` are the rows that are new in bronze."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: Callable[[], SparkSession]) -> None:
         self.verdicts: list[dict[str, Any]] = []  # rows of SEGMENTS
         self.strays: list[str] = []  # segments that no manifest names
-        self.rows = spark.createDataFrame([], BRONZE)
+        self.rows: DataFrame | None = None
         self.rules = RowRules(unique=True)
-        self.faults = spark.createDataFrame([], QUARANTINE)
+        self.faults: DataFrame | None = None
         self.summary = RowSummary()
         self._cached: list[DataFrame] = []
         self._spark = spark
@@ -56,13 +55,14 @@ class NewSegments:
         """The segments that passed verification."""
         return [one for one in self.verdicts if not one["reason"]]
 
-    def verify(self, journal: str, manifests: Sequence[str], public_key: Path | None) -> None:
-        """Verify the segments of these manifests on Spark workers."""
-        if not manifests:
-            return
-        tasks = max(1, len(manifests) // _FILES_PER_TASK)
-        names = self._spark.createDataFrame([(name,) for name in manifests], "manifest string").repartition(tasks)
-        found = [row.asDict() for row in verify(names, journal, public_key).collect()]
+    def verify(self, journal: str, manifests: Sequence[str], public_key: Path | None, rows: int) -> None:
+        """Verify the segments of these manifests: in this process if they have few ``rows``, else on Spark workers."""
+        if rows <= _LOCAL_ROWS:
+            found = list(verdicts(manifests, journal, public_key))
+        else:
+            tasks = max(1, len(manifests) // _FILES_PER_TASK)
+            names = self._spark().createDataFrame([(name,) for name in manifests], "manifest string").repartition(tasks)
+            found = [row.asDict() for row in verify(names, journal, public_key).collect()]
         self.verdicts = sorted(found, key=lambda one: str(one["manifest"]))
 
     def read(self, journal: str, rules: RowRules, restore: Callable[[DataFrame], object], known: Callable[[], DataFrame]) -> None:  # fmt: skip
@@ -71,7 +71,7 @@ class NewSegments:
         ``restore`` gets the rows first, and brings back archived days that they belong to.
         """
         files = [str(Path(journal) / one["file"]) for one in self.accepted]
-        raw = self._spark.read.schema(SEGMENT_ROW).parquet(*files).drop("link", "payload")
+        raw = self._spark().read.schema(SEGMENT_ROW).parquet(*files).drop("link", "payload")
         self.summary = summarize(raw, rules)
         if self.summary.faulty:
             self.faults = row_faults(
@@ -92,13 +92,13 @@ class NewSegments:
     def frame(self, part: str) -> DataFrame:
         """Return one of the inputs that tables have from the journal: verdicts, strays, faults or rows."""
         if part == "verdicts":
-            return self._spark.createDataFrame(self.verdicts, SEGMENTS)
+            return self._spark().createDataFrame(self.verdicts, SEGMENTS)
         if part == "strays":
             details = "no manifest names this segment"
             lost = [("missing_manifest", file, "", 0, 0, 1, details) for file in self.strays]
-            return self._spark.createDataFrame(lost, QUARANTINE)
-        found: DataFrame = {"faults": self.faults, "rows": self.rows}[part]
-        return found
+            return self._spark().createDataFrame(lost, QUARANTINE)
+        found, columns = {"faults": (self.faults, QUARANTINE), "rows": (self.rows, BRONZE)}[part]
+        return found if found is not None else self._spark().createDataFrame([], columns)
 
     def close(self) -> None:
         """Release cached rows."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, Window
@@ -16,27 +18,29 @@ from tenantq.journal.signing import PublicKey
 from tenantq.pipeline.bronze.segment_check import verdict
 from tenantq.pipeline.schemas import SEGMENTS
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 
 def verify(manifests: DataFrame, journal: str, public_key: Path | None) -> DataFrame:
     """Return a row of SEGMENTS for each manifest name (column ``manifest``). Spark workers read the files."""
     schema = to_arrow_schema(SEGMENTS, timezone="UTC")
 
     def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        target = open_target(journal)
-        key = PublicKey.load(public_key) if public_key is not None else None
-        gc.disable()  # records hold no cycles; collecting would take a fifth of the time
-        try:
-            for batch in batches:
-                for name in batch.column("manifest").to_pylist():
-                    yield pa.RecordBatch.from_pylist([verdict(target, name, key)], schema=schema)
-        finally:
-            gc.enable()
+        for batch in batches:
+            for found in verdicts(batch.column("manifest").to_pylist(), journal, public_key):
+                yield pa.RecordBatch.from_pylist([found], schema=schema)
 
     return manifests.select("manifest").mapInArrow(check, SEGMENTS)
+
+
+def verdicts(manifests: Iterable[str], journal: str, public_key: Path | None) -> Iterator[dict[str, Any]]:
+    """Yield a row of SEGMENTS for each manifest name, verified in this process."""
+    target = open_target(journal)
+    key = PublicKey.load(public_key) if public_key is not None else None
+    gc.disable()  # records hold no cycles; collecting would take a fifth of the time
+    try:
+        for name in manifests:
+            yield verdict(target, name, key)
+    finally:
+        gc.enable()
 
 
 def segments(verified: DataFrame, known: DataFrame | None) -> DataFrame:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable, Schema
+from deltalake import Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import RemoveAction, create_table_with_add_actions
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -25,7 +25,17 @@ from tenantq.errors import Conflict, NotFound
 from tenantq.journal.export_target import local_path, open_target, shown_url
 from tenantq.pipeline.lake.data_files import add_action, partition_values
 from tenantq.pipeline.lake.state import LakeState
-from tenantq.pipeline.lake.versions import AT_ONCE, LOG, VERSIONS, VersionSet, read_sets, sync_log, write_sets
+from tenantq.pipeline.lake.versions import (
+    AT_ONCE,
+    LOG,
+    VERSIONS,
+    VersionSet,
+    delta_table,
+    read_sets,
+    storage_options,
+    sync_log,
+    write_sets,
+)
 from tenantq.pipeline.silver.tenant_changes import HOLD_OPS, held_tenants
 from tenantq.pipeline.tables import TABLES
 from tenantq.runtime.durable_files import sync, sync_all
@@ -57,7 +67,8 @@ class DeltaTables:
         self.is_local = local is not None
         self.name = shown_url(str(where))
         self.uri = str(local.absolute()) if local is not None else str(where).rstrip("/")
-        self.path = local if local is not None else Path(tempfile.mkdtemp(prefix="tenantq-lake-"))  # of local files
+        self._copies = None if local is not None else tempfile.TemporaryDirectory(prefix="tenantq-lake-")
+        self.path = Path(self._copies.name) if self._copies is not None else Path(self.uri)  # of local files
         self.target = open_target(where)
         self._sets: list[VersionSet] | None = None
         self._files: dict[tuple[str, int], list[DataFile]] = {}
@@ -103,14 +114,14 @@ class DeltaTables:
         for table in TABLES:
             uri, recorded = f"{self.uri}/{table}", self.newest.tables.get(table)
             try:
-                latest = DeltaTable(uri, without_files=True).version()
+                latest = delta_table(uri).version()
             except TableNotFoundError:
                 latest = -1
             if recorded is None and (self.is_local or latest >= 0):
                 for name in self.target.names(table):
                     self.target.delete(name)
             elif recorded is not None and latest > recorded:
-                DeltaTable(uri).restore(recorded)
+                delta_table(uri).restore(recorded)
                 restored[table] = latest + 1
         if restored:
             tables = {**self.newest.tables, **restored}
@@ -129,7 +140,7 @@ class DeltaTables:
             version = self.newest.tables.get(table, -1)
         if version >= 0 and (table, version) not in self._files:
             split = TABLES[table].split
-            found = DeltaTable(f"{self.uri}/{table}", version=version).get_add_actions(flatten=True)
+            found = delta_table(f"{self.uri}/{table}", version).get_add_actions(flatten=True)
             self._files[table, version] = [
                 DataFile(
                     row["path"], row["size_bytes"], row["num_records"],
@@ -171,9 +182,9 @@ class DeltaTables:
         partitions, version = list(known.partitions), self.newest.tables.get(table, -1)
         try:
             if version < 0:
-                create_table_with_add_actions(uri, columns, adds, partition_by=partitions, commit_properties=AT_ONCE)
+                create_table_with_add_actions(uri, columns, adds, partition_by=partitions, commit_properties=AT_ONCE, storage_options=storage_options())  # fmt: skip
             else:
-                before = DeltaTable(uri, version=version)
+                before = delta_table(uri, version)
                 before.create_write_transaction([*adds, *removes], "append", columns, partitions, commit_properties=AT_ONCE)  # fmt: skip
         except DeltaError as error:
             raise Conflict(f"lake {self.name}: another run changed table {table} ({error}). Run the command again.") from error  # fmt: skip
@@ -222,7 +233,7 @@ class DeltaTables:
             if self.is_local:
                 _remove_empty_directories(self.path / table)
         if self.sets:
-            used = {uri.rpartition("/")[2] for uri in DeltaTable(f"{self.uri}/{VERSIONS}").file_uris()}
+            used = {uri.rpartition("/")[2] for uri in delta_table(f"{self.uri}/{VERSIONS}").file_uris()}
             for name in _data_files(self.target.names(VERSIONS)):
                 if name.rpartition("/")[2] not in used:
                     self.target.delete(name)

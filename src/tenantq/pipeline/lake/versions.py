@@ -7,6 +7,7 @@ what commits a run: tenantq reads every table at the version that the newest set
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +16,8 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from tenantq.errors import Conflict, Invalid
+from tenantq.errors import Conflict, Invalid, Unavailable
+from tenantq.journal.export_target import shown_url
 from tenantq.pipeline.lake.state import LakeState
 from tenantq.runtime.durable_files import sync, sync_all
 
@@ -34,6 +36,16 @@ _COLUMNS: Final = pa.schema(
 )
 
 
+def storage_options() -> dict[str, str]:
+    """Return what deltalake does not read from the environment: an endpoint with http:// has to be allowed."""
+    return {"AWS_ALLOW_HTTP": "true"} if os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://") else {}
+
+
+def delta_table(uri: str, version: int | None = None) -> DeltaTable:
+    """Open a table; raise TableNotFoundError."""
+    return DeltaTable(uri, version=version, storage_options=storage_options())
+
+
 class VersionSet(msgspec.Struct, frozen=True, kw_only=True):
     """The versions of all tables that one commit left."""
 
@@ -47,7 +59,7 @@ class VersionSet(msgspec.Struct, frozen=True, kw_only=True):
 def read_sets(uri: str) -> list[VersionSet]:
     """Return the recorded sets, oldest first; raise Invalid if they cannot be read."""
     try:
-        rows = DeltaTable(uri).to_pyarrow_table().to_pylist()
+        rows = delta_table(uri).to_pyarrow_table().to_pylist()
         sets = [
             VersionSet(
                 number=row["number"], at_ms=row["at_ms"], pin=row["pin"],
@@ -59,6 +71,8 @@ def read_sets(uri: str) -> list[VersionSet]:
     except TableNotFoundError:
         return []
     except (DeltaError, OSError, msgspec.DecodeError) as error:
+        if "://" in uri:
+            raise Unavailable(f"{shown_url(uri)}: cannot be read: {str(error)[:300]}") from error
         raise Invalid(f"{uri}: cannot be read ({error}). Restore it from a backup of the lake.") from error
     return sorted(sets, key=lambda one: one.number)
 
@@ -76,7 +90,7 @@ def write_sets(uri: str, sets: list[VersionSet], read: int) -> None:
     recorded: DeltaTable | None = None
     newest = 0
     with contextlib.suppress(TableNotFoundError):
-        recorded = DeltaTable(uri)
+        recorded = delta_table(uri)
         newest = max(recorded.to_pyarrow_table(columns=["number"])["number"].to_pylist())
     what = f"{uri}: another run changed the lake. Run the command again."
     if newest != read:
@@ -84,7 +98,7 @@ def write_sets(uri: str, sets: list[VersionSet], read: int) -> None:
     try:
         given = pa.Table.from_pylist(rows, _COLUMNS)
         if recorded is None:
-            write_deltalake(uri, given, mode="error", commit_properties=AT_ONCE)
+            write_deltalake(uri, given, mode="error", commit_properties=AT_ONCE, storage_options=storage_options())
         else:
             write_deltalake(recorded, given, mode="overwrite", commit_properties=AT_ONCE)
     except CommitFailedError as error:

@@ -8,7 +8,20 @@ import click
 
 from tenantq.cli.command_group import CommandGroup
 
-_COMMANDS: Final = ("run", "stream", "reconcile", "explain", "report", "archive", "erase", "simulate", "lineage")
+_COMMANDS: Final = (
+    "run",
+    "stream",
+    "all",
+    "reconcile",
+    "explain",
+    "report",
+    "versions",
+    "archive",
+    "erase",
+    "simulate",
+    "lineage",
+    "schedule",
+)
 
 
 @click.group(cls=CommandGroup, modules={name: f"tenantq.cli.commands.pipeline.{name}" for name in _COMMANDS})

@@ -8,7 +8,7 @@ import click
 
 from tenantq.cli.commands.pipeline import options
 from tenantq.cli.commands.pipeline.spark_runtime import spark_command
-from tenantq.cli.options import duration
+from tenantq.cli.options import FILE, duration
 from tenantq.cli.output import Output, output_command
 from tenantq.runtime.clock import SystemClock
 
@@ -21,12 +21,12 @@ _DAY_MS = 86_400_000
 @click.option(
     "--older-than", "older_ms", type=duration, metavar="DURATION", help="Archive days older than this, such as 90d."
 )
-@click.option("--rules", type=options.directory, metavar="FILE", help="TOML file with retention rules per table.")
+@click.option("--rules", type=FILE, metavar="FILE", help="TOML file with retention rules per table.")
 @click.option("--restore", "back", is_flag=True, help="Restore archived days to the lake instead.")
 @options.day("--from", help="With --restore: first day.")
 @options.day("--until", help="With --restore: last day.")
 def archive(
-    lake_path: Path, *, where: str | None, older_ms: int | None, rules: Path | None, back: bool,
+    lake_path: str, *, where: str | None, older_ms: int | None, rules: Path | None, back: bool,
     from_date: str, until_date: str, master: str | None,
 ) -> Output:  # fmt: skip
     """Move old days of large tables to cold storage, packed into few verified files.

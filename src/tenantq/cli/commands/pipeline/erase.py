@@ -22,7 +22,7 @@ from tenantq.runtime.clock import SystemClock
 )  # fmt: skip
 @destroys
 def erase(
-    lake_path: Path, tenant: str, *, sign_with: Path | None, yes: bool, reason: str | None, master: str | None
+    lake_path: str, tenant: str, *, sign_with: Path | None, yes: bool, reason: str | None, master: str | None
 ) -> Output:  # fmt: skip
     """Erase a tenant from all tables and the archive, verify it, and write a certificate.
 

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from tenantq.cli.commands.pipeline import options
 from tenantq.cli.commands.pipeline.spark_runtime import spark_command
 from tenantq.cli.output import Output, output_command
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 @output_command()
 @click.argument("line", metavar="INVOICE_LINE")
 @options.on_lake
 @click.option("--rows", "every_row", is_flag=True, help="Print every offset as shard:seq.n, one per line.")
-def explain(line: str, lake_path: Path, *, every_row: bool, master: str | None) -> Output:
+def explain(line: str, lake_path: str, *, every_row: bool, master: str | None) -> Output:
     """List the journal offsets behind an invoice line, such as 2030-01/acme/Operations."""
     with spark_command(master) as work:
         from tenantq.pipeline import explanation  # noqa: PLC0415  # needs Spark

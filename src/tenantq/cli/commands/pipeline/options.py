@@ -11,21 +11,10 @@ import click
 
 from tenantq.cli.options import FILE, options
 from tenantq.errors import Invalid, Unavailable
-from tenantq.journal.export_target import local_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-
-def directory(text: str) -> Path:
-    """Return the directory that a path or a file:// URL names. click accepts functions as types."""
-    path = local_path(text)
-    if path is None:
-        raise click.BadParameter(
-            f"{text.partition('://')[0]}:// is not supported, because commits rely on renames. Give a local or mounted directory, or a file:// URL"
-        )
-    return path
 
 
 def _size(_context: click.Context, _option: click.Parameter, value: str) -> str:
@@ -34,8 +23,11 @@ def _size(_context: click.Context, _option: click.Parameter, value: str) -> str:
     return value
 
 
+lake_option: Final = click.option(
+    "--lake", "lake_path", required=True, metavar="DIR", help="Directory or URL of the tables."
+)
 on_lake: Final = options(
-    click.option("--lake", "lake_path", required=True, type=directory, metavar="DIR", help="Directory of the tables."),
+    lake_option,
     click.option("--master", metavar="URL", help="Spark master.  [default: local[*], all cores of this machine]"),
 )
 """Add the options of every command that works on a lake with Spark."""
@@ -47,6 +39,7 @@ run_settings: Final = options(
     click.option("--public-key", type=FILE, metavar="FILE", help="Public key that verifies signatures: <data-dir>/audit_key.pub."),
     click.option("--slo-target", type=click.FloatRange(0, 1), metavar="SHARE", default=0.999, show_default=True, help="Target share of messages delivered in time."),
     click.option("--slo-wait-ms", type=click.IntRange(0), default=60_000, show_default=True, metavar="MS", help="Maximum wait that counts as in time."),
+    click.option("--keep-versions", type=click.IntRange(1), metavar="N", default=1, show_default=True, help="Version sets to keep readable, with the new one. Pinned sets are always kept."),
     click.option("--driver-memory", "memory", default="2g", show_default=True, callback=_size, metavar="SIZE", help="Memory of the Spark driver; with local[*], of all of Spark."),
 )  # fmt: skip
 """Add the options that ``run`` and ``stream`` have in common."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -14,14 +14,19 @@ from tenantq.cli.output import Output, output_command
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tenantq.pipeline.reconciliation import Reconciliation
 
-@output_command()
-@click.option(
+
+data_dir_option: Final = click.option(
     "--data-dir", "data_dirs", multiple=True, required=True, type=DIRECTORY, metavar="DIR",
     help="Data directory of a stopped server, with all its shards; repeat for each server.",
 )  # fmt: skip
+
+
+@output_command()
+@data_dir_option
 @options.on_lake
-def reconcile(data_dirs: tuple[Path, ...], lake_path: Path, *, master: str | None) -> Output:
+def reconcile(data_dirs: tuple[Path, ...], lake_path: str, *, master: str | None) -> Output:
     """Compare the totals per tenant and queue in the lake with the store's counters.
 
     \b
@@ -34,7 +39,11 @@ def reconcile(data_dirs: tuple[Path, ...], lake_path: Path, *, master: str | Non
         from tenantq.pipeline.reconciliation import reconcile as compare  # noqa: PLC0415
 
         work.progress.begin("counting")
-        found = compare(work.spark, Lake(lake_path), data_dirs)
+        return reconciliation_output(compare(work.spark, Lake(lake_path), data_dirs))
+
+
+def reconciliation_output(found: Reconciliation) -> Output:
+    """Return what to print about a comparison."""
     behind = f"the lake ends at record {found.lake_seq}, the store at {found.store_seq}: export the journal and run the pipeline first"
     return Output(
         found,

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from tenantq.cli.commands.pipeline import options
 from tenantq.cli.commands.pipeline.spark_runtime import spark_command
 from tenantq.cli.output import Output, output_command
+
+if TYPE_CHECKING:
+    from tenantq.pipeline.report.writer import WrittenReports
 
 
 @output_command()
@@ -20,7 +24,7 @@ from tenantq.cli.output import Output, output_command
 @options.day("--from", help="First day.  [default: 29 days before the last]")
 @options.day("--to", help="Last day.  [default: the newest in the lake]")
 def report(
-    lake_path: Path, *, out: Path, tenant: str | None, from_date: str, to_date: str,
+    lake_path: str, *, out: Path, tenant: str | None, from_date: str, to_date: str,
     master: str | None,
 ) -> Output:  # fmt: skip
     """Write HTML reports for the platform and each tenant: usage, growth, service level, invoice, anomalies, evidence.
@@ -38,6 +42,11 @@ def report(
             work.spark, Lake(lake_path), out, tenant=tenant, from_date=from_date, to_date=to_date,
             progress=work.progress.begin,
         )  # fmt: skip
+    return pages_output(written)
+
+
+def pages_output(written: WrittenReports) -> Output:
+    """Return what to print about written pages."""
     platform = [f"platform: {written.platform}"] if written.platform else []
     span = f" from {written.first_day} to {written.last_day}" if written.first_day else ""
     return Output(written, *platform, f"tenants: {written.tenants} in {written.directory}{span}")

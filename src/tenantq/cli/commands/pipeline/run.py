@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
     from tenantq.pipeline.run_options import RunOptions, RunReport
 
-MEANING: Final = "; the tables are unchanged, or the next run completes the change"
+MEANING: Final = "; the tables are unchanged, or completely changed"
 
 
 @output_command()
 @options.run_settings
 @options.day("--from", help="First day of segments to process.")
 @options.day("--to", help="Last day of segments to process.")
-def run(journal: str, lake_path: Path, *, master: str | None, memory: str, **given: Any) -> Output:
+def run(journal: str, lake_path: str, *, master: str | None, memory: str, **given: Any) -> Output:
     """Process new segments through all layers. Late segments change only the partitions they affect.
 
     Runs are idempotent, even if killed and run again. If the price book or objective changed, the affected lines and days
@@ -37,7 +37,7 @@ def run(journal: str, lake_path: Path, *, master: str | None, memory: str, **giv
       6    Java or PySpark is missing, or Spark failed; the tables are unchanged
       7    another run is changing the lake
       8    some data was quarantined; all valid data was processed
-      130  stopped by Ctrl-C, 143 by SIGTERM; the tables are unchanged, or the next run completes the change
+      130  stopped by Ctrl-C, 143 by SIGTERM; the tables are unchanged, or completely changed
     """
     wanted = run_options(**given)  # reports a wrong price book before Spark starts
     from tenantq.journal.export_target import local_path, open_target  # noqa: PLC0415  # --help must not need these
@@ -48,17 +48,13 @@ def run(journal: str, lake_path: Path, *, master: str | None, memory: str, **giv
 
     remote = local_path(journal) is None
     (open_target if remote else journal_path)(journal)
-    lake = Lake(lake_path)
-    with lake.locked():
-        pass  # reports a lake that cannot be written, or that another run has locked, before Spark starts
     stages = [stage for stage in STAGES if remote or stage != FETCH]
     with spark_command(master, memory, stages=stages, meaning=MEANING) as work:
-        report = start(work.spark, journal, lake, wanted, work.progress.begin)
-    return report_output(report)
+        return report_output(start(work.open, journal, Lake(lake_path), wanted, work.progress.begin))
 
 
 def run_options(
-    *, prices: Path | None, public_key: Path | None, slo_target: float, slo_wait_ms: int, from_date: str = "", to_date: str = ""
+    *, prices: Path | None, public_key: Path | None, slo_target: float, slo_wait_ms: int, keep_versions: int, from_date: str = "", to_date: str = ""
 ) -> RunOptions:  # fmt: skip
     """Return what the flags say; raise Invalid for a bad price book or key, Unavailable if PySpark is missing."""
     with options.extras():
@@ -78,6 +74,7 @@ def run_options(
         public_key=public_key.absolute() if public_key is not None else None,
         prices=load_price_book(prices),
         objective=Objective(target=slo_target, wait_ms=slo_wait_ms),
+        keep_versions=keep_versions,
     )
 
 

@@ -30,7 +30,7 @@ from tenantq.domain.validation import check_field
 @options.day("--from", help="First day of usage.")
 @options.day("--to", help="Last day of usage.")
 def simulate(
-    lake_path: Path, *, topology_file: Path, add_shards: int, add_regions: dict[str, int], out: Path,
+    lake_path: str, *, topology_file: Path, add_shards: int, add_regions: dict[str, int], out: Path,
     from_date: str, to_date: str, master: str | None,
 ) -> Output:  # fmt: skip
     """Simulate more shards or regions with recorded usage: moves, load per shard and residency.

@@ -19,15 +19,27 @@ if TYPE_CHECKING:
 class SparkCommand:
     """A running command: its Spark session and progress bar, and what signals do to it."""
 
-    spark: SparkSession
-
-    def __init__(self, progress: StageProgress, meaning: str) -> None:
+    def __init__(self, progress: StageProgress, meaning: str, start: Callable[[int | None], SparkSession]) -> None:
         self.progress = progress
         self.asked = 0  # the first signal received
         self.stop: Callable[[], None] | None = (
             None  # if set, the first signal calls it, and only the second one ends the process
         )
         self._meaning = meaning
+        self._start = start
+        self._session: SparkSession | None = None
+
+    def open(self, rows: int | None = None) -> SparkSession:
+        """Return the session, started at the first call for about so many rows."""
+        if self._session is None:
+            self._session = self._start(rows)
+            signal.signal(signal.SIGINT, self.received)  # Spark replaced it
+        return self._session
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session, started when it is first needed."""
+        return self.open()
 
     def received(self, number: int, _: object) -> None:
         """Handle a signal."""
@@ -55,7 +67,7 @@ class SparkCommand:
 def spark_command(
     master: str | None, memory: str = "2g", *, stages: Sequence[str] = (), meaning: str = ""
 ) -> Iterator[SparkCommand]:
-    """Open Spark for a command, and end Java after it. Spark's failures become one line, as Unavailable.
+    """Prepare Spark for a command, and end Java after it. Spark's failures become one line, as Unavailable.
 
     SIGINT and SIGTERM end the process with a line that says so, followed by ``meaning``, what this means for the data.
     """
@@ -63,11 +75,12 @@ def spark_command(
 
     already_open = is_open()  # by a caller in this process
     with StageProgress(stages) as progress:
-        work = SparkCommand(progress, meaning)
+        work = SparkCommand(
+            progress, meaning,
+            lambda rows: open_session(master, {"spark.driver.memory": memory}, quiet=True, rows=rows),
+        )  # fmt: skip
         before = [(number, signal.signal(number, work.received)) for number in (signal.SIGINT, signal.SIGTERM)]
         try:
-            work.spark = open_session(master, {"spark.driver.memory": memory}, quiet=True)
-            signal.signal(signal.SIGINT, work.received)  # Spark replaced it
             with spark_failures():
                 yield work
         finally:

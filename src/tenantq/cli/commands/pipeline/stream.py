@@ -15,8 +15,6 @@ from tenantq.cli.output import json_option, print_output
 from tenantq.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tenantq.pipeline.run_options import RunReport
 
 
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
     help="Maximum segments per micro-batch.",
 )
 def stream(
-    journal: str, lake_path: Path, *, master: str | None, memory: str, every_ms: int | None, lateness_ms: int,
+    journal: str, lake_path: str, *, master: str | None, memory: str, every_ms: int | None, lateness_ms: int,
     files_per_batch: int, as_json: bool, **given: Any,
 ) -> int:  # fmt: skip
     """Process segments continuously with Structured Streaming, into the same tables as `run`.
