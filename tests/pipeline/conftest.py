@@ -7,10 +7,13 @@ import io
 import re
 import shutil
 import warnings
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 
 from tenantq.journal.export_target import DirectoryTarget
 from tenantq.journal.signing import SigningKey
@@ -21,13 +24,7 @@ from tenantq.pipeline.session import open_session
 from tests.pipeline.journals import DAY, MINUTE, START, JournalWriter, write_history
 from tests.pipeline.tenants_at_work import PRICES, write_days
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
-
-    from pyspark.sql import DataFrame, SparkSession
-
-    RunPipeline = Callable[..., RunReport]
+RunPipeline = Callable[..., RunReport]
 
 NOW = START + 365 * DAY
 SOON_QUICK = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
@@ -86,11 +83,13 @@ class WatchedLake(Lake):
         table: str,
         covers: Callable[[str], bool] = lambda _: True,
         sizes: Mapping[str, int] | None = None,
+        *,
+        few: bool = False,
     ) -> None:
         """Look at the files that the rows come from, then stage them."""
         found = {re.sub(r"^.*/lake/(_staging/[^/]*/)?", "", file).split("/")[0] for file in rows.inputFiles()}
         self.read_from[table] = {"journal" if name == "file:" else name for name in found} - {table}
-        super().stage(rows, table, covers, sizes)
+        super().stage(rows, table, covers, sizes, few=few)
 
 
 @pytest.fixture(scope="session")

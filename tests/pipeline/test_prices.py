@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 
 from tenantq.errors import Invalid
 from tenantq.pipeline.gold.invoice_lines import month_lines
-from tenantq.pipeline.price_book import Credit, Item, PriceBook, SharedCost, Tier, check_price_book, load_price_book
+from tenantq.pipeline.price_book import (
+    Credit,
+    Item,
+    PriceBook,
+    SharedCost,
+    TenantTerms,
+    Tier,
+    check_price_book,
+    load_price_book,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,6 +95,34 @@ def test_a_month_is_what_exact_fractions_say(
     assert "Credit 2" not in lines
 
 
+def test_tenants_pay_in_their_own_currency() -> None:
+    """Items, minimums and shared costs of a currency are for the tenants that pay in it."""
+    book = check_price_book(
+        PriceBook(
+            minimum="1.00",
+            items=[
+                Item("Operations", "operations", [Tier("2")]),
+                Item("Operations", "operations", [Tier("3")], currency="USD"),
+            ],
+            shared=[SharedCost("Platform", "10.00", "operations", currency="USD")],
+            tenants=[TenantTerms("initech", "USD", "40.00"), TenantTerms("umbrella", "USD")],
+        ),
+        "book",
+    )
+    lines = month_lines([sums(name, operations=5) for name in ("acme", "initech", "umbrella")], book)
+    assert [(line["tenant"], line["item"], line["amount"], line["currency"]) for line in lines] == [
+        ("acme", "Operations", Decimal(10), "EUR"),
+        ("initech", "Operations", Decimal(15), "USD"),
+        ("initech", "Platform", Decimal(5), "USD"),
+        ("initech", "Minimum", Decimal(20), "USD"),
+        ("umbrella", "Operations", Decimal(15), "USD"),
+        ("umbrella", "Platform", Decimal(5), "USD"),
+    ]
+    for wrong in (PriceBook(currency="euro"), PriceBook(tenants=[TenantTerms("a"), TenantTerms("a")])):
+        with pytest.raises(Invalid):
+            check_price_book(wrong, "book")
+
+
 def test_prices_hold_for_the_months_that_they_name() -> None:
     """An item may follow another of its name; months without a price have no line, and only what changed has a new digest."""
     old = Item("Operations", "operations", [Tier("1")], before="2030-02")
@@ -102,11 +139,11 @@ def test_prices_hold_for_the_months_that_they_name() -> None:
 @pytest.mark.parametrize(
     ("times", "what"),
     [
-        ([("", "2030-02"), ("2030-03", "")], "a gap: no price holds from 2030-02 to 2030-03"),
-        ([("", "2030-03"), ("2030-02", "")], "an overlap: two prices hold in 2030-02"),
+        ([("", "2030-02"), ("2030-03", "")], "a gap: no price applies from 2030-02 to 2030-03"),
+        ([("", "2030-03"), ("2030-02", "")], "an overlap: two prices apply in 2030-02"),
         ([("", ""), ("", "")], "an overlap"),
-        ([("2030-03", "2030-03")], "holds no month"),
-        ([("2030-13", "")], "is no month"),
+        ([("2030-03", "2030-03")], "contain no month"),
+        ([("2030-13", "")], "must be a month"),
     ],
 )
 def test_a_book_whose_times_have_a_gap_or_an_overlap_is_refused(times: list[tuple[str, str]], what: str) -> None:
@@ -133,7 +170,7 @@ def test_others_do_not_bear_the_share_of_a_tenant_that_was_erased() -> None:
         ([Tier("-1")], "must be 0 or more"),
         ([Tier("NaN")], "must be 0 or more"),
         ([Tier("Infinity")], "must be 0 or more"),
-        ([Tier("cheap")], "is no number"),
+        ([Tier("cheap")], "must be a number"),
         ([], "at least one tier"),
     ],
 )

@@ -21,6 +21,7 @@ from tenantq.journal.segment import encode
 from tenantq.pipeline.explanation import explain, offsets
 from tenantq.pipeline.gold.slo_daily import Objective
 from tenantq.pipeline.journal_source import journal_path, new_files
+from tenantq.pipeline.lake.delta_tables import DeltaTables
 from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.lake.state import LakeState
 from tenantq.pipeline.lake.versions import storage_options
@@ -153,30 +154,31 @@ def test_a_stream_that_was_stopped_and_begun_again_gives_the_tables_of_a_batch(
 def test_a_run_that_is_killed_at_any_stage_leaves_the_bytes_of_one_that_was_not(
     spark: SparkSession, made: Made, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed in the middle of the layers, then in the middle of its commit: the next one finishes."""
+    """Killed in the middle of the layers, then in the middle of its commit: the next one begins as if it had not been."""
     journal, options = str(made.journal.path), RunOptions(now_ms=NOW)
 
     def dying(stage: str) -> None:
-        if stage == "queue_hours":
+        if stage == "queue_resets":
             raise Killed
 
     with pytest.raises(Killed):
         run(spark, journal, lake, options, dying)
-    assert digests(lake).keys() <= {name for name in digests(lake) if name.startswith("_staging")}
-    rename, left = Path.rename, [40]
+    assert digests(lake) == {}
+    commit, left = DeltaTables.commit, [8]
 
-    def last(path: Path, target: Path) -> Path:
-        left[0] -= path.is_dir()
+    def last(*given: Any) -> int:
+        left[0] -= 1
         if left[0] < 0:
             raise Killed
-        return rename(path, target)
+        return commit(*given)
 
-    monkeypatch.setattr(Path, "rename", last)
-    with pytest.raises(Killed):
-        run(spark, journal, lake, options)
-    monkeypatch.setattr(Path, "rename", rename)
-    assert digests(lake) != digests(made.lake)
-    assert run(spark, journal, lake, options).changed == []
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaTables, "commit", last)
+        with pytest.raises(Killed):
+            run(spark, journal, lake, options)
+    assert set(digests(lake)) < set(digests(made.lake))
+    assert not lake.tables.sets
+    assert run(spark, journal, lake, options).changed == made.report.changed
     assert digests(lake) == digests(made.lake)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from decimal import Decimal
 from functools import cached_property, partial
 from typing import Any, Final
@@ -19,6 +20,7 @@ from tenantq.pipeline.lake.data_files import with_pieces
 from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.run_options import RunOptions, RunReport
 from tenantq.pipeline.scopes import Selection, Selector
+from tenantq.pipeline.session import SMALL_ROWS
 from tenantq.pipeline.tables import JOURNAL, TABLES, Input, LakeTable, day_of
 
 START: Final = "start Spark"
@@ -128,7 +130,13 @@ class _Run:
             self._selector.new_rows[table.name] = rows
             if known:
                 rows = self._lake.view(self._spark, table.name, known.__contains__).unionByName(rows)
-        self._lake.stage(rows, table.name, selection.covers, sizes)
+        with _compiling(self._spark, self._is_large(table)):
+            self._lake.stage(rows, table.name, selection.covers, sizes, few=self._rows <= SMALL_ROWS)
+
+    def _is_large(self, table: LakeTable) -> bool:
+        """Return whether a table is computed from many rows. Only then it pays off to compile code."""
+        of_rows = [one.part == "rows" if one.table == JOURNAL else TABLES[one.table].split for one in table.inputs]
+        return self._rows > SMALL_ROWS and any(of_rows)
 
     def _sizes(self, table: LakeTable, known: set[str]) -> Mapping[str, int] | None:
         """Return how many rows each partition of a split table will have; None for tables that are not split."""
@@ -171,6 +179,9 @@ class _Run:
             "objective": lambda: self._options.objective,
             "prices": lambda: self._options.prices,
             "erased_usage": self._erased_usage,
+            "closed": lambda: {
+                month: one for month, one in self._selector.state.closed.items() if selection.covers(f"period={month}")
+            },
         }
 
     def _erased_usage(self) -> list[dict[str, Any]]:
@@ -209,3 +220,20 @@ class _Run:
         self._stage, self._started = stage, now
         if stage:
             self._progress(stage)
+
+
+@contextmanager
+def _compiling(spark: SparkSession, wanted: bool) -> Iterator[None]:  # noqa: FBT001  # a private helper
+    """Have Spark compile code for its stages, or interpret them."""
+    settings = {
+        "spark.sql.codegen.wholeStage": str(wanted).lower(),
+        "spark.sql.codegen.factoryMode": "FALLBACK" if wanted else "NO_CODEGEN",
+    }
+    before = {name: str(spark.conf.get(name)) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)

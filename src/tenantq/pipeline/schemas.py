@@ -88,6 +88,11 @@ INVOICE_LINES: Final = _table(
     currency=_text, details=_text, period=_text,
 )  # fmt: skip
 
+INVOICE_CORRECTIONS: Final = _table(
+    line=_text, corrects=_text, tenant=_text, item=_text, metric=_text, quantity=PRICE, amount=MONEY, currency=_text,
+    status=_text, approved_by=_text, period=_text,
+)  # fmt: skip
+
 ANOMALIES: Final = _table(
     kind=_text, severity=_text, tenant=_text, queue=_text, principal=_text, first_at=_time, last_at=_time, observed=_double,
     expected=_double, details=_text, evidence=ArrayType(_text), date=_text,

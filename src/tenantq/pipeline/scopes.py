@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 
 import msgspec
@@ -48,6 +48,7 @@ class Selector:
             Scope.SINCE_OBJECTIVE: self._since_objective,
             Scope.SINCE_VERDICT: lambda: _since(min(filter(None, (self._first, self._first_changed_verdict)), default="")),
             Scope.MONTHS: self._months,
+            Scope.CLOSED_MONTHS: self._closed_months,
         }[scope]()  # fmt: skip
         return found
 
@@ -135,8 +136,8 @@ class Selector:
     def _months(self) -> Selection | None:
         """Select months that changed, and those about which the price book says something else."""
         book, known = self._options.prices, self.state.prices
-        months = {day_of(one)[:7] for one in self._lake.partitions("usage_hourly")}
-        touched = {month for month in months if self._first and month >= self._first[:7]}
+        months = {day_of(one)[:7] for one in self._lake.partitions("usage_hourly")} - self.state.closed.keys()
+        touched = self._touched(months)
         repriced = {month for month in months if known.get(month, "") != book.digest(month)}
         stale = {month for month in repriced - touched if self._options.asks_for(month)}
         self._report.repriced = sorted(stale | {month for month in repriced & touched if month in known})
@@ -144,6 +145,17 @@ class Selector:
         prices = {**known, **{month: book.digest(month) for month in wanted}}
         self.state = msgspec.structs.replace(self.state, prices=dict(sorted(prices.items())))
         return _among(wanted, lambda one: day_of(one)[:7])
+
+    def _touched(self, months: Iterable[str]) -> set[str]:
+        return {month for month in months if self._first and month >= self._first[:7]}
+
+    def _closed_months(self) -> Selection | None:
+        closed = self.state.closed
+        fresh = {month for month, one in closed.items() if one.applied != len(one.approvals)}
+        for month in fresh:
+            applied = msgspec.structs.replace(closed[month], applied=len(closed[month].approvals))
+            self.state = self.state.with_closed(month, applied)
+        return _among(self._touched(closed) | fresh, lambda one: day_of(one)[:7])
 
 
 def _whole() -> Selection:

@@ -43,13 +43,13 @@ _SETTINGS: Final = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.ansi.enabled": "true",
 }
-_SMALL_ROWS: Final = 150_000
+SMALL_ROWS: Final = 150_000
+"""So many rows are few: compiling code for a stage takes longer than interpreting it, and one task is enough."""
 _SMALL_SETTINGS: Final = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.shuffle.partitions": "2",
 }
-"""For few rows: compiling code for each stage takes longer than interpreting it."""
 _SMALL_JAVA: Final = " -XX:TieredStopAtLevel=1"  # and Java's best compiler pays off only after half a minute
 
 
@@ -80,7 +80,7 @@ def open_session(
     if local:  # this Java does all the work
         wanted["spark.driver.extraJavaOptions"] += " -XX:+UseParallelGC"
         wanted["spark.sql.shuffle.partitions"] = f"{_LOCAL_PARTITIONS}"
-        if rows is not None and rows <= _SMALL_ROWS:
+        if rows is not None and rows <= SMALL_ROWS:
             wanted |= _SMALL_SETTINGS
             wanted["spark.driver.extraJavaOptions"] += _SMALL_JAVA
     wanted |= settings or {}

@@ -22,6 +22,7 @@ from tenantq.pipeline.bronze.segments import segments
 from tenantq.pipeline.gold.anomalies import anomalies
 from tenantq.pipeline.gold.compliance_gdpr_art30 import compliance_gdpr_art30
 from tenantq.pipeline.gold.compliance_soc2 import compliance_soc2
+from tenantq.pipeline.gold.invoice_corrections import invoice_corrections
 from tenantq.pipeline.gold.invoice_lines import invoice_lines
 from tenantq.pipeline.gold.slo_daily import slo_daily
 from tenantq.pipeline.gold.tenant_growth import tenant_growth
@@ -49,7 +50,8 @@ class Scope(Enum):
     SINCE = "all days since the first with new rows"
     SINCE_OBJECTIVE = "all days since the first with new rows; all days if the objective changed"
     SINCE_VERDICT = "all days since the first with new rows or with a changed verification result"
-    MONTHS = "all months since the first with new rows, and months whose prices changed"
+    MONTHS = "all open months since the first with new rows, and open months whose prices changed"
+    CLOSED_MONTHS = "all closed months since the first with new rows, and those with a new approval"
 
 
 class Input(msgspec.Struct, frozen=True):
@@ -174,6 +176,11 @@ _REGISTERED: Final = (
         name="invoice_lines", layer="gold", function=invoice_lines, scope=Scope.MONTHS,
         inputs=(Input("usage_hourly", "selected"),), parameters=("prices", "erased_usage"),
         columns=schemas.INVOICE_LINES, partitions=("period",), order=("tenant", "item"),
+    ),
+    LakeTable(
+        name="invoice_corrections", layer="gold", function=invoice_corrections, scope=Scope.CLOSED_MONTHS,
+        inputs=(Input("usage_hourly", "selected"), Input("invoice_lines", "selected")),
+        parameters=("closed", "erased_usage"), columns=schemas.INVOICE_CORRECTIONS, partitions=("period",), order=("line",),
     ),
     LakeTable(
         name="tenant_growth", layer="gold", function=tenant_growth, scope=Scope.SINCE, parameters=("from_date",),

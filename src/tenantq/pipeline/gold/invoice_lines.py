@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import ROUND_HALF_EVEN, Decimal, localcontext
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from tenantq.pipeline.price_book import Item, PriceBook
 from tenantq.pipeline.schemas import INVOICE_LINES
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tenantq.pipeline.price_book import Item, PriceBook
 
 _CENT: Final = Decimal("0.01")
 _GB: Final = Decimal(1_000_000_000)
@@ -35,14 +32,22 @@ def invoice_lines(usage: DataFrame, prices: PriceBook, erased_usage: Sequence[di
     """Return rows of INVOICE_LINES. ``usage`` (usage_hourly) must have whole months, and ``prices`` must be checked.
 
     ``erased_usage`` are the monthly sums of erased tenants. They get no lines, and others do not bear their shares.
+    The sums are few and a month's shares depend on all of them, so lines are computed in this process.
     """
+    found = [
+        line
+        for period, tenants in sorted(months_of(usage).items())
+        for line in month_lines(tenants, prices, [one for one in erased_usage if one["period"] == period])
+    ]
+    return usage.sparkSession.createDataFrame(pa.Table.from_pylist(found, schema=_SCHEMA), INVOICE_LINES)
 
-    def lines(table: pa.Table) -> pa.Table:
-        tenants = table.to_pylist()
-        gone = [one for one in erased_usage if tenants and one["period"] == tenants[0]["period"]]
-        return pa.Table.from_pylist(month_lines(tenants, prices, gone), schema=_SCHEMA)
 
-    return month_sums(usage).groupBy("period").applyInArrow(lines, INVOICE_LINES)
+def months_of(usage: DataFrame) -> dict[str, list[dict[str, Any]]]:
+    """Return the sums of all tenants by month."""
+    months: dict[str, list[dict[str, Any]]] = {}
+    for row in month_sums(usage).toArrow().to_pylist():
+        months.setdefault(row["period"], []).append(row)
+    return months
 
 
 def month_lines(
@@ -56,37 +61,48 @@ def month_lines(
         context.prec = 60
         found: list[dict[str, Any]] = []
         ordered = sorted(tenants, key=lambda one: str(one["tenant"]))
-        everybody = [*ordered, *erased]
-        shares = {shared.name: _allocate(everybody, shared.by, Decimal(shared.amount)) for shared in book.shared}
-        for position, sums in enumerate(ordered):
-            mine = [_item_line(sums, item, book) for item in book.items]
-            for shared in book.shared:
-                amount = shares[shared.name][position]
-                details = f"share of {shared.amount} by {shared.by}"
-                mine.append(
-                    _line(sums, book, shared.name, "shared", shared.by, amount, details, _quantity(sums, shared.by))
-                )
-            mine += _minimum_and_credits(sums, mine, book)
-            found += mine
-        return found
+        for currency in dict.fromkeys(book.currency_of(one["tenant"]) for one in ordered):
+            payers = [one for one in ordered if book.currency_of(one["tenant"]) == currency]
+            found += _currency_lines(payers, book, currency, erased if currency == book.currency else ())
+        return sorted(found, key=lambda line: str(line["tenant"]))
 
 
-def _minimum_and_credits(sums: dict[str, Any], mine: list[dict[str, Any]], book: PriceBook) -> list[dict[str, Any]]:
+def _currency_lines(
+    payers: Sequence[dict[str, Any]], book: PriceBook, currency: str, erased: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return the lines of the tenants that pay in a currency. Shared costs in it are divided among them."""
+    found: list[dict[str, Any]] = []
+    shared = [one for one in book.shared if (one.currency or book.currency) == currency]
+    shares = {one.name: _allocate([*payers, *erased], one.by, Decimal(one.amount)) for one in shared}
+    for position, sums in enumerate(payers):
+        mine = [_item_line(sums, item, currency) for item in book.items if (item.currency or book.currency) == currency]
+        for one in shared:
+            details = f"share of {one.amount} by {one.by}"
+            amount, quantity = shares[one.name][position], _quantity(sums, one.by)
+            mine.append(_line(sums, currency, one.name, "shared", one.by, amount, details, quantity))
+        found += [*mine, *_minimum_and_credits(sums, mine, book, currency)]
+    return found
+
+
+def _minimum_and_credits(
+    sums: dict[str, Any], mine: list[dict[str, Any]], book: PriceBook, currency: str
+) -> list[dict[str, Any]]:
     extra: list[dict[str, Any]] = []
     total = sum((line["amount"] for line in mine), Decimal(0))
-    missing = Decimal(book.minimum).quantize(_CENT) - total
+    minimum = book.minimum_of(sums["tenant"])
+    missing = Decimal(minimum).quantize(_CENT) - total
     if missing > 0:
-        extra.append(_line(sums, book, "Minimum", "minimum", "", missing, f"up to {book.minimum}"))
+        extra.append(_line(sums, currency, "Minimum", "minimum", "", missing, f"up to {minimum}"))
         total += missing
     for number, credit in enumerate(book.credits, 1):
         if credit.tenant == sums["tenant"] and credit.period == sums["period"]:
             given = min(total, Decimal(credit.amount))
             total -= given
-            extra.append(_line(sums, book, f"Credit {number}", "credit", "", -given, credit.reason))
+            extra.append(_line(sums, currency, f"Credit {number}", "credit", "", -given, credit.reason))
     return extra
 
 
-def _item_line(sums: dict[str, Any], item: Item, book: PriceBook) -> dict[str, Any]:
+def _item_line(sums: dict[str, Any], item: Item, currency: str) -> dict[str, Any]:
     quantity, unit = _quantity(sums, item.metric), Decimal(item.unit)
     exact, parts = Decimal(0), []
     for tier in item.tiers:
@@ -97,7 +113,7 @@ def _item_line(sums: dict[str, Any], item: Item, book: PriceBook) -> dict[str, A
             exact += inside * Decimal(tier.price) / unit
             parts.append(f"{inside.quantize(_KEPT).normalize():f} at {tier.price}")
     amount = exact.quantize(_CENT, ROUND_HALF_EVEN)
-    return _line(sums, book, item.name, "item", item.metric, amount, "; ".join(parts), quantity, unit)
+    return _line(sums, currency, item.name, "item", item.metric, amount, "; ".join(parts), quantity, unit)
 
 
 def _quantity(sums: dict[str, Any], metric: str) -> Decimal:
@@ -123,11 +139,11 @@ def _allocate(tenants: Sequence[dict[str, Any]], metric: str, amount: Decimal) -
 
 
 def _line(
-    sums: dict[str, Any], book: PriceBook, item: str, kind: str, metric: str, amount: Decimal, details: str,
+    sums: dict[str, Any], currency: str, item: str, kind: str, metric: str, amount: Decimal, details: str,
     quantity: Decimal = Decimal(0), unit: Decimal = Decimal(1),
 ) -> dict[str, Any]:  # fmt: skip
     return {
         "line": f"{sums['period']}/{sums['tenant']}/{item}", "tenant": sums["tenant"], "item": item, "kind": kind,
         "metric": metric, "quantity": quantity.quantize(_KEPT), "unit": unit.quantize(_KEPT), "amount": amount,
-        "currency": book.currency, "details": details, "period": sums["period"],
+        "currency": currency, "details": details, "period": sums["period"],
     }  # fmt: skip

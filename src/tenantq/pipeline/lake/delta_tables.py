@@ -99,11 +99,16 @@ class DeltaTables:
             sync_log(self.path / VERSIONS)
         self._sets = sets
 
-    def pin(self, number: int, reason: str) -> VersionSet:
-        """Keep the files of a version set until its ``reason`` is set to an empty text. The lake must be locked."""
+    def find(self, number: int) -> VersionSet:
+        """Return a version set; raise NotFound if it is not kept."""
         found = next((one for one in self.sets if one.number == number), None)
         if found is None:
             raise NotFound(f"lake {self.name}: does not keep version set {number}. List the sets with tenantq pipeline versions.")  # fmt: skip
+        return found
+
+    def pin(self, number: int, reason: str) -> VersionSet:
+        """Keep the files of a version set until its ``reason`` is set to an empty text. The lake must be locked."""
+        found = self.find(number)
         pinned = msgspec.structs.replace(found, pin=reason)
         self.record([pinned if one is found else one for one in self.sets])
         return pinned

@@ -179,11 +179,14 @@ class Lake:
         table: str,
         covers: Callable[[str], bool] = lambda _: True,
         sizes: Mapping[str, int] | None = None,
+        *,
+        few: bool = False,
     ) -> None:
         """Write rows that replace every partition that ``covers`` accepts. Partitions that get no rows are removed.
 
         A partition is one file. Partitions of a split table may be several (see ``with_pieces``), by their ``sizes``, which
-        are counted if not given. Rows that already have a piece must be partitioned and sorted as the table is.
+        are counted if not given. Rows that already have a piece must be partitioned and sorted as the table is. ``few`` rows
+        are written by one task.
         """
         known = TABLES[table]
         place = self._place(table)
@@ -192,7 +195,7 @@ class Lake:
             keys = (*keys, PIECE)
             if PIECE not in rows.columns:
                 rows = with_pieces(rows, known, count_rows(rows, known) if sizes is None else sizes).repartition(*keys)
-        elif keys:
+        elif keys and not few:
             rows = rows.repartition(*keys)
         else:
             rows = rows.coalesce(1)

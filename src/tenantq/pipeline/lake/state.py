@@ -1,11 +1,13 @@
-"""The state of a lake besides its tables: prices and objective they were computed with, erased tenants, archived days.
+"""The state of a lake besides its tables: prices and objective, erased tenants, archived days and closed months.
 
-It is one JSON file, ``_state/state.json``. It changes in the same commit as the tables it is about.
+It is part of each version set, so it changes in the same commit as the tables it is about.
 """
 
 from __future__ import annotations
 
 import msgspec
+
+from tenantq.pipeline.price_book import PriceBook
 
 
 class Removal(msgspec.Struct, frozen=True):
@@ -56,6 +58,26 @@ class ArchivedDay(msgspec.Struct, frozen=True):
         return bool(self.files) and not self.restored
 
 
+class Approval(msgspec.Struct, frozen=True):
+    """A correction of an invoice line that somebody approved, as it was then."""
+
+    line: str  # the invoice line
+    quantity: str
+    amount: str
+    by: str
+    at_ms: int
+
+
+class ClosedMonth(msgspec.Struct, frozen=True):
+    """A month whose invoice lines no longer change."""
+
+    by: str
+    at_ms: int
+    book: PriceBook  # what the price book said about the month; corrections are computed with it
+    approvals: list[Approval] = []
+    applied: int = 0  # approvals that the table of corrections has
+
+
 class LakeState(msgspec.Struct, frozen=True):
     """The whole state."""
 
@@ -63,6 +85,11 @@ class LakeState(msgspec.Struct, frozen=True):
     objective: str = ""  # digest of the service level objective
     erased: list[Erasure] = []
     archived: list[ArchivedDay] = []
+    closed: dict[str, ClosedMonth] = {}  # by month
+
+    def with_closed(self, period: str, month: ClosedMonth) -> LakeState:
+        """Return the state with a closed month, which replaces what was recorded about it."""
+        return msgspec.structs.replace(self, closed={**self.closed, period: month})
 
     def with_archived(self, *days: ArchivedDay) -> LakeState:
         """Return the state with these days, which replace those of the same table and date."""

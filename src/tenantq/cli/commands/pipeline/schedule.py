@@ -47,7 +47,7 @@ _AIRFLOW: Final = """\
 from datetime import datetime, timedelta
 
 from airflow import DAG
-from airflow.operators.bash import BashOperator
+from airflow.providers.standard.operators.bash import BashOperator  # Airflow 2: airflow.operators.bash
 
 with DAG(
     "tenantq_pipeline",
