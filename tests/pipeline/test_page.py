@@ -28,6 +28,12 @@ CSS = (Path(number_format.__file__).parent / "templates" / "page.css").read_text
         (number_format.percent(0.9995), "99.95 %"),
         (number_format.percent(0.9999999), "> 99.999 %"),
         (number_format.percent(1e-9), "< 0.001 %"),
+        (number_format.quantity("0.0000012", "gb_hours"), "1.2 kB-hours"),
+        (number_format.quantity("1.5", "gb_in"), "1.5 GB"),
+        (number_format.quantity("12345", "operations"), "12,345"),
+        (number_format.change(100, 120), "+20 %"),
+        (number_format.change(100, 50), "−50 %"),  # noqa: RUF001  # a minus sign
+        (number_format.change(0, 7), "new"),
         (number_format.exact("12345.6700000000"), "12,345.67"),
         (number_format.exact("-1234.50"), "-1,234.50"),
         (number_format.exact("0.0000000001"), "0.0000000001"),

@@ -116,6 +116,24 @@ def test_invoices_are_those_of_the_table_to_the_last_digit(spark: SparkSession, 
     assert str(sum((row["amount"] for row in rows), Decimal(0))) == values[-1]
 
 
+def test_a_short_report_shows_hours_and_each_report_says_what_changed(
+    spark: SparkSession, busy_lake: Lake, reports: Path, tmp_path: Path
+) -> None:
+    """Fewer than three days are drawn by the hour; the platform's page says who used how much and who waited."""
+    write_reports(spark, busy_lake, tmp_path, from_date="2026-01-02", to_date="2026-01-03", tenant="globex")
+    short = Elements((tmp_path / "tenants" / "globex.html").read_text()).text
+    assert "Operations an hour" in short
+    assert re.search(r"\d\d:00", short)
+    assert "What changed from 2026-01-0" in short
+    whole = Elements((reports / "tenants" / "globex.html").read_text()).text
+    assert "Operations a day" in whole
+    assert "What changed from 2026-01-03 to 2026-01-03" in whole
+    assert "B-hours" in whole
+    assert "tenantq pipeline" not in whole
+    platform = Elements((reports / "index.html").read_text()).text
+    assert "Who used how much, and who waited" in platform
+
+
 def test_reports_of_the_same_lake_are_the_same_bytes(busy_lake: Lake, reports: Path, tmp_path: Path) -> None:
     """Also where the command makes them."""
     assert command_line(["pipeline", "report", "--lake", str(busy_lake.path), "--out", str(tmp_path)]) == 0

@@ -85,7 +85,7 @@ def reconcile(spark: SparkSession, lake: Lake, data_dirs: Sequence[Path]) -> Rec
 def read_counters(data_dir: Path) -> tuple[dict[tuple[str, str], dict[str, int]], int]:
     """Return the counters of every queue in a store, and its last synced record."""
     if not data_dir.is_dir():
-        raise Invalid(f"data directory {data_dir}: is not there")
+        raise Invalid(f"data directory {data_dir}: does not exist")
     store = RocksStore(data_dir, read_only=True)
     try:
         catalog = Catalog(store)

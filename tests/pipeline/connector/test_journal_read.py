@@ -272,7 +272,7 @@ def test_a_missing_segment_is_named(tmp_path: Path) -> None:
     target = DirectoryTarget(tmp_path)
     writer = write_history(target, rounds=8)
     target.delete(writer.files[0].file)
-    with pytest.raises(StoreDamaged, match=r"hour=00.*it is not there"):
+    with pytest.raises(StoreDamaged, match=r"hour=00.*is missing"):
         _rows(_reader(target))
 
 
@@ -285,7 +285,7 @@ def test_a_missing_segment_is_named(tmp_path: Path) -> None:
         ({"journal": ".", "partitionBytes": "many"}, "option partitionBytes: Expected `int"),
         ({"journal": ".", "partitionBytes": "0"}, "option partitionBytes: 0 is not from 1"),
         ({"journal": ".", "verify": "maybe"}, "option verify: Invalid enum value 'maybe'"),
-        ({"journal": ".", "jurnal": "x"}, "option jurnal: there is no such option here; there are journal, verify"),
+        ({"journal": ".", "jurnal": "x"}, "option jurnal: unknown option; must be one of journal, verify"),
         ({"journal": ".", "publicKey": "/no/key"}, "public key /no/key: No such file"),
     ],
 )
@@ -297,7 +297,7 @@ def test_wrong_options_are_named(options: dict[str, str], said: str) -> None:
 
 def test_errors_reach_the_user_of_spark(connected: SparkSession, history: DirectoryTarget) -> None:
     """Options and schemas are refused when the query is planned, in the words of the connector."""
-    with pytest.raises(PySparkException, match="option jurnal: there is no such option here"):
+    with pytest.raises(PySparkException, match="option jurnal: unknown option"):
         read_journal(connected, history, jurnal="x").count()
     frame = connected.read.format("tenantq").schema("tenant int").option("journal", str(history.path)).load()
     with pytest.raises(PySparkException, match="schema: tenant is string, not int"):

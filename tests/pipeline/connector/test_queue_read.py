@@ -81,7 +81,7 @@ def test_a_snapshot_can_be_shared_by_queries_and_columns_chosen(connected: Spark
     assert shared.columns == ["body", "state"]
     assert sorted(row[0] for row in shared.select(f.col("body").cast("string")).collect()) == ["a", "b"]
     queue.close_snapshot(taken.snapshot)
-    with pytest.raises(PySparkException, match=r"no such snapshot.*load the data frame anew, with a longer keepMs"):
+    with pytest.raises(PySparkException, match=r"no such snapshot.*load the data frame again, with a longer keepMs"):
         shared.count()
 
 

@@ -81,22 +81,22 @@ def _check(target: ExportTarget, manifest: Manifest) -> None:
     try:
         data = target.read(manifest.file)
     except FileNotFoundError as error:
-        raise SegmentRefused("missing_segment", "the segment is not there") from error
+        raise SegmentRefused("missing_segment", "the segment is missing") from error
     except OSError as error:
         raise SegmentRefused("unreadable_segment", str(error)) from error
     try:
         table = pq.read_table(io.BytesIO(data))
     except (pa.ArrowException, OSError) as error:
-        raise SegmentRefused("truncated", "the segment is not readable as Parquet to its end") from error
+        raise SegmentRefused("truncated", "the segment is not complete Parquet") from error
     if table.schema.names != SCHEMA.names or not table.schema.equals(SCHEMA):
-        raise SegmentRefused("wrong_schema", "its columns are not those of a segment")
+        raise SegmentRefused("wrong_schema", "the columns differ from those of a segment")
     if hashlib.sha256(data).hexdigest() != manifest.sha256:
-        raise SegmentRefused("changed_segment", "the file is not the one that its manifest was written for")
+        raise SegmentRefused("changed_segment", "the file differs from its manifest")
     if table.num_rows != manifest.rows:
         raise SegmentRefused("changed_segment", f"{table.num_rows} rows; the manifest says {manifest.rows}")
     wrong = _differing(table, list(_records(table, manifest)))
     if wrong:
-        raise SegmentRefused("rows_differ", f"the rows are not what was journaled: {wrong}")
+        raise SegmentRefused("rows_differ", f"the rows differ from the journal: {wrong}")
 
 
 def _records(table: pa.Table, manifest: Manifest) -> Iterator[Record]:
@@ -109,11 +109,11 @@ def _records(table: pa.Table, manifest: Manifest) -> Iterator[Record]:
             _, record = decode_record(stored + (payload or b""), link)
         except StoreDamaged as error:
             raise SegmentRefused(
-                "broken_chain", f"record {seq + 1} was changed, or the one before it taken out"
+                "broken_chain", f"record {seq + 1} was changed, or the record before it was removed"
             ) from error
         seq, link = seq + 1, stored
         if record.seq != seq:
-            raise SegmentRefused("broken_chain", f"record {record.seq} stands where record {seq} belongs")
+            raise SegmentRefused("broken_chain", f"found record {record.seq} instead of record {seq}")
         yield record
     if seq != manifest.last_seq or link.hex() != manifest.last_link:
         raise SegmentRefused("broken_chain", f"the segment ends at record {seq}, its manifest says {manifest.last_seq}")

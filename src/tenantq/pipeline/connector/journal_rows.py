@@ -61,7 +61,7 @@ class JournalRows:
                 scanner = fragment.scanner(columns=names, filter=wanted, batch_size=BATCH_ROWS, use_threads=False)
                 yield from scanner.to_batches()
         except FileNotFoundError as error:
-            raise StoreDamaged(f"{file}: a manifest names this segment, and it is not there; {_ADVICE}") from error
+            raise StoreDamaged(f"{file}: the segment that a manifest names is missing; {_ADVICE}") from error
         except (pa.ArrowException, OSError) as error:
             raise StoreDamaged(f"{file}: not readable as Parquet: {str(error)[:200]}; {_ADVICE}") from error
 

@@ -114,7 +114,7 @@ def read_options(kind: type[_T], given: Mapping[str, str]) -> _T:
             continue
         if name.lower() not in names:
             known = ", ".join(field.encode_name for field in names.values())
-            raise Invalid(f"option {name[:80]}: there is no such option here; there are {known}")
+            raise Invalid(f"option {name[:80]}: unknown option; must be one of {known}")
         values[names[name.lower()].encode_name] = text
     for field in names.values():
         if field.required and not values.get(field.encode_name):

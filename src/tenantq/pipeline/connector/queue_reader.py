@@ -68,7 +68,7 @@ class QueueReader(DataSourceReader):
                 try:
                     page = queue.read_snapshot(partition.snapshot, start=start, end=partition.end, limit=PAGE_MESSAGES)
                 except NotFound as error:
-                    advice = "load the data frame anew, with a longer keepMs if tasks wait long for their turn"
+                    advice = "load the data frame again, with a longer keepMs if tasks wait long to start"
                     error.args = (f"{error.message}; {advice}",)
                     raise
                 if page.messages:

@@ -9,6 +9,10 @@ from typing import Final
 _NONE: Final = "–"  # noqa: RUF001  # an en dash
 _SIZES: Final = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 _COUNTS: Final = ("", "k", "M", "G", "T", "P", "E")
+_METRICS: Final = {
+    "gb_hours": "GB-hours", "gb_in": "GB in", "gb_out": "GB out", "messages_in": "messages added",
+    "messages_out": "messages delivered",
+}  # fmt: skip
 _LENGTHS: Final = ((86_400_000.0, "d"), (3_600_000.0, "h"), (60_000.0, "min"), (1_000.0, "s"))
 _STEPS: Final = (
     (1.0, (1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500)),
@@ -88,6 +92,30 @@ def exact(text: str) -> str:
     whole, _, places = f"{number:,f}".partition(".")
     places = places.rstrip("0").ljust(kept, "0")
     return f"{whole}.{places}" if places else whole
+
+
+def quantity(text: str, metric: str) -> str:
+    """Return the quantity of an invoice line in a unit that people read: 1.2 GB-hours, 12,345."""
+    if metric == "gb_hours":
+        return byte_hours(Decimal(text) * 10**9)
+    return size(float(text) * 1e9) if metric in {"gb_in", "gb_out"} else exact(text)
+
+
+def byte_hours(value: Decimal | str) -> str:
+    """Return byte-hours: 1.2 GB-hours."""
+    return f"{size(float(value))}-hours"
+
+
+def metric(name: str) -> str:
+    """Return what an invoice calls a metric."""
+    return _METRICS.get(name, name)
+
+
+def change(before: float, after: float) -> str:
+    """Return how a value changed: +20 %, unchanged, new."""
+    if before == after:
+        return "unchanged"
+    return f"{(after - before) / before * 100:+,.0f} %".replace("-", "−") if before else "new"  # noqa: RUF001  # a minus sign
 
 
 def _scaled(value: float, units: tuple[str, ...], gap: str) -> str:

@@ -65,6 +65,18 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=lambda value: visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
     )
-    for name in ("count", "brief", "short", "size", "duration", "percent", "exact"):
+    for name in (
+        "count",
+        "brief",
+        "short",
+        "size",
+        "duration",
+        "percent",
+        "exact",
+        "quantity",
+        "byte_hours",
+        "metric",
+        "change",
+    ):
         found.filters[name] = getattr(number_format, name)
     return found

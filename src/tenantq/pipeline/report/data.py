@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from datetime import date, timedelta
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from tenantq.pipeline.tables import day_of
 
+_DAYS_MIN: Final = 3
 Row = dict[str, Any]
 """A row of a section, by the column names of its query."""
 
@@ -26,8 +27,13 @@ class Period(msgspec.Struct, frozen=True):
         start, end = date.fromisoformat(self.first), date.fromisoformat(self.last)
         return [(start + timedelta(days=at)).isoformat() for at in range((end - start).days + 1)]
 
+    @property
+    def is_short(self) -> bool:
+        """Whether charts show hours, because there are too few days for a curve."""
+        return len(self.days) < _DAYS_MIN
+
     def holds(self, partition: str) -> bool:
-        """Tell whether a partition, a day or a month, has days in the period."""
+        """Return whether a partition, a day or a month, has days in the period."""
         day = day_of(partition)
         return self.first[: len(day)] <= day <= self.last[: len(day)]
 

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from decimal import Decimal, localcontext
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from markupsafe import Markup
 
 from tenantq.pipeline.page import number_format
 from tenantq.pipeline.page.chart import ReferenceLine, Series, draw_chart
 from tenantq.pipeline.page.rendering import render
 from tenantq.pipeline.report.data import Period, ReportData, Row, service_level
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from markupsafe import Markup
-
 _GROWTH_NAMES: Final = {"messages_per_day": "Messages a day", "backlog": "Backlog", "stored_bytes": "Bytes stored"}
 _ORDER: Final = ("item", "shared", "minimum", "credit")
 _TURNED_AWAY: Final = ("refused", "throttled", "denied")
 _SUMS: Final = ("operations", "messages_in", "messages_out", "bytes_in", "bytes_out", *_TURNED_AWAY)
+_USAGE: Final = {True: "usage_hours", False: "usage"}
 _USAGE_CHARTS: Final[tuple[tuple[str, Any, tuple[tuple[str, str, Any, int], ...]], ...]] = (
-    ("Messages a day", number_format.short, (("added", "messages_in", "bar", 1), ("delivered", "messages_out", "line", 2))),
-    ("Operations a day", number_format.short, (("operations", "operations", "bar", 3),)),
-    ("Stored at most in a day", number_format.size, (("bytes stored", "bytes_stored", "area", 5),)),
-    ("Largest backlog of a day", number_format.short, (("backlog", "peak_backlog", "area", 1),)),
-    ("Bytes a day", number_format.size, (("in", "bytes_in", "bar", 1), ("out", "bytes_out", "line", 2))),
-    ("Turned away a day", number_format.short, (("throttled", "throttled", "bar", 2), ("denied", "denied", "bar", 4), ("refused", "refused", "bar", 6))),
+    ("Messages {each}", number_format.short, (("added", "messages_in", "bar", 1), ("delivered", "messages_out", "line", 2))),
+    ("Operations {each}", number_format.short, (("operations", "operations", "bar", 3),)),
+    ("Bytes stored", number_format.size, (("bytes stored", "bytes_stored", "area", 5),)),
+    ("Largest backlog", number_format.short, (("backlog", "peak_backlog", "area", 1),)),
+    ("Bytes {each}", number_format.size, (("in", "bytes_in", "bar", 1), ("out", "bytes_out", "line", 2))),
+    ("Turned away {each}", number_format.short, (("throttled", "throttled", "bar", 2), ("denied", "denied", "bar", 4), ("refused", "refused", "bar", 6))),
 )  # fmt: skip
 """Title, unit, and the series: name, column, kind, colour."""
 
@@ -53,16 +53,28 @@ def empty_page(why: str) -> bytes:
 def _common(data: ReportData, period: Period, verified: Sequence[Row]) -> dict[str, Any]:
     """Return the values that both templates use."""
     rows, days = data.sections, period.days
-    usage = {row["date"]: row for row in rows["usage"]}
     totals = {name: sum(row[name] for row in rows["usage"]) for name in _SUMS}
     peaks = {name: max((row[name] for row in rows["usage"]), default=0) for name in ("bytes_stored", "peak_backlog")}
+    usage = {
+        f"{row['date']} {row['hour']}:00" if period.is_short else row["date"]: row
+        for row in rows[_USAGE[period.is_short]]
+    }
+    places = _hours(sorted(usage)) if period.is_short else days
+    axis: dict[str, Any] = {"label": lambda place: place[11:], "what": "hours"} if period.is_short else {}
+    each = "an hour" if period.is_short else "a day"
     return {
+        "changes": _changes(usage, places, rows["service_days"], each),
         "facts": rows | {"subject": data.subject},
         "period": period,
         "verified": verified,
         "sound": bool(verified) and all(row["status"] == "pass" for row in verified),
         "usage_plots": [
-            (title, draw_chart(title, days, [_series(usage, days, *one) for one in series], unit=unit))
+            (
+                title.format(each=each),
+                draw_chart(
+                    title.format(each=each), places, [_series(usage, places, *one) for one in series], unit=unit, **axis
+                ),
+            )
             for title, unit, series in _USAGE_CHARTS
         ],
         "service_plots": _service_plots(rows["service_days"], days),
@@ -80,6 +92,38 @@ def _series(rows: Mapping[str, Row], days: Sequence[str], name: str, column: str
     """Return a column by day; days without a row count as 0."""
     values = [float(rows[day][column]) if day in rows else 0.0 for day in days]
     return Series(name=name, values=values, kind=kind, colour=colour)
+
+
+def _hours(known: Sequence[str]) -> list[str]:
+    """Return every hour from the first to the last known one."""
+    if not known:
+        return []
+    start, end = (datetime.fromisoformat(one) for one in (known[0], known[-1]))
+    return [
+        f"{start + timedelta(hours=at):%Y-%m-%d %H:00}" for at in range(int((end - start) / timedelta(hours=1)) + 1)
+    ]
+
+
+def _changes(
+    usage: Mapping[str, Row], places: Sequence[str], service: Sequence[Row], each: str
+) -> dict[str, Any] | None:
+    """Compare the second half of a report with its first half; None if that is too short."""
+    half = len(places) // 2
+    if not half:
+        return None
+    parts = places[:half], places[-half:]
+
+    def means(*columns: str) -> tuple[float, ...]:
+        return tuple(
+            sum(usage[place][name] for place in part if place in usage for name in columns) / half for part in parts
+        )
+
+    figures = {
+        f"operations {each}": means("operations"), f"messages added {each}": means("messages_in"),
+        f"turned away {each}": means(*_TURNED_AWAY),
+    }  # fmt: skip
+    kept = [_whole_service([row for row in service if part[0][:10] <= row["date"] <= part[-1][:10]]) for part in parts]
+    return {"from": parts[1][0], "to": parts[1][-1], "figures": figures, "kept": [one and one["kept"] for one in kept]}
 
 
 def _whole_service(days: Sequence[Row]) -> Row | None:

@@ -26,9 +26,12 @@ PLATFORM: Final = ""
 """The subject of the platform's own data. No tenant has this name."""
 LEADERS_MAX: Final = 20
 ANOMALIES_MAX: Final = 40
+NEIGHBOURS: Final = 10
+"""Tenants that used most, and as many that waited most."""
 _SUMS: Final = (
     "operations", "messages_in", "messages_out", "bytes_in", "bytes_out", "refused", "throttled", "denied",
 )  # fmt: skip
+_USAGE_LEVELS: Final = ("bytes_stored", "peak_backlog")
 _SERVICE_SUMS: Final = ("deliveries", "acked", "slow", "dead", "expired")
 _SERVICE_WORST: Final = ("wait_p50_ms", "wait_p95_ms", "wait_p99_ms", "process_p99_ms", "oldest_age_ms", "target")
 _VERIFICATION: Final = "PI1.4"
@@ -48,13 +51,14 @@ def report_data(spark: SparkSession, lake: Lake, period: Period, tenant: str | N
         return lake.view(spark, name, period.holds).where(wanted).withColumn("subject", f.col("tenant"))
 
     sections: Sections = [
-        *_common(tenants, "queue"),
+        *_common(tenants, "queue", period),
         ("invoice", _invoice(tenants("invoice_lines")), ("period", "item")),
         ("growth", tenants("tenant_growth"), ("metric", "date")),
     ]
     if tenant is None:
         sections += [
-            *_common(platform, "tenant"),
+            *_common(platform, "tenant", period),
+            ("neighbours", _neighbours(platform("usage_hourly"), platform("slo_daily")), ("place",)),
             ("invoice", _invoice_sums(platform("invoice_lines")), ("period", "item")),
             ("bills", _bills(platform("invoice_lines")), ("period", "currency", "place")),
             ("growth", _quotas_ahead(platform("tenant_growth")), ("place",)),
@@ -70,11 +74,12 @@ def verification(spark: SparkSession, lake: Lake, period: Period) -> list[Row]:
     return [one for one in found if one["date"] == found[-1]["date"]]
 
 
-def _common(table: Callable[[str], DataFrame], item: str) -> Sections:
+def _common(table: Callable[[str], DataFrame], item: str, period: Period) -> Sections:
     """Return the sections that reports of tenants and of the platform have in common."""
     usage, service, odd = table("usage_hourly"), table("slo_daily"), table("anomalies")
     return [
         ("usage", _usage_days(usage), ("date",)),
+        *([("usage_hours", _usage_hours(usage), ("date", "hour"))] if period.is_short else []),
         ("leaders", _leaders(usage, item), ("place",)),
         ("service_days", _grouped(service, ("date",), _SERVICE_SUMS, _SERVICE_WORST), ("date",)),
         ("service_queues", _service_queues(service), ("place",)),
@@ -121,11 +126,30 @@ def _grouped(rows: DataFrame, keys: tuple[str, ...], sums: tuple[str, ...], most
     return rows.groupBy("subject", *keys).agg(*columns)
 
 
+def _usage_hours(usage: DataFrame) -> DataFrame:
+    hours = _grouped(usage, ("date", "hour"), (*_SUMS, *_USAGE_LEVELS, "byte_hours"))
+    return hours.withColumn("byte_hours", f.col("byte_hours").cast("decimal(38,6)"))
+
+
 def _usage_days(usage: DataFrame) -> DataFrame:
-    levels = ("bytes_stored", "peak_backlog")
-    hours = _grouped(usage, ("date", "hour"), (*_SUMS, *levels, "byte_hours"))
-    days = _grouped(hours, ("date",), (*_SUMS, "byte_hours"), levels)
+    days = _grouped(_usage_hours(usage), ("date",), (*_SUMS, "byte_hours"), _USAGE_LEVELS)
     return days.withColumn("byte_hours", f.col("byte_hours").cast("string"))
+
+
+def _neighbours(usage: DataFrame, slo: DataFrame) -> DataFrame:
+    """Return the tenants that used most and those that waited most, each with its use and its waits."""
+    used = _grouped(usage, ("tenant",), ("operations", "throttled"), ("peak_backlog",))
+    waited = _grouped(slo, ("tenant",), ("deliveries", "slow"), ("wait_p95_ms",))
+    both = (
+        used.join(waited, ["subject", "tenant"], "left").where(f.col("tenant") != "").fillna(0, ["deliveries", "slow"])
+    )
+    ranked = both.withColumns(
+        {
+            "place": _rank(f.desc("operations"), "tenant"),
+            "patience": _rank(f.desc("slow"), f.desc_nulls_last("wait_p95_ms"), "tenant"),
+        }
+    )
+    return ranked.where((f.col("place") <= NEIGHBOURS) | (f.col("patience") <= NEIGHBOURS)).drop("patience")
 
 
 def _leaders(usage: DataFrame, item: str) -> DataFrame:
