@@ -9,19 +9,9 @@ import click
 from tenantq.cli.command_group import CommandGroup
 
 _COMMANDS: Final = (
-    "run",
-    "stream",
-    "all",
-    "reconcile",
-    "explain",
-    "report",
-    "versions",
-    "archive",
-    "erase",
-    "simulate",
-    "lineage",
-    "schedule",
-)
+    "run", "stream", "all", "reconcile", "explain", "report", "invoices", "versions", "archive", "erase", "simulate",
+    "lineage", "schedule",
+)  # fmt: skip
 
 
 @click.group(cls=CommandGroup, modules={name: f"tenantq.cli.commands.pipeline.{name}" for name in _COMMANDS})
