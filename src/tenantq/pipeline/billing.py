@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator
+from datetime import datetime
+from decimal import Decimal
 from itertools import islice
 from typing import Any, Final, Literal
 
@@ -117,7 +119,8 @@ def _csv(lines: list[dict[str, Any]], fixes: list[dict[str, Any]]) -> Iterator[s
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    writer.writerows([*lines, *approved])
+    for row in (*lines, *approved):
+        writer.writerow({name: f"{value:f}" if isinstance(value, Decimal) else value for name, value in row.items()})
     yield from buffer.getvalue().splitlines(keepends=True)
 
 
@@ -150,10 +153,11 @@ def _cloud_event(hour: dict[str, Any]) -> dict[str, Any]:
 
 
 def _lago_events(hour: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a Lago event per metric that is not zero, with the metric as its code."""
+    """Yield a Lago event per metric that is not zero, with the metric as its code and the time in Unix seconds."""
+    at = int(datetime.fromisoformat(hour["at"]).timestamp())
     for name in _METRICS:
         if hour[name]:
             yield {
                 "transaction_id": f"{hour['tenant']}/{hour['at']}/{name}", "external_subscription_id": hour["tenant"],
-                "code": name, "timestamp": hour["at"], "properties": {"value": str(hour[name])},
+                "code": name, "timestamp": at, "properties": {"value": f"{hour[name]:f}" if name == "byte_hours" else str(hour[name])},
             }  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -10,12 +10,10 @@ from pyspark.sql import functions as f
 
 from tenantq.errors import Invalid, NotFound
 from tenantq.pipeline.lake.archive import need_warm
+from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.silver.places_daily import offset
 from tenantq.pipeline.silver.queue_hours import change_counts, message_change
 from tenantq.pipeline.silver.queue_resets import is_reset
-
-if TYPE_CHECKING:
-    from tenantq.pipeline.lake.lake import Lake
 
 
 class Explanation(msgspec.Struct):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 from markupsafe import Markup
@@ -12,9 +13,6 @@ from markupsafe import Markup
 import tenantq
 from tenantq.pipeline.page.rendering import render
 from tenantq.pipeline.tables import JOURNAL, TABLES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _BOX: Final = (170, 30)
 _GAP: Final = 14

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
@@ -13,14 +15,9 @@ from tenantq.engine.catalog import Catalog
 from tenantq.engine.queue_state import TOTALS
 from tenantq.errors import Invalid
 from tenantq.pipeline.lake.archive import need_warm
+from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.silver.queue_hours import change_counts, message_change, queue_changes
 from tenantq.store.rocks import RocksStore
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from tenantq.pipeline.lake.lake import Lake
 
 FIGURES: Final = (*TOTALS, "messages", "bytes")
 """What is compared: everything the queue counts, and what it holds now."""

@@ -11,29 +11,25 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import unquote
 
 import msgspec
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
 
 from tenantq.errors import Invalid
 from tenantq.journal.export_target import DirectoryTarget
 from tenantq.journal.manifest import MANIFESTS
 from tenantq.pipeline.journal_source import journal_path, new_files
+from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.run import process
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pyspark.sql.streaming.query import StreamingQuery
-
-    from tenantq.pipeline.lake.lake import Lake
-    from tenantq.pipeline.run_options import RunOptions, RunReport
+from tenantq.pipeline.run_options import RunOptions, RunReport
 
 LATENESS_S: Final = 3_600
 """How far a segment may be behind the newest one without being late."""

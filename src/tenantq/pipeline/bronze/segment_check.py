@@ -7,26 +7,22 @@ from __future__ import annotations
 
 import hashlib
 import io
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from tenantq.errors import Invalid, StoreDamaged
+from tenantq.journal.export_target import ExportTarget
 from tenantq.journal.manifest import SCHEMA_VERSION, Manifest, read_manifest
 from tenantq.journal.record import JournalEntry, Record, decode_record
 from tenantq.journal.segment import SCHEMA
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from tenantq.journal.export_target import ExportTarget
-    from tenantq.journal.signing import PublicKey
+from tenantq.journal.signing import PublicKey
 
 ID_BYTES: Final = 16
 _TEXT: Final = 36

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final, NoReturn
+from collections.abc import Callable, Iterable
+from typing import Final, NoReturn
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+from tenantq.client import Client, Queue
 from tenantq.errors import ConnectionFailed, Limited, TenantqError, Unavailable
+from tenantq.pipeline.connector.message_rows import OutgoingRow
 from tenantq.runtime.backoff import Backoff
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from tenantq.client import Client, Queue
-    from tenantq.pipeline.connector.message_rows import OutgoingRow
 
 _BACKOFF: Final = Backoff(200, 10_000)
 _FIRST_CONTACT_MS: Final = 10_000

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pyspark.sql.types import StructType
 
 from tenantq.errors import Invalid
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
 
 
 def check_schema(schema: StructType, known: StructType, what: str) -> StructType:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
 
 from tenantq.pipeline.connector.journal_rows import JournalRows
+from tenantq.pipeline.connector.options import JournalOptions
 from tenantq.pipeline.connector.pushdown import PushedFilters, split_filters
 from tenantq.pipeline.connector.record_ranges import ManifestReader, SegmentParts, open_journal, pack, record_ranges
 from tenantq.pipeline.connector.tracebacks import without_traceback
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    import pyarrow as pa
-    from pyspark.sql.types import StructType
-
-    from tenantq.pipeline.connector.options import JournalOptions
 
 
 class BatchJournalReader(DataSourceReader):

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import io
-from typing import TYPE_CHECKING, BinaryIO, Final
+from collections.abc import Iterator
+from typing import BinaryIO, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from tenantq.errors import StoreDamaged
+from tenantq.journal.export_target import ExportTarget
 from tenantq.journal.segment import SCHEMA
 from tenantq.pipeline.bronze.segment_check import verdict
+from tenantq.pipeline.connector.options import JournalOptions
+from tenantq.pipeline.connector.pushdown import PushedFilters
 from tenantq.pipeline.connector.record_ranges import SegmentPart, open_journal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pyspark.sql.types import StructType
-
-    from tenantq.journal.export_target import ExportTarget
-    from tenantq.pipeline.connector.options import JournalOptions
-    from tenantq.pipeline.connector.pushdown import PushedFilters
 
 BATCH_ROWS: Final = 10_000
 _ADVICE: Final = "see `tenantq audit verify`, and restore the journal"

@@ -6,8 +6,9 @@ The bounds are record numbers, and segments never change, so a batch that is rep
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -16,10 +17,12 @@ import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming import datasource as streaming
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
 
 from tenantq.errors import Invalid, StoreDamaged
 from tenantq.pipeline.connector.journal_rows import JournalRows
 from tenantq.pipeline.connector.offsets import Offset, parse_starting
+from tenantq.pipeline.connector.options import StreamOptions
 from tenantq.pipeline.connector.pushdown import PushedFilters
 from tenantq.pipeline.connector.record_ranges import (
     ManifestReader,
@@ -30,13 +33,6 @@ from tenantq.pipeline.connector.record_ranges import (
     pack,
     record_ranges,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from pyspark.sql.types import StructType
-
-    from tenantq.pipeline.connector.options import StreamOptions
 
 
 class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

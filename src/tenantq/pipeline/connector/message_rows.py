@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
 import msgspec
+import pyarrow as pa
 from pyspark.sql import types as spark
 from pyspark.sql.types import DataType, MapType, StringType
 
 from tenantq.domain.message import NewMessage
 from tenantq.errors import Invalid
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    import pyarrow as pa
-
-    from tenantq.pipeline.connector.options import WriteOptions
+from tenantq.pipeline.connector.options import WriteOptions
 
 _NUMBER: Final = (spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)
 _TEXT: Final = (StringType,)

@@ -6,7 +6,8 @@ Spark's names are camel case, and case-insensitive.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -14,9 +15,6 @@ from msgspec import Meta
 from tenantq.client import Client, Retries, Tls
 from tenantq.domain.names import check_queue_name, check_tenant_name
 from tenantq.errors import Invalid
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 _Count = Annotated[int, Meta(ge=1, le=1 << 50)]

@@ -7,9 +7,10 @@ its bytes. Spark applies all other filters.
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,11 +18,7 @@ from pyspark.sql import datasource as spark
 from pyspark.sql.datasource import Filter, In, IsNotNull, Not
 
 from tenantq.journal.segment import SCHEMA
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from tenantq.pipeline.connector.record_ranges import RecordRange, SegmentPart
+from tenantq.pipeline.connector.record_ranges import RecordRange, SegmentPart
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _IN_MAX: Final = 10_000

@@ -6,26 +6,22 @@ snapshots after a while.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from tenantq.client import Client, Queue, Retries, StoredMessage
 from tenantq.errors import NotFound
 from tenantq.pipeline.connector.columns import check_schema
+from tenantq.pipeline.connector.options import SnapshotOptions
 from tenantq.pipeline.connector.tracebacks import without_traceback
 from tenantq.pipeline.schemas import MESSAGES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from pyspark.sql.types import StructType
-
-    from tenantq.pipeline.connector.options import SnapshotOptions
 
 PAGE_MESSAGES: Final = 1_000
 _RETRIES: Final = Retries(count=8, base_ms=200, max_ms=30_000)

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import logging
 import uuid
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import msgspec
+import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
 
 from tenantq.client import Retries
 from tenantq.errors import Invalid
 from tenantq.pipeline.connector.batch_sender import BatchSender, WriteCounts
 from tenantq.pipeline.connector.message_rows import check_columns, message_rows
+from tenantq.pipeline.connector.options import WriteOptions
 from tenantq.pipeline.connector.row_keys import RowKeys
 from tenantq.pipeline.connector.tracebacks import without_traceback
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import pyarrow as pa
-    from pyspark.sql.types import StructType
-
-    from tenantq.pipeline.connector.options import WriteOptions
 
 log = logging.getLogger("tenantq.connector")
 

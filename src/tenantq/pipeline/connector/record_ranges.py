@@ -5,9 +5,10 @@ Only segments with a manifest count. If two overlap, the later one is read from 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 from pyspark.sql.datasource import InputPartition
@@ -16,11 +17,7 @@ from tenantq.errors import Invalid, StoreDamaged
 from tenantq.journal.export_target import ExportTarget, local_path, open_target
 from tenantq.journal.manifest import SCHEMA_VERSION, Manifest, manifest_names, read_manifest
 from tenantq.journal.signing import PublicKey
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from tenantq.pipeline.connector.options import JournalOptions
+from tenantq.pipeline.connector.options import JournalOptions
 
 _READERS: Final = 16  # manifests that are read at a time
 _OPEN_COST_BYTES: Final = 1 << 20

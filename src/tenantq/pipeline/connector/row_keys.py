@@ -7,12 +7,11 @@ task's partition, the row's content, and a count that distinguishes identical ro
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
-if TYPE_CHECKING:
-    from tenantq.pipeline.connector.message_rows import OutgoingRow
+from tenantq.pipeline.connector.message_rows import OutgoingRow
 
 PREFIX: Final = "spark-"
 _DIGEST_BYTES: Final = 16

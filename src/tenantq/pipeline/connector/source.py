@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pyspark.sql import SparkSession, datasource
 from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
 
 from tenantq.errors import Invalid
 from tenantq.pipeline.connector.columns import check_schema
@@ -20,10 +22,6 @@ from tenantq.pipeline.connector.options import (
 from tenantq.pipeline.connector.queue_reader import QueueReader
 from tenantq.pipeline.connector.queue_writer import QueueStreamWriter, QueueWriter
 from tenantq.pipeline.schemas import JOURNAL, MESSAGES, SEGMENT_ROW
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession, datasource
-    from pyspark.sql.types import StructType
 
 FORMAT: Final = "tenantq"
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"

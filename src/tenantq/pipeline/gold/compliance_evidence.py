@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
@@ -11,10 +11,7 @@ from pyspark.sql import functions as f
 from tenantq.pipeline.gold.exclude_probe_tenants import exclude_probe_tenants
 from tenantq.pipeline.schemas import COMPLIANCE
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    Controls = Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]]  # control -> subject, ops, outcomes
+Controls = Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]]  # control -> subject, ops, outcomes
 
 
 def verification(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
+
+from pyspark.sql import DataFrame
 
 from tenantq.pipeline.gold.compliance_evidence import compliance, verification
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pyspark.sql import DataFrame
 
 ACTIVITIES: Final = {
     "30.1.b": ("Processing: messages stored and handed to workers", ("add", "poll", "ack"), ("ok",)),

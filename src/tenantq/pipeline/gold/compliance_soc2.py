@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from tenantq.pipeline.gold.compliance_evidence import compliance, evidence_rows, verification
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 CONTROLS: Final = {
     "CC6.1": ("Access is restricted: calls that were denied", ("*",), ("denied",)),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection
+from typing import Final
 
 import msgspec
 from pyspark.sql import Column, DataFrame
@@ -10,9 +11,6 @@ from pyspark.sql import functions as f
 
 from tenantq.pipeline.gold.exclude_probe_tenants import exclude_probe_tenants
 from tenantq.pipeline.schemas import SLO_DAILY
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 _DAY_MS: Final = 86_400_000
 

@@ -10,16 +10,14 @@ delete_after_days = 2557              # and are deleted there at this age; defau
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from tenantq.errors import Invalid
 from tenantq.pipeline.tables import TABLES
 from tenantq.runtime.toml_files import read_toml
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ARCHIVABLE: Final = tuple(table.name for table in TABLES.values() if table.archivable)
 

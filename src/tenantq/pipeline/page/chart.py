@@ -7,7 +7,7 @@ every bar and point has its value as a tooltip. The markup is in ``templates/cha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from markupsafe import Markup
@@ -15,8 +15,7 @@ from markupsafe import Markup
 from tenantq.pipeline.page import number_format
 from tenantq.pipeline.page.rendering import render
 
-if TYPE_CHECKING:
-    Unit = Callable[[float], str]
+Unit = Callable[[float], str]
 
 _WIDTH: Final = 420
 _HEIGHT: Final = 190

@@ -5,17 +5,15 @@ from __future__ import annotations
 import functools
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
 from tenantq.errors import Invalid
 from tenantq.pipeline.page import number_format
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _HIDDEN: Final = dict.fromkeys(
     (

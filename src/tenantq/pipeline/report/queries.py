@@ -6,21 +6,18 @@ The driver holds one subject at a time. Lists are bounded, and what is left out 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import cache, reduce
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
+from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.report.data import Period, ReportData, Row
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tenantq.pipeline.lake.lake import Lake
-
-    Sections = list[tuple[str, DataFrame, tuple[str, ...]]]  # name, rows, columns that order them
+Sections = list[tuple[str, DataFrame, tuple[str, ...]]]  # name, rows, columns that order them
 
 PLATFORM: Final = ""
 """The subject of the platform's own data. No tenant has this name."""

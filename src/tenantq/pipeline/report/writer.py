@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
 from datetime import date, timedelta
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import msgspec
+from pyspark.sql import SparkSession
 
 from tenantq.domain.names import check_tenant_name
 from tenantq.errors import Invalid, NotFound
+from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.page.rendering import write_page
 from tenantq.pipeline.report.data import Period, ReportData
 from tenantq.pipeline.report.pages import empty_page, platform_page, tenant_page
 from tenantq.pipeline.report.queries import PLATFORM, report_data, verification
 from tenantq.pipeline.tables import TABLES, day_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from tenantq.pipeline.lake.lake import Lake
 
 DAYS: Final = 30
 """The length of a report by default, up to the newest day in the lake."""

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from markupsafe import Markup
 
 from tenantq.pipeline.page import number_format
 from tenantq.pipeline.page.chart import ReferenceLine, Series, draw_chart
 from tenantq.pipeline.page.rendering import render
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from markupsafe import Markup
-
-    from tenantq.pipeline.simulation.load_forecast import LoadForecast, ShardForecast
+from tenantq.pipeline.simulation.load_forecast import LoadForecast, ShardForecast
 
 _POINTS: Final = 101
 _LISTED: Final = 20

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from tenantq.domain.placement import Topology
 from tenantq.errors import Invalid, NotFound
+from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.simulation.placement import NOWHERE, allowed_regions, placed
 from tenantq.pipeline.tables import day_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tenantq.domain.placement import Topology
-    from tenantq.pipeline.lake.lake import Lake
 
 _NAMED_MAX: Final = 20
 _SIDES: Final = ("before", "after")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +13,6 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 
 from tenantq.domain.placement import MULTIPLIER, Topology, tenant_key
 from tenantq.pipeline.silver.tenant_changes import newest_setting
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 NOWHERE = -1
 """The shard index of a tenant that no shard may hold."""
