@@ -22,10 +22,10 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 def test_the_lineage_is_what_spark_reads(busy_lake: WatchedLake) -> None:
     """The plan by which each table was made in a real run reads exactly the tables that the page names."""
-    assert set(busy_lake.read_from) == set(TABLES)
+    assert set(busy_lake.read_from) == set(TABLES) - {"invoice_corrections"}  # no month is closed
     for name, found in busy_lake.read_from.items():
-        if name == "segments":
-            continue  # verdicts are looked at by the driver before they are written, so their plan begins there
+        if name in {"segments", "invoice_lines"}:
+            continue  # the driver computes their rows, so their plan begins there
         # New rows go to silver straight from the segments; the plan reads rows for the quarantine only if some are bad.
         seen = {"bronze" if one == "journal" and TABLES[name].layer != "bronze" else one for one in found}
         assert seen | ({"journal"} if name == "quarantine" else set()) == set(TABLES[name].sources), name

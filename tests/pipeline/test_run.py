@@ -309,8 +309,8 @@ def test_a_journal_and_a_lake_behind_urls_work_like_directories(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only new segments are fetched. An empty prefix and an unreachable bucket are reported. Any Delta reader works."""
-    lake = Lake("s3://evidence/lake")
     with served_bucket(monkeypatch):
+        lake = Lake("s3://evidence/lake")
         _fetch_and_forget(spark, lake)
         assert Lake("s3://evidence/lake").tables.newest.tables.keys() == TABLES.keys()
         lives = DeltaTable("s3://evidence/lake/message_lives", storage_options=storage_options())
@@ -324,8 +324,8 @@ def test_a_journal_and_a_lake_behind_urls_work_like_directories(
         late.commit()
         with pytest.raises(Conflict, match="another run changed the lake"):
             other.commit()
-    with pytest.raises(Unavailable, match="s3://evidence/journal: cannot be read"):
-        run(spark, "s3://evidence/journal", lake, RunOptions(now_ms=NOW))
+    with pytest.raises(Unavailable, match="s3://evidence/lake/_versions: cannot be read"):
+        run(spark, "s3://evidence/journal", Lake("s3://evidence/lake"), RunOptions(now_ms=NOW))
 
 
 def _fetch_and_forget(spark: SparkSession, lake: Lake) -> None:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import tempfile
+import weakref
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -67,8 +69,9 @@ class DeltaTables:
         self.is_local = local is not None
         self.name = shown_url(str(where))
         self.uri = str(local.absolute()) if local is not None else str(where).rstrip("/")
-        self._copies = None if local is not None else tempfile.TemporaryDirectory(prefix="tenantq-lake-")
-        self.path = Path(self._copies.name) if self._copies is not None else Path(self.uri)  # of local files
+        self.path = local if local is not None else Path(tempfile.mkdtemp(prefix="tenantq-lake-"))  # of local files
+        if local is None:
+            weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
         self.target = open_target(where)
         self._sets: list[VersionSet] | None = None
         self._files: dict[tuple[str, int], list[DataFile]] = {}
