@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -71,9 +72,10 @@ def read_sets(uri: str) -> list[VersionSet]:
     except TableNotFoundError:
         return []
     except (DeltaError, OSError, msgspec.DecodeError) as error:
+        why = " ".join(re.sub(r"\x1b\[\d*m|↳", " ", str(error)).split())[:300]
         if "://" in uri:
-            raise Unavailable(f"{shown_url(uri)}: cannot be read: {str(error)[:300]}") from error
-        raise Invalid(f"{uri}: cannot be read ({error}). Restore it from a backup of the lake.") from error
+            raise Unavailable(f"{shown_url(uri)}: cannot be read: {why}") from error
+        raise Invalid(f"{uri}: cannot be read ({why}). Restore it from a backup of the lake.") from error
     return sorted(sets, key=lambda one: one.number)
 
 
