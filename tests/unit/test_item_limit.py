@@ -42,7 +42,7 @@ async def test_commas_in_strings_do_not_count(text: str) -> None:
 
 async def test_a_refused_list_never_reaches_the_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight million receipts would become eight million objects."""
-    route = Route("POST", "/x", messages.ack, "", tag="", request=AckRequest)
+    route = Route("POST", "/x", messages.ack, tag="", request=AckRequest)
     monkeypatch.setattr(Route, "decode", lambda *_: pytest.fail("decoded"))
     with pytest.raises(Invalid, match="too many items"):
         await route.decode_large(b'{"receipts":[' + b",".join([b'""'] * 60_000) + b"]}")
@@ -56,7 +56,7 @@ async def test_a_large_batch_decodes_to_the_same_request_in_slices(monkeypatch: 
         pauses.append(1)
 
     monkeypatch.setattr("tenantq.runtime.loop_slices.next_slice", pause)
-    route = Route("POST", "/x", messages.add, "", tag="", request=AddRequest)
+    route = Route("POST", "/x", messages.add, tag="", request=AddRequest)
     body = json.dumps(
         {"messages": [{"body": "x" * 100_000, "priority": n % 10} for n in range(30)], "key": "k"}
     ).encode()
@@ -68,7 +68,7 @@ async def test_a_large_batch_decodes_to_the_same_request_in_slices(monkeypatch: 
 @pytest.mark.parametrize("bad", [{"body": 1}, {"bodi": "x"}, {"priority": "x"}])
 async def test_a_large_batch_is_refused_with_the_same_error(bad: dict[str, object]) -> None:
     """Decoding in slices does not change what a caller reads."""
-    route = Route("POST", "/x", messages.add, "", tag="", request=AddRequest)
+    route = Route("POST", "/x", messages.add, tag="", request=AddRequest)
     body = json.dumps({"messages": [{"body": "x" * 100_000}, bad]}).encode()
     with pytest.raises(Invalid) as expected:
         route.decode(body)

@@ -1,4 +1,4 @@
-"""HTTP/1.1: the transport that speaks JSON. It parses, dispatches and renders; every rule stands behind the service."""
+"""HTTP/1.1: the transport that speaks JSON. It parses requests and encodes replies; all rules are in the service."""
 
 from tenantq.http.listener import HttpListener
 from tenantq.http.settings import HttpSettings

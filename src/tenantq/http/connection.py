@@ -36,9 +36,9 @@ class HttpConnection(Dispatch, ListenerConnection):
     def __init__(self, listener: HttpListener) -> None:
         Dispatch.__init__(self, listener)
         ListenerConnection.__init__(self, listener)
-        self._requests: deque[Request] = deque()  # complete, not begun
-        self._current: Request | None = None  # being answered
-        self._at_end = False  # the client sends nothing more
+        self._requests: deque[Request] = deque()  # complete, not started
+        self._current: Request | None = None  # in progress
+        self._at_end = False  # the client has ended its side
         self._unread: memoryview | None = None  # arrived, not parsed yet
         self._reads = True
         self._wake: asyncio.Future[None] | None = None
@@ -51,13 +51,13 @@ class HttpConnection(Dispatch, ListenerConnection):
     # ---- events of the transport ----
 
     def refusal(self) -> bytes:
-        """Return what a client is sent if too many connections are open."""
+        """Return the reply for a connection beyond the limit."""
         request_id = self._listener.next_request_id()
         reply = problem_reply(Unavailable("too many connections are open. Try again later."), request_id)
         return head(reply, self._listener.lines + b"Connection: close\r\n", request_id) + reply.body
 
     def begin(self) -> None:
-        """Begin to serve."""
+        """Start serving."""
         self._parser = RequestParser(
             self._listener,
             self._take,
@@ -84,7 +84,7 @@ class HttpConnection(Dispatch, ListenerConnection):
             wake(self._wake)
 
     def eof_received(self) -> bool:
-        """Answer the complete requests, then close. A waiting call is answered now with what there is."""
+        """Answer the complete requests, then close. A waiting call is answered now."""
         self._at_end = True
         if self._is_lost or self._is_closing:
             return False
@@ -93,7 +93,7 @@ class HttpConnection(Dispatch, ListenerConnection):
         return self._current is not None or bool(self._requests)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # the reason changes nothing
-        """Release everything, and cancel a call that only waits."""
+        """Release all resources and cancel a waiting call."""
         self._is_lost = True
         self._listener.connections.discard(self)
         self._listener.table.remove(self)
@@ -110,19 +110,19 @@ class HttpConnection(Dispatch, ListenerConnection):
         self._listener.closed(self)
 
     def pause_writing(self) -> None:
-        """Begin no further request until the client has accepted what waits for it."""
+        """Start no further request until the client has read what was sent."""
         if self._writable is None:
             self._writable = self._listener.loop.create_future()
 
     def resume_writing(self) -> None:
-        """Continue."""
+        """Resume after ``pause_writing``."""
         wake(self._writable)
         self._writable = None
 
     # ---- called by the listener ----
 
     def check(self, now_ms: int) -> int:
-        """Cut the client off if it has been too slow. Return the number of unsent bytes."""
+        """Disconnect the client if it is too slow. Return the number of unsent bytes."""
         if self._is_lost:
             return 0
         if self._is_stuck_writing(now_ms):
@@ -165,17 +165,17 @@ class HttpConnection(Dispatch, ListenerConnection):
         return self._parser.held_bytes
 
     def give_way(self) -> None:
-        """Give up the request that has not fully arrived."""
+        """Discard the request that has not fully arrived."""
         self._parser.give_way()
 
     def drain(self) -> None:
-        """Finish what is under way, begin nothing new, and close."""
+        """Finish the current request, start no other, and close."""
         self.stop_waiting()
         if self._current is None and not self._requests and self._parser.stage is IDLE:
             self._close()
 
     def abort(self) -> None:
-        """Close now, whatever is under way."""
+        """Close at once, even during a request."""
         self._lingers_until_ms = None
         super().abort()
 
@@ -338,7 +338,7 @@ class HttpConnection(Dispatch, ListenerConnection):
         return super().unsent_bytes() + self._unsent_reply_bytes
 
     async def _send_stream(self, request: Request, stream: Stream) -> None:
-        """Send a reply as it is produced, no faster than the client accepts it. If it fails, the connection ends."""
+        """Send a reply as it is produced, no faster than the client reads it. If it fails, the connection ends."""
         listener, chunked = self._listener, not request.head.is_old
         request.close = request.close or not chunked  # the end of the connection is the end of the reply
         counts = listener.metrics.replies_total

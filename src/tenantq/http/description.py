@@ -1,4 +1,4 @@
-"""The interface described: to machines as OpenAPI, to people as a page that needs nothing else."""
+"""The description of the API: an OpenAPI document, and a page for people that loads no other files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pre { background: var(--soft); border-radius: 6px; overflow-x: auto; padding: 0.
 
 
 class Description:
-    """Both descriptions of one route table, made when first asked for."""
+    """Both descriptions of a route table, created on first use."""
 
     def __init__(self, routes: tuple[Route, ...]) -> None:
         self._routes = routes
@@ -46,7 +46,7 @@ class Description:
 
     @cached_property
     def page(self) -> Reply:
-        """The readable page."""
+        """The page for people."""
         return Reply(_page(self._document).encode(), 200, HTML)
 
 
@@ -75,7 +75,7 @@ def _page(document: dict[str, Any]) -> str:
 <body>
 <h1>{html.escape(info["title"])}</h1>
 <p>{html.escape(info["summary"])} Version {html.escape(info["version"])}.
-This page as a machine reads it: <a href="openapi.json">openapi.json</a>.</p>
+Machine-readable: <a href="openapi.json">openapi.json</a>.</p>
 <p>{_marked(info["description"])}</p>
 <nav>{links}<a href="#errors">errors</a><a href="#types">types</a></nav>
 {"".join(sections)}
@@ -99,7 +99,7 @@ def _call(method: str, path: str, operation: dict[str, Any], schemas: dict[str, 
     body = operation.get("requestBody")
     if body is not None:
         schema = body["content"]["application/json"]["schema"]
-        needed = "" if body["required"] else ", may be left out"
+        needed = "" if body["required"] else ", optional"
         parts.append(f"<p>Body: {_kind(schema)}{needed}</p>")
     parts.append("<p>Example:</p>" + _example(method, path, operation, schemas))
     answers = [
@@ -114,7 +114,7 @@ def _call(method: str, path: str, operation: dict[str, Any], schemas: dict[str, 
     if refusals:
         parts.append(f'<p><a href="#errors">Errors</a>: {", ".join(refusals)}</p>')
     if "x-tenantq-action" in operation:
-        parts.append(f"<p>Needs a grant of the action <code>{html.escape(operation['x-tenantq-action'])}</code>.</p>")
+        parts.append(f"<p>Requires the action <code>{html.escape(operation['x-tenantq-action'])}</code>.</p>")
     summary = html.escape(operation["summary"])
     return (
         f'<details id="{html.escape(operation["operationId"])}"><summary><span class="method">{method.upper()}</span> '
@@ -146,7 +146,7 @@ def _example(method: str, path: str, operation: dict[str, Any], schemas: dict[st
 
 
 def _sample(schema: dict[str, Any], schemas: dict[str, Any]) -> Any:
-    """Return a small value that fits: what is required, or the first form of it."""
+    """Return a small valid value: the required fields, or the first of several forms."""
     if "$ref" in schema:
         schema = schemas[schema["$ref"].rpartition("/")[2]]
     if "anyOf" in schema:
@@ -154,7 +154,7 @@ def _sample(schema: dict[str, Any], schemas: dict[str, Any]) -> Any:
     kind = schema.get("type")
     if kind == "object":
         names = list(schema.get("required", ()))
-        if "if" in schema:  # of several forms, the first
+        if "if" in schema:  # the first of several forms
             names += (schema["if"].get("not") or schema["if"])["required"]
         return {name: _sample(schema["properties"][name], schemas) for name in names}
     if kind == "array":
@@ -198,7 +198,7 @@ def _errors(responses: dict[str, Any]) -> str:
 
 
 def _kind(schema: dict[str, Any]) -> str:
-    """Return a type in a few words, with a link where it has a name."""
+    """Return a short description of a type, linked if it has a name."""
     if "$ref" in schema:
         name = html.escape(schema["$ref"].rpartition("/")[2])
         return f'<a href="#type-{name}">{name}</a>'
@@ -240,7 +240,7 @@ def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def _marked(text: str) -> str:
-    """Escape text, with what stands in backquotes set as code."""
+    """Return escaped text, with code in backquotes marked up."""
     parts = text.replace("``", "`").split("`")
     return "".join(
         html.escape(part) if i % 2 == 0 else f"<code>{html.escape(part)}</code>" for i, part in enumerate(parts)

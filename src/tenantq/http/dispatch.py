@@ -1,4 +1,4 @@
-"""Answering one request: what is asked of the service, and what every error becomes."""
+"""Dispatch: passes one request to its handler and turns every error into a reply."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ _T = TypeVar("_T")
 R = TypeVar("R", Reply, Stream, Reply | Stream)
 
 COMPRESSED_AT_ONCE_BYTES: Final = 64 << 10
-"""More than this is compressed off the event loop."""
+"""Larger replies are compressed off the event loop."""
 
 
 UNJUDGED_BYTES_MAX: Final = 64 << 10
-"""A larger body, or one that is compressed, is not looked at before its sender is known. Of smaller ones the service finds out as it works."""
+"""Larger or compressed bodies are decoded after the caller is authorized. For smaller ones the service authorizes the call."""
 
 _OF_INPUT: Final = frozenset((Invalid.code, TooLarge.code))
 
 
 class Dispatch:
-    """Whoever has one task that answers requests, one after the other."""
+    """A connection with one task that answers its requests in order."""
 
     _task: asyncio.Task[None]
 
     def __init__(self, listener: HttpListener) -> None:
         self._listener = listener
-        self._waits = False  # the request that the task is at work on may wait for long
+        self._waits = False  # the current request may wait for long
         self._is_told_to_stop = False
-        self._is_lost = False  # nobody reads the answer
+        self._is_lost = False  # the client is gone
 
     async def answer(self, request: Request) -> Reply | Stream:
         """Ask the service; every error becomes a reply."""
@@ -112,17 +112,17 @@ class Dispatch:
                 request.query = msgspec.structs.replace(request.query, wait_ms=0)
         if not (body if route.query is None else request.query).wait_ms:
             return await route.handler(service, request, body)
-        return await self.unless_told_to_stop(route.handler(service, request, body), instead)
+        return await self.unless_stopped(route.handler(service, request, body), instead)
 
     def stop_waiting(self) -> None:
-        """Have the call that is at work, if it only waits, answered now with what there is; later ones do not wait at all."""
+        """Answer the current call now if it is waiting. Later calls do not wait."""
         if not self._is_told_to_stop:
             self._is_told_to_stop = True
             if self._waits:
                 self._task.cancel()
 
-    async def unless_told_to_stop(self, work: Awaitable[_T], instead: _T) -> _T:
-        """Return what comes of ``work`` that may wait: given up when the client is gone, and cut short when it is told to stop."""
+    async def unless_stopped(self, work: Awaitable[_T], instead: _T) -> _T:
+        """Return the result of work that may wait. It is cancelled if the client leaves, and ended early by ``stop_waiting``."""
         was_told = self._is_told_to_stop
         if was_told:
             if asyncio.iscoroutine(work):
@@ -142,7 +142,7 @@ class Dispatch:
 
 
 async def authorize(request: Request) -> None:
-    """Raise if the caller may not make this call, before its body is unpacked or an error in it is described."""
+    """Raise if the caller may not make this call, before its body is decompressed or errors in it are described."""
     route, admission = request.route, request.listener.service.admission
     assert route is not None
     if not route.secured:
@@ -155,7 +155,7 @@ async def authorize(request: Request) -> None:
 
 
 async def refusal_of(request: Request, error: TenantqError) -> TenantqError:
-    """Return why a request is refused. Errors in its input are described to authorized callers only."""
+    """Return the error of a refused request. Errors in the input are described to authorized callers only."""
     if error.code in _OF_INPUT and request.route is not None and type(request.route) is not ProtocolRoute:
         try:
             await authorize(request)
@@ -165,7 +165,7 @@ async def refusal_of(request: Request, error: TenantqError) -> TenantqError:
 
 
 async def pack(request: Request, reply: Reply) -> Reply:
-    """Compress a reply where the client wants it and it pays."""
+    """Compress a reply if the client accepts that and it gets smaller."""
     if not accepts_gzip(request.head.accept_encoding):
         return reply
     if len(reply.body) <= COMPRESSED_AT_ONCE_BYTES:

@@ -1,4 +1,4 @@
-"""Duplicate keys of JSON objects. The decoder would keep the last one and drop the others without a word."""
+"""Duplicate keys of JSON objects. The decoder would silently keep the last one."""
 
 from __future__ import annotations
 

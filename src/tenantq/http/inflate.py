@@ -59,4 +59,4 @@ def _step(unpacker: zlib._Decompress, data: bytes | bytearray) -> bytes:
     try:
         return unpacker.decompress(data, AT_ONCE_BYTES)
     except zlib.error as error:
-        raise malformed("body: is not gzip, as content-encoding says") from error
+        raise malformed("body: is not gzip, although content-encoding says so") from error

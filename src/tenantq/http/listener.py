@@ -1,4 +1,4 @@
-"""The listener for HTTP: its routes, the headers of every reply, and how much its requests may hold."""
+"""The HTTP listener: its routes, the headers of every reply, and the memory that its requests may use."""
 
 from __future__ import annotations
 
@@ -59,17 +59,17 @@ class HttpListener(Listener[HttpConnection, HttpSettings]):
         self._renew_lines()
 
     def new_connection(self) -> HttpConnection:
-        """Return what serves a connection."""
+        """Return a new connection."""
         return HttpConnection(self)
 
     def announce_closing(self) -> None:
-        """Report not ready, so that load balancers go elsewhere; everything else continues."""
+        """Report "closing" in readiness, so that load balancers stop sending; everything else continues."""
         self.is_ready = False
 
     # ---- what connections ask ----
 
     def early_refusal(self, request: Request) -> TenantqError | None:
-        """Return why a request is refused before its body is read, if the tenant does not allow this shard's region."""
+        """Return the error for a tenant that does not allow this shard's region, before the body is read."""
         misplaced, tenant, route = self.service.admission.residency.misplaced, request.tenant, request.route
         if not misplaced or tenant not in misplaced or route is None or route.action not in CONTENT_ACTIONS:
             return None
@@ -99,7 +99,7 @@ class HttpListener(Listener[HttpConnection, HttpSettings]):
         return hold
 
     def release(self, request: Request) -> None:
-        """Take back what was counted for ``request``."""
+        """Release the bytes counted for ``request``."""
         self.buffered_bytes -= request.held_bytes
         request.held_bytes = 0
 

@@ -1,4 +1,4 @@
-"""OpenAPI 3.1, made of the route table and of the types that really decode and encode."""
+"""OpenAPI 3.1, generated from the route table and from the types that decode and encode."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ def _schema(kind: Any) -> Schema:
 
 _REF: Final = "#/components/schemas/{name}"
 _TAGS: Final = {
-    "messages": "Add, lease, settle and look at messages.",
-    "queues": "Make, change, watch, empty and delete queues.",
-    "tenants": "Make, change, suspend and delete tenants; usage and audit.",
+    "messages": "Add, lease, settle and read messages.",
+    "queues": "Manage queues.",
+    "tenants": "Manage tenants; usage and audit trail.",
     "access": "API keys, grants and revocations.",
     "operations": "Health, readiness, metrics, and this description.",
 }
 PROBLEMS: Final = {
-    400: "Not HTTP, or not JSON",
-    401: "No credential, or one that is not valid",
-    403: "The credential does not allow this",
-    404: "No such path, tenant, queue, message or result",
-    409: "In conflict with what is there: a taken name or key, a queue that is being deleted, a lost lease",
-    410: "The tenant's keys were destroyed; what they encrypted cannot be read again",
+    400: "Malformed HTTP or JSON",
+    401: "The credential is missing or invalid",
+    403: "The credential does not allow this action",
+    404: "The path, tenant, queue, message or result does not exist",
+    409: "Conflict: the name or key is in use, the queue is being deleted, or the lease is lost",
+    410: "The tenant's data keys were destroyed; its encrypted data is unreadable",
     413: "The body, batch or message is over its limit",
-    415: "The body is not application/json, or compressed in an unknown way",
+    415: "The content type is not application/json, or the content encoding is not supported",
     422: "A field or parameter is unknown, malformed or out of range; the detail names it",
-    429: "A rate limit or quota is reached; nothing was changed",
-    500: "The server made a mistake",
-    503: "The server cannot take this now",
+    429: "A rate limit or quota is reached. Nothing was changed",
+    500: "Internal server error",
+    503: "The server cannot do this now",
 }
 _PARAMETERS: Final[dict[str, tuple[Schema, str]]] = {
     "tenant": (_schema(TenantName), "The tenant's name."),
     "queue": (_schema(QueueName), "The queue's name."),
-    "id": (_schema(MessageId), "The message's id."),
-    "task": ({"type": "string", "minLength": 1}, "The redrive's id."),
-    "snapshot": ({"type": "string", "minLength": 1}, "The snapshot's id."),
-    "key_id": ({"type": "string", "minLength": 1}, "The key's id."),
+    "id": (_schema(MessageId), "The message's ID."),
+    "task": ({"type": "string", "minLength": 1}, "The redrive's ID."),
+    "snapshot": ({"type": "string", "minLength": 1}, "The snapshot's ID."),
+    "key_id": ({"type": "string", "minLength": 1}, "The key's ID."),
     "principal": (
         {"type": "string", "pattern": r"^(key|jwt|cert):[^\u0000]+$"},
-        "Who is meant: `key:<id>`, `jwt:<subject>` or `cert:<name>`.",
+        "The principal: `key:<id>`, `jwt:<subject>` or `cert:<name>`.",
     ),
 }
 _MAY_BE_ERASED: Final = {"add", "poll", "ack", "peek", "get", "result", "rotate_keys", "rewrap_keys"}  # they need keys
@@ -78,7 +78,7 @@ def openapi(routes: Iterable[Route]) -> Schema:
             "version": importlib.metadata.version("tenantq"),
             "summary": "A durable work queue for software that serves many tenants.",
             "description": (
-                "Times are milliseconds: lengths end in `_ms`, wall-clock times in `_at` or `_until`. Bodies of messages are "
+                "Times are in milliseconds: durations end in `_ms`, wall-clock times in `_at` or `_until`. Bodies of messages are "
                 "text in `body`, or base64 in `body_base64`. Errors are `application/problem+json` with a stable `code`. "
                 "A path without a tenant means the credential's own."
             ),
@@ -91,7 +91,7 @@ def openapi(routes: Iterable[Route]) -> Schema:
             "schemas": schemas.components,
             "headers": _headers(),
             "responses": {f"Problem{status}": _problem(status, text) for status, text in PROBLEMS.items()}
-            | {"Problem": _problem(0, "Any other refusal, such as 405, 408, 414, 417, 431 or 505")},
+            | {"Problem": _problem(0, "Any other error, such as 405, 408, 414, 417, 431 or 505")},
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer", "description": "An API key or a JSON web token."}
             },
@@ -120,7 +120,7 @@ class _Schemas:
         return next(schema for known, schema in self._made if known == kind)
 
     def may_be_empty(self, kind: Any) -> bool:
-        """Tell whether an object without fields fits."""
+        """Return whether an object without fields is valid."""
         schema = self._all.get(kind.__name__, {})
         return not schema.get("required") and "if" not in schema
 
@@ -131,7 +131,7 @@ class _Schemas:
 
 
 def _structs(info: Any) -> Iterator[type[msgspec.Struct]]:
-    """Yield the structs that a type is made of."""
+    """Yield the structs in a type."""
     if isinstance(info, inspect.StructType):
         yield info.cls
         for field in info.fields:
@@ -147,7 +147,7 @@ def _structs(info: Any) -> Iterator[type[msgspec.Struct]]:
 def _with_rules(struct: type[msgspec.Struct] | None, schema: Schema) -> Schema:
     """Return the schema of a struct with the rules between its fields."""
     rules: Schema = getattr(struct, "json_rules", {})
-    for field in rules.get("required", ()):  # the service requires it, and its error says what for
+    for field in rules.get("required", ()):  # the service requires it, with an error that explains why
         schema["properties"][field].pop("default", None)
     return schema | rules
 
@@ -196,7 +196,7 @@ def _query_parameters(route: Route, schemas: _Schemas) -> list[Schema]:
 
 
 def _without_null(schema: Schema) -> Schema:
-    """Return the schema of a parameter that is given: it is never null, only left out."""
+    """Return the schema of a parameter. It is omitted rather than null."""
     options = [option for option in schema.get("anyOf", []) if option.get("type") != "null"]
     if not options:
         if "enum" in schema:
@@ -234,8 +234,8 @@ def _meaning(status: int) -> str:
     return {
         200: "Done",
         201: "Made",
-        202: "Begun: it is done as soon as leases have settled",
-        204: "Done, and nothing to say",
+        202: "Started; it completes when all leases have settled",
+        204: "Done",
         503: "Not ready",
     }[status]
 
@@ -260,12 +260,12 @@ def _headers() -> Schema:
     text: Schema = {"type": "string"}
     return {
         "X-Request-Id": {
-            "description": "The id of this request: the client's own if it sent one, else a new one.",
+            "description": "The request ID: the client's, or a new one.",
             "schema": {"type": "string", "minLength": 1, "maxLength": 128},
             "required": True,
         },
-        "Retry-After": {"description": "Seconds until trying again may succeed.", "schema": {**number, "minimum": 1}},
+        "Retry-After": {"description": "Seconds until a retry may succeed.", "schema": {**number, "minimum": 1}},
         "WWW-Authenticate": {"description": "How to authenticate.", "schema": text},
         "X-RateLimit-Limit": {"description": "The limit that was reached.", "schema": number},
-        "X-RateLimit-Remaining": {"description": "What is left of it.", "schema": number},
+        "X-RateLimit-Remaining": {"description": "The rest of it.", "schema": number},
     }

@@ -1,4 +1,4 @@
-"""Errors as ``application/problem+json``, with a stable code and the headers that belong to them."""
+"""Errors as ``application/problem+json``, with a stable code and their headers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Refusal(TenantqError):
-    """A request that HTTP itself refuses: it never reached the service."""
+    """A request that the HTTP transport refuses. It does not reach the service."""
 
     def __init__(self, status: int, code: str, message: str, *, headers: bytes = b"") -> None:
         super().__init__(message)
@@ -25,7 +25,7 @@ class Refusal(TenantqError):
 
 
 def malformed(message: str) -> Refusal:
-    """Return the refusal of something that is not HTTP or not JSON."""
+    """Return the error for malformed HTTP or JSON."""
     return Refusal(400, "invalid", message)
 
 
@@ -33,7 +33,7 @@ _titles: dict[type[TenantqError], str] = {}
 
 
 def _title(kind: type[TenantqError], status: int) -> str:
-    """Return what is the same for every error of a kind: the beginning of its docstring."""
+    """Return the title of a kind of error: the first sentence of its docstring."""
     if kind is Refusal or kind is TenantqError:
         return HTTPStatus(status).phrase
     title = _titles.get(kind)
@@ -44,7 +44,7 @@ def _title(kind: type[TenantqError], status: int) -> str:
 
 
 def problem_reply(error: TenantqError, request_id: str) -> Reply:
-    """Return the reply that tells ``error``; a client may rely on ``code`` and ``status``."""
+    """Return the reply for ``error``. Clients can rely on ``code`` and ``status``."""
     status = error.status
     problem = problem_of(error, request_id, _title(type(error), status))
     headers = b""

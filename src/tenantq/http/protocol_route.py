@@ -1,4 +1,4 @@
-"""Routes where another protocol is spoken over HTTP: all of the head is kept, the body is left as it is, and every answer is the protocol's own."""
+"""Routes of other protocols over HTTP. Handlers get all headers and the raw body, and encode all replies themselves."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _T = TypeVar("_T")
 
 
 class Waiting(Protocol):
-    """What a protocol may ask of the connection."""
+    """The part of a connection that a protocol uses."""
 
-    async def unless_told_to_stop(self, work: Awaitable[_T], instead: _T) -> _T:
-        """Return what comes of ``work`` that may wait for long; ``instead``, if the listener closes meanwhile."""
+    async def unless_stopped(self, work: Awaitable[_T], instead: _T) -> _T:
+        """Return the result of work that may wait, or ``instead`` if the listener closes meanwhile."""
 
 
 class ProtocolRoute(Route):
@@ -30,10 +30,10 @@ class ProtocolRoute(Route):
 
     __slots__ = ("serve",)
 
-    def __init__(self, method: str, path: str, serve: Serve, summary: str) -> None:
-        super().__init__(method, path, _nobody, summary, tag="foreign", body_bytes_max=LIST_BODY_BYTES_MAX)
+    def __init__(self, method: str, path: str, serve: Serve) -> None:
+        super().__init__(method, path, _no_handler, tag="foreign", body_bytes_max=LIST_BODY_BYTES_MAX)
         self.serve = serve
 
 
-async def _nobody(service: Service, request: Request, body: object) -> Reply:  # noqa: ARG001  # it serves nobody
-    raise AssertionError("a foreign route serves by itself")
+async def _no_handler(service: Service, request: Request, body: object) -> Reply:  # noqa: ARG001  # the type asks for them
+    raise AssertionError("protocol routes have no handler")

@@ -17,13 +17,13 @@ _INT_CHARS_MAX: Final = 16
 
 
 def unescape(raw: bytes) -> str:
-    """Undo percent-encoding once; raise Refusal if it is malformed."""
+    """Return percent-decoded text. Raises Refusal if it is malformed."""
     if _BAD_ESCAPE.search(raw) is not None:
         raise malformed("path or query: a '%' is not followed by two hexadecimal digits")
     try:
         return unquote_to_bytes(raw).decode()
     except UnicodeDecodeError as error:
-        raise malformed("path or query: is not UTF-8 once unescaped") from error
+        raise malformed("path or query: must be UTF-8 after percent-decoding") from error
 
 
 def parse_query(raw: bytes, kind: type[msgspec.Struct] | None) -> Any:

@@ -1,4 +1,4 @@
-"""Replies: what a handler returns, and the bytes that go out for it."""
+"""Replies: what a handler returns, and its bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BYTES: Final = b"application/octet-stream"
 HTML: Final = b"text/html; charset=utf-8"
 PROMETHEUS: Final = b"text/plain; version=0.0.4; charset=utf-8"
 
-COMPRESSION_LEVEL: Final = 1  # bulk JSON shrinks to a fifth at once; higher levels cost more than they save
+COMPRESSION_LEVEL: Final = 1  # shrinks large JSON to a fifth; higher levels cost more than they save
 _GZIP_FRAME: Final = 31
 _PAYS_BELOW: Final = 0.9
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -24,7 +24,7 @@ _VARY_LINE: Final = b"Vary: Accept-Encoding\r\n"
 
 
 class Reply(msgspec.Struct, gc=False):
-    """A status, a body and its type; further header lines end in a line end each."""
+    """A status, a body and its type. Each extra header line ends with a line end."""
 
     body: bytes = b""
     status: int = 200
@@ -33,14 +33,14 @@ class Reply(msgspec.Struct, gc=False):
 
 
 class Stream:
-    """A reply of unknown length, sent as it is made: in chunks, or to an old client until the connection ends."""
+    """A reply of unknown length, sent as it is produced: in chunks, or to an HTTP/1.0 client until the connection ends."""
 
     __slots__ = ("headers", "kind", "parts")
 
     def __init__(self, parts: AsyncIterator[bytes], kind: bytes, headers: bytes = b"") -> None:
         self.parts = parts
         self.kind = kind
-        self.headers = headers  # further lines, a line end each
+        self.headers = headers  # extra header lines
 
 
 encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
@@ -57,7 +57,7 @@ _starts: dict[tuple[int, bytes], bytes] = {}
 
 
 def _start(status: int, kind: bytes) -> bytes:
-    """Return the status line, the content type and the name of the next header, made once for each pair."""
+    """Return the status line, the content type and the name of the next header. Cached per pair."""
     start = _starts.get((status, kind))
     if start is None:
         start = b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\nContent-Length: " % (status, _PHRASES[status], kind)
@@ -66,7 +66,7 @@ def _start(status: int, kind: bytes) -> bytes:
 
 
 def head(reply: Reply, lines: bytes, request_id: str) -> bytes:
-    """Return everything up to the body; ``lines`` are the connection's and the listener's own header lines."""
+    """Return everything up to the body. ``lines`` are the header lines of the connection and the listener."""
     status = reply.status
     if status == HTTPStatus.NO_CONTENT:
         return b"HTTP/1.1 204 No Content\r\nX-Request-Id: %b\r\n%b%b\r\n" % (
@@ -102,14 +102,14 @@ def compress(body: bytes) -> bytes:
 
 
 def compressed(reply: Reply, packed: bytes) -> Reply:
-    """Return ``reply`` with ``packed`` as its body where that pays, else as it is."""
+    """Return ``reply`` with the body ``packed`` if that is smaller, else unchanged."""
     if len(packed) > len(reply.body) * _PAYS_BELOW:
         return Reply(reply.body, reply.status, reply.kind, reply.headers + _VARY_LINE)
     return Reply(packed, reply.status, reply.kind, reply.headers + _GZIP_LINES)
 
 
 def accepts_gzip(header: bytes) -> bool:
-    """Tell whether an ``Accept-Encoding`` value wants gzip."""
+    """Return whether an ``Accept-Encoding`` value accepts gzip."""
     wanted: dict[bytes, bool] = {}
     for part in header.lower().split(b","):
         coding, _, parameters = part.partition(b";")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Request:
-    """A request: its head, who sends it, its body, and how it is being answered."""
+    """A request: head, caller, body, and the state of its reply."""
 
     __slots__ = (
         "body",
@@ -35,10 +35,10 @@ class Request:
         self.query: Any = None  # of the route's query type
         self.body = body
         self.encoding = head.encoding  # of ``body``; empty once it is inflated
-        self.is_unfinished = False  # it was refused before all of it had arrived
-        self.held_bytes = 0  # of the listener's bound on buffered bytes
+        self.is_unfinished = False  # refused before all of it had arrived
+        self.held_bytes = 0  # counted against the listener's limit of buffered bytes
         self.close = False  # the connection ends with the reply
-        self.refusal: TenantqError | None = None  # what to answer instead of asking the service
+        self.refusal: TenantqError | None = None  # the error to reply with, without calling the service
 
     @property
     def route(self) -> Route | None:

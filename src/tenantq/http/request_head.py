@@ -18,7 +18,7 @@ _NAMES: Final = (
 _IGNORED: Final = (b"Accept", b"accept", b"Accept-Language", b"Cache-Control", b"Origin", b"Referer")
 
 SIGNED: Final = "AWS4-HMAC-SHA256"
-"""The scheme of a signed request. Until the signature is verified, the scheme and the key id stand in for the bearer token."""
+"""The scheme of a signed request. Until the signature is verified, the scheme and the key ID replace the bearer token."""
 
 KNOWN: Final = {spelling: name.lower() for name in _NAMES for spelling in (name, name.lower(), name.upper())}
 """Usual spellings of headers, which saves lower-casing them. Common headers that the server ignores map to an empty name."""
@@ -64,7 +64,7 @@ class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
     method: bytes = b""
     target: bytes = b""  # path and query, as sent
     headers: dict[bytes, bytes] = {}  # frozen; all headers by their names in lower case
-    is_secure: bool = False  # the client talks TLS to this very server
+    is_secure: bool = False  # the client uses TLS with this server
 
 
 class HeadCache:
@@ -139,7 +139,7 @@ def body_encoding(headers: Mapping[bytes, bytes]) -> bytes:
     coding = coding.lower()
     if coding not in {b"gzip", b"x-gzip", b"identity", b""}:
         accepted = b"Accept-Encoding: gzip\r\n"
-        raise Refusal(415, "invalid", "content-encoding: only gzip is understood", headers=accepted)
+        raise Refusal(415, "invalid", "content-encoding: only gzip is supported", headers=accepted)
     return b"gzip" if coding.endswith(b"gzip") else b""
 
 

@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 
 
 SMALL_BODY_BYTES_MAX: Final = 1 << 20
-"""What is enough for a call that brings no messages: settings, a reason, a thousand receipts."""
+"""Enough for a call without messages: settings, a reason, a thousand receipts."""
 
 LIST_BODY_BYTES_MAX: Final = 8 << 20
-"""What is enough for a call that names a hundred thousand tenants or messages."""
+"""Enough for a call that names a hundred thousand tenants or messages."""
 
 BATCH_BODY_BYTES_MAX: Final = 1 << 30
-"""Of a batch of messages: as much as the listener takes."""
+"""Batches of messages are limited by the listener only."""
 
 ITEMS_MAX: Final = 50_000
 """List items and object members of a body: a thousand messages with all their fields and attributes."""
 
 LIST_ITEMS_MAX: Final = 150_000
-"""Of a call that names a hundred thousand tenants or messages."""
+"""For a call that names a hundred thousand tenants or messages."""
 
 IMPORT_ITEMS_MAX: Final = 1_000_000
-"""Of one part of an export, with its idempotency keys."""
+"""For one part of an export, with its idempotency keys."""
 
 
 class Empty(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,7 +60,7 @@ Scope = Literal["tenant", "platform", "any"]
 
 
 def _scope_of(path: str) -> Scope:
-    """Return what calls to a path are about: one tenant, the platform, or what every valid credential may ask for."""
+    """Return the scope of a path: one tenant, the platform, or anything that every valid credential may call."""
     if path in _PLATFORM_PATHS:
         return "platform"
     return "any" if path in _ANY_CREDENTIAL_PATHS else "tenant"
@@ -77,22 +77,22 @@ class Route:
     method: str
     path: str
     handler: Handler
-    summary: str
     _: KW_ONLY
     tag: str
-    action: str = ""  # of access.MATRIX
+    summary: str = ""  # the first sentence of the handler's docstring, unless given
+    action: str = ""  # in access.MATRIX
     request: Any = Empty
     describes: type[msgspec.Struct] | None = None
     query: type[msgspec.Struct] | None = None
     reply: Any = None
     reply_kind: str = "application/json"
-    statuses: tuple[int, ...] = (200,)  # of success
+    statuses: tuple[int, ...] = (200,)  # of successful replies
     conflicts: bool = False  # 409 is possible
     batch: bool = False  # items succeed or fail one by one
     secured: bool = True  # requires a credential
-    interrupted: Reply | None = None  # of a call that may wait: its reply when it is told to stop
+    interrupted: Reply | None = None  # the reply of a waiting call when the server stops
     kinds: tuple[str, ...] = ()  # other content types that the client may ask for
-    body_bytes_max: int = SMALL_BODY_BYTES_MAX  # as sent and as inflated; the listener may allow less
+    body_bytes_max: int = SMALL_BODY_BYTES_MAX  # as sent and inflated; the listener may allow less
     items_max: int = ITEMS_MAX  # list items and object members of a large body
     scope: Scope = field(init=False)
     default: Any = field(init=False, default=None)  # the request of an empty body; None: a body is required
@@ -102,6 +102,7 @@ class Route:
     def __post_init__(self) -> None:
         """Derive the scope and the decoder."""
         self.scope = _scope_of(self.path)
+        self.summary = self.summary or (self.handler.__doc__ or "").partition("\n")[0].removesuffix(".")
         self._decode = msgspec.json.Decoder(with_counted_items(self.request)).decode
         with suppress(msgspec.ValidationError):
             self.default = msgspec.json.decode(b"{}", type=self.request)

@@ -1,4 +1,4 @@
-"""From a method and a path to a route and the names in the path."""
+"""The router: finds the route of a method and path, and the names in the path."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ METHODS: Final = frozenset((b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"PATCH
 
 
 class Match(msgspec.Struct, frozen=True):
-    """A route and the names that its path had."""
+    """A route and the names in the path."""
 
     route: Route | None
     tenant: str | None = None
@@ -36,7 +36,7 @@ class _Node:
 
 
 class Router:
-    """A table of routes, looked up by one step per segment; paths that were found are remembered, within a bound."""
+    """A table of routes, searched segment by segment. Paths that were found are cached, up to a limit."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = tuple(routes)
@@ -52,12 +52,12 @@ class Router:
             if segment.startswith(b"{"):
                 if node.parameter is None:
                     node.parameter = (segment[1:-1].decode(), _Node())
-                assert node.parameter[0] == segment[1:-1].decode(), "one place in a path has one name"
+                assert node.parameter[0] == segment[1:-1].decode(), "all names of one path position must be equal"
                 node = node.parameter[1]
             else:
                 node = node.children.setdefault(segment, _Node())
         method = route.method.encode()
-        assert method not in node.routes, f"{route.method} {route.path} stands twice in the table"
+        assert method not in node.routes, f"{route.method} {route.path} is in the table twice"
         node.routes[method] = route
         allowed = sorted(node.routes)
         if b"GET" in node.routes:
@@ -65,7 +65,7 @@ class Router:
         node.allow = b", ".join(allowed)
 
     def find(self, method: bytes, path: bytes) -> Match:
-        """Return where a request goes; raise Refusal, 404 or 405, where it goes nowhere."""
+        """Return the route of a request. Raises Refusal with 404 or 405."""
         if method == b"HEAD":
             method = b"GET"
         of_method = self._remembered.get(method)
@@ -116,7 +116,7 @@ class Router:
 
 
 def _nothing_here() -> Refusal:
-    return Refusal(404, "not_found", "nothing is served at this path; GET /docs lists what is")
+    return Refusal(404, "not_found", "unknown path. GET /docs lists all paths.")
 
 
 def _name(segment: bytes) -> str:

@@ -61,9 +61,7 @@ class SqsEndpoint:
     def routes(self) -> tuple[ProtocolRoute, ...]:
         """Return the routes: the root, and the URLs of queues."""
         return tuple(
-            ProtocolRoute(method, path, self.serve, "Amazon SQS")
-            for path in ("/", _QUEUE_PATH)
-            for method in ("GET", "POST")
+            ProtocolRoute(method, path, self.serve) for path in ("/", _QUEUE_PATH) for method in ("GET", "POST")
         )
 
     async def serve(self, request: Request, waiting: Waiting) -> Reply:

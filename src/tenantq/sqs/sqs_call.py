@@ -109,7 +109,7 @@ class SqsCall:
 
     async def waiting(self, work: Awaitable[_T], instead: _T) -> _T:
         """Return the result of work that may wait, or ``instead`` if the server closes meanwhile."""
-        return await self._waiting.unless_told_to_stop(work, instead)
+        return await self._waiting.unless_stopped(work, instead)
 
 
 Result = dict[str, Any] | None

@@ -1,4 +1,4 @@
-"""Requests that carry a reason: to destroy, to suspend, to hold."""
+"""Requests with a reason: delete, suspend, hold."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tenantq.wire.kinds import Wire, WireReply
 
 _FullReason = Annotated[
     str, documented(Annotated[str, text(REASON_CHARS_MAX, chars_min=REASON_CHARS_MIN)])
-]  # the service checks it, and says what the reason is for
+]  # the service checks it, with an error that explains why
 
 
 class DestroyRequest(Wire, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Erasures on the wire: the certificates of tenants that are gone."""
+"""Certificates of erased tenants."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ErasureReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     data_keys: list[ErasedKey]
     seq: int
     link: str
-    certified_at: int  # 0: not through yet
+    certified_at: int  # 0: not complete yet
     key_id: str
     signature: str
 

@@ -1,4 +1,4 @@
-"""Tenants on the wire: settings, standing, usage, keys of their encryption, what was done in them."""
+"""Replies about tenants: settings, figures, usage, encryption and audit trail."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ class HoldItem(WireReply, frozen=True, kw_only=True):
 
 
 class TenantFigures(WireReply, frozen=True, kw_only=True, omit_defaults=False):
-    """What a tenant has and does now, in one line."""
+    """Current figures of a tenant."""
 
-    state: Literal["good", "warning", "critical"]  # of the quota that is nearest to its limit
-    backlog: int  # messages stored, in whatever state
+    state: Literal["good", "warning", "critical"]  # of the quota closest to its limit
+    backlog: int  # stored messages in any state
     in_flight: int
     dead: int  # of the backlog, those in dead-letter queues
     stored_bytes: int
-    queues: int  # made by callers
+    queues: int  # created by callers
     throttled_total: int  # calls that a limit refused since the server started
 
 
 class TenantReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
-    """A tenant as it is configured."""
+    """A tenant and its settings."""
 
     name: str
     id: int
@@ -38,16 +38,16 @@ class TenantReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     config: dict[str, Any]
     hold: HoldItem | None = None
     suspension: SuspensionItem | None = None
-    figures: TenantFigures | None = None  # in lists, where asked for
+    figures: TenantFigures | None = None  # in lists, on request
 
 
 class DataKeyItem(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     """One of a tenant's data keys; it is stored only wrapped."""
 
     number: int
-    key: str  # what wraps it
+    key: str  # the key that wraps it
     created_at: int
-    uses: int  # records it may have encrypted, at most: reserved so far
+    uses: int  # upper bound of the records it has encrypted
 
 
 class EncryptionReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
@@ -55,7 +55,7 @@ class EncryptionReply(WireReply, frozen=True, kw_only=True, omit_defaults=False)
 
     tenant: str
     enabled: bool
-    key: str | None  # what wraps its data keys
+    key: str | None  # the key that wraps its data keys
     key_state: Literal["unknown", "ok", "unavailable", "denied", "disabled", "failed"]  # when it was last used
     key_error: str | None
     secret_attributes: tuple[str, ...]

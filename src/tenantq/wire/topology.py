@@ -1,4 +1,4 @@
-"""What a server says of its shards and of itself, on the wire."""
+"""The reply about a server and its shards."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ class ShardItem(WireReply, frozen=True, kw_only=True, omit_defaults=False):
 
     name: str
     region: str = ""  # none: it serves no tenant that names regions
-    address: str = ""  # none: it was not told
+    address: str = ""  # none: not configured
 
 
 class TopologyReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     """The shards that a server knows, and what it is itself."""
 
     shards: list[ShardItem]
-    server: str  # its identity, which no other server has: that of its audit key
+    server: str  # unique identity of the server, from its audit key
     version: str
-    format: int  # of its store
+    format: int  # of its store's format
     now: int  # its clock
     encryption: bool  # whether tenants can be encrypted there

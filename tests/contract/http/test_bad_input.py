@@ -125,7 +125,7 @@ async def test_an_upgrade_with_a_body_is_refused(listener: HttpListener, connect
 @pytest.mark.parametrize(
     ("body", "status", "says"),
     [
-        ("", 400, "none was sent"),
+        ("", 400, "body: missing"),
         ("{", 400, "truncated"),
         ('{"messages":[{"body":"x"', 400, "truncated"),
         ('{"messages":[{"body":"x"}]} x', 400, "trailing"),

@@ -1,1 +1,1 @@
-"""What serves each route: from wire types to one call of the service, and back."""
+"""Handlers of the routes: each converts a request to one call of the service, and its result to a reply."""

@@ -23,64 +23,64 @@ if TYPE_CHECKING:
     from tenantq.http.request import Request
     from tenantq.service import Service
 
-_NEVER_STORED: Final = b"Cache-Control: no-store\r\n"  # the reply has a secret in it
+_NEVER_STORED: Final = b"Cache-Control: no-store\r\n"  # the reply contains a secret
 
 
 async def create_key(service: Service, request: Request, body: CreateKeyRequest) -> Reply:
-    """Make an API key; its secret is shown this once."""
+    """Create an API key. Its secret is shown only once."""
     key = await service.access.create_key(request.call, request.tenant, body.name, _grant(body))
     return json_reply(key, 201, _NEVER_STORED)
 
 
 async def list_keys(service: Service, request: Request, _: object) -> Reply:
-    """Tell a tenant's keys, without their secrets."""
+    """List a tenant's API keys, without secrets."""
     return json_reply(KeysReply(keys=await service.access.list_keys(request.call, request.tenant)))
 
 
 async def revoke_key(service: Service, request: Request, _: object) -> Reply:
-    """Refuse a key from now on."""
+    """Revoke an API key."""
     await service.access.revoke_key(request.call, request.tenant, request.name)
     return NO_CONTENT
 
 
 async def create_platform_key(service: Service, request: Request, body: CreatePlatformKeyRequest) -> Reply:
-    """Make an API key of the platform."""
+    """Create a platform API key."""
     return json_reply(
         await service.access.create_platform_key(request.call, body.name, _grant(body)), 201, _NEVER_STORED
     )
 
 
 async def list_platform_keys(service: Service, request: Request, _: object) -> Reply:
-    """Tell the platform's keys, without their secrets."""
+    """List the platform's API keys, without secrets."""
     return json_reply(KeysReply(keys=await service.access.list_platform_keys(request.call)))
 
 
 async def revoke_platform_key(service: Service, request: Request, _: object) -> Reply:
-    """Refuse a key of the platform from now on."""
+    """Revoke a platform API key."""
     await service.access.revoke_platform_key(request.call, request.name)
     return NO_CONTENT
 
 
 async def put_grant(service: Service, request: Request, body: GrantRequest) -> Reply:
-    """Store what a principal may do in the tenant."""
+    """Set a principal's grant."""
     grant = _grant(body)
     await service.access.put_grant(request.call, request.tenant, request.name, grant)
     return json_reply(GrantItem(principal=request.name, **msgspec.structs.asdict(grant)))
 
 
 async def delete_grant(service: Service, request: Request, _: object) -> Reply:
-    """Forget what was stored for a principal."""
+    """Delete a principal's grant."""
     await service.access.delete_grant(request.call, request.tenant, request.name)
     return NO_CONTENT
 
 
 async def list_grants(service: Service, request: Request, _: object) -> Reply:
-    """Tell a tenant's stored grants."""
+    """List a tenant's grants."""
     return json_reply(GrantsReply(grants=await service.access.list_grants(request.call, request.tenant)))
 
 
 async def revoke_token(service: Service, request: Request, body: RevokeTokenRequest) -> Reply:
-    """Refuse a JSON web token, or all of a principal's, from now on."""
+    """Revoke JSON web tokens before they expire."""
     await service.access.revoke_token(
         request.call, request.tenant, token_id=body.token_id, principal=body.principal, until=body.until
     )

@@ -28,36 +28,36 @@ _NAMES: Final = {"jsonl": b"audit.jsonl", "csv": b"audit.csv", "parquet": b"audi
 
 
 class AuditParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which rows of the journal; every condition given must hold."""
+    """Selects rows of the journal. All given conditions must hold."""
 
     action: (
         Annotated[str, msgspec.Meta(extra_json_schema={"pattern": "^[a-z_*]{1,80}(,[a-z_*]{1,80}){0,63}$"})] | None
-    ) = None  # one, or several with commas between
+    ) = None  # several are separated by commas
     result: Literal["SUCCESS", "DENIED", "ERROR"] | None = None
     principal: PrincipalName | None = None
-    start: WallTime | None = None  # wall clock, included
-    end: WallTime | None = None  # wall clock, not included
+    start: WallTime | None = None  # wall clock, inclusive
+    end: WallTime | None = None  # wall clock, exclusive
     queue: PrincipalName | None = None
     message: MessageId | None = None
-    order: Literal["oldest", "newest"] = "oldest"  # first
-    limit: PageSize | None = None  # JSON: of a page, else 100; other formats: of all
+    order: Literal["oldest", "newest"] = "oldest"  # which comes first
+    limit: PageSize | None = None  # rows of a JSON page, 100 by default; rows in total for other formats
     cursor: str | None = None
     format: Literal["json", "jsonl", "csv", "parquet"] = "json"
 
 
 class PlatformAuditParameters(AuditParameters, frozen=True, forbid_unknown_fields=True):
-    """The same for the whole platform, where one tenant can be chosen."""
+    """Selects rows of all tenants, or of one."""
 
     tenant: PrincipalName | None = None
 
 
 async def audit(service: Service, request: Request, _: object) -> Reply | Stream:
-    """Tell what was done in a tenant, by whom, with what outcome."""
+    """Query a tenant's audit trail."""
     return await _answer(request.query, lambda query: service.audit.query(request.call, request.tenant, query))
 
 
 async def audit_platform(service: Service, request: Request, _: object) -> Reply | Stream:
-    """Tell the same of all tenants and of the platform itself."""
+    """Query the audit trail of all tenants and the platform."""
     return await _answer(request.query, lambda query: service.audit.query_platform(request.call, query))
 
 
@@ -69,7 +69,7 @@ async def _answer(parameters: AuditParameters, page: _Pages) -> Reply | Stream:
         return json_reply(AuditReply(rows=audit_events(found.rows), cursor=found.cursor, incomplete=found.incomplete))
     writer = audit_format(format)
     query = AuditQuery(**fields, limit=limit or PAGE_MAX)
-    first = await page(query)  # before anything is sent, so that a refusal gets its own status
+    first = await page(query)  # before the status is sent: an error needs its own
     name = b'Content-Disposition: attachment; filename="%b"\r\n' % _NAMES[format]
     return Stream(_parts(writer, page, query, first, limit), writer.content_type.encode(), name)
 
@@ -77,7 +77,7 @@ async def _answer(parameters: AuditParameters, page: _Pages) -> Reply | Stream:
 async def _parts(
     writer: AuditFormat, page: _Pages, query: AuditQuery, found: AuditPage, limit: int | None
 ) -> AsyncIterator[bytes]:
-    """Yield the file piece by piece. Every page passes the gates anew, so who loses the right to it loses the rest."""
+    """Yield the file in pieces. Every page is authorized again."""
     left = limit
     yield writer.start()
     while True:

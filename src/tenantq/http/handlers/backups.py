@@ -1,4 +1,4 @@
-"""Backups: make one, list them."""
+"""Backups: create and list."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 async def create_backup(service: Service, request: Request, body: BackupRequest) -> Reply:
-    """Back the server up while it works."""
+    """Back up the running server."""
     made = await service.backups.create(request.call, body.name, segments=body.segments)
     return json_reply(build(BackupReply, made), 201)
 
 
 async def list_backups(service: Service, request: Request, _: object) -> Reply:
-    """Tell which backups there are."""
+    """List backups."""
     backups = [build(BackupReply, one) for one in await service.backups.list(request.call)]
     return json_reply(BackupsReply(backups=backups))

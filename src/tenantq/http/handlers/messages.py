@@ -1,4 +1,4 @@
-"""Messages: add, poll, settle, look."""
+"""Messages: add, poll, settle, read."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _SAME_IN_FACTS: Final = ("id", "tenant", "queue", "state", "size", "priority", "
 
 
 class WaitQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long to wait for a result that is still pending."""
+    """How long to wait for a pending result."""
 
     wait_ms: WaitMs = 0
 
@@ -63,7 +63,7 @@ class WaitQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 async def add(service: Service, request: Request, body: AddRequest) -> Reply:
-    """Add messages; a message that cannot be read keeps its place as an error."""
+    """Add messages."""
     messages, work = [], SlicedWork()
     for message in body.messages:
         messages.append(_new_message(message))
@@ -170,7 +170,7 @@ def _delivered_item(one: Delivery) -> DeliveredItem:
 
 
 async def ack(service: Service, request: Request, body: AckRequest) -> Reply:
-    """Finish messages."""
+    """Acknowledge messages, with or without results."""
     results = None
     if body.results is not None:
         results = [None if result is None else _result(result) for result in body.results]
@@ -179,7 +179,7 @@ async def ack(service: Service, request: Request, body: AckRequest) -> Reply:
 
 
 async def nack(service: Service, request: Request, body: NackRequest) -> Reply:
-    """Give failed messages back."""
+    """Return failed messages to the queue."""
     outcomes = await service.settlement.nack(
         request.call, request.tenant, request.queue, body.receipts, delay_ms=body.delay_ms, reason=body.reason
     )
@@ -187,13 +187,13 @@ async def nack(service: Service, request: Request, body: NackRequest) -> Reply:
 
 
 async def release(service: Service, request: Request, body: ReleaseRequest) -> Reply:
-    """Give messages back untouched."""
+    """Return messages to the queue without using an attempt."""
     outcomes = await service.settlement.release(request.call, request.tenant, request.queue, body.receipts)
     return _settled(body.receipts, outcomes)
 
 
 async def extend(service: Service, request: Request, body: ExtendRequest) -> Reply:
-    """Let leases end later."""
+    """Extend leases."""
     outcomes = await service.settlement.extend(
         request.call, request.tenant, request.queue, body.receipts, lease_ms=body.lease_ms
     )
@@ -201,7 +201,7 @@ async def extend(service: Service, request: Request, body: ExtendRequest) -> Rep
 
 
 async def remove(service: Service, request: Request, body: RemoveRequest) -> Reply:
-    """Delete messages by id."""
+    """Delete messages by ID."""
     outcomes = await service.settlement.remove(request.call, request.tenant, request.queue, body.ids)
     items = [
         RemovedItem(id=id, ok=one.ok, error=None if one.error is None else item_error(one.error))
@@ -234,7 +234,7 @@ def _settled(receipts: Sequence[str], outcomes: list[Outcome]) -> Reply:
 
 
 async def peek(service: Service, request: Request, body: PeekRequest) -> Reply:
-    """Look at waiting messages."""
+    """Read waiting messages without leasing them."""
     page = await service.message_reads.peek(
         request.call, request.tenant, request.queue, limit=body.limit, cursor=body.cursor
     )
@@ -252,14 +252,14 @@ async def page_reply(page: MessagePage) -> Reply:
 
 
 async def get(service: Service, request: Request, _: object) -> Reply:
-    """Tell everything known of one message."""
+    """Get a message."""
     return json_reply(
         facts_of(await service.message_reads.get(request.call, request.tenant, request.queue, request.name))
     )
 
 
 async def result(service: Service, request: Request, _: object) -> Reply:
-    """Tell a message's result, waiting for it where asked to."""
+    """Get a message's result, optionally waiting for it."""
     query: WaitQuery = request.query
     found, hidden = await service.message_reads.result(
         request.call, request.tenant, request.queue, request.name, wait_ms=query.wait_ms
@@ -271,13 +271,13 @@ async def result(service: Service, request: Request, _: object) -> Reply:
 
 
 async def trace(service: Service, request: Request, _: object) -> Reply:
-    """Tell a message's whole history."""
+    """Get a message's history from the journal."""
     rows = await service.message_reads.trace(request.call, request.tenant, request.queue, request.name)
     return json_reply(TraceReply(rows=[msgspec.to_builtins(row) for row in rows]))
 
 
 def facts_of(facts: Facts) -> MessageFacts:
-    """Return what is known of a message as it goes over the wire."""
+    """Return the wire form of a stored message."""
     text, base64 = (None, None) if facts.hidden or facts.body_error else text_or_base64(facts.body)
     return MessageFacts(
         **{name: getattr(facts, name) for name in _SAME_IN_FACTS},

@@ -1,4 +1,4 @@
-"""What operators and tools ask: health, readiness, metrics, and the description of the interface itself."""
+"""Operations: health, readiness, metrics, and the description of the API."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ _PAGE_POLICY: Final = (
 
 
 class Health(msgspec.Struct, frozen=True):
-    """The process serves."""
+    """The process is alive."""
 
     status: str
 
 
 class Readiness(msgspec.Struct, frozen=True):
-    """Whether work should be sent here, and what it depends on."""
+    """Whether the server accepts work, and what that depends on."""
 
     status: str  # "ready", "not_ready" or "closing"
     details: dict[str, Any] = {}
 
 
 async def healthz(_: Service, __: Request, ___: object) -> Reply:
-    """Tell that the process serves."""
+    """Check that the process is alive."""
     return _ALIVE
 
 
 async def readyz(service: Service, request: Request, _: object) -> Reply:
-    """Tell whether work should be sent here."""
+    """Check whether the server accepts work."""
     details = service.status.readiness()
     if shards := service.other_shards.readiness():
         details["shards"] = shards
@@ -50,21 +50,21 @@ async def readyz(service: Service, request: Request, _: object) -> Reply:
 
 
 async def metrics(service: Service, request: Request, _: object) -> Reply:
-    """Tell the service's and the listener's figures as Prometheus reads them."""
+    """Get metrics in the Prometheus format."""
     return Reply(await service.status.metrics(request.call), 200, PROMETHEUS)
 
 
 async def topology(service: Service, request: Request, _: object) -> Reply:
-    """Tell the shards that this server knows."""
+    """List the shards that this server knows, and describe the server."""
     return json_reply(await service.status.topology(request.call))
 
 
 async def openapi(_: Service, request: Request, __: object) -> Reply:
-    """Describe the interface to machines."""
+    """Get the OpenAPI document."""
     return request.listener.description.openapi
 
 
 async def docs(_: Service, request: Request, __: object) -> Reply:
-    """Describe the interface to people."""
+    """Get this API as a page."""
     page = request.listener.description.page
     return Reply(page.body, 200, HTML, _PAGE_POLICY)

@@ -1,4 +1,4 @@
-"""Which page of a list a caller wants."""
+"""Query parameters of pages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tenantq.domain.limits import PageSize
 
 
 class PageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which page of a list."""
+    """Selects a page of a list."""
 
-    cursor: str | None = None  # the name after which the page starts; the last page's ``cursor``
+    cursor: str | None = None  # the ``cursor`` of the previous page
     limit: PageSize = 100

@@ -1,4 +1,4 @@
-"""Queues: make, change, list, pause, empty, delete, redrive."""
+"""Queues: create, change, list, pause, purge, delete, redrive."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 
 async def put_queue(service: Service, request: Request, body: dict[str, Any]) -> Reply:
-    """Make a queue or change it."""
+    """Create a queue, or change the given settings."""
     created, queue = await service.queues.put(request.call, request.tenant, request.queue, body)
     return json_reply(_queue(queue), 201 if created else 200)
 
 
 async def get_queue(service: Service, request: Request, _: object) -> Reply:
-    """Tell a queue's configuration and figures."""
+    """Get a queue's settings and figures."""
     return json_reply(_queue(await service.queues.get(request.call, request.tenant, request.queue)))
 
 
 async def list_queues(service: Service, request: Request, _: object) -> Reply:
-    """Tell a tenant's queues, by name."""
+    """List a tenant's queues by name."""
     query: PageQuery = request.query
     queues = await service.queues.list(request.call, request.tenant, after=query.cursor, limit=query.limit)
     cursor = queues[-1].name if len(queues) == query.limit else None
@@ -42,7 +42,7 @@ async def list_queues(service: Service, request: Request, _: object) -> Reply:
 
 
 async def import_part(service: Service, request: Request, body: ImportRequest) -> Reply:
-    """Take in one part of an export."""
+    """Import one part of an export."""
     taken = await service.exports.import_part(
         request.call,
         request.tenant,
@@ -57,14 +57,14 @@ async def import_part(service: Service, request: Request, body: ImportRequest) -
 
 
 class DigestQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of what."""
+    """Selects what the digest covers."""
 
-    at: WallTime | None = None  # what lives beyond this; none: beyond now
-    export: ExportId | None = None  # also tell how many parts of this export were taken in
+    at: WallTime | None = None  # only messages that do not expire until then; default: now
+    export: ExportId | None = None  # also return how many parts of this export were imported
 
 
 async def digest(service: Service, request: Request, _: object) -> Reply:
-    """Tell what stands for everything in a queue."""
+    """Get a digest of a queue's content, to compare two servers."""
     query: DigestQuery = request.query
     return json_reply(
         await service.exports.digest(request.call, request.tenant, request.queue, at=query.at, export=query.export)
@@ -72,7 +72,7 @@ async def digest(service: Service, request: Request, _: object) -> Reply:
 
 
 async def suspend_queue(service: Service, request: Request, body: SuspendRequest) -> Reply:
-    """Take and hand out no more of a queue's work."""
+    """Suspend a queue: refuse adds and polls."""
     assert request.tenant is not None, "the route has the tenant in its path"
     return json_reply(
         _queue(await service.queues.suspend(request.call, request.tenant, request.queue, body.reason, body.mode))
@@ -80,23 +80,23 @@ async def suspend_queue(service: Service, request: Request, body: SuspendRequest
 
 
 async def reopen_queue(service: Service, request: Request, _: object) -> Reply:
-    """Let a suspended queue work again."""
+    """Resume a suspended queue."""
     assert request.tenant is not None, "the route has the tenant in its path"
     return json_reply(_queue(await service.queues.unsuspend(request.call, request.tenant, request.queue)))
 
 
 async def pause_queue(service: Service, request: Request, _: object) -> Reply:
-    """Stop deliveries."""
+    """Pause deliveries. Adds continue."""
     return json_reply(_queue(await service.queues.pause(request.call, request.tenant, request.queue)))
 
 
 async def resume_queue(service: Service, request: Request, _: object) -> Reply:
-    """Deliver again."""
+    """Resume deliveries."""
     return json_reply(_queue(await service.queues.resume(request.call, request.tenant, request.queue)))
 
 
 async def delete_queue(service: Service, request: Request, body: DestroyRequest) -> Reply:
-    """Begin to delete a queue."""
+    """Delete a queue once its leases have settled."""
     await service.queues.delete(
         request.call, request.tenant, request.queue, confirm=body.confirm, reason=body.reason, force=body.force
     )
@@ -104,7 +104,7 @@ async def delete_queue(service: Service, request: Request, body: DestroyRequest)
 
 
 async def purge(service: Service, request: Request, body: DestroyRequest) -> Reply:
-    """Empty a queue."""
+    """Delete all messages of a queue."""
     purged = await service.queues.purge(
         request.call, request.tenant, request.queue, confirm=body.confirm, reason=body.reason
     )
@@ -112,7 +112,7 @@ async def purge(service: Service, request: Request, body: DestroyRequest) -> Rep
 
 
 async def redrive(service: Service, request: Request, body: RedriveRequest) -> Reply:
-    """Begin to send dead letters back."""
+    """Move dead letters back to the queues they came from."""
     wanted = body.filter
     ids = frozenset(wanted.ids) if wanted.ids is not None else None
     task = await service.redrives.start(
@@ -127,12 +127,12 @@ async def redrive(service: Service, request: Request, body: RedriveRequest) -> R
 
 
 async def redrive_status(service: Service, request: Request, _: object) -> Reply:
-    """Tell how far a redrive is."""
+    """Get the progress of a redrive."""
     return json_reply(_redrive(await service.redrives.get(request.call, request.tenant, request.queue, request.name)))
 
 
 async def cancel_redrive(service: Service, request: Request, _: object) -> Reply:
-    """Stop a redrive; what was moved stays moved."""
+    """Cancel a redrive. Messages already moved stay moved."""
     return json_reply(
         _redrive(await service.redrives.cancel(request.call, request.tenant, request.queue, request.name))
     )

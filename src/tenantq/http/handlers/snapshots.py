@@ -1,4 +1,4 @@
-"""Snapshots of queues: take, read, let go."""
+"""Snapshots of queues: open, read, close."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 class SnapshotQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which messages of a snapshot, by id."""
+    """Selects messages of a snapshot by ID."""
 
-    start: MessageId | None = None  # from this id on
-    end: MessageId | None = None  # before this id
+    start: MessageId | None = None  # inclusive
+    end: MessageId | None = None  # exclusive
     limit: PeekSize = 100
 
 
 async def open_snapshot(service: Service, request: Request, body: SnapshotRequest) -> Reply:
-    """Keep what a queue holds now."""
+    """Open a snapshot of a queue, to be read in pages."""
     taken = await service.message_reads.open_snapshot(
         request.call, request.tenant, request.queue, keep_ms=body.keep_ms, part_messages=body.part_messages
     )
@@ -36,7 +36,7 @@ async def open_snapshot(service: Service, request: Request, body: SnapshotReques
 
 
 async def read_snapshot(service: Service, request: Request, _: object) -> Reply:
-    """Tell a page of a snapshot."""
+    """Read a page of a snapshot in order of message IDs."""
     query: SnapshotQuery = request.query
     page = await service.message_reads.read_snapshot(
         request.call,
@@ -51,6 +51,6 @@ async def read_snapshot(service: Service, request: Request, _: object) -> Reply:
 
 
 async def close_snapshot(service: Service, request: Request, _: object) -> Reply:
-    """Let a snapshot go."""
+    """Close a snapshot."""
     await service.message_reads.close_snapshot(request.call, request.tenant, request.queue, request.name)
     return NO_CONTENT

@@ -1,4 +1,4 @@
-"""Tenants: make, change, list, suspend, delete; usage."""
+"""Tenants: create, change, list, suspend, delete; usage, encryption, export."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 
 
 class TenantsQuery(PageQuery, frozen=True, forbid_unknown_fields=True):
-    """Which page of tenants, and what of each."""
+    """Selects a page of tenants."""
 
-    figures: Literal["true", "false"] = "false"  # with what each has and does now
+    figures: Literal["true", "false"] = "false"  # include current figures of each tenant
 
 
 async def put_tenant(service: Service, request: Request, body: dict[str, Any]) -> Reply:
-    """Make a tenant or change it."""
+    """Create a tenant, or change the given settings."""
     created, tenant = await service.tenants.put(request.call, _named(request), body)
     return json_reply(_tenant(tenant), 201 if created else 200)
 
 
 async def get_tenant(service: Service, request: Request, _: object) -> Reply:
-    """Tell how a tenant is configured."""
+    """Get a tenant."""
     return json_reply(_tenant(await service.tenants.get(request.call, request.tenant)))
 
 
 async def list_tenants(service: Service, request: Request, _: object) -> Reply:
-    """Tell all tenants, by name."""
+    """List tenants by name."""
     query: TenantsQuery = request.query
     tenants = await service.tenants.list(
         request.call, after=query.cursor, limit=query.limit, figures=query.figures == "true"
@@ -47,65 +47,65 @@ async def list_tenants(service: Service, request: Request, _: object) -> Reply:
 
 
 async def suspend_tenant(service: Service, request: Request, body: SuspendRequest) -> Reply:
-    """Stop a tenant's work."""
+    """Suspend a tenant: refuse adds and polls."""
     return json_reply(_tenant(await service.tenants.suspend(request.call, _named(request), body.reason, body.mode)))
 
 
 async def resume_tenant(service: Service, request: Request, _: object) -> Reply:
-    """Let a suspended tenant work again."""
+    """Resume a suspended tenant."""
     return json_reply(_tenant(await service.tenants.resume(request.call, _named(request))))
 
 
 async def hold_tenant(service: Service, request: Request, body: ReasonRequest) -> Reply:
-    """Put a tenant under legal hold."""
+    """Put a tenant under legal hold, which prevents deletion."""
     return json_reply(_tenant(await service.legal_holds.place(request.call, _named(request), body.reason)))
 
 
 async def release_hold(service: Service, request: Request, body: ReasonRequest) -> Reply:
-    """Take a tenant out of legal hold."""
+    """Release a tenant from legal hold."""
     return json_reply(_tenant(await service.legal_holds.release(request.call, _named(request), body.reason)))
 
 
 async def delete_tenant(service: Service, request: Request, body: DestroyRequest) -> Reply:
-    """Delete a tenant and everything it has; tell what was erased."""
+    """Delete a tenant with all its data, and certify the erasure."""
     return json_reply(
         await service.erasures.delete_tenant(request.call, _named(request), confirm=body.confirm, reason=body.reason)
     )
 
 
 async def list_erasures(service: Service, request: Request, _: object) -> Reply:
-    """Tell all tenants that were erased."""
+    """List the certificates of erased tenants."""
     return json_reply({"erasures": await service.erasures.list(request.call)})
 
 
 async def get_erasure(service: Service, request: Request, _: object) -> Reply:
-    """Give the certificate of one erasure."""
+    """Get the certificate of an erasure."""
     return json_reply(await service.erasures.get(request.call, request.name))
 
 
 async def get_encryption(service: Service, request: Request, _: object) -> Reply:
-    """Tell how a tenant is encrypted."""
+    """Get a tenant's encryption and data keys."""
     return json_reply(await service.encryption.get(request.call, request.tenant))
 
 
 async def rotate_keys(service: Service, request: Request, _: object) -> Reply:
-    """Make a new data key."""
+    """Create a new data key and encrypt with it from now on."""
     return json_reply(await service.encryption.rotate(request.call, request.tenant))
 
 
 async def rewrap_keys(service: Service, request: Request, _: object) -> Reply:
-    """Wrap all data keys anew."""
+    """Rewrap all data keys with the tenant's key, without touching messages."""
     return json_reply(await service.encryption.rewrap(request.call, request.tenant))
 
 
 class ExportQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of what."""
+    """Selects what to export."""
 
-    queue: QueueName | None = None  # this one alone, without keys, grants and audit trail; none: everything
+    queue: QueueName | None = None  # only this queue, without keys, grants and audit trail; default: everything
 
 
 async def export(service: Service, request: Request, _: object) -> Stream:
-    """Send everything that a tenant has, or one queue of it."""
+    """Export a tenant, or one queue, as a tar file of JSON lines."""
     query: ExportQuery = request.query
     exporting = await service.exports.export(request.call, request.tenant, query.queue)
     name = f'Content-Disposition: attachment; filename="{exporting.tenant}.tar"\r\n'.encode()
@@ -113,7 +113,7 @@ async def export(service: Service, request: Request, _: object) -> Stream:
 
 
 async def usage(service: Service, request: Request, _: object) -> Reply:
-    """Tell a tenant's quotas against its usage."""
+    """Get a tenant's quotas and usage."""
     return json_reply(await service.tenants.usage(request.call, request.tenant))
 
 
@@ -141,5 +141,5 @@ def _tenant(tenant: TenantInfo) -> TenantReply:
 
 
 def suspension_item(found: Suspension | None) -> SuspensionItem | None:
-    """Return what is told of a suspension."""
+    """Return the wire form of a suspension."""
     return msgspec.convert(found, SuspensionItem | None, from_attributes=True)
