@@ -9,6 +9,7 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from tenantq.cluster.addresses import opened
 from tenantq.cluster.front import FrontAdmission, FrontService
 from tenantq.cluster.host import ShardHost
 from tenantq.cluster.host_fleet import FleetWaits
@@ -27,7 +28,6 @@ from tenantq.gates.certificate import CertificateMap
 from tenantq.gates.json_web_token import JwtVerifier
 from tenantq.gates.turns import Turns
 from tenantq.runtime.clock import SystemClock
-from tenantq.runtime.listener import open_sockets
 from tenantq.runtime.tls import check_tls
 from tenantq.service.server_status import VERSION
 from tenantq.settings import shown_address, shown_url, split_address
@@ -219,9 +219,8 @@ class HostServer:
     async def _join(self, context: HostContext, links: MemberLinks) -> None:
         """Take part in the cluster, and return when all shards have owners, or after a while."""
         settings = self.settings
-        host, port = split_address("cluster.peer", settings.cluster.peer)
-        self.transports.opening = "cluster.peer"
-        sock = open_sockets(host, port)[0]
+        host, _ = split_address("cluster.peer", settings.cluster.peer)
+        sock = opened("cluster.peer", settings.cluster.peer)[0]
         certificate = None if is_loopback(host) else LinkCertificate(self._home / MEMBER_DIR)
         await links.open(sock, certificate)
         member = Member(

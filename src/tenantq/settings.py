@@ -89,16 +89,16 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     vault: VaultSettings = VaultSettings()
     tls: TlsFiles | None = None  # none: plain HTTP
     jwt: JwtSettings | None = None  # none: JSON web tokens are not accepted
-    certificates: CertificateSettings | None = None  # none: client certificates identify nobody
+    certificates: CertificateSettings | None = None  # none: client certificates do not authenticate
 
     def __repr__(self) -> str:
-        """Show everything but the store's URL, in which a password may stand."""
+        """Show everything except the store's URL, which may contain a password."""
         shown = (f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__ if name != "store")
         return f"ServerSettings({', '.join(shown)})"
 
 
 def load_settings(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Any]) -> ServerSettings:
-    """Return the settings, or raise Invalid naming the setting, where it stands, and what is wrong."""
+    """Return the settings. Raises Invalid that names the setting, its source, and what is wrong."""
     given: dict[str, Any] = {}
     if file is not None:
         given = _from_file(file)
@@ -114,7 +114,7 @@ def load_settings(file: Path | None, environment: Mapping[str, str], flags: Mapp
 
 
 def split_address(field: str, address: str) -> tuple[str, int]:
-    """Return host and port of ``HOST:PORT`` or ``[HOST]:PORT``, else raise Invalid."""
+    """Return host and port of ``HOST:PORT`` or ``[HOST]:PORT``. Raises Invalid."""
     host, colon, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not (colon and host and port.isascii() and port.isdigit() and int(port) < 1 << 16):
@@ -160,7 +160,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _kind_of(path: list[str]) -> Any:
-    """Return the type of a setting, or None if there is no such setting."""
+    """Return the type of a setting, or None if it does not exist."""
     kind: Any = ServerSettings
     for name in path:
         kind = next(

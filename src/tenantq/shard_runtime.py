@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -72,51 +73,56 @@ class ShardRuntime:
         self.service: Service
         self.exporter: Exporter | None = None
         self.background: set[asyncio.Task[None]] = set()
-        self._service: Service | None = None
-        self._admission: Admission | None = None
-        self._checkpointer: Checkpointer | None = None
-        self._jwt: JwtVerifier | None = None
-        self._encryption: MessageEncryption | None = None
-        self._backups: Backups | None = None
+        self._exports_to_end = True
+        self._parts = AsyncExitStack()  # closed in reverse order of opening
 
     async def open(self, other_shards: OtherShards | None = None) -> None:
         """Open the store and start to work. If this raises, call ``close``."""
-        settings, clock = self.settings, self._clock
-        self._jwt = jwt = JwtVerifier(settings.jwt, clock) if settings.jwt is not None else None
+        settings, clock, parts = self.settings, self._clock, self._parts
+        jwt = JwtVerifier(settings.jwt, clock) if settings.jwt is not None else None
         certificates = CertificateMap(settings.certificates) if settings.certificates is not None else None
+        parts.push_async_callback(self.shard.close)
         await self.shard.open()
-        self._admission = admission = Admission(
+        with _KEYRING:
+            encryption = open_encryption(self.shard, self._home, clock, settings.kms, settings.vault)
+        parts.push_async_callback(encryption.close)
+        if jwt is not None:
+            parts.callback(jwt.close)
+        key = self._audit_key = SigningKey.load_or_make(self._home)
+        segments = self._make_index()
+        self.exporter = self._make_exporter(segments)
+        parts.push_async_callback(self._close_exporter)
+        self._backups = self._make_backups(key)
+        parts.push_async_callback(self._backups.close)
+        checkpointer = Checkpointer(self.shard.journal, key, clock, settings.audit, self.in_background)
+        parts.push_async_callback(checkpointer.close)
+        parts.push_async_callback(self._finish_background)
+        admission = Admission(
             self.shard, clock, settings.gates, self.in_background, jwt=jwt, certificates=certificates,
             keys=KeyMaker.load_or_make(self._home), strict_tenancy=settings.strict_tenancy,
         )  # fmt: skip
+        parts.push_async_callback(_close_admission, admission)
         admission.residency.enforce(self._data_places())
-        self._audit_key = SigningKey.load_or_make(self._home)
-        segments = self._make_index()
-        self.exporter = self._make_exporter(segments)
-        self._backups = self._make_backups(self._audit_key)
-        with _KEYRING:
-            self._encryption = open_encryption(self.shard, self._home, clock, settings.kms, settings.vault)
-        self.service = self._service = Service(
+        self.service = Service(
             self.shard,
             admission,
             clock,
-            self._encryption,
+            encryption,
             exporter=self.exporter,
             segments=segments,
             backups=self._backups,
-            signing_key=self._audit_key,
+            signing_key=key,
             other_shards=other_shards,
         )
+        parts.push_async_callback(self.service.close)
         await self._note_restore()
         self.in_background(self.service.erasures.finish_pending())
         if self.exporter is not None:
             await self.exporter.start()
-        self._checkpointer = Checkpointer(
-            self.shard.journal, self._audit_key, clock, settings.audit, self.in_background
-        )
-        self._checkpointer.start()
-        self.service.status.checks = self._make_checks(admission, self._encryption)
-        self.service.status.checks.start()
+        checkpointer.start()
+        checks = self.service.status.checks = self._make_checks(admission, encryption)
+        checks.start()
+        parts.callback(checks.close)
 
     async def bootstrap(self, admin_token: str | None, show_token: Callable[[str], None] | None) -> None:
         """Create the first administrator, on the shard that has the platform's keys."""
@@ -124,39 +130,22 @@ class ShardRuntime:
             await self.service.access.bootstrap(admin_token, show_token)
 
     async def close(self, *, exports: bool = True) -> None:
-        """Journal what is held back, sign and export the journal to its end, and close the store.
+        """Write pending notes to the journal, sign it, export it to its end, and close the store.
 
         Without ``exports`` the next owner exports the rest of the journal.
         """
-        if self._service is not None:
-            service, self._service = self._service, None
-            if service.status.checks is not None:
-                service.status.checks.close()
-            await service.close()
-        if self._admission is not None:
-            admission, self._admission = self._admission, None
-            try:
-                await admission.close()
-            except TenantqError as error:
-                log.warning("the last refusals could not be journaled: %s", error)
-        if self.background:
-            await asyncio.gather(*self.background, return_exceptions=True)
-        if self._checkpointer is not None:
-            checkpointer, self._checkpointer = self._checkpointer, None
-            await checkpointer.close()
-        if self._backups is not None:
-            await self._backups.close()
+        self._exports_to_end = exports
+        await self._parts.aclose()
+
+    async def _close_exporter(self) -> None:
         if self.exporter is not None and self.shard.failure is None:
-            exporter, self.exporter = self.exporter, None
-            await exporter.close(to_end=exports)
-        if self._jwt is not None:
-            self._jwt.close()
-        if self._encryption is not None:
-            await self._encryption.close()
-        await self.shard.close()
+            await self.exporter.close(to_end=self._exports_to_end)
+
+    async def _finish_background(self) -> None:
+        await asyncio.gather(*self.background, return_exceptions=True)
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run ``work`` beside the requests. A failure is logged."""
+        """Run ``work`` as a task. A failure is logged."""
         task = asyncio.get_running_loop().create_task(work)
         self.background.add(task)
         task.add_done_callback(self._background_done)
@@ -164,7 +153,7 @@ class ShardRuntime:
     def _background_done(self, task: asyncio.Task[None]) -> None:
         self.background.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("work in the background failed: %s", error)
+            log.error("background task failed: %s", error)
 
     def _data_places(self) -> tuple[DataPlace, ...]:
         """Return where this shard keeps data of its tenants."""
@@ -225,6 +214,13 @@ class ShardRuntime:
         try:
             from tenantq.journal.exporter import Exporter  # noqa: PLC0415  # needs pyarrow, which is an extra
         except ImportError:
-            log.warning("the journal is kept but not exported: install tenantq[parquet], or set export.enabled = false")
+            log.warning("the journal is not exported. Install tenantq[parquet], or set export.enabled = false")
             return None
         return Exporter(self.shard.journal, segments.target, self._audit_key, self._clock, settings, segments)
+
+
+async def _close_admission(admission: Admission) -> None:
+    try:
+        await admission.close()
+    except TenantqError as error:
+        log.warning("the last refused calls could not be journaled: %s", error)

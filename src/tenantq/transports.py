@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import logging
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from tenantq.errors import Invalid
+from tenantq.cluster.addresses import open_rpc, opened, port_of
 from tenantq.http.listener import HttpListener
 from tenantq.http.routes import ROUTES
 from tenantq.runtime.clock import sleep_ms
-from tenantq.runtime.listener import open_sockets
-from tenantq.settings import OFF, ServerSettings, split_address
+from tenantq.settings import ServerSettings
 from tenantq.sqs import SqsEndpoint
 
 if TYPE_CHECKING:
@@ -26,8 +22,6 @@ if TYPE_CHECKING:
     from tenantq.service import Service
     from tenantq.sqs.cooldowns import Cooldowns
 
-log = logging.getLogger("tenantq")
-
 
 class Transports:
     """Opens the addresses of a server, and serves them."""
@@ -36,50 +30,27 @@ class Transports:
         """Prepare. ``rpc_default`` is used for Cap'n Proto if the settings name no address, unless it is in use."""
         self._settings = settings
         self._clock = clock
-        self.rpc_address = settings.rpc if settings.rpc is not None else rpc_default
+        self._rpc_default = rpc_default
+        self.rpc_address: str | None = None  # once it is open
         self.port = 0
         self.rpc_port: int | None = None
-        self.opening = ""  # the setting whose address is being opened
         self._http_sockets: tuple[socket.socket, ...] = ()
         self._rpc_sockets: tuple[socket.socket, ...] = ()
         self.http: HttpListener | None = None
         self.rpc: RpcListener | None = None
 
     def use(self, http: Sequence[socket.socket], rpc: Sequence[socket.socket]) -> None:
-        """Listen on sockets that somebody else has opened."""
+        """Listen on sockets that are already open."""
         self._http_sockets, self._rpc_sockets = tuple(http), tuple(rpc)
 
     def open(self) -> None:
         """Open the addresses. Connections wait there until ``start``."""
-        self.opening = "http"
-        self._http_sockets = tuple(open_sockets(*split_address("http", self._settings.http)))
-        self.port = self._http_sockets[0].getsockname()[1]
-        self.opening = "rpc"
-        self._rpc_sockets = self._open_rpc()
-        if self._rpc_sockets:
-            self.rpc_port = self._rpc_sockets[0].getsockname()[1]
-
-    def _open_rpc(self) -> tuple[socket.socket, ...]:
-        """Open the address of Cap'n Proto. If it was not requested and is not available, log that and continue without."""
-        address, is_requested = self.rpc_address, self._settings.rpc is not None
-        if address is None or address == OFF:
-            return ()
-        if find_spec("capnp") is None:
-            missing = "Cap'n Proto needs pycapnp: install tenantq[rpc]"
-            if is_requested:
-                raise Invalid(f'rpc: {missing}, or set rpc = "off"')
-            log.info('no Cap\'n Proto on %s. %s, or set rpc = "off"', address, missing)
-            return ()
-        try:
-            return tuple(open_sockets(*split_address("rpc", address)))
-        except OSError as error:
-            if is_requested:
-                raise
-            why = "it is in use" if error.errno == errno.EADDRINUSE else error.strerror
-            log.warning(
-                'no Cap\'n Proto on %s: %s. Choose another address with --rpc, or set rpc = "off"', address, why
-            )
-            return ()
+        self._http_sockets = tuple(opened("http", self._settings.http))
+        self.port = port_of(self._http_sockets)
+        self.rpc_address, sockets = open_rpc(self._settings, self._rpc_default, opened)
+        if sockets is not None:
+            self._rpc_sockets = tuple(sockets)
+            self.rpc_port = port_of(sockets)
 
     def prepare(self, service: Service, turns: Turns, purges: Cooldowns, deletions: Cooldowns) -> None:
         """Create the HTTP listener, which can then be asked before it serves."""

@@ -109,7 +109,7 @@ def test_a_taken_default_address_is_a_warning(tmp_path: Path) -> None:
     if taken is not None:
         taken.close()
     (line,) = [line for line in err.splitlines() if "Cap'n Proto" in line]
-    assert f"no Cap'n Proto on {RPC_DEFAULT}: it is in use" in line
+    assert f"no Cap'n Proto on {RPC_DEFAULT}. rpc: cannot listen on {RPC_DEFAULT}: another process listens" in line
     assert "WARNING" in line
 
 

@@ -23,6 +23,7 @@ from tenantq.journal.record import JournalEntry
 from tenantq.service import Service
 from tenantq.service.audit_trail import AuditPage, AuditQuery
 from tenantq.service.call import Call, TenantInfo
+from tenantq.service.other_shards import OtherShards
 from tenantq.wire.topology import ShardItem
 
 STEPS_MAX = 20
@@ -67,8 +68,8 @@ class ShardFacts(Protocol):
         """Return whether another shard runs, and whether it is ready."""
 
 
-class Gathering:
-    """The other shards, as the service of one shard sees them. See ``service.other_shards.OtherShards``."""
+class Gathering(OtherShards):
+    """The other shards of a server, as the service of one shard uses them."""
 
     def __init__(self, facts: ShardFacts, calls: ShardQueries) -> None:
         self._facts = facts

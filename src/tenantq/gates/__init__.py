@@ -1,1 +1,1 @@
-"""The gates between transports and engine, each one file with one job: who calls, what they may do, how much and how fast."""
+"""The gates between transports and engine, one file each: authentication, authorization, rates and slots."""

@@ -1,8 +1,7 @@
-"""API keys: ``tq_<key id>_<secret>``, stored as a hash, found again by it. Where they are made: ``key_maker``.
+"""API keys: ``tq_<key id>_<secret>``, stored and found by their hash. ``key_maker`` creates them.
 
-The stored hash is one SHA-256 of the whole token. A slow, salted hash protects passwords because people choose few of them;
-here nobody can run through 2^256 secrets, however fast the hash, and a fast one can be taken on every request. The same holds
-for a token that an administrator sets, as far as it is random: a short one is only as strong as it is hard to guess.
+The stored hash is one SHA-256 of the whole token. A slow, salted hash is needed for passwords, which can be guessed. Secrets of
+256 random bits cannot, and a fast hash can be computed for every request. A token chosen by an administrator must be random, too.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ TOKEN_CHARS_MAX: Final = 512
 
 
 class NewKey(msgspec.Struct, frozen=True):
-    """A key just made. Only ``id`` and ``token_hash`` are to be kept; the rest is shown once."""
+    """A new key. Only ``id`` and ``token_hash`` are stored; the rest is shown once."""
 
     id: str
     secret: str
@@ -32,7 +31,7 @@ class NewKey(msgspec.Struct, frozen=True):
 
 
 class ApiKeySource(Protocol):
-    """Where keys are found."""
+    """The store of keys, as authentication uses it."""
 
     def key(self, token_hash: bytes) -> StoredKey | None:
         """Return the key of this hash, revoked or not."""
@@ -42,17 +41,17 @@ class ApiKeySource(Protocol):
 
 
 def key_text(raw: bytes) -> str:
-    """Return bytes as lower-case letters and digits, so that an id needs no escaping and holds no underscore."""
+    """Return bytes as lower-case letters and digits: an ID without escapes and underscores."""
     return base64.b32encode(raw).decode().rstrip("=").lower()
 
 
 def token_hash(token: str) -> bytes:
-    """Return what is stored in place of a token."""
+    """Return the hash that is stored instead of a token."""
     return hashlib.sha256(token.encode()).digest()
 
 
 def check_token(token: object) -> str:
-    """Return a token that somebody chose, if it can be sent as one, else raise Invalid, which never shows it."""
+    """Return a token chosen by a user. Raises Invalid, without showing the token, if clients could not send it."""
     if type(token) is not str or not TOKEN_CHARS_MIN <= len(token) <= TOKEN_CHARS_MAX:
         raise Invalid(f"token: it takes {TOKEN_CHARS_MIN} to {TOKEN_CHARS_MAX} characters, best random ones")
     if any(not "!" <= one <= "~" for one in token):
@@ -61,7 +60,7 @@ def check_token(token: object) -> str:
 
 
 def find_key(source: ApiKeySource, hash: bytes, now_ms: int) -> StoredKey | None:
-    """Return the key of this hash if there is one; raise Unauthenticated if it is revoked or expired."""
+    """Return the key of this hash, or None. Raises Unauthenticated if it is revoked or expired."""
     key = source.key(hash)
     if key is None:
         return None
@@ -71,11 +70,11 @@ def find_key(source: ApiKeySource, hash: bytes, now_ms: int) -> StoredKey | None
 
 
 def is_over(key: StoredKey, now_ms: int) -> bool:
-    """Tell whether a key is revoked or expired."""
+    """Return whether a key is revoked or expired."""
     expires_at = key.grant.expires_at
     return key.revoked_at is not None or (expires_at is not None and expires_at <= now_ms)
 
 
 def key_principal(key: StoredKey) -> Principal:
-    """Return who calls with this key."""
+    """Return the principal of a key."""
     return Principal(key.principal, key.tenant, (key.grant,), key.grant.expires_at)

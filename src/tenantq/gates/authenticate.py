@@ -28,11 +28,11 @@ CACHE_MAX: Final = 10_000
 _NEVER: Final = 1 << 62
 _NO_GENERATION: Final = -1
 _DOTS: Final = 2  # of a JSON web token
-_ASK: Final = -1  # version of a source that was not asked yet
-_OF_ANOTHER: Final = -2  # that of another shard's source: what it said counts for a moment
+_ASK: Final = -1  # version of a source that was not queried yet
+_OF_ANOTHER: Final = -2  # version of another shard's source, trusted for a short time
 REMOTE_TRUST_MS: Final = 500
 """How long another shard's answer about a credential is trusted."""
-_TWO_TENANTS: Final = "The token and the certificate do not stand for the same tenant. Send credentials of one tenant."
+_TWO_TENANTS: Final = "The token and the certificate belong to different tenants. Send credentials of one tenant."
 
 
 class CredentialSource(ApiKeySource, Protocol):
@@ -110,11 +110,11 @@ class Authenticator:
         self._key_generation = jwt.current_generation if jwt is not None else lambda: _NO_GENERATION
         self._cache_max = CACHE_MAX if jwt is None else jwt.settings.cache_max
         self._chars_max = TOKEN_CHARS_MAX if jwt is None else max(TOKEN_CHARS_MAX, jwt.settings.token_bytes_max)
-        self._tokens: OrderedDict[bytes, _Verified] = OrderedDict()  # by hash; the longest unused first
+        self._tokens: OrderedDict[bytes, _Verified] = OrderedDict()  # by hash; least recently used first
         self._holders: OrderedDict[object, _Verified | None] = OrderedDict()  # of certificates, by names and end
-        self._cleared: dict[str, int] = {}  # principals of certificates: until when another shard's word counts
-        self.other_shards: OtherShardCredentials | None = None  # set by who wires several shards
-        self.last_used: dict[str, int] = {}  # key id: wall clock. Whoever stores it may clear it
+        self._cleared: dict[str, int] = {}  # principals of certificates: until when another shard's answer is trusted
+        self.other_shards: OtherShardCredentials | None = None  # set if there are several shards
+        self.last_used: dict[str, int] = {}  # key ID: wall clock; cleared when stored
 
     def cached(self, bearer: str | None, certificate: Mapping[str, Any] | None) -> Principal | None:
         """Return the principal if these credentials are cached and still valid; None: use ``authenticate``."""
@@ -150,9 +150,9 @@ class Authenticator:
     async def authenticate(self, bearer: str | None, certificate: Mapping[str, Any] | None) -> Principal:
         """Return the principal.
 
-        A bearer token takes precedence over a certificate, and must belong to the same tenant. Raises Unauthenticated, with
-        the same text whatever is wrong; Forbidden, if the credential does not stand for exactly one tenant; Unavailable,
-        while the keys that sign tokens are not available.
+        A bearer token takes precedence over a certificate, and must belong to the same tenant. Raises Unauthenticated, always
+        with the same text; Forbidden, if the credential does not belong to exactly one tenant; Unavailable, while the keys
+        that sign tokens are not available.
         """
         principal = self.cached(bearer, certificate)
         if principal is not None:
@@ -268,9 +268,9 @@ class Authenticator:
     # ---- certificates ----
 
     def _holder(self, certificate: Mapping[str, Any]) -> Principal | None:
-        """Return who holds a certificate; None: its names stand for nobody, or none are looked at here.
+        """Return the principal of a certificate, or None if it names no principal or certificates are not configured.
 
-        Raise Unauthenticated if it has ended or is revoked, Forbidden if it stands for several tenants.
+        Raises Unauthenticated if it has expired or is revoked, Forbidden if it names several tenants.
         """
         if self._certificates is None:
             return None
@@ -292,7 +292,7 @@ class Authenticator:
         return verified.principal
 
     def _check_same_tenant(self, principal: Principal, certificate: Mapping[str, Any]) -> None:
-        """Raise Forbidden if the certificate stands for another tenant than the token; one of nobody does not count."""
+        """Raise Forbidden if the certificate belongs to another tenant than the token. An unknown certificate does not count."""
         holder = self._holder(certificate)
         if holder is not None and holder.tenant != principal.tenant:
             raise Forbidden(_TWO_TENANTS)

@@ -1,9 +1,9 @@
 """Authorization: grants decide what a principal may do; everything else is denied.
 
-- What a credential brings itself counts in its own tenant; what is stored for its principal counts where it is stored.
-- Actions of the platform take a credential of the platform. A platform-admin that is stored in a tenant, or brought by a
-  tenant's credential, is a tenant-admin there and nothing other_shards.
-- The platform's own administrator may do everything everywhere.
+- Grants in a credential apply to its own tenant; stored grants apply to the tenant in which they are stored.
+- Actions of the platform require a credential of the platform. The role platform-admin, stored in a tenant or in a tenant's
+  credential, means tenant-admin in that tenant.
+- The platform's administrator may do everything in all tenants.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Client certificates: the names in them (SAN), and the map that says whose they are.
+"""Client certificates: maps the names in them (SAN) to principals.
 
 The listener has verified the chain and the dates. The common name is ignored: only subject alternative names count, each
 written with its kind: ``DNS:worker.acme.example``, ``DNS:*.acme.example``, ``URI:spiffe://acme/worker``, ``IP:10.0.0.7``.
@@ -26,7 +26,7 @@ _DNS: Final = re.compile(r"[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
 
 
 class CertificateGrant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a certificate with a mapped name may do, and in which tenant."""
+    """The tenant and grants of a certificate with a mapped name."""
 
     tenant: str
     role: str
@@ -34,16 +34,16 @@ class CertificateGrant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class CertificateSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which names in certificates stand for whom. An exact name goes before a wildcard."""
+    """Maps names in certificates to principals. An exact name takes precedence over a wildcard."""
 
     names: dict[str, CertificateGrant] = {}
 
 
 class CertificateMap:
-    """Tells who holds a verified certificate."""
+    """Finds the principal of a verified certificate."""
 
     def __init__(self, settings: CertificateSettings) -> None:
-        """Check every entry; raise Invalid naming the first that is wrong."""
+        """Check every entry. Raises Invalid that names the first invalid one."""
         if len(settings.names) > NAMES_MAX:
             raise Invalid(f"certificates: {len(settings.names)} names, allowed are up to {NAMES_MAX}")
         self._names: dict[str, tuple[str, Grant]] = {}
@@ -60,17 +60,17 @@ class CertificateMap:
                 raise Invalid(f"certificates: {name[:80]!r}: {error.message}") from error
 
     def principal(self, certificate: Mapping[str, Any]) -> Principal:
-        """Return who holds ``certificate``, like ``find``; raise Unauthenticated if none of its names is mapped."""
+        """Return the principal like ``find``. Raises Unauthenticated if none of its names is mapped."""
         found = self.find(certificate)
         if found is None:
             raise Unauthenticated
         return found
 
     def find(self, certificate: Mapping[str, Any]) -> Principal | None:
-        """Return who holds ``certificate``, as ``ssl.SSLObject.getpeercert()`` gives it; None: none of its names is mapped.
+        """Return the principal of a certificate in the form of ``ssl.SSLObject.getpeercert()``, or None if no name is mapped.
 
-        Names that are mapped to one tenant bring their grants together; the first of them in the alphabet names the
-        principal. Raise Forbidden if they are mapped to several tenants.
+        The grants of all mapped names are combined; the alphabetically first name becomes the principal. Raises Forbidden if
+        the names are mapped to several tenants.
         """
         found: dict[str, tuple[str, Grant]] = {}
         for name in _sans(certificate):
@@ -87,9 +87,11 @@ class CertificateMap:
 
 
 def _checked(name: str) -> str:
-    """Return a name of the map in the one form that names of certificates are brought to, or raise Invalid."""
+    """Return the normal form of a name in the map. Raises Invalid."""
     kind, _, value = name.partition(":")
-    wild = kind == "DNS" and value.startswith("*.") and value.count(".") > 1  # never *.example: that is anybody
+    wild = (
+        kind == "DNS" and value.startswith("*.") and value.count(".") > 1
+    )  # not *.example, which would match any domain
     normal = _normal(kind, value[2:] if wild else value) if len(value) <= _NAME_CHARS_MAX else None
     if normal is None:
         raise Invalid(
@@ -107,7 +109,7 @@ def _sans(certificate: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _normal(kind: str, value: str) -> str | None:
-    """Return a name with its kind in one form per name; None: such names stand for nobody, as wildcards do."""
+    """Return the normal form of a name in a certificate, or None if such names are ignored, as wildcards are."""
     if kind == "DNS":
         value = value.lower().removesuffix(".")
         return f"DNS:{value}" if _DNS.fullmatch(value) else None
@@ -122,7 +124,7 @@ def _normal(kind: str, value: str) -> str | None:
 
 
 def _wildcard(name: str) -> str:
-    """Return the wildcard that covers a DNS name: the star stands for exactly one label."""
+    """Return the wildcard that covers a DNS name. The star covers exactly one label."""
     _, dot, parent = name.partition(".")
     return f"DNS:*.{parent}" if dot and name.startswith("DNS:") else ""
 

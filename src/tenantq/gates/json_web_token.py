@@ -1,7 +1,7 @@
-"""JSON web tokens: who signed one, whether it holds now, and which principal it names.
+"""JSON web tokens: verifies signature and times, and returns the principal.
 
-The signature is verified first; nothing in a token is believed before. A token that does not hold is Unauthenticated, always
-with the same text. One that holds but does not name exactly one tenant is Forbidden. No error shows anything of the token.
+The signature is verified first; nothing in a token is trusted before. An invalid token is Unauthenticated, always with the
+same text. A valid token that does not name exactly one tenant is Forbidden. No error contains anything of the token.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NO_ONE_TENANT: Final = (
     "The token does not name exactly one tenant: its tenant claim is missing, malformed or contradicted by another. "
     "Get a token that names one."
 )
-_MALFORMED_CLAIM: Final = "A claim of the token is malformed or there twice. Get a token with well-formed claims."
+_MALFORMED_CLAIM: Final = "A claim of the token is malformed or duplicated. Get a token with well-formed claims."
 _NotEmpty = Annotated[str, msgspec.Meta(min_length=1)]
 
 
@@ -88,7 +88,7 @@ class JwtSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class VerifiedToken(msgspec.Struct, frozen=True):
-    """A token that holds: whom it names, its id for revoking it, and the generation of keys it was verified under."""
+    """A valid token: its principal, its ID for revocation, and the generation of keys it was verified with."""
 
     principal: Principal
     token_id: str | None
@@ -96,13 +96,13 @@ class VerifiedToken(msgspec.Struct, frozen=True):
 
 
 class JwtVerifier:
-    """Verifies tokens against the keys of the settings. Keys are read anew while it lives; see KeyFile and KeyUrl."""
+    """Verifies tokens with the configured keys, which are read again regularly; see KeyFile and KeyUrl."""
 
     def __init__(self, settings: JwtSettings, clock: Clock) -> None:
-        """Check the settings and read the files they name; raise Invalid if either is wrong."""
+        """Check the settings and read the files they name. Raises Invalid."""
         self.settings = validated(settings)
         self._clock = clock
-        self._sources: dict[str, VerificationKeySource] = {}  # by algorithm: the one place its keys come from
+        self._sources: dict[str, VerificationKeySource] = {}  # by algorithm: the only source of its keys
         stale_s = settings.jwks_stale_s
         if settings.jwks_url is not None:
             public: VerificationKeySource = KeyUrl(
@@ -114,11 +114,11 @@ class JwtVerifier:
             self._sources.update(dict.fromkeys(settings.algorithms, public))
         if settings.secret_file is not None:
             secrets = KeyFile("secret_file", Path(settings.secret_file), parse_secrets, clock, stale_s=stale_s)
-            self._sources[SHARED_ALGORITHM] = secrets  # in place of the key set, should that have been listed for it
+            self._sources[SHARED_ALGORITHM] = secrets  # replaces the key set if that was configured for it
         self._distinct_sources = tuple(dict.fromkeys(self._sources.values()))
 
     def current_generation(self) -> int:
-        """Look for new keys, if it is time, and return a number that grows with every change of them."""
+        """Check for new keys, if it is time, and return a number that grows with every change."""
         generation = 0
         for source in self._distinct_sources:
             source.look()
@@ -126,12 +126,12 @@ class JwtVerifier:
         return generation
 
     def close(self) -> None:
-        """Fetch no more keys."""
+        """Stop fetching keys."""
         for source in self._distinct_sources:
             source.close()
 
     async def verify(self, token: str) -> VerifiedToken:
-        """Return whom a token names; raise Unauthenticated, Forbidden, or Unavailable while no keys can be had."""
+        """Return the verified token. Raises Unauthenticated, Forbidden, or Unavailable while no keys are available."""
         if len(token) > self.settings.token_bytes_max or _THREE_PARTS.fullmatch(token) is None:
             _refuse("it is too long or not three parts of base64")
         algorithm, key_id = _header(token)
@@ -164,7 +164,7 @@ class JwtVerifier:
         return sum(source.generation for source in self._distinct_sources)
 
     def _check_times(self, claims: dict[str, Any]) -> int:
-        """Return the wall time in ms after which the token no longer holds."""
+        """Return the wall time in ms at which the token expires."""
         leeway_ms = self.settings.leeway_s * 1_000
         now = self._clock.wall_ms()
         end = _time_ms(claims, "exp")
@@ -192,7 +192,7 @@ class JwtVerifier:
             _refuse("it is for another audience")
 
     def _tenant(self, claims: dict[str, Any]) -> str | None:
-        """Return the tenant that every alias names, wherever there is one."""
+        """Return the tenant that all claims of the tenant name, or None if there are none."""
         named = [claims[name] for name in self.settings.tenant_claims if name in claims]
         if not named:
             return None
@@ -205,7 +205,7 @@ class JwtVerifier:
         return tenants.pop()
 
     def _grants(self, claims: dict[str, Any]) -> tuple[Grant, ...]:
-        """Return what the token itself brings. Roles and scopes that tenantq does not know bring nothing."""
+        """Return the grants in the token. Unknown roles and scopes are ignored."""
         queues = claims.get(self.settings.queues_claim, ["*"])
         if not isinstance(queues, list):
             raise Forbidden(_MALFORMED_CLAIM)
@@ -233,7 +233,7 @@ def _refuse(reason: str) -> NoReturn:
 
 
 class _Twice(ValueError):
-    """A name is in one JSON object twice: readers may disagree on which of both counts."""
+    """A duplicate key in a JSON object: readers may disagree on which one counts."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -255,7 +255,7 @@ def _read_object(raw: bytes) -> dict[str, Any]:
 
 
 def _header(token: str) -> tuple[str, str | None]:
-    """Return the algorithm and key id that a token's unverified header names."""
+    """Return the algorithm and key ID of a token's unverified header."""
     part = token.partition(".")[0]
     try:
         header = _read_object(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
@@ -297,7 +297,7 @@ def _text(claims: dict[str, Any], name: str) -> str | None:
 
 
 def _words(claims: dict[str, Any], name: str) -> list[str]:
-    """Return the entries of a claim that is text with spaces between, or a list of texts."""
+    """Return the entries of a claim: text separated by spaces, or a list of texts."""
     value = claims.get(name, [])
     words = value.split(" ") if isinstance(value, str) else value
     if not isinstance(words, list) or not all(type(word) is str for word in words):

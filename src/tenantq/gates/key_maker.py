@@ -1,7 +1,7 @@
-"""Where the secrets of API keys come from: each is derived from the key's id, so that a signature made with it can be checked.
+"""Creates the secrets of API keys: each is derived from the key's ID, so that signatures made with it can be verified.
 
-Only the hash of a token is stored. Who wants to check a signature needs the secret itself, and has it from a file of the data directory
-that nobody but the server reads: secret = HMAC-SHA256(what is in the file, key id). Whoever steals the database alone still has no key.
+The store has only the hash of a token. Verifying a signature needs the secret itself, which is computed from a file in the data
+directory: secret = HMAC-SHA256(content of the file, key ID). A stolen database alone reveals no key.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FOR: Final = b"key for\0"
 
 
 def read_root(file: Path) -> bytes | None:
-    """Return what a file of this kind holds; None: it is none."""
+    """Return the content of such a file, or None if it is invalid."""
     try:
         root = bytes.fromhex(file.read_text(encoding="ascii"))
     except ValueError:
@@ -32,7 +32,7 @@ def read_root(file: Path) -> bytes | None:
 
 
 class KeyMaker:
-    """Makes API keys, and their secrets again."""
+    """Creates API keys, and recomputes their secrets."""
 
     def __init__(self, root: bytes) -> None:
         assert len(root) == ROOT_BYTES
@@ -40,34 +40,34 @@ class KeyMaker:
 
     @classmethod
     def passing(cls) -> KeyMaker:
-        """Return one that is not kept: what it made cannot be recomputed by another."""
+        """Return a temporary one. No other can recompute its secrets."""
         return cls(secrets.token_bytes(ROOT_BYTES))
 
     @classmethod
     def load_or_make(cls, data_dir: Path) -> KeyMaker:
-        """Return the directory's own, made on first use and readable by its owner only."""
+        """Return the one of a data directory. Its file is created on first use, readable by its owner only."""
         file = data_dir / KEY_FILE
         if not file.exists():
             write_durably(file, secrets.token_hex(ROOT_BYTES).encode() + b"\n", 0o600)
         root = read_root(file)
         if root is None:
             raise StoreDamaged(
-                f"{file} does not hold {2 * ROOT_BYTES} hexadecimal digits: put back the one that was made with this server, "
-                "or remove it; keys made so far then cannot sign requests any more"
+                f"{file} must contain {2 * ROOT_BYTES} hexadecimal digits. Restore the server's original file, or remove it. "
+                "Without it, existing keys cannot sign requests."
             )
         return cls(root)
 
     def new_key(self, random_bytes: Callable[[int], bytes] = secrets.token_bytes) -> NewKey:
-        """Make a key. ``random_bytes`` has to be cryptographically strong."""
+        """Create a key. ``random_bytes`` must be cryptographically strong."""
         id = key_text(random_bytes(ID_BYTES))
         token = self.token_of(id)
         return NewKey(id, token.rpartition("_")[2], token, token_hash(token))
 
     def token_of(self, key_id: str) -> str:
-        """Return the token that a key of this id has if it was made here."""
+        """Return the token of a key with this ID that was created here."""
         secret = key_text(hmac.digest(self._root, _SECRET_OF + key_id.encode(), "sha256"))
         return f"{PREFIX}_{key_id}_{secret}"
 
     def key_for(self, purpose: str) -> bytes:
-        """Return 32 bytes for something else that only this server is to know."""
+        """Return a secret of 32 bytes for another purpose."""
         return hmac.digest(self._root, _FOR + purpose.encode(), "sha256")

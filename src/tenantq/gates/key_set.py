@@ -1,4 +1,4 @@
-"""Where the keys that verify tokens come from: a file or a URL, read again while the server runs.
+"""Sources of the keys that verify tokens: a file or a URL, read again while the server runs.
 
 ``generation`` grows whenever the keys change: what was verified under an older one has to be verified again.
 """
@@ -39,17 +39,17 @@ class VerificationKeySource(Protocol):
     generation: int
 
     def look(self) -> None:
-        """Take in a change, if it is time to look for one. Cheap; never waits for a network."""
+        """Apply a change, if it is time to check for one. Cheap; never waits for a network."""
 
     async def find(self, algorithm: str, key_id: str | None) -> list[VerificationKey]:
-        """Return the keys that may have signed a token with this header; Unavailable: there are none at all."""
+        """Return the keys that may have signed a token with this header. Raises Unavailable if no keys are known."""
 
     def close(self) -> None:
-        """Let go of what the source holds."""
+        """Release the source's resources."""
 
 
 class _Held:
-    """The keys of the last good reading, and since when no good reading followed."""
+    """The keys of the last successful read, and its time."""
 
     def __init__(self, clock: Clock, stale_s: int) -> None:
         self.generation = 0
@@ -89,10 +89,10 @@ class _Held:
 
 
 class KeyFile(_Held):
-    """Keys in a file, which is looked at once a second at most and read again when it has changed."""
+    """Keys in a file, which is checked at most once per second and read again if it has changed."""
 
     def __init__(self, setting: str, path: Path, parse: Callable[[bytes], Keys], clock: Clock, *, stale_s: int) -> None:
-        """Read the file, or raise Invalid naming the setting that names the file."""
+        """Read the file. Raises Invalid that names the setting and the file."""
         super().__init__(clock, stale_s)
         self._setting = setting
         self._path = path
@@ -162,7 +162,7 @@ class KeyUrl(_Held):
         self._due_at: int | None = None  # None: on first use
 
     def look(self) -> None:
-        """Take in what was fetched meanwhile, and begin to fetch when it is time."""
+        """Apply fetched keys, and start the next fetch when it is due."""
         now = self._clock.monotonic_ms()
         if self._fetch is not None and self._fetch.done():
             self._take_in(self._fetch, now)
@@ -171,7 +171,7 @@ class KeyUrl(_Held):
             self._drop_stale(now)
 
     async def find(self, algorithm: str, key_id: str | None) -> list[VerificationKey]:
-        """Return the keys that may have signed a token with this header; an unknown key id may fetch the set anew."""
+        """Return the keys that may have signed a token with this header. An unknown key ID may cause a new fetch."""
         self.look()
         if self._keys is None:
             await self._renew()
@@ -182,12 +182,12 @@ class KeyUrl(_Held):
         return found
 
     def close(self) -> None:
-        """Begin no further fetch; one under way ends by itself."""
+        """Start no further fetch. A fetch in progress ends by itself."""
         self._closed = True
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _renew(self) -> None:
-        """Wait for a fetch: the one under way, or a new one if the last began long enough ago."""
+        """Wait for a fetch: the current one, or a new one if the last is old enough."""
         if self._fetch is None:
             now = self._clock.monotonic_ms()
             if now - self._fetched_at < RENEW_EVERY_MS:
@@ -206,7 +206,7 @@ class KeyUrl(_Held):
 
     def _take_in(self, fetch: Future[Keys | Exception], now: int) -> None:
         self._fetch = None
-        fetched = Invalid("it was called off") if fetch.cancelled() else fetch.result()
+        fetched = Invalid("the fetch was cancelled") if fetch.cancelled() else fetch.result()
         if isinstance(fetched, Exception):
             self._complain("jwks_url", fetched)
             self._drop_stale(now)
@@ -216,7 +216,7 @@ class KeyUrl(_Held):
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect could lead away from https, or to where nobody meant to fetch keys from."""
+    """Refuses redirects: they could lead away from https, or to another host."""
 
     def redirect_request(
         self,
@@ -227,28 +227,28 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         headers: HTTPMessage,  # noqa: ARG002
         newurl: str,  # noqa: ARG002
     ) -> None:
-        """Follow none: the answer is then an error."""
+        """Follow no redirect. The reply is then an error."""
         return
 
 
 def _fetch(url: str) -> Keys | Exception:
     try:
         return parse_key_set(_download(url))
-    except Exception as error:  # noqa: BLE001  # whatever goes wrong with an answer, the keys that are held stay
+    except Exception as error:  # noqa: BLE001  # after any failure the current keys stay in use
         return error
 
 
 def _download(url: str) -> bytes:
     handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
     if url.startswith("http:"):
-        handlers.append(urllib.request.ProxyHandler({}))  # this machine is not asked for through a proxy
+        handlers.append(urllib.request.ProxyHandler({}))  # only loopback is allowed without TLS: no proxy
     request = urllib.request.Request(url, headers={"Accept": "application/json"})  # noqa: S310  # checked by check_secure_url
     try:
         with urllib.request.build_opener(*handlers).open(request, timeout=FETCH_TIMEOUT_S) as answer:
             document: bytes = answer.read(DOCUMENT_BYTES_MAX + 1)
     except urllib.error.HTTPError as error:
         with error:  # it holds the connection
-            raise Invalid(f"the answer's status is {error.code}") from None
+            raise Invalid(f"the reply has status {error.code}") from None
     if len(document) > DOCUMENT_BYTES_MAX:
         raise Invalid(f"it is larger than {DOCUMENT_BYTES_MAX} bytes")
     return document

@@ -145,7 +145,7 @@ class RateLimits:
         ahead_ms = line.due_ms - now if line is not None and line.blocks(charge) else 0
         wait = max(status.missing_ms, ahead_ms, 1)
         left = max(0, status.left)
-        why = f"{left} left, {status.amount} asked for" if status.missing_ms else "others wait already"
+        why = f"{left} left, {status.amount} asked for" if status.missing_ms else "others are already waiting"
         return RateLimited(
             f"{status.setting}: {status.per_sec} a second for this {status.scope}, {status.burst} at once; {why}. "
             f"Try again in {wait} ms",

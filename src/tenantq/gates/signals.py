@@ -1,4 +1,4 @@
-"""Signs of trouble in who calls: bursts of denials, reaching for other tenants, a key that turns up in new places."""
+"""Security signals: bursts of denied calls, calls to foreign tenants, a key used from new networks."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ AlertKind = Literal["denials", "cross_tenant", "new_places", "self_check"]
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
 PLACES_MAX: Final = 64
-"""Places remembered of one key; beyond, the one not seen for longest is forgotten."""
+"""Networks remembered per key; beyond that, the least recently used is dropped."""
 
-_STEPS: Final = 12  # of a window: a burst is noticed in any eleven twelfths of it
+_STEPS: Final = 12  # per window: a burst is noticed in any eleven twelfths of it
 _Count = Annotated[int, between(1, 1_000_000)]
 
 
@@ -39,18 +39,18 @@ class SignalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
-    """Something a person should look at."""
+    """Something that needs a person's attention."""
 
     kind: AlertKind
     tenant: str
-    principal: str  # empty where it is about the tenant as a whole
+    principal: str  # empty if it concerns the whole tenant
     details: str
     severity: Literal["warning", "critical"]
     at: int  # wall clock
 
 
 class _Window:
-    """A count over the last while, in steps; and until when it is quiet."""
+    """A count over a sliding window, and until when no alert is raised."""
 
     __slots__ = ("counts", "quiet_until", "step")
 
@@ -60,7 +60,7 @@ class _Window:
         self.quiet_until = 0
 
     def add(self, now: int, length_ms: int) -> int:
-        """Count one more and return how many there were in the last ``length_ms``."""
+        """Count one event and return how many there were in the last ``length_ms``."""
         step = now * _STEPS // length_ms
         for passed in range(self.step + 1, min(step, self.step + _STEPS) + 1):
             self.counts[passed % _STEPS] = 0
@@ -70,7 +70,7 @@ class _Window:
 
 
 class _Key:
-    """Where a key was used from."""
+    """The networks that a key was used from."""
 
     __slots__ = ("last_remote", "places")
 
@@ -80,9 +80,9 @@ class _Key:
 
 
 class Signals:
-    """Counts what looks like trouble and raises one alert each, then keeps quiet about the same for a while.
+    """Counts suspicious events and raises an alert beyond a limit, then none about the same subject for a while.
 
-    An alert goes to ``raise_alert`` and to the log. Memory is bounded: the subjects and keys not heard of for longest are forgotten.
+    An alert goes to ``raise_alert`` and to the log. Memory is bounded: the least recently seen subjects and keys are dropped.
     """
 
     __slots__ = ("_clock", "_keys", "_keys_max", "_raise_alert", "_subjects_max", "_windows", "settings")
@@ -119,7 +119,7 @@ class Signals:
         self._note("cross_tenant", principal, tenant, (principal, ""), most, MINUTE_MS, details)
 
     def key_used(self, principal: str, tenant: str, remote: str) -> None:
-        """Note where a key was used from. The first place of all is where it lives and raises nothing."""
+        """Note where a key was used from. The first network raises no alert."""
         key = self._keys.get(principal)
         if key is not None and key.last_remote == remote:
             self._keys.move_to_end(principal)
@@ -144,22 +144,22 @@ class Signals:
             self._note("new_places", principal, tenant, (principal, ""), most, HOUR_MS, details)
 
     def places(self, principal: str) -> tuple[str, ...]:
-        """Return where a key is known to be used from, the latest last, to be kept over a restart."""
+        """Return the known networks of a key, the latest last, to be stored across restarts."""
         key = self._keys.get(principal)
         return () if key is None else tuple(key.places)
 
     def export_places(self) -> dict[str, tuple[str, ...]]:
-        """Return the places of all keys."""
+        """Return the networks of all keys."""
         return {principal: tuple(key.places) for principal, key in self._keys.items()}
 
     def import_places(self, places: Mapping[str, Sequence[str]]) -> None:
-        """Learn places that were exported. What is known already stays and counts as later."""
+        """Restore exported networks. Known ones stay and count as later."""
         for principal, earlier in places.items():
             known = self.places(principal)
             self._remember(principal, _Key([*(place for place in earlier if place not in known), *known]))
 
     def forget(self, principal: str) -> None:
-        """Drop what is known of a key that was revoked."""
+        """Drop the networks of a revoked key."""
         self._keys.pop(principal, None)
 
     def _remember(self, principal: str, key: _Key) -> _Key:
@@ -178,7 +178,7 @@ class Signals:
         length_ms: int,
         details: str,
     ) -> None:
-        """Count one more of a kind about a principal or a tenant, and raise an alert if that is too many."""
+        """Count an event of a kind for a principal or tenant, and raise an alert beyond the limit."""
         now = self._clock.monotonic_ms()
         key = (kind, *subject)
         window = self._windows.get(key)
@@ -205,7 +205,7 @@ class Signals:
 
 @lru_cache(maxsize=4_096)
 def place_of(remote: str) -> str:
-    """Return the network that an address is in: /24 for IPv4, /48 for IPv6. Other text is a place of its own."""
+    """Return the network that an address is in: /24 for IPv4, /48 for IPv6. Other text is its own network."""
     try:
         address = ipaddress.ip_address(remote.partition("%")[0])
     except ValueError:

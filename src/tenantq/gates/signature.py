@@ -1,4 +1,4 @@
-"""Signed requests (AWS Signature Version 4): from a key's id and a signature to the key's token, which the other gates go by.
+"""Signed requests (AWS Signature Version 4): from a key's ID and a signature to the key's token, which the other gates use.
 
 The secret never travels. It is recomputed from the key's id, and counts only if the token it makes is the one whose hash is stored.
 """
@@ -20,13 +20,13 @@ ALGORITHM: Final = "AWS4-HMAC-SHA256"
 SERVICE: Final = "sqs"
 UNKNOWN_KEY: Final = "InvalidClientTokenId"
 SKEW_MS: Final = 15 * 60_000
-"""How far a signature's time may be from the server's."""
+"""Largest difference between the time of a signature and the server's clock."""
 
 SIGNING_KEYS_MAX: Final = 4_096
 
 
 class SignedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request says of its signature, and the hash of what was signed."""
+    """The signature of a request, and the hash of what was signed."""
 
     key_id: str
     day: str  # of the scope, as yyyymmdd
@@ -36,11 +36,11 @@ class SignedRequest(msgspec.Struct, frozen=True, kw_only=True):
     signed_at: int  # the same, wall clock
     signature: str  # hexadecimal digits
     request_hash: str  # of the canonical request
-    valid_ms: int | None = None  # of a presigned URL: for so long; None: within the skew
+    valid_ms: int | None = None  # lifetime of a presigned URL; None: within the skew
 
     @property
     def scope(self) -> str:
-        """What the signing key is for."""
+        """The scope of the signing key."""
         return f"{self.day}/{self.region}/{self.service}/aws4_request"
 
 
@@ -53,7 +53,7 @@ class _SigningKey(msgspec.Struct, frozen=True):
 
 
 class Signatures:
-    """Checks signatures. Keys derived for a day are remembered, within a bound."""
+    """Checks signatures. Derived keys are cached for a day, up to a limit."""
 
     def __init__(self, source: ApiKeySource, keys: KeyMaker, clock: Clock) -> None:
         self._source = source
@@ -62,7 +62,7 @@ class Signatures:
         self._derived: OrderedDict[tuple[str, str, str, str], _SigningKey] = OrderedDict()
 
     def token(self, signed: SignedRequest) -> str:
-        """Return the token of the key that signed, or raise SignatureRefused."""
+        """Return the token of the signing key. Raises SignatureRefused."""
         self._check_time(signed)
         if signed.service != SERVICE or not signed.time.startswith(signed.day):
             raise SignatureRefused(f"Credential should be scoped to its own day and to the service {SERVICE}.")
@@ -77,9 +77,9 @@ class Signatures:
         now = self._clock.wall_ms()
         over_at = signed.signed_at + (SKEW_MS if signed.valid_ms is None else signed.valid_ms)
         if now > over_at:
-            raise SignatureRefused(f"Signature expired: it was made at {signed.time}")
+            raise SignatureRefused(f"Signature expired: it was created at {signed.time}")
         if signed.signed_at > now + SKEW_MS:
-            raise SignatureRefused(f"Signature not yet current: it was made at {signed.time}")
+            raise SignatureRefused(f"Signature not yet current: it was created at {signed.time}")
 
     def _signing_key(self, signed: SignedRequest) -> _SigningKey:
         what = (signed.key_id, signed.day, signed.region, signed.service)
@@ -90,9 +90,7 @@ class Signatures:
             del self._derived[what]
         key = self._source.key_of_id(signed.key_id)
         if key is None:
-            raise SignatureRefused(
-                "The key id that signed is not known here, or not valid any more.", aws_code=UNKNOWN_KEY
-            )
+            raise SignatureRefused("The signing key is unknown, revoked or expired.", aws_code=UNKNOWN_KEY)
         token = self._keys.token_of(signed.key_id)
         if not hmac.compare_digest(token_hash(token), key.token_hash):
             raise SignatureRefused(

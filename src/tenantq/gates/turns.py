@@ -1,9 +1,8 @@
-"""Turns: of the requests that have arrived, those of one caller do not all go before those of another.
+"""Turns: starts the requests that have arrived caller by caller, one request each.
 
-The event loop reads every connection that has something, and would then begin all those requests before anything else. A caller with a
-hundred connections would be served a hundred times before the next one. Here each caller has one request begun in its turn, and while
-several callers wait, or did lately, only so many are begun before the rounds they are for get to run: who comes next must not find the
-loop busy with a hundred of a loud one.
+The event loop reads all connections with data, and would then start all of their requests at once. A caller with a hundred
+connections would be served a hundred times before the next one. While several callers share the server, the number of
+requests started per turn of the loop is limited as well, so that rounds run in between.
 """
 
 from __future__ import annotations
@@ -14,21 +13,21 @@ from collections import Counter, deque
 from typing import Final, Protocol
 
 EACH_TURN: Final = 32
-"""Requests begun in one turn of the event loop while several callers share it; about what goes into a round that tenants share."""
+"""Requests started per turn of the event loop while several callers share it: about the size of a round that tenants share."""
 EACH_CALLER: Final = 4
-"""So many of them may be one caller's: as many as a tenant has in such a round."""
+"""Requests of one caller among them: as many as a tenant has in such a round."""
 SHARED_LATELY_S: Final = 1.0
 """How long turns stay short after another caller's request."""
 
 
 class Wake(Protocol):
-    """What is told that its turn has come; an asyncio.Future[None] is one."""
+    """Is woken when its turn has come, such as an asyncio.Future[None]."""
 
     def done(self) -> bool:
-        """Tell whether nobody waits for the turn any more."""
+        """Return whether it no longer waits for its turn."""
 
     def set_result(self, result: None, /) -> None:
-        """Begin."""
+        """Wake it."""
 
 
 class Turns:
@@ -38,13 +37,13 @@ class Turns:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._lines: dict[str | None, deque[Wake]] = {}  # by credential: who is next stands first
+        self._lines: dict[str | None, deque[Wake]] = {}  # by credential, the next one first
         self._scheduled = False
-        self._last: str | None = None  # who came last
+        self._last: str | None = None  # the latest caller
         self._shared_until = 0.0  # on the loop's clock
 
     def enter(self, caller: str | None, wake: Wake) -> None:
-        """Have ``wake`` resolved in the caller's turn. The caller is told by its credential alone, since it was not checked yet."""
+        """Wake ``wake`` in the caller's turn. Callers are distinguished by their unverified credential."""
         if caller != self._last:
             self._last = caller
             self._shared_until = self._loop.time() + SHARED_LATELY_S
@@ -65,12 +64,12 @@ class Turns:
         while lines and left > 0:
             caller, line = next(iter(lines.items()))
             if begun[caller] >= each:
-                break  # and so have all others who are still here
+                break  # for all others, too
             wake = line.popleft()
             del lines[caller]
             if line:
-                lines[caller] = line  # behind the others
-            if not wake.done():  # else its connection is gone
+                lines[caller] = line  # to the end
+            if not wake.done():  # otherwise its connection is gone
                 wake.set_result(None)
                 begun[caller] += 1
                 left -= 1

@@ -1,4 +1,4 @@
-"""The keys that verify tokens, as they are read from a key set (JWKS) or from a file of shared secrets.
+"""Keys that verify tokens, from a key set (JWKS) or a file of shared secrets.
 
 Every key is bound to the algorithms of its own kind when it is read. Public keys come from a key set only, shared secrets from
 a secret file only, so that no public key is ever taken for a shared secret, whatever a token's header says.
@@ -44,22 +44,22 @@ class VerificationKey(msgspec.Struct, frozen=True):
 
     @property
     def identity(self) -> tuple[str | None, frozenset[str], bytes]:
-        """What tells this key from others."""
+        """The identity of the key."""
         return self.id, self.algorithms, self.fingerprint
 
 
 class Unusable(Exception):
-    """Why an entry of a key set is left out; the text holds nothing of the key."""
+    """Why an entry of a key set is ignored. The text contains nothing of the key."""
 
 
 def parse_key_set(document: bytes) -> tuple[VerificationKey, ...]:
-    """Return the keys of a JWKS. An entry that cannot be used is left out with a warning; Invalid: it is no JWKS."""
+    """Return the keys of a JWKS. Unusable entries are ignored with a warning. Raises Invalid if it is not a JWKS."""
     try:
         entries = json.loads(document.decode())["keys"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise Invalid('this is not an object with a list "keys"') from error
+        raise Invalid('must be an object with a list "keys"') from error
     if not isinstance(entries, list):
-        raise Invalid('"keys" is not a list')
+        raise Invalid('"keys" must be a list')
     if len(entries) > KEYS_MAX:
         raise Invalid(f"{len(entries)} keys, allowed are up to {KEYS_MAX}")
     keys = []
@@ -131,7 +131,7 @@ def _algorithms_of(key: PublicKey) -> frozenset[str]:
 
 
 def parse_secrets(document: bytes) -> tuple[VerificationKey, ...]:
-    """Return the shared secrets of a file, one a line, or raise Invalid. Several are valid side by side."""
+    """Return the shared secrets of a file, one per line. All of them are valid. Raises Invalid."""
     if b"-----BEGIN" in document or document.lstrip().startswith(b"{"):
         raise Invalid("this is a key or certificate, not a shared secret; put public keys into a key set")
     secrets = [line for line in document.splitlines() if line]

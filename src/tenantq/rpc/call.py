@@ -1,4 +1,4 @@
-"""One call under way: it is begun in its caller's turn, and finished even if nobody waits for it any more, unless it only waits."""
+"""One call in progress. It starts in its caller's turn, and is finished even if the client cancels it, unless it only waits."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class RunningCall:
         connection.listener.turns.enter(bearer, self._turn)
 
     def answer(self) -> Answer:
-        """Return what the library runs to get the reply."""
+        """Return the coroutine that the library runs to get the reply."""
         return Answer(self)
 
     async def steps(self) -> None:
@@ -70,7 +70,7 @@ class RunningCall:
         Nothing but a cancellation is raised here: the library would send it on as it is.
         """
         await self._turn
-        if self._is_over:  # it was given up when its turn had come already
+        if self._is_over:  # cancelled after its turn had come
             raise asyncio.CancelledError
         try:
             arguments = self._read()
@@ -83,7 +83,7 @@ class RunningCall:
         self._write(*await self._replied)
 
     def _read(self) -> dict[str, Any]:
-        """Return the arguments of the service, and let go of the request."""
+        """Return the arguments of the service, and release the request."""
         connection, method = self._connection, self._method
         try:
             params = self._context.params
@@ -108,11 +108,11 @@ class RunningCall:
 
     def _write(self, value: Any, error: TenantqError | None) -> None:
         connection, results = self._connection, self._context.results
-        if connection.listener.durability == "os":  # the other is what a reply says without a word
+        if connection.listener.durability == "os":  # fsync is the default
             results.durability = "os"
         if error is None:
             try:
-                connection.replies(self._method.write(results, value, connection))
+                connection.replies(self._method.write(results, value, connection) or 0)
             except TenantqError as refusal:
                 error = refusal
             except Exception:
@@ -149,7 +149,7 @@ class RunningCall:
         self._end()
 
     def _worked(self, _: asyncio.Task[None]) -> None:
-        """End and answer a call whose work was stopped before its first step; every other has done so itself."""
+        """End a call whose task was cancelled before its first step; every other ends itself."""
         if self._is_over:
             return
         if not self._replied.done():
@@ -160,7 +160,7 @@ class RunningCall:
         self._end()
 
     async def _ask(self, arguments: dict[str, Any]) -> Any:
-        """Have the service answer."""
+        """Call the service and return its result."""
         connection, method = self._connection, self._method
         call = Call(
             bearer=self._bearer,
@@ -182,7 +182,7 @@ class RunningCall:
             self._connection.ended(self)
 
     def give_up(self) -> None:
-        """Drop the call, since nobody waits for it: what has not begun never will, what only waits stops, the rest is finished."""
+        """Drop the call because the client cancelled it. It does not start, or stops waiting; otherwise it is finished."""
         self._turn.cancel()
         self._replied.cancel()
         if self._task is None:
@@ -191,7 +191,7 @@ class RunningCall:
             self._task.cancel()
 
     def stop_waiting(self) -> None:
-        """Answer now with what there is: the listener closes."""
+        """Answer a waiting call now, because the listener closes."""
         if self._method.waits and not self._is_told_to_stop:
             self._is_told_to_stop = True
             if self._task is not None and not self._is_over:
@@ -199,7 +199,7 @@ class RunningCall:
 
 
 class Answer(Coroutine[Any, Any, None]):
-    """The reply as a coroutine that tells the call when the library gives it up, even before its first step."""
+    """The reply as a coroutine that notices when the library cancels it, even before its first step."""
 
     __slots__ = ("_call", "_steps")
 
@@ -208,11 +208,11 @@ class Answer(Coroutine[Any, Any, None]):
         self._steps = call.steps()
 
     def send(self, value: Any, /) -> Any:
-        """Go on."""
+        """Continue."""
         return self._steps.send(value)
 
     def throw(self, *error: Any) -> Any:
-        """Go on with an error: the client has cancelled the call, or is gone."""
+        """Raise an error inside: the client has cancelled the call, or is gone."""
         self._call.give_up()
         return self._steps.throw(*error)
 
@@ -225,7 +225,7 @@ class Answer(Coroutine[Any, Any, None]):
 
 
 def _unreadable(error: Exception) -> Invalid:
-    """Return what is told of a request that cannot be read; the library's own text names places inside it."""
+    """Return the error for a malformed request. The library's text would name its internals."""
     if isinstance(error, UnicodeDecodeError):
-        return Invalid("a text of the request is not UTF-8")
-    return Invalid("the request cannot be read: a pointer of it leads nowhere, or to more than a request may hold")
+        return Invalid("the request contains text that is not UTF-8")
+    return Invalid("malformed request: a pointer is invalid, or leads to more data than a request may contain")

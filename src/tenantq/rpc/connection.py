@@ -42,10 +42,10 @@ class RpcConnection(ListenerConnection):
     def __init__(self, listener: RpcListener) -> None:
         super().__init__(listener)
         self.listener = listener
-        self.calls: set[RunningCall] = set()  # begun, or waiting for their turn
+        self.calls: set[RunningCall] = set()  # started, or waiting for their turn
         self.sessions = 0
-        self.held_bytes = 0  # of the listener's bound: what calls under way hold
-        self._frame_bytes = 0  # ... and what a large message will hold that has not fully arrived
+        self.held_bytes = 0  # of the listener's limit, used by calls in progress
+        self._frame_bytes = 0  # of the listener's limit, used by a large message that has not fully arrived
         self._pending = bytearray()  # arrived, not handed over
         self._left = 0  # of the message that is being handed over
         self._messages = 0
@@ -64,11 +64,11 @@ class RpcConnection(ListenerConnection):
     # ---- events of the transport ----
 
     def refusal(self) -> bytes:
-        """Return what a client is sent if too many connections are open."""
+        """Return the message for a connection beyond the limit."""
         return abort_message(Unavailable("too many connections are open. Try again later.").message)
 
     def begin(self) -> None:
-        """Begin to serve."""
+        """Start serving."""
         listener = self.listener
         _keep_alive(self._transport)
         self._since_ms = listener.now_ms
@@ -77,7 +77,7 @@ class RpcConnection(ListenerConnection):
         self._rpc = capnp.TwoPartyServer(
             self._pipe.stream,
             bootstrap=listener.new_bootstrap(self),
-            # A message may be read twice over: pointers that lead to the same bytes again and again are an attack.
+            # A message may be read twice at most: repeated pointers to the same bytes are an attack.
             traversal_limit_in_words=2 * listener.settings.message_bytes_max // WORD,
             nesting_limit=NESTING_MAX,
         )
@@ -100,7 +100,7 @@ class RpcConnection(ListenerConnection):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # the reason changes nothing
-        """Release everything, and cancel calls that only wait."""
+        """Release all resources and cancel waiting calls."""
         self._is_lost = True
         if self._pipe is None:
             return
@@ -113,14 +113,14 @@ class RpcConnection(ListenerConnection):
         self.listener.closed(self)
 
     def pause_writing(self) -> None:
-        """Begin no further call until the client has accepted what waits for it."""
+        """Start no further call until the client has read what was sent."""
         self._is_blocked = True
         self._unsent_since_ms = self.listener.now_ms
         if self._pipe is not None:
             self._pipe.pause_writing()
 
     def resume_writing(self) -> None:
-        """Continue."""
+        """Resume after ``pause_writing``."""
         self._is_blocked = False
         if self._pipe is not None:
             self._pipe.resume_writing()
@@ -131,10 +131,10 @@ class RpcConnection(ListenerConnection):
     # ---- reading ----
 
     def _feed(self) -> None:
-        """Hand messages over to the library, one after the other, while this connection may begin calls."""
+        """Pass messages to the library, one by one, while this connection may start calls."""
         pipe, pending = self._pipe, self._pending
         if pipe is None:
-            return  # it asks while it is being made
+            return  # the library asks while it is being created
         while pipe.wants and pending:
             if not self._left and not self._begin_message():
                 break
@@ -194,12 +194,12 @@ class RpcConnection(ListenerConnection):
     # ---- calls ----
 
     def begun(self, call: RunningCall) -> None:
-        """Note a call that the library has read."""
+        """Register a call that the library has read."""
         self.calls.add(call)
         self.listener.metrics.calls_total += 1
 
     def ended(self, call: RunningCall) -> None:
-        """Note that a call is done, and continue to read."""
+        """Remove a finished call, and continue to read."""
         self.calls.discard(call)
         self._called_ms = self.listener.now_ms
         if self._is_draining:
@@ -215,7 +215,7 @@ class RpcConnection(ListenerConnection):
             self.listener.loop.call_soon(self._abort, "too many connections use this credential. Close some of them.")
 
     def logged_out(self) -> None:
-        """Note that a session has ended."""
+        """Remove a session that has ended."""
         self.sessions -= 1
 
     def hold(self, size: int) -> bool:
@@ -227,12 +227,12 @@ class RpcConnection(ListenerConnection):
         return True
 
     def release(self, size: int) -> None:
-        """Take back what was counted for a call."""
+        """Release the bytes counted for a call."""
         self.listener.buffered_bytes -= size
         self.held_bytes -= size
 
     def replies(self, size: int) -> None:
-        """Note that a reply of about this size goes to the library."""
+        """Count a reply of about this size that was passed to the library."""
         if size > LARGE_BYTES:
             self._replied_bytes += size
             self.listener.count_unsent(size)
@@ -240,7 +240,7 @@ class RpcConnection(ListenerConnection):
     # ---- called by the listener ----
 
     def check(self, now_ms: int) -> int:
-        """Cut the client off if it has been too slow. Return the number of unsent bytes."""
+        """Disconnect the client if it is too slow. Return the number of unsent bytes."""
         if self._is_lost or self._is_cut or self._pipe is None:
             return 0
         settings = self.listener.settings
@@ -257,7 +257,7 @@ class RpcConnection(ListenerConnection):
             self._since_ms, self._received_bytes_seen = now_ms, self._received_bytes
             if self._is_idle(now_ms):
                 self.listener.metrics.cut_total["call"] += 1
-                self._abort("nothing was called on this connection for too long. Connect again, and log in.")
+                self._abort("this connection was idle for too long. Connect and log in again.")
         return self.unsent_bytes()
 
     def _is_idle(self, now_ms: int) -> bool:
@@ -275,7 +275,7 @@ class RpcConnection(ListenerConnection):
         return self._frame_bytes
 
     def give_way(self) -> None:
-        """Give up the message that has not fully arrived, and with it the connection."""
+        """Discard the message that has not fully arrived, and close the connection."""
         self._release_frame()
         self._abort(no_room().message)
 
@@ -284,14 +284,14 @@ class RpcConnection(ListenerConnection):
         return super().unsent_bytes() + self._out_bytes + self._replied_bytes
 
     def drain(self) -> None:
-        """Finish what is under way, begin nothing new, and close."""
+        """Finish calls in progress, start no other, and close."""
         self._is_draining = True
         for call in list(self.calls):
             call.stop_waiting()
         self._close_when_sent()
 
     def abort(self) -> None:
-        """Close now, whatever is under way."""
+        """Close at once, even during calls."""
         self._is_cut = True
         super().abort()
 
@@ -326,13 +326,13 @@ class RpcConnection(ListenerConnection):
         self.listener.loop.call_soon(self._close)
 
     def _hung_up(self, future: asyncio.Future[None]) -> None:
-        """Close after the library has given up the connection: it could not read the data, or the client is gone."""
+        """Close after the library has dropped the connection: it could not read the data, or the client is gone."""
         if not future.cancelled():
             future.exception()  # the client caused it, so it is not logged
         self._end()
 
     def _close_when_sent(self, steps: int = STEPS_TO_SEND) -> None:
-        """Close as soon as no call is under way and the last replies have passed through the library."""
+        """Close when no call is in progress and the library has written the last replies."""
         if self.calls or self._is_closing or self._is_lost:
             return
         if steps:
@@ -348,7 +348,7 @@ class RpcConnection(ListenerConnection):
             self._transport.close()
 
     def _abort(self, reason: str) -> None:
-        """Tell the client why its connection ends, and end it."""
+        """Send the client the reason, and close the connection."""
         if self._is_lost or self._transport.is_closing():
             return
         self._is_closing = True

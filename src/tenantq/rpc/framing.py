@@ -1,4 +1,4 @@
-"""How messages follow each other in a stream: a table of segment lengths, then the segments.
+"""Framing of messages in a stream: a table of segment lengths, then the segments.
 
 It is looked at before the library sees a message, so that nothing is allocated for what a client only claims to send.
 """
@@ -17,13 +17,13 @@ _BOOTSTRAP: Final = 8
 
 
 class Frame:
-    """One message as its table announces it."""
+    """The size of one message, from its table."""
 
     __slots__ = ("head_bytes", "size")
 
     def __init__(self, head_bytes: int, size: int) -> None:
         self.head_bytes = head_bytes  # of the table
-        self.size = size  # of the whole message, the table too
+        self.size = size  # of the whole message with its table
 
 
 def read_frame(data: bytes | bytearray, segments_max: int, bytes_max: int) -> Frame | None:
@@ -50,7 +50,7 @@ def read_frame(data: bytes | bytearray, segments_max: int, bytes_max: int) -> Fr
 
 
 def is_bootstrap(data: bytes | bytearray, frame: Frame) -> bool:
-    """Tell whether a message asks for the first capability, as far as ``data`` shows."""
+    """Return whether a message requests the bootstrap capability, as far as ``data`` shows."""
     at = frame.head_bytes
     if len(data) < at + 2 * WORD:
         return False

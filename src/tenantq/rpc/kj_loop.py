@@ -1,4 +1,4 @@
-"""KJ's event loop, which pycapnp needs: one for each event loop of Python, shared by whoever is there."""
+"""KJ's event loop, which pycapnp needs: one per event loop of Python, shared by all its users."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _shared: dict[int, _Shared] = {}  # by identity of the event loop, which outlive
 
 @asynccontextmanager
 async def kj_loop() -> AsyncIterator[None]:
-    """Have KJ's loop run inside the block. One that somebody else runs is used, and has to last longer."""
+    """Run KJ's loop inside the block. A loop that already runs is used, and must run longer."""
     loop = asyncio.get_running_loop()
     shared = _shared.get(id(loop))
     if shared is None:

@@ -40,7 +40,7 @@ class RpcListener(Listener[RpcConnection, RpcSettings]):
         self._has_loop = False
 
     def new_connection(self) -> RpcConnection:
-        """Return what serves a connection."""
+        """Return a new connection."""
         return RpcConnection(self)
 
     async def _prepare(self) -> None:

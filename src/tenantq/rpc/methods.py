@@ -1,4 +1,4 @@
-"""Every call of a session: how it is read, which facet method of the service it is, and how the reply is written."""
+"""The calls of a session: how each is read, the method of the service, and how its reply is written."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Method(msgspec.Struct, frozen=True):
 
     read: Callable[[Any], dict[str, Any]]
     facet_method: Callable[[Service], Callable[..., Awaitable[Any]]]
-    write: Callable[[Any, Any, Any], int]
+    write: Callable[[Any, Any, Any], int | None]  # returns about its bytes, if there can be many
     size: Callable[[dict[str, Any]], int] | None = None  # bytes of its arguments, if they can be many
     waits: bool = False  # it may wait, up to its ``wait_ms``
-    interrupted: Any = None  # its reply when it is told to stop
+    interrupted: Any = None  # its reply when the listener closes
 
 
 def _with_argument(path: str, name: str) -> Callable[[Service], Callable[..., Awaitable[Any]]]:

@@ -1,4 +1,4 @@
-"""What the library takes for its socket. Behind it a connection decides what is read and when.
+"""The transport that the library uses instead of a socket. A connection behind it decides what is read and when.
 
 pycapnp's stream asks little of a transport: to read or not to, to write, to close. It calls from inside C++, where no exception of
 Python's may come through.
@@ -27,7 +27,7 @@ class Pipe:
         self._on_write = on_write
         self._on_end = on_end
         self._ended = False  # the library has closed its end
-        self.is_over = False  # the connection has
+        self.is_over = False  # the connection has closed it
         self.wants = False  # the library waits for bytes
         self.stream: Any = None
         # The public way to such a stream opens a socket of its own; this is the same without one.
@@ -40,7 +40,7 @@ class Pipe:
     # ---- what the connection asks ----
 
     def feed(self, data: memoryview) -> int:
-        """Hand over bytes; return how many were taken."""
+        """Pass bytes to the library; return how many it took."""
         room = self._protocol.get_buffer(-1)
         taken = min(len(room), len(data))
         room[:taken] = data[:taken]
@@ -48,11 +48,11 @@ class Pipe:
         return taken
 
     def pause_writing(self) -> None:
-        """Have the library keep what it would write."""
+        """Make the library hold back its writes."""
         self._protocol.pause_writing()
 
     def resume_writing(self) -> None:
-        """Have it go on."""
+        """Let the library write again."""
         if not self.is_over:
             self._protocol.resume_writing()
 
@@ -66,11 +66,11 @@ class Pipe:
     # ---- what the library asks, as of an asyncio.Transport ----
 
     def pause_reading(self) -> None:
-        """Read nothing for now."""
+        """Stop reading for now."""
         self.wants = False
 
     def resume_reading(self) -> None:
-        """Wait for bytes; those that are there come at once."""
+        """Read again. Bytes that have arrived are passed on at once."""
         self.wants = True
         try:
             self._on_want()
@@ -79,15 +79,15 @@ class Pipe:
             self._on_end()
 
     def write(self, data: bytes) -> None:
-        """Take bytes to be sent."""
+        """Send bytes."""
         self._on_write(data)
 
     def is_closing(self) -> bool:
-        """Tell whether nothing more can be read or written."""
+        """Return whether nothing more can be read or written."""
         return self.is_over or self._ended
 
     def can_write_eof(self) -> bool:
-        """Tell that the end can be written."""
+        """Return that the end of the stream can be written."""
         return True
 
     def write_eof(self) -> None:

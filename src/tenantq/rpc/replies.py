@@ -1,26 +1,18 @@
-"""From what the service answers to what a client reads. Each function returns about how many bytes it wrote where they can be many."""
+"""Writes results of the service into replies. Functions return about how many bytes they wrote if there can be many."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
-from tenantq.domain.message import (
-    AddResult,
-    DeadLetter,
-    Delivery,
-    Facts,
-    HistoryEntry,
-    MessagePage,
-    Outcome,
-    QueueStats,
-    Result,
-)
+from tenantq.domain.message import AddResult, Delivery, Facts, MessagePage, Outcome, Result
 from tenantq.domain.validation import all_fields
 from tenantq.errors import TenantqError
 from tenantq.journal.record import JournalRow
 from tenantq.rpc.connection import RpcConnection
+from tenantq.rpc.schema import camel_case
 from tenantq.service import QueueInfo
 from tenantq.service.problems import item_error, refusal_of_all
 from tenantq.wire.kinds import Problem
@@ -28,40 +20,33 @@ from tenantq.wire.kinds import Problem
 _encode = msgspec.json.Encoder().encode
 
 
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(part.capitalize() for part in rest)
+_FACTS: Final = (
+    "id", "tenant", "queue", "state", "size", "priority", "attempts", "group", "max_attempts", "added_at", "visible_at",
+    "expires_at", "lease_until",
+)  # fmt: skip
+_NAMES: Final[dict[str, str]] = {}  # of fields in the schema
 
 
-_FIELDS: Final[dict[type[msgspec.Struct], tuple[tuple[str, str], ...]]] = {
-    kind: tuple((field, _camel(field)) for field in kind.__struct_fields__)
-    for kind in (QueueStats, JournalRow, HistoryEntry, DeadLetter)
-}
-
-
-def _copy(value: msgspec.Struct, into: Any) -> None:
-    """Copy a value whose fields are all there under the same names."""
-    for field, name in _FIELDS[type(value)]:
-        setattr(into, name, getattr(value, field))
+def _copy(value: Any, into: Any, fields: Sequence[str] | None = None) -> None:
+    """Copy fields that have the same names, except None; by default all of a struct."""
+    for field in fields if fields is not None else value.__struct_fields__:
+        found = getattr(value, field)
+        if found is not None:
+            name = _NAMES.get(field) or _NAMES.setdefault(field, camel_case(field))
+            setattr(into, name, found)
 
 
 def write_error(results: Any, problem: Problem) -> None:
-    """Tell why a call was refused."""
+    """Write the error of a refused call."""
     into = results.init("error")
-    into.code = problem.code
     into.message = problem.detail
-    into.requestId = problem.request_id
-    for field in ("retry_after_ms", "limit", "current", "tenant", "queue"):
-        value = getattr(problem, field)
-        if value is not None:
-            setattr(into, _camel(field), value)
+    _copy(problem, into, ("code", "request_id", "retry_after_ms", "limit", "current", "tenant", "queue"))
 
 
 def _write_item_error(item: Any, error: TenantqError) -> None:
-    told = item_error(error)
-    into = item.init("error")
-    into.code = told.code
-    into.message = told.detail
+    problem, into = item_error(error), item.init("error")
+    into.code = problem.code
+    into.message = problem.detail
 
 
 def _write_attributes(into: Any, attributes: dict[str, str]) -> None:
@@ -75,8 +60,8 @@ def _write_attributes(into: Any, attributes: dict[str, str]) -> None:
 # ---- messages ----
 
 
-def added(results: Any, answers: list[AddResult], _: RpcConnection) -> int:
-    """Tell what became of each message; where all were refused for one reason, the call was."""
+def added(results: Any, answers: list[AddResult], _: RpcConnection) -> None:
+    """Write the result of each message. Raises if all were refused for one reason."""
     refusal = refusal_of_all(answers)
     if refusal is not None:
         raise refusal
@@ -88,11 +73,10 @@ def added(results: Any, answers: list[AddResult], _: RpcConnection) -> int:
             item.id = one.id
             if one.duplicate:
                 item.duplicate = True
-    return 0
 
 
 def delivered(results: Any, deliveries: list[Delivery], connection: RpcConnection) -> int:
-    """Hand messages out."""
+    """Write leased messages."""
     items = results.init("messages", len(deliveries))
     size = 0
     for item, one in zip(items, deliveries, strict=True):
@@ -113,34 +97,29 @@ def delivered(results: Any, deliveries: list[Delivery], connection: RpcConnectio
     return size
 
 
-def settled(results: Any, answers: tuple[list[str], list[Outcome]], _: RpcConnection) -> int:
-    """Tell of each receipt whether it did what was asked."""
-    receipts, outcomes = answers
+def settled(results: Any, answers: tuple[list[str], list[Outcome]], _: RpcConnection) -> None:
+    """Write the outcome of each receipt."""
+    _write_outcomes(results, "receipt", *answers)
+
+
+def removed(results: Any, answers: tuple[list[str], list[Outcome]], _: RpcConnection) -> None:
+    """Write whether each message was deleted."""
+    _write_outcomes(results, "id", *answers)
+
+
+def _write_outcomes(results: Any, name: str, subjects: list[str], outcomes: list[Outcome]) -> None:
     items = results.init("results", len(outcomes))
-    for item, receipt, one in zip(items, receipts, outcomes, strict=True):
-        item.receipt = receipt
+    for item, subject, one in zip(items, subjects, outcomes, strict=True):
+        setattr(item, name, subject)
         item.ok = one.ok
         if one.error is not None:
             _write_item_error(item, one.error)
         if one.lease_until is not None:
             item.leaseUntil = one.lease_until
-    return 0
-
-
-def removed(results: Any, answers: tuple[list[str], list[Outcome]], _: RpcConnection) -> int:
-    """Tell of each id whether its message went."""
-    ids, outcomes = answers
-    items = results.init("results", len(outcomes))
-    for item, id, one in zip(items, ids, outcomes, strict=True):
-        item.id = id
-        item.ok = one.ok
-        if one.error is not None:
-            _write_item_error(item, one.error)
-    return 0
 
 
 def page(results: Any, found: MessagePage, _: RpcConnection) -> int:
-    """Show messages."""
+    """Write a page of messages."""
     items = results.init("messages", len(found.messages))
     for item, facts in zip(items, found.messages, strict=True):
         _write_facts(item, facts)
@@ -150,18 +129,13 @@ def page(results: Any, found: MessagePage, _: RpcConnection) -> int:
 
 
 def message(results: Any, facts: Facts, _: RpcConnection) -> int:
-    """Tell everything known of one message."""
+    """Write one message."""
     _write_facts(results.init("message"), facts)
     return len(facts.body)
 
 
 def _write_facts(into: Any, facts: Facts) -> None:
-    for field in ("id", "tenant", "queue", "state", "size", "priority", "attempts"):
-        setattr(into, field, getattr(facts, field))
-    for field in ("group", "max_attempts", "added_at", "visible_at", "expires_at", "lease_until"):
-        value = getattr(facts, field)
-        if value is not None:
-            setattr(into, _camel(field), value)
+    _copy(facts, into, _FACTS)
     into.bodyHidden = facts.hidden
     into.bodyError = facts.body_error
     into.encrypted = facts.sealed
@@ -174,8 +148,8 @@ def _write_facts(into: Any, facts: Facts) -> None:
         _copy(facts.dead, into.init("dead"))
 
 
-def result(results: Any, answer: tuple[Result, bool], _: RpcConnection) -> int:
-    """Tell a message's result."""
+def result(results: Any, answer: tuple[Result, bool], _: RpcConnection) -> int | None:
+    """Write a message's result."""
     found, is_hidden = answer
     if found.status == "pending":
         results.pending = None
@@ -186,77 +160,63 @@ def result(results: Any, answer: tuple[Result, bool], _: RpcConnection) -> int:
     else:
         results.value = found.value or b""
         return len(results.value)
-    return 0
+    return None
 
 
-def rows(results: Any, found: list[JournalRow], _: RpcConnection) -> int:
-    """Tell a message's whole history."""
+def rows(results: Any, found: list[JournalRow], _: RpcConnection) -> None:
+    """Write a message's history."""
     for item, row in zip(results.init("rows", len(found)), found, strict=True):
         _copy(row, item)
-    return 0
 
 
 # ---- queues ----
 
 
-def queue(results: Any, info: QueueInfo, _: RpcConnection) -> int:
-    """Tell a queue's settings and figures."""
+def queue(results: Any, info: QueueInfo, _: RpcConnection) -> None:
+    """Write a queue's settings and figures."""
     _write_queue(results.init("queue"), info)
-    return 0
 
 
-def put(results: Any, answer: tuple[bool, QueueInfo], connection: RpcConnection) -> int:
-    """Tell what a queue is now."""
-    is_new, info = answer
-    results.created = is_new
-    return queue(results, info, connection)
+def put(results: Any, answer: tuple[bool, QueueInfo], connection: RpcConnection) -> None:
+    """Write a queue, and whether it is new."""
+    results.created, info = answer
+    queue(results, info, connection)
 
 
 def _write_queue(into: Any, info: QueueInfo) -> None:
-    into.tenant = info.tenant
-    into.name = info.name
-    into.id = info.id
+    _copy(info, into, ("tenant", "name", "id"))
     into.config = _encode(all_fields(info.config)).decode()
     _copy(info.stats, into.init("stats"))
     if info.suspension is not None:
-        told = into.init("suspension")
-        for field in ("mode", "reason", "by", "at"):
-            setattr(told, field, getattr(info.suspension, field))
+        _copy(info.suspension, into.init("suspension"), ("mode", "reason", "by", "at"))
 
 
-def queues(results: Any, answer: tuple[int, list[QueueInfo]], _: RpcConnection) -> int:
-    """Tell a page of queues, and where the next one starts if this one is full."""
+def queues(results: Any, answer: tuple[int, list[QueueInfo]], _: RpcConnection) -> None:
+    """Write a page of queues, and the cursor of the next page if this one is full."""
     limit, found = answer
     for item, info in zip(results.init("queues", len(found)), found, strict=True):
         _write_queue(item, info)
     if len(found) == limit:
         results.cursor = found[-1].name
-    return 0
 
 
-def stats(results: Any, info: QueueInfo, _: RpcConnection) -> int:
-    """Tell a queue's figures."""
+def stats(results: Any, info: QueueInfo, _: RpcConnection) -> None:
+    """Write a queue's figures."""
     _copy(info.stats, results.init("stats"))
-    return 0
 
 
-def done(results: Any, _: None, __: RpcConnection) -> int:
-    """Tell that it is done."""
+def done(results: Any, _: None, __: RpcConnection) -> None:
+    """Write that the call is done."""
     results.done = None
-    return 0
 
 
-def purged(results: Any, count: int, _: RpcConnection) -> int:
-    """Tell how many messages went."""
+def purged(results: Any, count: int, _: RpcConnection) -> None:
+    """Write how many messages were deleted."""
     results.purged = count
-    return 0
 
 
-def redrive(results: Any, task: Any, _: RpcConnection) -> int:
-    """Tell how a redrive stands."""
+def redrive(results: Any, task: Any, _: RpcConnection) -> None:
+    """Write the progress of a redrive."""
     into = results.init("redrive")
     into.task = task.id
-    for field in ("state", "moved", "skipped"):
-        setattr(into, field, getattr(task, field))
-    into.dryRun = task.dry_run
-    return 0
+    _copy(task, into, ("state", "moved", "skipped", "dry_run"))

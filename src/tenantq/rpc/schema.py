@@ -1,4 +1,4 @@
-"""The schema, as it is shipped, and what of Cap'n Proto's own is needed beside it."""
+"""The schema, and the part of Cap'n Proto's own protocol that is needed besides."""
 
 from __future__ import annotations
 
@@ -14,8 +14,14 @@ _PYCAPNP: Final = Path(capnp.__file__).parent
 _PROTOCOL: Final[Any] = capnp.load(str(_PYCAPNP / "rpc.capnp"), imports=[str(_PYCAPNP.parent)])
 
 
+def camel_case(name: str) -> str:
+    """Return the name of a field in the schema."""
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)
+
+
 def abort_message(reason: str) -> bytes:
-    """Return the message that ends a connection and says why, as any implementation of the protocol reads it."""
+    """Return the protocol's message that aborts a connection with a reason."""
     message = _PROTOCOL.Message.new_message()
     message.init("abort").reason = reason
     data: bytes = message.to_bytes()

@@ -17,7 +17,7 @@ from tenantq.service.request_ids import user_agent_of
 
 
 class Session(SCHEMA.Session.Server):  # type: ignore[misc]  # pycapnp makes this class from the schema
-    """What somebody may do who has logged in. The credential is checked again with every call."""
+    """The calls of a logged-in client. The credential is checked with every call."""
 
     def __init__(self, connection: RpcConnection, bearer: str | None, user_agent: str) -> None:
         self.connection = connection
@@ -39,7 +39,7 @@ for _name, _method in METHODS.items():
 
 
 class Bootstrap(SCHEMA.Tenantq.Server):  # type: ignore[misc]  # as above
-    """The capability that a connection starts with: it logs clients in."""
+    """The bootstrap capability, which logs clients in."""
 
     def __init__(self, connection: RpcConnection) -> None:
         self._connection = connection
@@ -54,7 +54,7 @@ class Bootstrap(SCHEMA.Tenantq.Server):  # type: ignore[misc]  # as above
 
 
 def _text(params: Any, name: str) -> str:
-    """Return a text of the request; one that is not UTF-8 is nobody's, and is refused when the request is read."""
+    """Return a text of the request, empty if it is not UTF-8: reading the request then refuses it."""
     try:
         text: str = getattr(params, name)
     except Exception:  # noqa: BLE001  # whatever is wrong with it comes up again, where it is answered

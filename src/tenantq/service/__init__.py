@@ -1,4 +1,4 @@
-"""The service between the transports and the engine: facets that admit calls and ask the shard. Transports have no rules of their own."""
+"""The service between the transports and the engine: facets that admit calls and use the shard. All rules of the transports are here."""
 
 from tenantq.service.admission import Admission
 from tenantq.service.call import Call, QueueInfo, TenantInfo

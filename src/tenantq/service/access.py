@@ -89,9 +89,9 @@ class Access:
         caller = await self._admission.admit_platform(call, "create_platform_key", grant=grant)
         with self._admission.notes.noting_failure(caller, "", "create_platform_key"):
             if grant.role not in {None, "platform-admin"}:
-                raise Invalid("role: a key of the platform is platform-admin, or has actions of the platform")
+                raise Invalid("role: must be platform-admin for a platform key. Or give it actions of the platform.")
             if grant.queues != ("*",):
-                raise Invalid("queues: the platform has none; leave them out")
+                raise Invalid("queues: not allowed for a platform key")
             if not PLATFORM_ACTIONS.issuperset(grant.actions):
                 raise Invalid(f"actions: those of the platform are {', '.join(sorted(PLATFORM_ACTIONS))}")
         return await self._make_key(None, name, grant, caller)
@@ -102,7 +102,7 @@ class Access:
         return key_items(self._shard, self._admission, PLATFORM)
 
     async def revoke_platform_key(self, call: Call, key_id: str) -> None:
-        """Revoke a key of the platform. Raises Conflict for the last administrator's key, because nobody could replace it."""
+        """Revoke a key of the platform. Raises Conflict for the last administrator's key, because no other could replace it."""
         check_field("key_id", key_id, limits.PrincipalName)
         caller = await self._admission.admit_platform(call, "revoke_platform_key")
         with self._admission.notes.noting_failure(caller, "", "revoke_platform_key"):
@@ -115,7 +115,7 @@ class Access:
         """Store a grant for a principal in the tenant."""
         check_field("principal", principal, limits.PrincipalName)
         if not can_be_granted_to(principal):
-            raise Invalid("principal: is key:<key id>, jwt:<subject> or cert:<name>")
+            raise Invalid("principal: must be key:<key id>, jwt:<subject> or cert:<name>")
         check_grant(grant)
         with await self._admission.admit(call, tenant, "put_grant") as admitted:
             self._admission.check_may_grant(call, admitted, "put_grant", grant)
@@ -140,7 +140,7 @@ class Access:
             if value is not None:
                 check_field(field, value, limits.PrincipalName)
         if token_id is None and principal is None:
-            raise Invalid("token_id, principal: give one of them")
+            raise Invalid("token_id, principal: exactly one is required")
         check_field("until", until, limits.WallTime)
         with await self._admission.admit(call, tenant, "revoke_token") as admitted:
             owner = self._shard.tenant(admitted.tenant)

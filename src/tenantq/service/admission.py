@@ -186,7 +186,7 @@ class Admission:
         size: int = 0,
         wait_ms: int = 0,
     ) -> AdmittedCall:
-        """Pass a call through all gates, or raise why it is refused. ``tenant`` None means the credential's own tenant."""
+        """Admit a call through all gates. Raises the error of the gate that refuses it. ``tenant`` None means the credential's own."""
         since_us = self._clock.monotonic_us()
         principal = self.authenticator.cached(call.bearer, call.certificate)
         if principal is None:
@@ -207,7 +207,7 @@ class Admission:
                 charge = charge_of(state, queue, rate, ops, size)
                 if wait_ms:
                     waited = self.rates.wait_ms(charge) > 0
-                    await self.rates.admit_within(charge, wait_ms)  # before a slot is taken: it only waits
+                    await self.rates.admit_within(charge, wait_ms)  # before a slot is taken
                     paid = charge
             ticket = self.slots.try_take(name, queue, slot, state.config.concurrency, call.connection)
             if ticket is None:
@@ -253,7 +253,7 @@ class Admission:
         )
         try:
             state = self._shard.tenant(name if is_here and name is not None else DEFAULT_TENANT)
-            # The limits of a tenant on another shard are not known here.
+            # The limits of tenants on other shards are unknown here.
             limits = state.config.concurrency if is_here else Concurrency()
             ticket = await self.slots.take(name or _PLATFORM, None, None, limits, call.connection)
         except TenantqError as error:
@@ -264,7 +264,7 @@ class Admission:
         return AdmittedCall(principal, state, caller, ticket, self._clock, None, 0)
 
     async def admit_platform(self, call: Call, action: str, tenant: str = "", *, grant: Grant | None = None) -> Caller:
-        """Admit an action of the platform: about all tenants, about ``tenant`` itself, or one that gives ``grant`` away."""
+        """Admit an action of the platform, on all tenants or on ``tenant``. ``grant`` is what the action would grant."""
         principal = await self.identify(call, action)
         try:
             _check_is_text(tenant)
@@ -278,7 +278,7 @@ class Admission:
         return Caller(principal.id, call.remote, call.request_id, call.user_agent)
 
     async def admit_any(self, call: Call, action: str) -> Principal:
-        """Admit every valid credential: for what belongs to no tenant and is no secret."""
+        """Admit every valid credential, for calls that concern no tenant and no secrets."""
         principal = await self.identify(call, action)
         self.counters.admitted[action] += 1
         return principal
@@ -286,7 +286,7 @@ class Admission:
     def admit_consumer(
         self, call: Call, principal: Principal, state: TenantState, queue: str, consumer: str | None, wait_ms: int
     ) -> None:
-        """Count the caller among the queue's consumers; raise QuotaExceeded if that is one too many."""
+        """Count the caller as a consumer of the queue. Raises QuotaExceeded beyond the quota."""
         name = f"{principal.id} {consumer or call.remote}"
         if len(name) > CONSUMER_CHARS_MAX:
             name = sha256(name.encode()).hexdigest()
@@ -301,7 +301,7 @@ class Admission:
             raise
 
     async def _authorize_again(self, call: Call, admitted: AdmittedCall, action: str, queue: str | None) -> None:
-        """Raise if the credential, its grants or the tenant have gone while the call waited."""
+        """Raise if the credential, its grants or the tenant became invalid while the call waited."""
         if admitted.state.gone:
             raise no_tenant(admitted.tenant)
         admitted.principal = await self.authenticator.authenticate(call.bearer, call.certificate)
@@ -310,7 +310,7 @@ class Admission:
     # ---- rate limits ----
 
     def charge(self, admitted: AdmittedCall, queue: str, kind: RateKind, ops: int, size: int) -> None:
-        """Charge what a call used beyond what it paid on admission."""
+        """Charge a call for more than it paid on admission."""
         self.rates.charge(charge_of(admitted.state, queue, kind, ops, size))
 
     def refund(self, admitted: AdmittedCall, queue: str, kind: RateKind, ops: int, size: int) -> None:

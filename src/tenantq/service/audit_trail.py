@@ -34,11 +34,11 @@ ORDERS: Final = ("oldest", "newest")
 class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
     """The conditions of an audit query; None means any."""
 
-    action: str | Sequence[str] | None = None  # one, or several, also with commas between
+    action: str | Sequence[str] | None = None  # one, or several separated by commas
     result: str | None = None  # SUCCESS, DENIED or ERROR
     principal: str | None = None
-    start: int | None = None  # wall clock, included
-    end: int | None = None  # wall clock, not included
+    start: int | None = None  # wall clock, inclusive
+    end: int | None = None  # wall clock, exclusive
     queue: str | None = None
     message: str | None = None
     tenant: str | None = None  # of the platform's audit only
@@ -48,7 +48,7 @@ class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditPage(msgspec.Struct, frozen=True):
-    """Some rows; unpacks to the rows and the cursor of the next page (None: this was all there is now)."""
+    """A page of rows. It unpacks to the rows and the cursor of the next page, None on the last page."""
 
     rows: list[JournalRow]
     cursor: str | None = None
@@ -60,7 +60,7 @@ class AuditPage(msgspec.Struct, frozen=True):
 
 
 class AuditTrail:
-    """Answers audit queries, a few at a time, each tenant's one after the other, so that none keeps the others waiting."""
+    """Answers audit queries, a few at a time and one per tenant, so that no tenant delays the others."""
 
     def __init__(self, shard: Shard, segments: SegmentIndex | None = None) -> None:
         self._shard = shard
@@ -86,7 +86,7 @@ class AuditTrail:
         newest_first = query.order == "newest"
         cursor = Cursor.parse(query.cursor) if query.cursor is not None else None
         if cursor is not None and cursor.newest_first != newest_first:
-            raise Invalid("cursor: belongs to a query in the other order")
+            raise Invalid("cursor: is from a query in the other order")
         await self._shard.loop.synced()
         page = await self._in_turn(
             tenant or "",
@@ -136,7 +136,7 @@ class AuditTrail:
 
 
 class _Turn:
-    """Whose turn it is among the queries of one tenant."""
+    """The turn of one tenant's queries."""
 
     __slots__ = ("callers", "lock")
 
@@ -146,7 +146,7 @@ class _Turn:
 
 
 def check_query(query: AuditQuery) -> AuditQuery:
-    """Return a query that can be asked, or raise Invalid naming what is wrong with it."""
+    """Return a valid query. Raises Invalid."""
     check_field("limit", query.limit, limits.PageSize)
     if query.result is not None and (type(query.result) is not str or query.result not in RESULTS):
         raise Invalid(f"result: must be one of {', '.join(RESULTS)}")

@@ -24,7 +24,7 @@ class ServerBackups:
 
     def __init__(self, shard: Shard, admission: Admission, other_shards: OtherShards, backups: Backups | None) -> None:
         self._shard, self._admission, self._other_shards = shard, admission, other_shards
-        self._backups = backups  # None: no directory for them
+        self._backups = backups  # None: no backup directory
 
     async def create(self, call: Call, name: str | None = None, *, segments: bool = True) -> BackupManifest:
         """Back up everything that was acknowledged before this call, on all shards, while the server keeps working."""

@@ -20,11 +20,11 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     remote: str = ""  # address of the client, without the port
     request_id: str = ""
     user_agent: str = ""
-    connection: Any = None  # identity of the connection, for the bound on what is in flight on it
+    connection: Any = None  # identity of the connection, for the limit of its requests in flight
 
 
 def as_given(certificate: Any) -> Any:
-    """Return a certificate that came over the wire as the ssl module gives it: with tuples, which can be looked up."""
+    """Return a decoded certificate in the form of the ssl module: with tuples, which are hashable."""
     if isinstance(certificate, dict):
         return {name: as_given(value) for name, value in certificate.items()}
     if isinstance(certificate, list):

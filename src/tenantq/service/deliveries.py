@@ -1,4 +1,4 @@
-"""Deliveries between the engine and the caller: encrypted ones are opened, and those that the caller may not have are released."""
+"""Deliveries between the engine and the caller: decrypts them, and releases those that the caller may not have."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger("tenantq")
 
 
 class Deliveries:
-    """Opens and releases leased messages, for polls of one queue and of many tenants."""
+    """Decrypts and releases leased messages, for polls of one queue and of many tenants."""
 
     def __init__(self, shard: Shard, admission: Admission, encryption: MessageEncryption) -> None:
         self._shard, self._admission, self._encryption = shard, admission, encryption

@@ -1,7 +1,6 @@
-"""Between the service and the vault: seals what encrypted tenants put in, opens what comes out, and looks after their keys.
+"""Encrypts and decrypts the messages of encrypted tenants with keys from the vault, and manages those keys.
 
-The engine never sees plaintext of an encrypted tenant, and the vault never sees a queue. For tenants that are not encrypted
-nothing here is called.
+The engine never sees plaintext of an encrypted tenant. Nothing here is called for other tenants.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence  # msgspec reads the fields' types
 from fnmatch import translate
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
@@ -34,9 +33,10 @@ if TYPE_CHECKING:
     from tenantq.engine.shard import Shard
 
 log = logging.getLogger("tenantq")
+_Sealed = TypeVar("_Sealed", Delivery, Facts, MessageCopy)
 
 REST_MS: Final = 1_000
-"""So long fleets leave a tenant alone whose messages could not be opened."""
+"""How long fleet polls leave out a tenant whose messages could not be decrypted."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_attributes = msgspec.msgpack.Decoder(dict[str, str]).decode
@@ -49,22 +49,22 @@ _FAILURES: Final[dict[str, type[TenantqError]]] = {
 
 
 class SealedBatch(msgspec.Struct, frozen=True):
-    """Messages as the engine gets them, and what stands for the batch where its key is remembered."""
+    """Messages for the engine, and the digests of the batch that are stored with its idempotency key."""
 
     messages: Sequence[NewMessage | TenantqError]
     digests: tuple[bytes, ...] = ()
-    plain: bool = False  # all are nothing but bodies, of one priority
+    plain: bool = False  # only bodies, all of one priority
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """What could be opened of what was leased, and what is broken."""
+    """Leased messages: those that were decrypted, and those that could not be."""
 
     whole: list[Delivery]
     broken: list[Delivery] = []
 
 
 class MessageEncryption:
-    """Encryption as the service uses it."""
+    """Encryption of messages and results, and the keys of encrypted tenants."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class MessageEncryption:
         default_key: str | None = None,
         own_keys: ServerManagedKeys | None = None,
     ) -> None:
-        """``own_keys``: where a key is made for each tenant that names none, if there is no ``default_key`` for all."""
+        """Without ``default_key``, ``own_keys`` creates a key for each tenant that names none."""
         self._shard = shard
         self._vault = vault
         self._book = book
@@ -86,18 +86,18 @@ class MessageEncryption:
         self._default_key = default_key
         self._own_keys = own_keys
         self._policies: dict[int, tuple[Encryption, KeyPolicy]] = {}
-        self._resting: dict[str, int] = {}  # tenants whose messages could not be opened, and until when (monotonic)
-        self.broken = 0  # messages that did not open since the start, and were set aside
+        self._resting: dict[str, int] = {}  # tenants that fleet polls leave out, and until when (monotonic)
+        self.broken = 0  # messages that could not be decrypted since the start
         self.keyless = {  # tenants whose data keys are gone although they are not being deleted
             one.id
             for one in shard.state.catalog.tenants.values()
             if one.next_data_key and one.erasing is None and not shard.state.data_keys.of(one.id)
         }
         self.sealed_tenants = shard.state.data_keys.by_tenant
-        """Whoever is not in here has nothing that is encrypted: the one look that others pay for."""
+        """Other tenants have no encrypted messages, and cost only this lookup."""
 
     async def close(self) -> None:
-        """Forget every key, and let go of the key management systems."""
+        """Drop all keys and close the key management clients."""
         await self._vault.close()
         for provider in self._providers.values():
             await provider.close()
@@ -105,14 +105,12 @@ class MessageEncryption:
     # ---- keys ----
 
     def key_of(self, tenant: str, encryption: Encryption) -> KeyRef:
-        """Return what wraps a tenant's data keys: its own choice, the server's, or a key of its own in the keyring."""
+        """Return the key that wraps a tenant's data keys: its configured key, the server's default, or its own in the keyring."""
         named = encryption.key or self._default_key
         if named is not None:
             return KeyRef.parse(named)
         if self._own_keys is None:
-            raise Invalid(
-                "encryption.key: name the key that wraps the tenant's data keys; this server has no default for it"
-            )
+            raise Invalid("encryption.key: required, because this server has no default key")
         return self._own_keys.ref(tenant)
 
     def _policy(self, tenant: TenantState) -> KeyPolicy:
@@ -124,11 +122,11 @@ class MessageEncryption:
         return known[1]
 
     async def check_key(self, tenant: str, tenant_id: int | None, encryption: Encryption) -> None:
-        """Raise unless a tenant's key works; one of its own is made first, unless there are data keys that an earlier one wrapped."""
+        """Raise unless a tenant's key works. Its own key is created first, unless existing data keys need an earlier one."""
         ref = self.key_of(tenant, encryption)
         own = self._own_keys
         if ref.provider == "local" and ref.key.startswith(PREFIX) and ref.key != PREFIX + tenant:
-            raise Invalid(f"encryption.key: keys named {PREFIX}… are destroyed with their tenant; name another one")
+            raise Invalid(f"encryption.key: keys named {PREFIX}… are destroyed with their tenant. Use another key.")
         if own is not None and ref == own.ref(tenant):
             wrapped = self._book.known(tenant_id).values() if tenant_id is not None else ()
             if all(key.key != ref for key in wrapped):
@@ -138,13 +136,13 @@ class MessageEncryption:
             raise _FAILURES.get(health.state, KmsError)(health.text, tenant=tenant)
 
     async def rotate(self, tenant: TenantState) -> int:
-        """Make a new data key now, and return its number."""
+        """Create a new data key and return its number."""
         if tenant.config.encryption.enabled:
             await self._sealer(tenant, 1)
         return await self._vault.rotate(tenant.id)
 
     async def rewrap(self, tenant: TenantState) -> tuple[int, KeyRef]:
-        """Wrap all data keys anew by the tenant's key as it is now; return how many, and the key."""
+        """Wrap all data keys with the tenant's current key. Return their number and the key."""
         ref = self.key_of(tenant.name, tenant.config.encryption)
         return await self._vault.rewrap(tenant.id, ref), ref
 
@@ -162,13 +160,13 @@ class MessageEncryption:
             log.warning("tenant %s: cannot check whether the keyring has its key: %s", tenant.name, error)
 
     def forget(self, tenant: TenantState) -> None:
-        """Let go of everything about a tenant that is gone."""
+        """Drop the state of a deleted tenant."""
         self._vault.forget(tenant.id)
         self.keyless.discard(tenant.id)
         self._policies.pop(tenant.id, None)
 
     def data_keys(self, tenant: TenantState) -> list[WrappedKey]:
-        """Return a tenant's data keys, oldest first, its secret not among them."""
+        """Return a tenant's data keys, oldest first, without its secret."""
         return [key for number, key in sorted(self._book.known(tenant.id).items()) if number]
 
     def health(self) -> VaultHealth:
@@ -184,32 +182,32 @@ class MessageEncryption:
         return missing if self._vault.health().ok else f"{self._vault.health().summary}, {missing}"
 
     def keys_in_use(self) -> Iterator[KeyRef]:
-        """Yield the key that wraps each data key of each tenant; those that many share, many times."""
+        """Yield the key that wraps each data key of each tenant. Shared keys are repeated."""
         for tenant_id in list(self.sealed_tenants):
             for wrapped in self._book.known(tenant_id).values():
                 yield wrapped.key
 
     async def try_key(self, ref: KeyRef) -> KeyHealth:
-        """Have a key wrap and unwrap something, and return how it went. Bounded in time; Invalid where there is no such provider."""
+        """Try to wrap and unwrap with a key, in bounded time, and return its health. Raises Invalid for an unknown provider."""
         return await self._vault.check(ref)
 
     def health_of(self, tenant: TenantState) -> KeyHealth | None:
-        """Return how a tenant's key did when it was last used; None: it was not, since the start."""
+        """Return the health of a tenant's key at its last use, or None if it was not used since the start."""
         ref = self.key_of(tenant.name, tenant.config.encryption)
         found = (one for one in self._vault.health().keys if (one.provider, one.key) == (ref.provider, ref.key))
         return next(found, None)
 
     async def _sealer(self, tenant: TenantState, uses: int) -> TenantCipher:
-        """Return what seals, with room for so many records until the next await."""
+        """Return a cipher that can encrypt ``uses`` records until the next await."""
         policy = self._policy(tenant)
         return self._vault.cipher(tenant.id, policy, uses) or await self._vault.ready(tenant.id, policy, uses)
 
-    # ---- going in ----
+    # ---- encrypting ----
 
     async def seal_messages(
         self, tenant: TenantState, queue: str, messages: Sequence[NewMessage | TenantqError], batch_key: str | None
     ) -> SealedBatch:
-        """Return messages encrypted, each for its id; to be added before anything else is waited for. KmsUnavailable, KmsError."""
+        """Return encrypted messages with IDs. Add them before awaiting anything else. Raises KmsUnavailable or KmsError."""
         plain = all(isinstance(one, TenantqError) or is_plain(one) for one in messages)
         checked = messages if plain else [checked_message(one) for one in messages]
         good = [one for one in checked if not isinstance(one, TenantqError)]
@@ -241,9 +239,9 @@ class MessageEncryption:
     async def recognise(
         self, tenant: TenantState, messages: Sequence[NewMessage | TenantqError], batch_key: str | None
     ) -> SealedBatch:
-        """Return messages in plain of a tenant that was encrypted, so that those are known again that came before it was switched off.
+        """Return plain messages of a tenant that was encrypted, with digests that match those of its encrypted messages.
 
-        Where its keys cannot be had, they are taken as they are: an idempotency key may then be refused as used for something else.
+        Without its keys the digests are missing, and a repeated idempotency key may be refused as a conflict.
         """
         if batch_key is None and not any(isinstance(one, NewMessage) and one.key is not None for one in messages):
             return SealedBatch(messages)
@@ -268,7 +266,7 @@ class MessageEncryption:
     async def seal_results(
         self, tenant: TenantState, queue: str, receipts: Sequence[str], results: Sequence[Result | None]
     ) -> list[Result | None]:
-        """Return results encrypted, value and error alike, each for the message that its receipt names."""
+        """Return encrypted results. Each is bound to the message of its receipt."""
         check_results(receipts, results)
         sealer = await self._sealer(tenant, len(results))
         sealed: list[Result | None] = []
@@ -280,7 +278,7 @@ class MessageEncryption:
             sealed.append(_sealed_result(sealer, queue, parsed[0], result))
         return sealed
 
-    # ---- coming out ----
+    # ---- decrypting ----
 
     async def _reader(self, tenant_id: int, blobs: Sequence[bytes]) -> TenantCipher:
         """Return a cipher that can decrypt these envelopes. Raises Erased if the tenant has no data keys."""
@@ -295,7 +293,7 @@ class MessageEncryption:
         return reader
 
     async def open_deliveries(self, tenant_id: int, got: list[Delivery]) -> Opened:
-        """Return leased messages of one tenant opened. KmsUnavailable, KmsError, Erased: then nothing is."""
+        """Return leased messages of one tenant decrypted. Raises KmsUnavailable, KmsError or Erased."""
         sealed = [one for one in got if one.sealed]
         if not sealed:
             return Opened(got)
@@ -314,7 +312,7 @@ class MessageEncryption:
         return Opened(whole, [one for one, body in zip(got, bodies, strict=True) if type(body) is not bytes])
 
     async def open_facts(self, tenant_id: int, seen: list[Facts]) -> list[Facts]:
-        """Return stored messages of one tenant opened; one that is broken says so in ``body_error``."""
+        """Return stored messages of one tenant decrypted. Damaged ones have a ``body_error``."""
         sealed = [one.body for one in seen if one.sealed]
         if not sealed:
             return seen
@@ -322,7 +320,7 @@ class MessageEncryption:
         return [_opened_facts(reader, one) if one.sealed else one for one in seen]
 
     async def open_result(self, tenant_id: int, queue: str, id: bytes, result: Result) -> Result:
-        """Return a result opened; SealBroken, KmsUnavailable, KmsError, Erased."""
+        """Return a result decrypted. Raises SealBroken, KmsUnavailable, KmsError or Erased."""
         if not result.sealed or result.value is None:
             return result
         reader = await self._reader(tenant_id, [result.value])
@@ -334,17 +332,17 @@ class MessageEncryption:
     async def open_stored(
         self, tenant_id: int, queue: str, messages: list[MessageCopy]
     ) -> list[MessageCopy | SealBroken]:
-        """Return stored messages of one queue opened, in place of one that does not open the error; KmsUnavailable, KmsError, Erased."""
+        """Return stored messages of one queue decrypted, or an error in place of a damaged one. Raises as ``open_deliveries``."""
         blobs = [one.body for one in messages if one.sealed]
         if not blobs:
             return list(messages)
         reader = await self._reader(tenant_id, blobs)
-        return [_opened_stored(reader, queue, one) if one.sealed else one for one in messages]
+        return [_opened_or_error(reader, one.origin(queue), one) if one.sealed else one for one in messages]
 
     async def open_results(
         self, tenant_id: int, queue: str, results: list[StoredResult]
     ) -> list[StoredResult | SealBroken]:
-        """Return stored results of one queue opened, in place of one that does not open the error."""
+        """Return stored results of one queue decrypted, or an error in place of a damaged one."""
         opened: list[StoredResult | SealBroken] = []
         for one in results:
             try:
@@ -358,7 +356,7 @@ class MessageEncryption:
     async def seal_stored(
         self, tenant: TenantState, queue: str, messages: list[MessageCopy], results: list[StoredResult]
     ) -> tuple[list[MessageCopy], list[StoredResult]]:
-        """Return what comes in from elsewhere encrypted, each for the id it has."""
+        """Return imported messages and results encrypted. Each is bound to its ID."""
         sealer = await self._sealer(tenant, 2 * len(messages) + len(results))
         secret = _matcher(tenant.config.encryption.secret_attributes)
         return (
@@ -372,11 +370,11 @@ class MessageEncryption:
     # ---- fleets ----
 
     def rest(self, tenant: str) -> None:
-        """Have fleets leave a tenant alone for a moment, whose messages could not be opened."""
+        """Let fleet polls leave out a tenant for a moment, because its messages could not be decrypted."""
         self._resting[tenant] = self._clock.monotonic_ms() + REST_MS
 
     def resting(self) -> dict[str, int]:
-        """Return the tenants that fleets leave alone, and for how long yet, in ms."""
+        """Return the tenants that fleet polls leave out, and for how many milliseconds."""
         if not self._resting:
             return {}
         now = self._clock.monotonic_ms()
@@ -387,20 +385,14 @@ class MessageEncryption:
 def _sealed_message(
     sealer: TenantCipher, queue: str, message: NewMessage, id: bytes, record: bytes, secret: re.Pattern[str]
 ) -> NewMessage:
-    hidden = {name: value for name, value in message.attributes.items() if secret.match(name) is not None}
-    return NewMessage(
+    attributes, sealed_attributes = _sealed_attributes(sealer, queue, id, message.attributes, secret)
+    return msgspec.structs.replace(
+        message,
         body=record,
-        priority=message.priority,
-        delay_ms=message.delay_ms,
-        ttl_ms=message.ttl_ms,
-        key=message.key,
-        group=message.group,
-        attributes={name: value for name, value in message.attributes.items() if name not in hidden},
-        max_attempts=message.max_attempts,
-        key_alone=message.key_alone,
+        attributes=attributes,
         raw_id=id,
         sealed=True,
-        sealed_attributes=sealer.encrypt(queue, id, "attributes", _encode(hidden)) if hidden else b"",
+        sealed_attributes=sealed_attributes,
         digest=sealer.digest(message.body) if message.key is not None else None,
         known_as=digest(message.body) if message.key is not None else None,
     )
@@ -413,63 +405,60 @@ def _sealed_result(sealer: TenantCipher, queue: str, id: bytes, result: Result) 
 
 def _sealed_stored(sealer: TenantCipher, queue: str, one: MessageCopy, secret: re.Pattern[str]) -> MessageCopy:
     origin, id = one.origin(queue), one.raw_id
-    hidden = {name: value for name, value in one.attributes.items() if secret.match(name) is not None}
+    attributes, sealed_attributes = _sealed_attributes(sealer, origin, id, one.attributes, secret)
+    body = sealer.encrypt(origin, id, "body", one.body)
     return msgspec.structs.replace(
-        one,
-        body=sealer.encrypt(origin, id, "body", one.body),
-        attributes={name: value for name, value in one.attributes.items() if name not in hidden},
-        sealed=True,
-        sealed_attributes=sealer.encrypt(origin, id, "attributes", _encode(hidden)) if hidden else b"",
+        one, body=body, attributes=attributes, sealed=True, sealed_attributes=sealed_attributes
     )
 
 
-def _opened_stored(reader: TenantCipher, queue: str, one: MessageCopy) -> MessageCopy | SealBroken:
-    try:
-        body, attributes = _opened_parts(reader, one.origin(queue), one)
-    except SealBroken as error:
-        return error
+def _sealed_attributes(
+    sealer: TenantCipher, queue: str, id: bytes, attributes: dict[str, str], secret: re.Pattern[str]
+) -> tuple[dict[str, str], bytes]:
+    """Return the attributes that stay readable, and the secret ones encrypted."""
+    hidden = {name: value for name, value in attributes.items() if secret.match(name) is not None}
+    if not hidden:
+        return attributes, b""
+    visible = {name: value for name, value in attributes.items() if name not in hidden}
+    return visible, sealer.encrypt(queue, id, "attributes", _encode(hidden))
+
+
+def _opened(reader: TenantCipher, origin: str, one: _Sealed) -> _Sealed:
+    """Return a message decrypted. Raises SealBroken."""
+    body = reader.decrypt(origin, one.raw_id, "body", one.body)
+    attributes = one.attributes
+    if one.sealed_attributes:
+        hidden = reader.decrypt(origin, one.raw_id, "attributes", one.sealed_attributes)
+        attributes = {**attributes, **_decode_attributes(hidden)}
     return msgspec.structs.replace(one, body=body, attributes=attributes, sealed=False, sealed_attributes=b"")
 
 
+def _opened_or_error(reader: TenantCipher, origin: str, one: _Sealed) -> _Sealed | SealBroken:
+    try:
+        return _opened(reader, origin, one)
+    except SealBroken as error:
+        return error
+
+
 def _opened_singly(reader: TenantCipher, got: list[Delivery]) -> Opened:
-    """Open messages of several queues or kinds, one by one."""
-    whole, broken = list[Delivery](), list[Delivery]()
-    for one in got:
-        if not one.sealed:
-            whole.append(one)
-            continue
-        try:
-            body, attributes = _opened_parts(reader, one.origin or one.queue, one)
-        except SealBroken:
-            broken.append(one)
-            continue
-        whole.append(
-            msgspec.structs.replace(one, body=body, attributes=attributes, sealed=False, sealed_attributes=b"")
-        )
-    return Opened(whole, broken)
+    """Return messages of several queues or kinds, decrypted one by one."""
+    opened = [_opened_or_error(reader, one.origin or one.queue, one) if one.sealed else one for one in got]
+    return Opened(
+        [one for one in opened if not isinstance(one, SealBroken)],
+        [one for one, found in zip(got, opened, strict=True) if isinstance(found, SealBroken)],
+    )
 
 
 def _opened_facts(reader: TenantCipher, facts: Facts) -> Facts:
-    try:
-        body, attributes = _opened_parts(reader, facts.origin, facts)
-    except SealBroken as error:
+    found = _opened_or_error(reader, facts.origin, facts)
+    if isinstance(found, SealBroken):
         return msgspec.structs.replace(
-            facts, body=b"", attributes={}, sealed_attributes=b"", body_error=error.code
+            facts, body=b"", attributes={}, sealed_attributes=b"", body_error=found.code
         )  # fmt: skip
-    return msgspec.structs.replace(facts, body=body, attributes=attributes, sealed_attributes=b"")
-
-
-def _opened_parts(
-    reader: TenantCipher, origin: str, one: Delivery | Facts | MessageCopy
-) -> tuple[bytes, dict[str, str]]:
-    body = reader.decrypt(origin, one.raw_id, "body", one.body)
-    if not one.sealed_attributes:
-        return body, one.attributes
-    hidden = reader.decrypt(origin, one.raw_id, "attributes", one.sealed_attributes)
-    return body, {**one.attributes, **_decode_attributes(hidden)}
+    return msgspec.structs.replace(found, sealed=True)  # as it is stored
 
 
 @lru_cache(maxsize=1_024)
 def _matcher(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    """Return what matches the names that any of the patterns covers."""
+    """Return a regular expression that matches names covered by any of the patterns."""
     return re.compile("|".join(map(translate, patterns)) or r"(?!)")

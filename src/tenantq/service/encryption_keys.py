@@ -34,7 +34,7 @@ class EncryptionKeys:
             with self._admission.notes.noting_failure(admitted.caller, admitted.tenant, "rotate_keys"):
                 self._check_encrypted(admitted.state)
                 number = await self._encryption.rotate(admitted.state)
-            return await self._journal("rotate_keys", admitted, f"data key {number} encrypts from now on")
+            return await self._journal("rotate_keys", admitted, f"data key {number} is in use")
 
     async def rewrap(self, call: Call, tenant: str | None) -> EncryptionReply:
         """Wrap all data keys again with the tenant's current key. No message is touched."""

@@ -1,4 +1,4 @@
-"""The archive that an export is: a tar of JSON lines, made piece by piece, with its manifest at the end."""
+"""The archive of an export: a tar file of JSON lines, written in pieces, with its manifest at the end."""
 
 from __future__ import annotations
 

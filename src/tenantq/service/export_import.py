@@ -38,7 +38,7 @@ class Exports:
     async def export(self, call: Call, tenant: str | None, queue: str | None = None) -> TenantExport:
         """Start to export everything that a tenant has now, or one queue of it. Close the returned stream in any case."""
         if queue is not None:
-            await self._admission.identify(call, "export")  # before its name is checked
+            await self._admission.identify(call, "export")  # before the tenant's name is checked
             check_queue_name(queue)
         admitted = await self._admission.admit(call, tenant, "export", queue)
         try:
@@ -56,7 +56,9 @@ class Exports:
     def _check_may_export_all(self, call: Call, admitted: AdmittedCall) -> None:
         """Raise Forbidden if the caller may export some queues only. They have to be exported one by one."""
         if self._admission.authorizer.patterns(admitted.principal, admitted.tenant, "export") is not None:
-            error = Forbidden("You may export some queues only: name one with ?queue=.", tenant=admitted.tenant)
+            error = Forbidden(
+                "This credential can export some queues only. Name one with ?queue=.", tenant=admitted.tenant
+            )
             self._admission.notes.note_refusal(call, admitted.principal, admitted.tenant, "export", None, error)
             raise error
 

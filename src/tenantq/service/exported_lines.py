@@ -1,4 +1,4 @@
-"""The lines of an export: what is stored as JSON says it, and back again, checked like everything that callers send."""
+"""The lines of an export: converts stored values to JSON lines, and checked lines back to values."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def message_line(message: MessageCopy) -> ExportedMessage:
 def result_line(stored: StoredResult) -> ExportedResult:
     """Return a result."""
     result = stored.result
-    assert result.status != "pending", "a result that is pending is not stored"
+    assert result.status != "pending", "pending results are not stored"
     text, base64 = text_or_base64(result.value) if result.value is not None else (None, None)
     return ExportedResult(
         id=id_text(stored.raw_id),
@@ -90,7 +90,7 @@ def key_line(key: StoredIdempotencyKey) -> ExportedKey:
 
 
 def stored_key(line: ExportedKey, field: str) -> StoredIdempotencyKey:
-    """Return the idempotency key of a line, or raise an error that begins with ``field``."""
+    """Return the idempotency key of a line. Raises an error that starts with ``field``."""
     build(ExportedKey, all_fields(line), f"{field}.")  # the line itself may be of a type that counts items
     return StoredIdempotencyKey(
         bytes.fromhex(line.hash), bytes.fromhex(line.ids), bytes.fromhex(line.body_hash), line.expires_at
@@ -103,7 +103,7 @@ def export_id(text: str) -> bytes:
 
 
 def stored_message(line: ExportedMessage, field: str) -> MessageCopy:
-    """Return what a message's line says, or raise an error that begins with ``field``."""
+    """Return the message of a line. Raises an error that starts with ``field``."""
     try:
         new = NewMessage(
             body=bytes_of(line.body, line.body_base64, "body"),
@@ -134,12 +134,12 @@ def stored_message(line: ExportedMessage, field: str) -> MessageCopy:
 
 def _history(one: WireHistory) -> HistoryEntry:
     if one.outcome not in _OUTCOMES:
-        raise Invalid(f"history: the outcome is one of {', '.join(_OUTCOMES)}")
+        raise Invalid(f"history: the outcome must be one of {', '.join(_OUTCOMES)}")
     return HistoryEntry(one.attempt, one.at, one.outcome, one.reason)  # type: ignore[arg-type]  # checked above
 
 
 def stored_result(line: ExportedResult, field: str) -> StoredResult:
-    """Return what a result's line says, or raise an error that begins with ``field``."""
+    """Return the result of a line. Raises an error that starts with ``field``."""
     try:
         value = None
         if line.value is not None or line.value_base64 is not None:

@@ -200,7 +200,7 @@ def check_tenants(tenants: object) -> None:
     if not isinstance(tenants, list | tuple) or not 1 <= len(tenants) <= limits.FLEET_TENANTS_MAX:
         raise wrong_tenants()
     if not all(type(name) is str for name in tenants):
-        raise Invalid("tenants: a name is text")
+        raise Invalid("tenants: names must be text")
 
 
 def wrong_tenants() -> Invalid:

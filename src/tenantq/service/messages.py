@@ -74,8 +74,8 @@ class Messages:
     def _journal_behind(self, admitted: AdmittedCall, queue: str) -> JournalBehind:
         """Return, and note, the error for adds while too much of the journal waits for its export."""
         assert self._exporter is not None
-        text = f"{self._exporter.lag_bytes} bytes of the journal wait for their export, more than allowed; "
-        text += "messages are taken again when it has caught up, polls and acks go on"
+        text = f"{self._exporter.lag_bytes} bytes of the journal wait for their export, more than allowed. "
+        text += "Adds are refused until it has caught up; polls and acks work."
         error = JournalBehind(text, tenant=admitted.tenant, queue=queue)
         self._admission.notes.note_failure(admitted.caller, admitted.tenant, "add", queue, error)
         return error

@@ -1,4 +1,4 @@
-"""The figures of a server as Prometheus reads them. Everything is read when it is asked for; counting costs nothing here."""
+"""The metrics of a server for Prometheus. Values are read on request; counting costs nothing here."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from tenantq.service.self_checks import SelfChecks
 
 TENANTS_MAX: Final = 100
-"""Tenants that have a label of their own; the rest share the label OTHER."""
+"""Tenants with their own label; the rest share the label OTHER."""
 
-OTHER: Final = "_other"  # no tenant can be called so
+OTHER: Final = "_other"  # not a valid tenant name
 _STATES: Final = ("ready", "delayed", "in_flight", "blocked")
 
 
 class _TenantSums:
-    """What one label stands for: one tenant, or all the others together."""
+    """The figures of one label: one tenant, or all others together."""
 
     __slots__ = ("bytes", "states", "totals")
 
@@ -50,7 +50,7 @@ class _TenantSums:
 
 
 class Metrics:
-    """Collects from the parts of a server."""
+    """Collects metrics from the parts of a server."""
 
     def __init__(
         self,
@@ -67,18 +67,18 @@ class Metrics:
         self._encryption = encryption
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
-        self._labels: dict[int, str] = {}  # by tenant id; kept, since a counter must not change what it counts
+        self._labels: dict[int, str] = {}  # by tenant ID; stable, because a counter must always count the same tenants
 
     def include(self, other: Collector) -> None:
-        """Have the figures of another part shown, too."""
+        """Include the metrics of another part."""
         self._registry.register(other)
 
     def text(self) -> bytes:
-        """Return all figures in the text format."""
+        """Return all metrics in the text format."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every figure."""
+        """Yield all metrics."""
         yield from self._of_tenants()
         yield from self._of_gates()
         yield from self._of_shard()
@@ -108,7 +108,7 @@ class Metrics:
             yield family
 
     def _label(self, tenants: Collection[TenantState]) -> dict[int, str]:
-        """Give labels to the tenants that have none yet: their own while there are any left, those with most messages first."""
+        """Assign labels to new tenants: own labels while any are left, tenants with the most messages first."""
         known = self._labels
         self._labels = {tenant.id: known[tenant.id] for tenant in tenants if tenant.id in known}
         left = TENANTS_MAX - sum(label != OTHER for label in self._labels.values())
@@ -120,7 +120,7 @@ class Metrics:
 
     def _of_gates(self) -> Iterable[Metric]:
         admission, counters = self._admission, self._admission.counters
-        admitted = CounterMetricFamily("tenantq_calls", "Calls that passed the gates.", labels=["action"])
+        admitted = CounterMetricFamily("tenantq_calls", "Admitted calls.", labels=["action"])
         for action, count in counters.admitted.items():
             admitted.add_metric([action], count)
         yield admitted
@@ -134,7 +134,7 @@ class Metrics:
         yield alerts
         took = HistogramMetricFamily(
             "tenantq_call_seconds",
-            "How long calls took once they were let in, without waiting for messages.",
+            "Duration of admitted calls, without waiting for messages.",
             labels=["action"],
         )
         for action, times in counters.durations.items():
@@ -142,12 +142,12 @@ class Metrics:
         yield took
         yield _times(
             "tenantq_gate_wait_seconds",
-            "How long calls waited for a place or for a rate, if they had to.",
+            "Time that calls waited for a slot or a rate limit, if they had to.",
             counters.waits,
         )
         yield GaugeMetricFamily("tenantq_requests_in_flight", "Requests in flight.", value=admission.slots.in_flight)
         yield GaugeMetricFamily(
-            "tenantq_requests_waiting", "Requests that wait for a place.", value=admission.slots.waiting
+            "tenantq_requests_waiting", "Requests that wait for a slot.", value=admission.slots.waiting
         )
 
     def _of_keys(self) -> Iterable[Metric]:
@@ -169,16 +169,20 @@ class Metrics:
             value=len(encryption.keyless),
         )
         yield CounterMetricFamily(
-            "tenantq_seals_broken", "Messages that did not open, and were set aside.", value=encryption.broken
+            "tenantq_seals_broken", "Messages that could not be decrypted.", value=encryption.broken
         )
 
     def _of_checks(self) -> Iterable[Metric]:
         checks = self._checks()
         if checks is None:
             return
-        good = GaugeMetricFamily("tenantq_self_check_ok", "Whether a self-check went well.", labels=["check"])
-        last = GaugeMetricFamily("tenantq_self_check_time_seconds", "When it was run last.", labels=["check"])
-        took = GaugeMetricFamily("tenantq_self_check_ms", "How long that took.", labels=["check"])
+        good = GaugeMetricFamily(
+            "tenantq_self_check_ok", "Whether the last run of a self-check succeeded.", labels=["check"]
+        )
+        last = GaugeMetricFamily(
+            "tenantq_self_check_time_seconds", "Time of the last run of a self-check.", labels=["check"]
+        )
+        took = GaugeMetricFamily("tenantq_self_check_ms", "Duration of the last run of a self-check.", labels=["check"])
         runs = CounterMetricFamily("tenantq_self_checks", "Runs of self-checks.", labels=["check", "status"])
         for name, state in checks.states.items():
             if state.at is not None:

@@ -1,4 +1,4 @@
-"""What a caller is told of an error, on every transport: a stable code, a text, and when to come back."""
+"""Errors as callers see them, on every transport: a stable code, a text, and when to retry."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAME_CHARS_MAX: Final = 80
 
 
 def problem_of(error: TenantqError, request_id: str, title: str = "") -> Problem:
-    """Return what is told of a call that was refused; a client may rely on ``code`` and ``status``."""
+    """Return the problem of a refused call. Clients can rely on ``code`` and ``status``."""
     limit = current = retry_after_ms = None
     if isinstance(error, Limited):
         limit, current, retry_after_ms = error.limit, error.current, error.retry_after_ms
@@ -38,34 +38,34 @@ def problem_of(error: TenantqError, request_id: str, title: str = "") -> Problem
 
 
 def item_error(error: TenantqError) -> WireError:
-    """Return what a batch says of one refused item."""
+    """Return the error of one refused item of a batch."""
     return WireError(code=error.code, detail=detail_of(error))
 
 
 def detail_of(error: TenantqError) -> str:
-    """Return an error's text for whoever calls. What failed in the store is the operator's business: it names files and devices."""
+    """Return the text for the caller. Errors of the store name files and devices, so only the log shows them."""
     if isinstance(error, StoreFailed):
-        return f"{type(error)().message} The server's log says more."
+        return f"{type(error)().message} See the server log."
     return error.message[:DETAIL_CHARS_MAX]
 
 
 def _name(name: str | None) -> str | None:
-    """Return a name, if it can be one: what is longer was never anybody's."""
+    """Return a name, or None if it is too long to be one."""
     return name if name and len(name) <= NAME_CHARS_MAX else None
 
 
 def fault() -> TenantqError:
-    """Return what is told of a mistake of the server's own: nothing of what is inside it."""
-    return TenantqError("the server made a mistake; its log says which, under this request id")
+    """Return the problem of an internal error, without its details."""
+    return TenantqError("internal server error; see the server log for this request ID")
 
 
 def no_room() -> TenantqError:
-    """Return what is told while the requests that are held take all the memory they may."""
-    return Unavailable("the server holds as many unfinished requests as it may. Try again later.")
+    """Return the error while unfinished requests use all the memory they may."""
+    return Unavailable("the server has too many unfinished requests. Retry later.")
 
 
 def refusal_of_all(added: Sequence[AddResult]) -> TenantqError | None:
-    """Return the error for which all messages of a batch were refused; None: some were added, or the errors differ."""
+    """Return the common error of all messages of a batch, or None if some were added or the errors differ."""
     first = added[0].error if added else None
     if first is not None and all(
         one.error is not None and one.error.code == first.code and one.error.message == first.message for one in added

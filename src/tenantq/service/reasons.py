@@ -1,6 +1,6 @@
-"""What is kept of the reason of a nack where messages are encrypted: it stands in plain in the store and, for good, in the journal.
+"""Reasons of nacks of encrypted tenants, shortened: they are stored in plain text in the store and the journal.
 
-Workers give an exception's name and text, and the text often quotes what it failed at: a piece of the body.
+Workers send an exception's name and text, and the text often quotes the body.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LABEL: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}(?=:|\Z)")
 
 
 def label_of(reason: str) -> str:
-    """Return a reason of one word as it is; of a longer one the word before its first colon, and that the rest is withheld."""
+    """Return a reason of one word unchanged, or the word before the first colon and a note that the rest is withheld."""
     if type(reason) is not str or not reason:
         return reason
     check_field("reason", reason, limits.Reason)

@@ -1,4 +1,4 @@
-"""Redrives: send dead letters back to the queues they came from."""
+"""Redrives: move dead letters back to the queues they came from."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Redrives:
         rate: int | None = None,
         dry_run: bool = False,
     ) -> RedriveInfo:
-        """Start to send dead letters back."""
+        """Start to move dead letters back."""
         with await self._admission.admit_queue(call, tenant, "redrive", queue) as admitted:
             with self._admission.notes.noting_failure(admitted.caller, admitted.tenant, "redrive", queue):
                 task = await self._shard.redrive(
@@ -97,7 +97,9 @@ class Redrives:
             or queue not in {task.letters.name, task.filter.source}
         ):
             raise NotFound(
-                "no such redrive; a restart of the server ends them all", tenant=admitted.tenant, queue=queue
+                "the redrive does not exist; a restart of the server ends all redrives",
+                tenant=admitted.tenant,
+                queue=queue,
             )
         return task
 

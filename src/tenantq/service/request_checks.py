@@ -10,12 +10,12 @@ from tenantq.errors import Invalid
 
 
 def check_settings(changes: object) -> dict[str, Any]:
-    """Return ``changes`` if it is an object whose names are text; else raise Invalid."""
+    """Return ``changes``. Raises Invalid unless it is an object with text as names."""
     if not isinstance(changes, dict):
         raise Invalid(f"settings: must be an object, not {type(changes).__name__}")
     for name in changes:
         if type(name) is not str:
-            raise Invalid(f"settings: the name of one is text, not {type(name).__name__}")
+            raise Invalid(f"settings: names must be text, not {type(name).__name__}")
     return changes
 
 
@@ -27,13 +27,13 @@ def check_destroy(name: str, confirm: str, reason: str) -> None:
 
 
 def check_reason(reason: str) -> None:
-    """Raise Invalid unless the reason is long enough to mean something."""
+    """Raise Invalid if the reason is too short."""
     if type(reason) is not str or len(reason.strip()) < limits.REASON_CHARS_MIN:
-        raise Invalid(f"reason: say why in {limits.REASON_CHARS_MIN} characters or more")
+        raise Invalid(f"reason: too short (at least {limits.REASON_CHARS_MIN} characters)")
 
 
 def page_of_names(names: Iterable[str], after: str | None, limit: int) -> list[str]:
-    """Return the first ``limit`` names behind ``after``, sorted."""
+    """Return the first ``limit`` names after ``after``, sorted."""
     if after is not None and type(after) is not str:
-        raise Invalid(f"after: must be the last name of the page before, not {type(after).__name__}")
+        raise Invalid(f"after: must be the last name of the previous page, not {type(after).__name__}")
     return sorted(name for name in names if after is None or name > after)[:limit]

@@ -21,12 +21,12 @@ class RequestIds:
         self._count = itertools.count(1)
 
     def next(self) -> str:
-        """Return a new id."""
+        """Return a new ID."""
         return f"{self._start}{next(self._count):x}"
 
 
 def request_id_of(raw: bytes) -> str | None:
-    """Return the client's own id of the request if it has the right form."""
+    """Return the client's request ID if it is valid."""
     if 1 <= len(raw) <= _REQUEST_ID_CHARS_MAX and raw.isascii():
         text = raw.decode("ascii")
         if text.isprintable() and " " not in text:
@@ -35,5 +35,5 @@ def request_id_of(raw: bytes) -> str | None:
 
 
 def user_agent_of(raw: bytes) -> str:
-    """Return the client program's name for itself, cut to a bearable length."""
+    """Return the client's user agent, shortened to its limit."""
     return raw[:_USER_AGENT_CHARS_MAX].decode("latin-1")

@@ -1,4 +1,4 @@
-"""The service: everything that transports can ask of a server, grouped into facets.
+"""The service: all operations that transports offer, grouped into facets.
 
 Each facet passes a call through admission and then asks the shard. Facet methods take and return plain values: the call, the
 tenant, keyword options, frozen structs. Whatever a caller can cause is raised as a TenantqError.
@@ -28,7 +28,7 @@ from tenantq.service.legal_hold import LegalHolds
 from tenantq.service.message_reads import MessageReads
 from tenantq.service.messages import Messages
 from tenantq.service.metrics import Metrics
-from tenantq.service.other_shards import NoOtherShards, OtherShards
+from tenantq.service.other_shards import OtherShards
 from tenantq.service.queues import Queues
 from tenantq.service.redrives import Redrives
 from tenantq.service.server_status import ServerStatus
@@ -56,7 +56,7 @@ class Service:
         signing_key: SigningKey | None = None,
         other_shards: OtherShards | None = None,
     ) -> None:
-        others = other_shards if other_shards is not None else NoOtherShards()
+        others = other_shards if other_shards is not None else OtherShards()
         deliveries = Deliveries(shard, admission, encryption)
         self._audit_trail = AuditTrail(shard, segments)
         self.shard = shard

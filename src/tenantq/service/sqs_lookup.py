@@ -68,7 +68,7 @@ class SqsLookup:
             raise
 
     def note_unsigned(self, call: Call, action: str, error: TenantqError) -> None:
-        """Note a request whose signature proves nothing."""
+        """Note a request with an invalid signature."""
         self._admission.notes.note_refusal(call, None, None, action, None, error)
 
     async def note_refused(self, call: Call, tenant: str, action: str, queue: str, error: TenantqError) -> None:
@@ -77,13 +77,13 @@ class SqsLookup:
         self._admission.notes.note_refusal(call, principal, tenant, action, queue, error)
 
     async def find_tenant(self, call: Call, number: int | None, action: str, queue: str) -> FoundTenant:
-        """Return the tenant of this number, None for the credential's own, if the caller may do this there."""
+        """Return the tenant of this number, None for the credential's own, if the caller is authorized."""
         check_queue_name(queue)
         _, state = await self._authorize(call, number, action, queue)
         return FoundTenant(state.name, state.id, _found_queue(state, queue))
 
     async def find_queue(self, call: Call, number: int | None, action: str, queue: str) -> FoundQueue:
-        """Return a queue that the caller may do this with. Raises NotFound if it is being deleted."""
+        """Return a queue, if the caller is authorized for the action. Raises NotFound also while it is being deleted."""
         check_queue_name(queue)
         principal, state = await self._authorize(call, number, action, queue)
         found = _found_queue(state, queue)

@@ -1,4 +1,4 @@
-"""What a tenant has, does and uses now, beside its quotas."""
+"""Figures of a tenant: backlog, leases, and usage of its quotas."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def usage_items(shard: Shard, tenant: TenantState) -> dict[str, UsageItem]:
 
 
 def worst(states: Iterable[QuotaState]) -> QuotaState:
-    """Return the state of the quota that is nearest to its limit."""
+    """Return the state of the quota closest to its limit."""
     return _STATES[max(map(_STATES.index, states), default=0)]
 
 
 def figures_of(shard: Shard, tenant: TenantState, throttled: int) -> TenantFigures:
-    """Return a tenant in one line. What takes longer with more queues is done only where it has messages."""
+    """Return the figures of a tenant. Its queues are counted only if it has messages."""
     usage, quotas = tenant.usage, tenant.config.quotas
     used = usage.used(shard.state.wall_ms())
     return TenantFigures(

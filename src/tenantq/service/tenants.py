@@ -43,7 +43,7 @@ class Tenants:
         notes = self._admission.notes
         if tenant in PROBE_TENANTS:
             with notes.noting_failure(caller, "", "put_tenant"):
-                raise Conflict("this tenant is the server's own, for its isolation probe", tenant=tenant)
+                raise Conflict("this tenant belongs to the server's isolation probe", tenant=tenant)
         with notes.noting_failure(caller, tenant, "put_tenant"):
             self._check_regions(tenant, check_settings(changes))
             await self._check_encryption(tenant, changes)

@@ -1,4 +1,4 @@
-"""Amazon SQS over the HTTP listener: both of its protocols, signed requests, and nothing of tenantq's rules, which the service has."""
+"""Amazon SQS on the HTTP listener: both protocols and signed requests. All rules are in the service."""
 
 from tenantq.sqs.endpoint import SqsEndpoint
 from tenantq.sqs.settings import SqsSettings

@@ -29,7 +29,7 @@ class Cooldowns:
             del theirs[next(iter(theirs))]
         self._done[tenant_id] = theirs
         while now - _last(self._done[first := next(iter(self._done))]) >= self._pause_ms > 0:
-            del self._done[first]  # all of its pauses are over
+            del self._done[first]  # all of its cooldowns have ended
 
     async def is_on(self, call: Call, tenant: str, tenant_id: int, queue: str) -> bool:  # noqa: ARG002  # they route it
         """Return whether the cooldown of a queue is still running."""

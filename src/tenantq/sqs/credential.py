@@ -1,4 +1,4 @@
-"""What a request says of its signature (AWS Signature Version 4), in its headers or, presigned, in its query."""
+"""The signature of a request (AWS Signature Version 4), in its headers or, presigned, in its query."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def signed_request(head: RequestHead, body: bytes) -> SignedRequest | SignatureR
 def _of_header(head: RequestHead, authorization: str, body: bytes) -> SignedRequest:
     scheme, _, rest = authorization.partition(" ")
     if scheme != ALGORITHM:
-        raise _incomplete(f"the Authorization header has to begin with {ALGORITHM}; no other credential is taken here")
+        raise _incomplete(f"the Authorization header must start with {ALGORITHM}")
     parts = dict(part.strip().split("=", 1) for part in rest.split(",") if "=" in part)
     for name in ("Credential", "SignedHeaders", "Signature"):
         if not parts.get(name):
@@ -79,10 +79,10 @@ def _signed(
     if len(scope) != _SCOPE_PARTS or scope[4] != "aws4_request":
         raise _incomplete("Credential must have the form key-id/date/region/service/aws4_request")
     key_id, day, region, service, _ = scope
-    names = signed_headers.encode(errors="replace").lower().split(b";")  # a name that is no ASCII is no header's
+    names = signed_headers.encode(errors="replace").lower().split(b";")  # a header name is ASCII
     if b"host" not in names:
         raise _incomplete("'Host' must be a 'SignedHeader' in the AWS Authorization.")
-    for name in head.headers:  # such a header says what is to be done: who only carries the request must not add one
+    for name in head.headers:  # these headers change the request, so an intermediary must not be able to add one
         if name.startswith(b"x-amz-") and name not in names:
             raise _incomplete(f"'{name.decode('latin-1')[:80]}' must be a 'SignedHeader' in the AWS Authorization.")
     return SignedRequest(
@@ -100,7 +100,7 @@ def _signed(
 
 def _wall_ms(time: str) -> int:
     if _TIME.fullmatch(time) is not None:
-        with contextlib.suppress(ValueError):  # a 13th month
+        with contextlib.suppress(ValueError):  # such as a 13th month
             return int(datetime.strptime(time, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp() * 1_000)
     raise _incomplete("Date must be in ISO-8601 'basic format', in X-Amz-Date")
 
@@ -111,6 +111,6 @@ def _incomplete(message: str) -> SignatureRefused:
 
 def _no_sessions() -> SignatureRefused:
     return SignatureRefused(
-        "The security token included in the request is invalid: keys of tenantq have none. Send key id and secret alone.",
+        "The security token included in the request is invalid: tenantq keys have none. Send only key ID and secret.",
         aws_code="InvalidClientTokenId",
     )

@@ -1,4 +1,4 @@
-"""What clients of Amazon SQS are told: the errors of its model, and which of them tenantq's own become."""
+"""The errors of Amazon SQS, and their mapping from tenantq's errors."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ _SIGNATURES: Final = {
     "SignatureDoesNotMatch": _common("SignatureDoesNotMatch", 403, "InvalidSignatureException"),
 }
 
-_KINDS: Final[tuple[tuple[type[TenantqError], Kind], ...]] = (  # the first that fits
+_KINDS: Final[tuple[tuple[type[TenantqError], Kind], ...]] = (  # the first match counts
     (errors.Unauthenticated, _SIGNATURES["InvalidClientTokenId"]),
     (errors.Forbidden, DENIED),
     (errors.RateLimited, THROTTLED),

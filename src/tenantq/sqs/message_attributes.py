@@ -1,4 +1,4 @@
-"""Attributes of messages: typed for clients of Amazon SQS, plain texts for everybody else.
+"""Attributes of messages: typed for clients of Amazon SQS, plain text for all others.
 
 Of each attribute the value is kept under its own name, bytes in base64. Types other than String, and what only Amazon SQS knows of a message,
 stand beside it under names that no user of it can have, since they begin with ``AWS.``.
@@ -122,7 +122,7 @@ def typed(kept: Mapping[str, str]) -> dict[str, TypedValue]:
         try:
             types = _decode_types(kept[TYPES])
         except msgspec.DecodeError:
-            types = {}  # somebody else's
+            types = {}  # not written by this endpoint
     return {
         name: _typed(types.get(name, "String"), value)
         for name, value in kept.items()

@@ -1,4 +1,4 @@
-"""Attributes of queues: what clients set and get of them, as tenantq's own settings."""
+"""Attributes of queues, and their mapping to tenantq's settings."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ class RedrivePolicy(msgspec.Struct, frozen=True):
 class Changes(msgspec.Struct, frozen=True):
     """The settings that SQS attributes translate to."""
 
-    settings: dict[str, Any]  # tenantq's own
+    settings: dict[str, Any]  # of tenantq
     sqs: dict[str, Any]
-    redrive: RedrivePolicy | None = None  # whose target is still to be looked for
+    redrive: RedrivePolicy | None = None  # its target is not checked yet
 
 
 # ---- setting ----
@@ -204,7 +204,7 @@ def lets_letters_in(target: FoundQueue, source: str) -> bool:
     try:
         sources = _allowed_sources("RedriveAllowPolicy", text)
     except SqsFailure:
-        return False  # set elsewhere, and not understood: nobody is let in by mistake
+        return False  # set over another interface, and unknown: deny
     return sources is None or any(one.name == source and one.number in {0, target.tenant_id} for one in sources)
 
 

@@ -1,4 +1,4 @@
-"""Receipt handles: a receipt with the queue it belongs to, under a seal that shows that it was given out here."""
+"""Receipt handles: a receipt and its queue, with a MAC that proves that this server issued it."""
 
 from __future__ import annotations
 

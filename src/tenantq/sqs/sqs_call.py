@@ -45,7 +45,7 @@ class EndpointState:
 
 
 class SqsCall:
-    """One call of an action, with its credential and its view of names."""
+    """One call of an action, with its credential, base URL and region."""
 
     __slots__ = ("_protocol", "_waiting", "base_url", "call", "is_closing", "path", "region", "state", "trace_header")
 
@@ -67,7 +67,7 @@ class SqsCall:
         self.base_url = base_url  # as the client reached it
         self.region = region
         self.path = path  # the queue whose URL the request went to
-        self.is_closing = is_closing  # nothing that waits is begun
+        self.is_closing = is_closing  # waiting calls return at once
         self.trace_header = trace_header  # of the request; empty if it has none
         self._protocol = protocol
         self._waiting = waiting
@@ -82,7 +82,7 @@ class SqsCall:
         return self._protocol.read(kind)
 
     async def queue(self, url: str | None, action: str) -> FoundQueue:
-        """Return the queue of the call, if the caller may do this with it."""
+        """Return the queue of the call, if the caller is authorized for the action."""
         if url:
             address = parse_queue_url(url)
         elif self.path is not None:
@@ -92,7 +92,7 @@ class SqsCall:
         return await self.service.sqs_lookup.find_queue(self.call, address.number, action, address.name)
 
     async def edit_queue(self, queue: FoundQueue, edit: Callable[[QueueConfig], dict[str, Any]]) -> None:
-        """Change a queue's settings by what ``edit`` makes of its configuration, again if another call changes it meanwhile."""
+        """Change a queue's settings to ``edit(config)``. Repeats if another call has changed them meanwhile."""
         service, call = self.service, self.call
         while not await service.queues.change(
             call, queue.tenant, queue.name, edit(queue.config), expected=queue.config
@@ -113,4 +113,4 @@ class SqsCall:
 
 
 Result = dict[str, Any] | None
-"""The reply of an action in the form of the JSON protocol; None means an empty one."""
+"""The reply of an action in the form of the JSON protocol; None if it is empty."""

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
 from tenantq.domain.message import AddResult, Delivery, Outcome, Result
-from tenantq.service.other_shards import NoOtherShards
+from tenantq.service.other_shards import OtherShards
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,7 @@ class FakeService:
 
     def __init__(self) -> None:
         self.durability = "fsync"
-        self.other_shards = NoOtherShards()
+        self.other_shards = OtherShards()
         self.messages = self.settlement = self.message_reads = self.queues = self.access = self.status = self
         self.is_ready = True
         self.calls: list[tuple[str, Call, tuple[Any, ...]]] = []

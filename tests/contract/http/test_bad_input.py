@@ -162,7 +162,7 @@ async def test_deep_nesting_is_refused(listener: HttpListener, connect: Connect)
     client = await connect(listener)
     body = '{"limits":' + "[" * 200_000
     reply = await client.ask(post("/v1/queues/work", body).replace(b"POST", b"PUT", 1))
-    assert (reply.status, reply.json()["detail"]) == (400, "body: is nested too deeply")
+    assert (reply.status, reply.json()["detail"]) == (400, "body: nested too deeply")
 
 
 async def test_an_endless_field_name_is_not_echoed(listener: HttpListener, connect: Connect) -> None:

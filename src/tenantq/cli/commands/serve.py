@@ -23,7 +23,6 @@ from tenantq.cli.output import panel
 from tenantq.cli.standard_streams import give_up_stdout
 from tenantq.cli.stop_signals import StopSignals
 from tenantq.cluster.layout import SHARDS_MAX, check_there, parent_of, remember_count, shard_count
-from tenantq.cluster.supervision.addresses import cannot_listen
 from tenantq.cluster.supervision.removed_shards import check_empty
 from tenantq.cluster.supervision.supervisor import Supervisor
 from tenantq.errors import Invalid, TenantqError, Unavailable
@@ -254,16 +253,8 @@ async def started(server: Server | HostServer, signals: StopSignals) -> str | No
 async def _start(server: Server | HostServer) -> str:
     try:
         await server.start()
-    except TenantqError:
-        raise
     except OSError as error:
-        if error.filename is not None:
-            raise file_error(error) from error
-        setting, address = "http", server.settings.http
-        transports = server.transports
-        if transports.opening == "rpc" and transports.rpc_address is not None:
-            setting, address = "rpc", transports.rpc_address
-        raise cannot_listen(error, setting, address) from error
+        raise file_error(error) from error
     return shown_url(server.settings, server.port)
 
 

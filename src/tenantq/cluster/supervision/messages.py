@@ -6,8 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from tenantq.cluster.addresses import SharedAddress
 from tenantq.cluster.shard_spec import ShardSpec
-from tenantq.cluster.supervision.addresses import SharedAddress
 from tenantq.settings import ServerSettings
 
 LENGTH_BYTES = 4

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import msgspec
 
+from tenantq.cluster.addresses import SharedAddress
 from tenantq.cluster.shard_spec import Sockets
-from tenantq.cluster.supervision.addresses import SharedAddress
 from tenantq.cluster.supervision.messages import ALIVE_EVERY_MS, CLOSE, LENGTH_BYTES, ShardStartup, ShardStatus
 from tenantq.errors import TenantqError, Unavailable
 from tenantq.server import Server

@@ -14,30 +14,29 @@ import os
 import secrets
 import socket
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from tenantq.cluster.addresses import (
+    SharedAddress,
+    open_rpc,
+    opened,
+    port_of,
+    reserve,
+)
 from tenantq.cluster.error_codec import error_of_code
 from tenantq.cluster.layout import HOME, check_there, remember_count, shard_dir
 from tenantq.cluster.settings import one_each
 from tenantq.cluster.shard_spec import ShardSpec
-from tenantq.cluster.supervision.addresses import (
-    SharedAddress,
-    cannot_listen,
-    port_of,
-    reserve,
-)
 from tenantq.cluster.supervision.messages import ALIVE_EVERY_MS, CLOSE, DRAIN, ShardStartup
 from tenantq.cluster.supervision.shard_process import ShardProcess
 from tenantq.domain.placement import TopologyShard
-from tenantq.errors import Invalid, StoreDamaged, StoreLocked
+from tenantq.errors import StoreDamaged, StoreLocked
 from tenantq.runtime.backoff import Backoff
 from tenantq.runtime.clock import SystemClock
-from tenantq.runtime.listener import open_sockets
-from tenantq.settings import OFF, RPC_DEFAULT, ServerSettings, shown_address, shown_url, split_address
+from tenantq.settings import OFF, RPC_DEFAULT, ServerSettings, shown_address, shown_url
 from tenantq.store.directory_lock import DirectoryLock
 
 log = logging.getLogger("tenantq")
@@ -272,14 +271,11 @@ class Supervisor:
 
     def _open_sockets(self) -> None:
         settings, shards = self._settings, self._settings.shards
-        try:
-            self._http_addresses, self._reserved = reserve("http", settings.http)
-        except OSError as error:
-            raise cannot_listen(error, "http", settings.http) from error
+        self._http_addresses, self._reserved = reserve("http", settings.http)
         for number in range(self._count):
             port = shards.ports + number if shards.ports is not None else 0
-            own = _opened("shards.ports", shown_address("http", settings.http, port))
-            self._shards.append(ShardProcess(number, own, _opened("shards", "127.0.0.1:0")[0]))
+            own = opened("shards.ports", shown_address("http", settings.http, port))
+            self._shards.append(ShardProcess(number, own, opened("shards", "127.0.0.1:0")[0]))
         self._open_rpc_sockets()
         regions = one_each("regions", shards.regions, self._count, settings.shard.region or "")
         addresses = list(one_each("addresses", shards.addresses, self._count, ""))
@@ -292,29 +288,17 @@ class Supervisor:
         )
 
     def _open_rpc_sockets(self) -> None:
-        """Open the sockets for Cap'n Proto. If it was not requested and is not available, log that and continue without."""
-        settings, asked = self._settings, self._settings.rpc is not None
-        address = settings.rpc or RPC_DEFAULT
-        if address == OFF:
+        """Open the sockets for Cap'n Proto, if it is available."""
+        settings = self._settings
+        address, reserved = open_rpc(settings, RPC_DEFAULT, reserve)
+        if address is None or reserved is None:
             return
-        if find_spec("capnp") is None:
-            missing = "Cap'n Proto needs pycapnp: install tenantq[rpc]"
-            if asked:
-                raise Invalid(f'rpc: {missing}, or set rpc = "off"')
-            log.info('no Cap\'n Proto on %s. %s, or set rpc = "off"', address, missing)
-            return
-        try:
-            self._rpc_addresses, reserved = reserve("rpc", address)
-            self._reserved += reserved
-        except OSError as error:
-            if asked:
-                raise cannot_listen(error, "rpc", address) from error
-            log.warning("no Cap'n Proto. %s", cannot_listen(error, "rpc", address).message)
-            return
+        self._rpc_addresses, sockets = reserved
+        self._reserved += sockets
         first = settings.shards.rpc_ports
         for shard in self._shards:
             port = first + shard.number if first is not None else 0
-            shard.rpc = _opened("shards.rpc_ports", shown_address("rpc", address, port))
+            shard.rpc = opened("shards.rpc_ports", shown_address("rpc", address, port))
         self.rpc_address = shown_address("rpc", address, self._rpc_addresses[0].port)
 
     def _startup(self, shard: ShardProcess) -> ShardStartup:
@@ -353,10 +337,3 @@ def _holder_of(home: Path) -> str:
             return locked.message
         return f"{home} is in use by process {supervisor}; stop it, or choose another directory"
     return f"{home}: another server starts or stops there; wait for it, or choose another directory"
-
-
-def _opened(setting: str, address: str) -> list[socket.socket]:
-    try:
-        return open_sockets(*split_address(setting, address))
-    except OSError as error:
-        raise cannot_listen(error, setting, address) from error

@@ -1,4 +1,4 @@
-"""Audit integrity: new records of the journal follow the chain, checkpoints are signed, and older ones are still as they were."""
+"""Audit integrity: checks the hash chain of new journal records, the signatures of checkpoints, and older records again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REMEMBERED_MAX: Final = 1_000
 
 
 class AuditIntegrity:
-    """Verifies what came since the last time, then goes on with older records in turns, so many in one run."""
+    """Verifies new records, then some older ones in turn, up to a limit per run."""
 
     name = "audit_integrity"
 
@@ -27,10 +27,10 @@ class AuditIntegrity:
         self._shard = shard
         self._key = key
         self._records = records
-        self._verified_seq = 0  # the newest that was verified, and its hash as it was then
+        self._verified_seq = 0  # the newest verified record and its hash
         self._verified_link = b""
-        self._older_seq = 0  # where the walk over older ones goes on
-        self._bad: dict[int, str] = {}  # what was found, until it is trimmed: a bad record does not become good
+        self._older_seq = 0  # where the check of older records continues
+        self._bad: dict[int, str] = {}  # findings, kept until their records are trimmed
 
     async def run(self) -> CheckResult:
         """Verify, on a thread."""
@@ -54,17 +54,17 @@ class AuditIntegrity:
         return CheckResult(ok=True, text=f"{fresh} new and {older} older records follow the chain{waiting}")
 
     def _fresh(self, first: int, last: int, findings: list[tuple[int, str]]) -> int:
-        """Verify what came since the last time; return how many records that were."""
+        """Verify new records; return how many there were."""
         seq, link = self._verified_seq, self._verified_link
         if seq < first - 1 or not link:
-            seq = max(first - 1, last - self._records)  # older ones get their turn later
+            seq = max(first - 1, last - self._records)  # older records follow later
             link = self._link(seq, findings)
         walk = self._walk(seq, link, min(last, seq + self._records), findings)
         self._verified_seq, self._verified_link = walk.seq, walk.link
         return walk.records
 
     def _older(self, first: int, records: int, findings: list[tuple[int, str]]) -> int:
-        """Verify some of those that are kept, from where the last run ended, then from the beginning."""
+        """Verify some older records, from where the last run ended, then from the start."""
         seq = self._older_seq
         if not first - 1 <= seq < self._verified_seq:
             seq = first - 1

@@ -24,13 +24,13 @@ class CheckResult(msgspec.Struct, frozen=True):
     """The result of a check."""
 
     ok: bool
-    text: str  # one sentence: what was looked at, or what is wrong
+    text: str  # one sentence: what was checked, or what is wrong
 
 
 class SelfCheck(Protocol):
-    """One check. It changes nothing but what is its own, and does a bounded amount of work."""
+    """One check. It changes only its own data, and does a bounded amount of work."""
 
     name: str
 
     async def run(self) -> CheckResult:
-        """Check once. Whatever it raises counts as a failure of the check."""
+        """Check once. Any exception counts as a failed check."""

@@ -34,7 +34,7 @@ class IsolationProbe:
         self._shard = shard
 
     async def run(self) -> CheckResult:
-        """Try everything once; the credentials are made for this run and revoked after it."""
+        """Try all calls once, with credentials that are created for this run and revoked after it."""
         mine, other = PROBE_TENANTS
         keys: list[tuple[str, str]] = []
         try:
@@ -48,11 +48,11 @@ class IsolationProbe:
             for tenant, key_id in keys:
                 await self._shard.submit(RevokeKey(self._shard.tenant(tenant), SYSTEM, key_id))
         if through:
-            return CheckResult(ok=False, text=f"another tenant's credential was let through: {', '.join(through)}")
+            return CheckResult(ok=False, text=f"another tenant's credential was accepted: {', '.join(through)}")
         return CheckResult(ok=True, text="another tenant's credential was refused everywhere")
 
     async def _enter(self, tenant: str) -> tuple[Call, str]:
-        """Return a request of a fresh key of one of the tenants, which is made where it is not there."""
+        """Return a call with a new key of one of the probe's tenants, which is created if missing."""
         if tenant not in self._shard.state.catalog.tenants:
             await self._shard.submit(PutTenant(self._shard.state.platform, SYSTEM, tenant, {"quotas": _QUOTAS}))
         made = self._service.admission.keys.new_key()
@@ -65,11 +65,11 @@ class IsolationProbe:
         return Call(bearer=made.token, request_id="self-check", user_agent="tenantq self-check"), made.id
 
     async def _try(self, owner: Call, thief: Call, mine: str, theirs: str, principal: str) -> list[str]:
-        """Return what the thief, who is that principal, was let through to."""
+        """Return the calls in which the thief was not refused."""
         service = self._service
         state = self._shard.tenant(mine)
         if _QUEUE in state.queues:
-            await self._shard.submit(Purge(state, SYSTEM, _QUEUE))  # what an interrupted run left
+            await self._shard.submit(Purge(state, SYSTEM, _QUEUE))  # left by an interrupted run
         (added,) = await service.messages.add(owner, None, _QUEUE, [NewMessage(body=b"probe")])
         (held,) = await service.messages.poll(owner, None, _QUEUE, lease_ms=60_000)
         await service.queues.put(thief, None, _QUEUE, {})
@@ -88,12 +88,12 @@ class IsolationProbe:
                 through.append(name)
         rows = (await service.audit.query(thief, None, AuditQuery(limit=100, message=held.id))).rows
         if any(row.principal != principal for row in rows) or await service.messages.poll(thief, None, _QUEUE):
-            through.append("a look into its own tenant shows another's")
+            through.append("its own tenant shows another tenant's data")
         (settled,) = await service.settlement.ack(owner, None, _QUEUE, [held.receipt])
         return through if settled.ok else [*through, "the owner's lease was taken away"]
 
     def _crossings(self, thief: Call, mine: str, id: str, receipt: str) -> list[tuple[str, Awaitable[Any]]]:
-        """Return calls with the other tenant's name in them."""
+        """Return calls that name the other tenant."""
         service = self._service
         return [
             ("add", service.messages.add(thief, mine, _QUEUE, [NewMessage(body=b"probe")])),
@@ -111,7 +111,7 @@ class IsolationProbe:
 
 
 async def _refused(act: Awaitable[Any]) -> bool:
-    """Tell whether an act was refused as it must be; another error is no proof."""
+    """Return whether a call was refused as expected. Other errors prove nothing."""
     try:
         await act
     except (Forbidden, NotFound):

@@ -1,4 +1,4 @@
-"""Key health: every key that wraps tenants' data keys wraps and unwraps."""
+"""Key health: checks that every key in use can wrap and unwrap data keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tenantq.kms.interface import KeyHealth, KeyRef
 
 KEYS_MAX: Final = 100
-"""Keys that are tried in one run; the next run goes on with the next."""
+"""Keys tried per run. The next run continues with the next ones."""
 
 _SHOWN_MAX: Final = 5
 _SLICE: Final = 500
@@ -33,12 +33,12 @@ class KeyHealthCheck:
         self._troubles: dict[KeyRef, str] = {}  # until the key is tried again
 
     async def run(self) -> CheckResult:
-        """Try each key once, so many at most."""
+        """Try each key once, up to the limit."""
         found: set[KeyRef] = set()
         for count, key in enumerate(self._keys_in_use()):
             found.add(key)
             if count % _SLICE == _SLICE - 1:
-                await asyncio.sleep(0)  # others have their turn
+                await asyncio.sleep(0)  # others follow in the next run
         keys = sorted(found)
         if not keys:
             return CheckResult(ok=True, text="no tenant is encrypted here")
@@ -55,7 +55,7 @@ class KeyHealthCheck:
         return CheckResult(ok=True, text=f"{len(turn)} of {len(keys)} keys wrap and unwrap")
 
     async def _trouble(self, key: KeyRef) -> str:
-        """Return what is wrong with a key, or nothing."""
+        """Return the problem of a key, or an empty text."""
         try:
             health = await self._try_key(key)
         except TenantqError as error:

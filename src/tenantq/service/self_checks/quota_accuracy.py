@@ -1,4 +1,4 @@
-"""Quota accuracy: the counters that quotas rest on equal a recount of the rows, tenant by tenant in turns."""
+"""Quota accuracy: compares the counters of quotas with a recount of the rows, some tenants per run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHOWN_MAX: Final = 3
 
 
 class QuotaAccuracy:
-    """Recounts some tenants in each run, so many rows at most; the next run goes on with the next tenants."""
+    """Recounts some tenants per run, up to a number of rows. The next run continues with the next tenants."""
 
     name = "quota_accuracy"
 
@@ -23,11 +23,11 @@ class QuotaAccuracy:
         self._shard = shard
         self._tenants = tenants
         self._rows = rows
-        self._last = ""  # the tenant that was recounted last
+        self._last = ""  # the last tenant that was recounted
         self._wrong: dict[str, list[str]] = {}  # by tenant, until it is recounted
 
     async def run(self) -> CheckResult:
-        """Take each tenant's counters and rows at one moment, and count on a thread."""
+        """Snapshot each tenant's counters and rows, and count on a thread."""
         names = sorted(self._shard.state.catalog.tenants)
         behind = [name for name in names if name > self._last]
         rows, tenants, skipped = 0, 0, 0

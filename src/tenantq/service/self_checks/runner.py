@@ -35,7 +35,7 @@ class CheckState(msgspec.Struct):
 
 
 class SelfChecks:
-    """The checks of one server. A failing one raises an alert when it begins to fail; the server goes on."""
+    """The checks of one server. A check raises an alert when it starts to fail; the server continues."""
 
     def __init__(
         self,
@@ -57,18 +57,18 @@ class SelfChecks:
         self.states: Mapping[str, CheckState] = {check.name: CheckState(runs={}) for check in checks}
 
     def start(self) -> None:
-        """Run the checks every so often from now on."""
+        """Start running the checks periodically."""
         self._later()
 
     def close(self) -> None:
-        """Begin no more; what is under way stops after the check it is at."""
+        """Start no more runs. The current run ends after its current check."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def shown(self) -> dict[str, dict[str, Any]]:
-        """Return status and time of each check, without what it says: that is for those who may see the journal."""
+        """Return status and time of each check. Its details are only in the journal."""
         return {name: {"status": state.status, "at": state.at} for name, state in self.states.items()}
 
     def _is_over(self) -> bool:
@@ -85,7 +85,7 @@ class SelfChecks:
             self._later()
 
     async def run_now(self) -> None:
-        """Run every check once and journal how each went."""
+        """Run every check once and journal the results."""
         entries: list[JournalEntry] = []
         for check in self._checks:
             if self._is_over():
@@ -93,7 +93,7 @@ class SelfChecks:
             started_ms = self._clock.monotonic_ms()
             result = await self._result(check)
             if self._is_over():
-                return  # what it needs may have been closed under its feet
+                return  # its resources may be closed already
             self._note(check.name, result, self._clock.monotonic_ms() - started_ms)
             outcome = "ok" if result.ok else "failed"
             details = f"{check.name}: {result.text}"[:_TEXT_CHARS_MAX]
@@ -104,10 +104,10 @@ class SelfChecks:
         try:
             return await check.run()
         except TenantqError as error:
-            return CheckResult(ok=False, text=f"it could not be run: {error.message}")
+            return CheckResult(ok=False, text=f"the check could not run: {error.message}")
         except Exception as error:
             log.exception("self-check %s raised an exception", check.name)
-            return CheckResult(ok=False, text=f"it broke: {error!r}")
+            return CheckResult(ok=False, text=f"the check failed with an exception: {error!r}")
 
     def _note(self, name: str, result: CheckResult, took_ms: int) -> None:
         state, now = self.states[name], self._clock.wall_ms()

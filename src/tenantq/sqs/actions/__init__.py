@@ -1,1 +1,1 @@
-"""The actions of Amazon SQS, grouped by what they are about."""
+"""The actions of Amazon SQS, grouped by topic."""

@@ -1,4 +1,4 @@
-"""Batches: up to ten entries, each with an id of its own and an outcome of its own."""
+"""Batches: up to ten entries, each with its own ID and outcome."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def check_entries(entries: Sequence[_E] | None, kind: str) -> Sequence[_E]:
 
 
 def outcomes(entries: Sequence[Entry], done: Sequence[dict[str, Any] | TenantqError]) -> dict[str, Any]:
-    """Return the successful and the failed entries of a batch. An empty list is left out."""
+    """Return the successful and the failed entries of a batch. An empty list is omitted."""
     successful: list[dict[str, Any]] = []
     failed: list[dict[str, Any]] = []
     for entry, one in zip(entries, done, strict=True):

@@ -1,4 +1,4 @@
-"""AddPermission, RemovePermission: statements of a queue's policy. It is kept and shown; what counts are tenantq's own grants."""
+"""AddPermission, RemovePermission: statements of a queue's policy. It is stored and returned, but not enforced: tenantq's grants decide."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ async def _check_redrive(
         return
     target, text = changes.redrive.target, attributes["RedrivePolicy"]
     if target.number not in {0, tenant_id}:
-        with suppress(NotFound):  # who may not see it leaves a trace
+        with suppress(NotFound):  # a refused lookup is journaled
             await sqs_call.service.sqs_lookup.find_queue(sqs_call.call, target.number, "put_queue", target.name)
         raise invalid_value("RedrivePolicy", text, "Dead-letter queue must be owned by the same account as the source.")
     try:

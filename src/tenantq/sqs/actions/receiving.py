@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 MESSAGES_MAX: Final = 10
 WAIT_S_MAX: Final = 20
-_BRIEFLY_MS: Final = 1_000  # a lease that is given back before anybody hears of it
+_BRIEFLY_MS: Final = 1_000  # a lease that ends before the reply is sent
 
 # ---- receiving ----
 
@@ -129,7 +129,7 @@ def _facts(sqs_call: SqsCall, queue: FoundQueue, one: Delivery, held_ms: int) ->
         known["SequenceNumber"] = sequence_number(one.raw_id)
     if one.origin:
         if queue.fifo:
-            known[DEDUPLICATION_ID] = one.id  # as its move gives it
+            known[DEDUPLICATION_ID] = one.id  # set by the move to the dead-letter queue
         known["DeadLetterQueueSourceArn"] = sqs_call.arn(queue.tenant_id, one.origin)
     return known
 
@@ -191,7 +191,7 @@ async def change_message_visibility_batch(sqs_call: SqsCall) -> Result:
     queue = await sqs_call.queue(given.queue_url, "extend")
     entries = check_entries(given.entries, "ChangeMessageVisibilityBatchRequestEntry")
     done: list[dict[str, Any] | TenantqError] = [{} for _ in entries]
-    alike: dict[int, list[tuple[int, str]]] = {}  # by timeout: places and receipts
+    alike: dict[int, list[tuple[int, str]]] = {}  # by timeout: positions and receipts
     for place, entry in enumerate(entries):
         try:
             receipt = await _receipt(sqs_call, queue, "extend", entry.receipt_handle)

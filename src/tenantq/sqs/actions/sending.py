@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from tenantq.service.sqs_lookup import FoundQueue
 
 DELAY_S_MAX: Final = 900
-DEDUPLICATION_ID: Final = "MessageDeduplicationId"  # kept with the message, as the key itself is not told again
-GROUP_ID: Final = "MessageGroupId"  # kept with the message on standard queues, where it neither orders nor holds up
+DEDUPLICATION_ID: Final = "MessageDeduplicationId"  # stored with the message, because the key is not returned
+GROUP_ID: Final = "MessageGroupId"  # stored with the message on standard queues, without effect
 _FIFO_ID: Final = re.compile(r"""[A-Za-z0-9!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]{1,128}""")
 
 
@@ -68,7 +68,7 @@ async def send_message_batch(sqs_call: SqsCall) -> Result:
     entries = check_entries(given.entries, "SendMessageBatchRequestEntry")
     prepared: list[Outgoing | TenantqError] = []
     for entry in entries:
-        _check_fifo(queue, entry)  # without these nothing of the batch is sent
+        _check_fifo(queue, entry)  # a message without these fails the whole batch
         try:
             prepared.append(_outgoing(sqs_call, queue, entry, "cannot be validated"))
         except SqsFailure as failure:
@@ -96,7 +96,7 @@ def _sent_bytes(given: SendMessage) -> int:
     try:
         attributes = size_of(read_attributes(given.message_attributes))
     except SqsFailure:
-        attributes = 0  # refused for what they are
+        attributes = 0  # refused later
     return len((given.message_body or "").encode(errors="replace")) + attributes
 
 

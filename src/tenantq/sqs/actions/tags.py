@@ -12,7 +12,7 @@ TAGS_MAX: Final = 50
 
 
 async def tag_queue(sqs_call: SqsCall) -> Result:
-    """Add tags, replacing those of the same names."""
+    """Add tags. Tags of the same names are replaced."""
     given = sqs_call.read(TagQueue)
     queue = await sqs_call.queue(given.queue_url, "put_queue")
     if not given.tags:
