@@ -67,7 +67,7 @@ def open_rpc(
         return None, None
     try:
         if find_spec("capnp") is None:
-            raise Invalid('rpc: Cap\'n Proto needs pycapnp. Install tenantq[rpc], or set rpc = "off".')
+            raise Invalid('rpc: Cap\'n Proto needs pycapnp: install tenantq[rpc], or set rpc = "off"')
         return address, open_at("rpc", address)
     except TenantqError as error:
         if settings.rpc is not None:

@@ -1,24 +1,24 @@
 @0x806fba4cc4e76d36;
 # tenantq over Cap'n Proto: the same operations, rules and errors as over HTTP.
 #
-# Times are milliseconds: names end in Ms (lengths) or At and Until (wall clock, since 1970). Bodies and values are bytes as they are.
-# A number whose default is -1 was not given, and means the queue's own setting, no limit, or "not there". An empty Text was not given.
+# Times are in milliseconds: names end in Ms (durations) or in At and Until (wall clock, since 1970). Bodies and values are raw bytes.
+# A number with the default -1 is optional; -1 means the queue's setting, no limit, or unknown. An empty Text is a missing one.
 #
-# Every reply is a union: what was asked for, or an Error. Look at which of the two it is before reading it. Beside the union every
-# reply tells the server's durability. Fields are only ever added; who does not know a new one reads its default.
+# Every reply is a union of the result and an Error. Check which one it is before reading it. Besides the union, every
+# reply has the server's durability. Fields are only added, never changed; older servers send their defaults.
 
 struct QueueRef {
-  # Which queue is meant. A request without one means default/default.
-  tenant @0 :Text;  # not given: the credential's own tenant
-  queue @1 :Text;   # not given: "default"
+  # A queue. A request without one means default/default.
+  tenant @0 :Text;  # default: the credential's own tenant
+  queue @1 :Text;   # default: "default"
 }
 
 struct Error {
-  # Why a call was refused. Rely on the code: the text is for people.
+  # Why a call was refused. The code is stable; the text is for people.
   code @0 :Text;               # "unauthenticated", "forbidden", "not_found", "rate_limited", ...: the same as over HTTP
-  message @1 :Text;            # what is wrong and what to do
-  requestId @2 :Text;          # as it stands in the journal and in the server's log
-  retryAfterMs @3 :Int64 = -1; # when trying again may succeed
+  message @1 :Text;            # what is wrong, and what to do
+  requestId @2 :Text;          # as in the journal and the server's log
+  retryAfterMs @3 :Int64 = -1; # when a retry may succeed
   limit @4 :Int64 = -1;        # of a rate or quota
   current @5 :Int64 = -1;      # used of a quota, left of a rate
   tenant @6 :Text;
@@ -37,18 +37,18 @@ struct Attribute {
 }
 
 enum Durability {
-  # What a reply promises of the changes that it confirms.
+  # What a reply guarantees for the changes it confirms.
   fsync @0;  # they are on the disk
-  os @1;     # they are with the operating system: a crash of the machine may lose those of the last moments
+  os @1;     # they are in the operating system's cache: a crash of the machine may lose the latest ones
 }
 
-# ---- who calls ----
+# ---- login ----
 
 interface Tenantq {
-  # What a connection starts with.
+  # The bootstrap capability of a connection.
   login @0 (token :Text, agent :Text, requestId :Text) -> LoginReply;
-  # Say who calls: an API key or JSON web token; none where the TLS client certificate says it. The credential is checked here and
-  # again with every call of the session, so what is revoked or has expired is refused from then on. `agent` names the program.
+  # Log in with an API key or JSON web token, or without one if the TLS client certificate identifies the caller. The credential is
+  # checked here and with every call of the session, so a revoked or expired one is refused at once. `agent` names the program.
 }
 
 struct LoginReply {
@@ -56,14 +56,14 @@ struct LoginReply {
     ok @0 :Void;
     error @1 :Error;
   }
-  session @2 :Session; # beside the union, so that calls can be sent to it before the login is answered
-  principal @3 :Text;  # as the journal names it
-  tenant @4 :Text;     # the credential's own, which a QueueRef without one means
+  session @2 :Session; # not in the union, so that calls can be sent before the login is answered
+  principal @3 :Text;  # its name in the journal
+  tenant @4 :Text;     # the credential's own, used for a QueueRef without a tenant
   durability @5 :Durability;
 }
 
 interface Session {
-  # Everything that can be done with queues, as who logged in.
+  # All calls on queues and messages, with the credential of the login.
   add @0 AddRequest -> AddReply;
   poll @1 PollRequest -> PollReply;
   fleetPoll @2 FleetPollRequest -> PollReply;
@@ -93,7 +93,7 @@ interface Session {
 
 struct NewMessage {
   body @0 :Data;
-  priority @1 :Int32;           # 0 to 9; 9 goes first
+  priority @1 :Int32;           # 0 to 9; 9 is delivered first
   delayMs @2 :Int64;
   ttlMs @3 :Int64 = -1;
   key @4 :Text;                 # idempotency key
@@ -104,19 +104,19 @@ struct NewMessage {
 
 struct AddRequest {
   ref @0 :QueueRef;
-  requestId @1 :Text;           # the caller's own id of this call, for the journal; in every request
+  requestId @1 :Text;           # the caller's ID of this call, for the journal; in every request
   key @2 :Text;                 # idempotency key of the whole batch
   union {
     messages @3 :List(NewMessage);
-    bodies @4 :List(Data);      # messages that are nothing but a body: less to build and to read
+    bodies @4 :List(Data);      # messages with only a body: faster to build and read
   }
 }
 
 struct AddedMessage {
   # One per message, in order.
   id @0 :Text;
-  duplicate @1 :Bool;           # the key was known: the id is the earlier message's
-  error @2 :ItemError;          # there: the message was refused
+  duplicate @1 :Bool;           # the key was used before: this is the earlier message's ID
+  error @2 :ItemError;          # set if the message was refused
 }
 
 struct AddReply {
@@ -135,14 +135,14 @@ struct PollRequest {
   max @2 :Int32 = 1;
   waitMs @3 :Int64;             # 0 returns at once
   leaseMs @4 :Int64 = -1;
-  consumer @5 :Text;            # who polls, where several share a credential and an address
+  consumer @5 :Text;            # distinguishes consumers that share a credential and an address
 }
 
 struct FleetPollRequest {
   # One queue name in many tenants, in fair turns.
-  ref @0 :QueueRef;             # its queue; a tenant in it means that one alone
+  ref @0 :QueueRef;             # the queue name; with a tenant, only that tenant
   requestId @1 :Text;
-  tenants @2 :List(Text);       # none: every tenant that the caller is granted
+  tenants @2 :List(Text);       # default: every tenant that the caller has a grant for
   max @3 :Int32 = 1;
   waitMs @4 :Int64;
   leaseMs @5 :Int64 = -1;
@@ -168,7 +168,7 @@ struct PollReply {
     messages @0 :List(Delivery);
     error @1 :Error;
   }
-  nowAt @2 :Int64;              # the server's wall clock: leaseUntil less this is how long a lease still lasts
+  nowAt @2 :Int64;              # the server's wall clock; leaseUntil minus this is the rest of a lease
   durability @3 :Durability;
 }
 
@@ -186,14 +186,14 @@ struct AckRequest {
   ref @0 :QueueRef;
   requestId @1 :Text;
   receipts @2 :List(Text);
-  results @3 :List(Result);     # none at all, or one per receipt
+  results @3 :List(Result);     # empty, or one per receipt
 }
 
 struct NackRequest {
   ref @0 :QueueRef;
   requestId @1 :Text;
   receipts @2 :List(Text);
-  delayMs @3 :Int64 = -1;       # not given: the queue's backoff
+  delayMs @3 :Int64 = -1;       # default: the queue's backoff
   reason @4 :Text;
 }
 
@@ -247,13 +247,13 @@ struct RemoveReply {
   durability @2 :Durability;
 }
 
-# ---- looking ----
+# ---- reading ----
 
 struct PeekRequest {
   ref @0 :QueueRef;
   requestId @1 :Text;
   limit @2 :Int32 = 10;
-  cursor @3 :Text;              # of the page before
+  cursor @3 :Text;              # of the previous page
 }
 
 struct Ended {
@@ -273,14 +273,14 @@ struct DeadLetter {
 }
 
 struct Message {
-  # Everything known of a stored message; body, attributes and group only for who may read them.
+  # A stored message. Body, attributes and group are set only for callers who may read them.
   id @0 :Text;
   tenant @1 :Text;
   queue @2 :Text;
   state @3 :Text;               # "ready", "delayed", "blocked" or "in_flight"
   body @4 :Data;
   bodyHidden @5 :Bool;          # the caller may not read it
-  bodyError @6 :Text;           # the code of the error for which it cannot be shown
+  bodyError @6 :Text;           # code of the error that hides it
   encrypted @7 :Bool;           # at rest
   size @8 :UInt64;
   priority @9 :UInt8;
@@ -293,7 +293,7 @@ struct Message {
   expiresAt @16 :Int64 = -1;
   leaseUntil @17 :Int64 = -1;
   history @18 :List(Ended);
-  dead @19 :DeadLetter;         # there: it is a dead letter
+  dead @19 :DeadLetter;         # set if it is a dead letter
 }
 
 struct PeekReply {
@@ -301,7 +301,7 @@ struct PeekReply {
     messages @0 :List(Message);
     error @1 :Error;
   }
-  cursor @2 :Text;              # there: a further page starts here
+  cursor @2 :Text;              # set if there is another page
   durability @3 :Durability;
 }
 
@@ -323,7 +323,7 @@ struct ResultRequest {
   ref @0 :QueueRef;
   requestId @1 :Text;
   id @2 :Text;
-  waitMs @3 :Int64;             # how long to wait for one that is pending
+  waitMs @3 :Int64;             # maximum time to wait while it is pending
 }
 
 struct ResultReply {
@@ -380,16 +380,16 @@ struct QueueRequest {
 struct PutQueueRequest {
   ref @0 :QueueRef;
   requestId @1 :Text;
-  config @2 :Text;              # a JSON object of what is to change; null stands for the default
+  config @2 :Text;              # a JSON object of the settings to change; null resets one to its default
 }
 
 struct DestroyRequest {
-  # Empty or delete a queue: its name again, and why in ten characters or more.
+  # Purge or delete a queue: repeat its name, and give a reason of at least ten characters.
   ref @0 :QueueRef;
   requestId @1 :Text;
   confirm @2 :Text;
   reason @3 :Text;
-  force @4 :Bool;               # deleting: do not wait for leases to settle
+  force @4 :Bool;               # delete: do not wait for leases to settle
 }
 
 struct ListQueuesRequest {
@@ -421,7 +421,7 @@ struct Stats {
 }
 
 struct Suspension {
-  mode @0 :Text;                # "settle", "freeze" or "fill": what goes on all the same
+  mode @0 :Text;                # "settle", "freeze" or "fill"
   reason @1 :Text;
   by @2 :Text;
   at @3 :Int64;
@@ -430,10 +430,10 @@ struct Suspension {
 struct Queue {
   tenant @0 :Text;
   name @1 :Text;
-  config @2 :Text;              # a JSON object of all its settings, as over HTTP
+  config @2 :Text;              # a JSON object of all settings, as over HTTP
   stats @3 :Stats;
   id @4 :UInt32;                # inside the tenant
-  suspension @5 :Suspension;    # there: no work is taken or handed out
+  suspension @5 :Suspension;    # set if adds and polls are refused
 }
 
 struct QueueReply {
@@ -441,7 +441,7 @@ struct QueueReply {
     queue @0 :Queue;
     error @1 :Error;
   }
-  created @2 :Bool;             # after putQueue: it is new
+  created @2 :Bool;             # after putQueue: the queue is new
   durability @3 :Durability;
 }
 
@@ -450,7 +450,7 @@ struct QueuesReply {
     queues @0 :List(Queue);
     error @1 :Error;
   }
-  cursor @2 :Text;              # there: a further page starts here
+  cursor @2 :Text;              # set if there is another page
   durability @3 :Durability;
 }
 
@@ -479,14 +479,14 @@ struct PurgeReply {
 }
 
 struct RedriveRequest {
-  # Send dead letters back where they came from. Every condition given must hold.
+  # Move dead letters back to the queues they came from. All given conditions must hold.
   ref @0 :QueueRef;
   requestId @1 :Text;
   source @2 :Text;
-  reason @3 :Text;              # the letter's contains this
+  reason @3 :Text;              # a part of the letter's reason
   ids @4 :List(Text);
   limit @5 :Int64 = -1;
-  rate @6 :Int64 = -1;          # a second
+  rate @6 :Int64 = -1;          # messages per second
   dryRun @7 :Bool;
 }
 
@@ -498,8 +498,8 @@ struct RedriveTaskRequest {
 
 struct Redrive {
   task @0 :Text;
-  state @1 :Text;               # "running", "done" or "cancelled"
-  moved @2 :UInt64;             # or, in a dry run, would be moved
+  state @1 :Text;               # "running", "done", "cancelled" or "failed"
+  moved @2 :UInt64;             # in a dry run: would be moved
   skipped @3 :UInt64;
   dryRun @4 :Bool;
 }

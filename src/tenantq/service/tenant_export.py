@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import struct
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
@@ -18,7 +18,7 @@ from tenantq.journal.record import JournalRow
 from tenantq.service.access import grant_items
 from tenantq.service.admitted_call import AdmittedCall
 from tenantq.service.audit_trail import AuditQuery, AuditTrail
-from tenantq.service.export_archive import END, FORMAT, MANIFEST, PART_BYTES, PART_LINES, Archive, encode_line
+from tenantq.service.export_archive import END, FORMAT, MANIFEST, PART_BYTES, PART_LINES, Archive, Kind, encode_line
 from tenantq.service.exported_lines import key_line, message_line, queue_line, result_line, tenant_line
 from tenantq.wire.access import KeyItem
 from tenantq.wire.exports import ExportManifest
@@ -101,38 +101,26 @@ class TenantExport:
             yield archive.file("audit", f"audit-{number:06}.jsonl", rows)
 
     async def _queue(self, queue: QueueCopy, home: str) -> AsyncIterator[bytes]:
-        """Yield the messages and results of a queue, decrypted. Those that cannot be decrypted are counted and left out."""
-        archive, part = self._archive, 0
-        async for messages in _pages(self._snapshot.messages(queue)):
-            whole = await self._opened(queue.name, messages)
-            if whole:
+        """Yield the files of a queue: messages and results, decrypted, and idempotency keys."""
+        part = 0
+        async for kind, line_of, values in self._queue_parts(queue):
+            if values:
                 part += 1
-                name = f"{home}/messages-{part:06}.jsonl"
-                yield await asyncio.to_thread(
-                    archive.file, "messages", name, map(message_line, whole), queue=queue.name, part=part
-                )
-        async for results in _pages(self._snapshot.results(queue)):
-            kept = await self._opened_results(queue.name, results)
-            if kept:
-                part += 1
-                name = f"{home}/results-{part:06}.jsonl"
-                yield await asyncio.to_thread(
-                    archive.file, "results", name, map(result_line, kept), queue=queue.name, part=part
-                )
-        async for keys in _pages(self._snapshot.idempotency(queue)):
-            part += 1
-            name = f"{home}/idempotency-{part:06}.jsonl"
-            if self._drops_digests:
-                keys = [msgspec.structs.replace(key, body_digest=b"") for key in keys]  # noqa: PLW2901  # the same keys
-            yield archive.file("idempotency", name, map(key_line, keys), queue=queue.name, part=part)
+                name, lines = f"{home}/{kind}-{part:06}.jsonl", map(line_of, values)
+                yield await asyncio.to_thread(self._archive.file, kind, name, lines, queue=queue.name, part=part)
 
-    async def _opened(self, queue: str, messages: list[MessageCopy]) -> list[MessageCopy]:
-        opened = await self._encryption.open_stored(self._snapshot.id, queue, messages)
-        return self._without_broken(opened)
-
-    async def _opened_results(self, queue: str, results: list[StoredResult]) -> list[StoredResult]:
-        opened = await self._encryption.open_results(self._snapshot.id, queue, results)
-        return self._without_broken(opened)
+    async def _queue_parts(self, queue: QueueCopy) -> AsyncIterator[tuple[Kind, Callable[[Any], Any], Sequence[Any]]]:
+        """Yield the kind, the conversion and the values of each part. Values that cannot be decrypted are counted and omitted."""
+        encryption, snapshot = self._encryption, self._snapshot
+        async for messages in _pages(snapshot.messages(queue)):
+            opened = await encryption.open_stored(snapshot.id, queue.name, messages)
+            yield "messages", message_line, self._without_broken(opened)
+        async for results in _pages(snapshot.results(queue)):
+            whole = await encryption.open_results(snapshot.id, queue.name, results)
+            yield "results", result_line, self._without_broken(whole)
+        async for keys in _pages(snapshot.idempotency(queue)):
+            kept = [msgspec.structs.replace(key, body_digest=b"") for key in keys] if self._drops_digests else keys
+            yield "idempotency", key_line, kept
 
     def _without_broken(self, opened: Sequence[_T | SealBroken]) -> list[_T]:
         whole = [one for one in opened if not isinstance(one, SealBroken)]
