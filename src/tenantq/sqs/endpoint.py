@@ -183,5 +183,5 @@ def _nothing_here(request: Request) -> Reply:
     """Return the reply to a request without an action: an SQS error at the URL of a queue, a problem document otherwise."""
     if _path_address(request) is not None:
         return Reply(b"<UnknownOperationException/>", 404, KIND)
-    refusal = Refusal(404, "not_found", "nothing is served at this path; GET /docs lists what is")
+    refusal = Refusal(404, "not_found", "unknown path. GET /docs lists all paths.")
     return problem_reply(refusal, request.call.request_id)

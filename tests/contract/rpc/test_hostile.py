@@ -185,7 +185,7 @@ async def test_pointers_that_lead_to_the_same_bytes_again_are_refused(serve: Ser
     raw = await Raw.open(server.rpc_port)
     raw.writer.write(bytes(twisted))
     said = b""
-    while b"cannot be read" not in said:
+    while b"malformed request" not in said:
         part = await asyncio.wait_for(raw.reader.read(65_536), 10)
         assert part, said
         said += part
@@ -252,7 +252,7 @@ async def test_a_connection_that_calls_nothing_is_told_and_closed(slow_listener:
     clock.advance(3 * TICK_MS)
     await until_not(lambda: len(listener.connections) > 2)
     assert listener.metrics.cut_total["call"] == 2
-    with pytest.raises(capnp.KjException, match="nothing was called on this connection"):
+    with pytest.raises(capnp.KjException, match="this connection was idle for too long"):
         await silent.ask("stats")
     assert (await busy.ask("add", bodies=[b"x"])).which() == "messages"
     assert [one.body for one in (await poll).messages] == [b"x"]

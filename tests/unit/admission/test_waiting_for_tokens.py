@@ -66,7 +66,7 @@ async def test_waiting_calls_are_served_in_order(clock: ManualClock) -> None:
     await settle()
     await pass_time(clock, 950, 10)
     assert served == [0]
-    with pytest.raises(RateLimited, match="others wait already"):
+    with pytest.raises(RateLimited, match="others are already waiting"):
         limits.admit(Charge.of("acme", TEN, "q", None, "write", 1))
     with pytest.raises(TooLarge):
         limits.admit(Charge.of("acme", TEN, "q", None, "write", 11))
@@ -176,7 +176,7 @@ async def test_nobody_passes_one_that_waits_for_its_queues_tokens(clock: ManualC
     await wait_for(limits, 2, 0, of_queue=of_queue)
     call = asyncio.ensure_future(wait_for(limits, 4, 5_000, of_queue=of_queue))
     await settle()
-    with pytest.raises(RateLimited, match="others wait already") as raised:
+    with pytest.raises(RateLimited, match="others are already waiting") as raised:
         limits.admit(Charge.of("acme", TEN, "q", of_queue, "write", 1))
     assert raised.value.retry_after_ms == 200
     await pass_time(clock, 200, 10)

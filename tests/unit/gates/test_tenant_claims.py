@@ -94,7 +94,7 @@ async def test_40_a_claim_that_is_there_twice_is_forbidden(
     first, second = (f'"{name}": "{value}"' for value in values)
     spelled = f'"\\u{ord(name[0]):04x}{name[1:]}": "{values[1]}"'  # the same name, spelled with an escape
     for raw in (f"{{{first}, {rest}, {second}}}", f"{{{first}, {spelled}, {rest}}}"):
-        with pytest.raises(Forbidden, match="malformed or there twice"):
+        with pytest.raises(Forbidden, match="malformed or duplicated"):
             await verifier(clock, tmp_path).verify(signed_raw(raw.encode()))
 
 

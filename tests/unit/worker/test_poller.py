@@ -87,5 +87,5 @@ async def test_an_address_that_leads_nowhere_is_told_once(
     assert await serving
     assert [record.levelname for record in caplog.records if record.levelno > logging.INFO] == ["ERROR"]
     assert "fake.invalid:80/v1" in caplog.text
-    with pytest.raises(NotFound, match="nothing is served"):
+    with pytest.raises(NotFound, match="unknown path"):
         await worker.serve(burst=True)
