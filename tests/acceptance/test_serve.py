@@ -246,8 +246,8 @@ def test_a_wrong_setting_is_2_and_named(
 @pytest.mark.parametrize(
     ("options", "variables", "code", "text"),
     [
-        (("--http", "no.host.invalid:1"), {}, 6, "the host no.host.invalid is not known here"),
-        (("--http", "192.0.2.1:1"), {}, 6, "that is no address of this machine"),
+        (("--http", "no.host.invalid:1"), {}, 6, "unknown host no.host.invalid"),
+        (("--http", "192.0.2.1:1"), {}, 6, "it is not an address of this machine"),
         (("--tls-certificate", "/nowhere.pem", "--tls-key", "/nowhere.key"), {}, 2, "/nowhere.pem"),
     ],
 )

@@ -72,7 +72,7 @@ async def test_the_probe_is_refused_everywhere_and_leaves_no_key_behind(house: H
         keys = house.shard.state.access.keys(house.shard.tenant(tenant).id)
         assert all(one.revoked_at is not None for one in keys.values())
         assert usage(house.shard, tenant)["backlog"] == 0
-        with pytest.raises(Conflict, match="server's own"):
+        with pytest.raises(Conflict, match="server's isolation probe"):
             await house.service.tenants.put(house.admin, tenant, {})
     assert await house.rows(op="alert") == []
     denied = await house.rows(result="DENIED", tenant=PROBE_TENANTS[0])
@@ -313,7 +313,10 @@ async def test_a_failing_check_alerts_once_and_stops_nothing(house: House) -> No
     (alert,) = await house.rows(op="alert")
     assert (alert.outcome, alert.details) == ("self_check", "critical: moody: tenant acme is off")
     rows = await house.rows(op="self_check", result="ERROR")
-    assert [row.details for row in rows] == ["moody: tenant acme is off", "moody: it broke: ValueError('boom')"]
+    assert [row.details for row in rows] == [
+        "moody: tenant acme is off",
+        "moody: the check failed with an exception: ValueError('boom')",
+    ]
     assert b'tenantq_self_check_ok{check="moody"} 0.0' in await house.service.status.metrics(house.admin)
     moody.result = CheckResult(ok=True, text="fine")
     await checks.run_now()
