@@ -50,7 +50,7 @@ class Dispatch:
         self._is_lost = False  # the client is gone
 
     async def answer(self, request: Request) -> Reply | Stream:
-        """Ask the service; every error becomes a reply."""
+        """Return the reply of a request, also for every error."""
         route, listener, taken = request.route, self._listener, 0
         try:
             if request.refusal is not None:
@@ -102,7 +102,7 @@ class Dispatch:
     async def _answer_waiting(
         self, request: Request, body: Any, instead: Reply
     ) -> Reply | Stream | Coroutine[Any, Any, Reply]:
-        """Answer a call that may ask to wait: while it does it can be told to stop, and one that was told so before does not."""
+        """Answer a call that may wait. It does not wait, or stops waiting, once the connection is closing."""
         route, service = request.route, self._listener.service
         assert route is not None
         if self._is_told_to_stop or self._listener.is_closing:

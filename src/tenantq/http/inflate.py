@@ -51,7 +51,7 @@ async def inflate(body: bytes | bytearray, bytes_max: int, items_max: int, hold:
     if len(inflated) > bytes_max:
         raise TooLarge(f"body: too large once inflated (more than {bytes_max} bytes)")
     if not unpacker.eof or unpacker.unused_data:
-        raise malformed("body: is not one whole gzip stream")
+        raise malformed("body: must be one complete gzip stream")
     return inflated
 
 

@@ -51,8 +51,8 @@ class HttpListener(Listener[HttpConnection, HttpSettings]):
         self.description = Description(tuple(one for one in self.router.routes if type(one) is not ProtocolRoute))
         self.heads = HeadCache()
         self.large_bodies = LargeBodies(settings.processed_bytes_max)
-        self.turns = turns or Turns(self.loop)  # in which requests of all transports are begun
-        self.is_ready = True  # as far as the listener is concerned
+        self.turns = turns or Turns(self.loop)  # in which requests of all transports start
+        self.is_ready = True  # the listener's part of readiness
         self.lines = b""  # headers of every reply
         self.next_request_id = RequestIds(randomness).next
         self._second = -1

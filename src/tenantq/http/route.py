@@ -86,7 +86,7 @@ class Route:
     query: type[msgspec.Struct] | None = None
     reply: Any = None
     reply_kind: str = "application/json"
-    statuses: tuple[int, ...] = (200,)  # of successful replies
+    statuses: tuple[int, ...] = (200,)  # of successful repliesful replies
     conflicts: bool = False  # 409 is possible
     batch: bool = False  # items succeed or fail one by one
     secured: bool = True  # requires a credential
@@ -145,8 +145,8 @@ def _errors_of(request: Any, body: bytes | bytearray) -> Iterator[None]:
     except msgspec.ValidationError as error:
         raise Invalid(explain(error, request)) from error
     except UnicodeDecodeError as error:
-        raise malformed("body: is not UTF-8; give other bytes in body_base64") from error
+        raise malformed("body: must be UTF-8. Send other bytes in body_base64.") from error
     except RecursionError as error:
-        raise malformed("body: is nested too deeply") from error
+        raise malformed("body: nested too deeply") from error
     except msgspec.DecodeError as error:
-        raise malformed(f"body: {error}" if body else "body: a JSON object is expected, none was sent") from error
+        raise malformed(f"body: {error}" if body else "body: missing. Send a JSON object.") from error

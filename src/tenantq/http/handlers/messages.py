@@ -102,7 +102,7 @@ def _added_item(added: AddResult) -> AddedItem:
 
 
 async def poll(service: Service, request: Request, body: PollRequest) -> Reply | Coroutine[Any, Any, Reply]:
-    """Lease messages of one queue."""
+    """Lease messages, optionally waiting for the first."""
     deliveries = await service.messages.poll(
         request.call,
         request.tenant,
@@ -116,7 +116,7 @@ async def poll(service: Service, request: Request, body: PollRequest) -> Reply |
 
 
 async def fleet_poll(service: Service, request: Request, body: FleetPollRequest) -> Reply | Coroutine[Any, Any, Reply]:
-    """Lease messages of one queue name across tenants."""
+    """Lease messages of one queue name across tenants, in fair turns."""
     deliveries = await service.fleet.poll(
         request.call,
         body.queue,
