@@ -30,7 +30,7 @@ from tenantq.gates.turns import Turns
 from tenantq.runtime.clock import SystemClock
 from tenantq.runtime.tls import check_tls
 from tenantq.service.server_status import VERSION
-from tenantq.settings import shown_address, shown_url, split_address
+from tenantq.settings import OFF, shown_address, shown_url, split_address
 from tenantq.shard_runtime import ShardRuntime
 from tenantq.sqs.cooldowns import Cooldowns
 from tenantq.store.directory_lock import DirectoryLock
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from tenantq.cluster.registry import Registry
+    from tenantq.cluster.shard_spec import Sockets
     from tenantq.domain.cluster_view import Cluster, ClusterView
     from tenantq.settings import ServerSettings
     from tenantq.store.interface import Store
@@ -75,13 +76,26 @@ class HostServer:
         *,
         admin_token: str | None = None,
         rpc_default: str | None = None,
+        process: int = 0,
+        sockets: Sockets | None = None,
+        opened: Callable[[], None] = lambda: None,
         show_token: Callable[[str], None] | None = None,
     ) -> None:
-        """Prepare. ``show_token`` shows a generated administrator's token; ``port`` is known then."""
+        """Prepare. With ``sockets`` it is one ``process`` of several of the same server.
+
+        ``opened`` is called when it takes part in the cluster. ``show_token`` shows a generated administrator's token;
+        ``port`` is known then.
+        """
         self.settings = settings
         self.clock = SystemClock()
         self.transports = Transports(settings, self.clock, rpc_default)
         self._home = Path(settings.data_dir)
+        self._process = process
+        self._member_dir = self._home / (MEMBER_DIR if process == 0 else f"{MEMBER_DIR}-{process}")
+        self._sockets = sockets
+        self._opened = opened
+        if sockets is not None:
+            self.transports.use(sockets.http, sockets.rpc)
         self._admin_token, self._show_token = admin_token, show_token
         self.cluster: Cluster  # once the server has started
         self._registry: Registry | None = None
@@ -114,8 +128,9 @@ class HostServer:
         if settings.tls is not None:
             check_tls(settings.tls)
         try:
-            self._lock = DirectoryLock(_created(self._home / MEMBER_DIR))
-            self.transports.open()
+            self._lock = DirectoryLock(_created(self._member_dir))
+            if self._sockets is None:
+                self.transports.open()
             turns = Turns(asyncio.get_running_loop())
             context, links = await self._open_host(turns)
             service = self.front.as_service()
@@ -123,6 +138,7 @@ class HostServer:
             self.transports.prepare(service, turns, extra.sqs_purges, extra.sqs_deletions)
             await self._join(context, links)
             self.front.status.is_member = True
+            self._opened()
             await self.transports.start(service, turns)
         except BaseException:
             await self.close(grace_ms=0)
@@ -135,7 +151,9 @@ class HostServer:
         loop = asyncio.get_running_loop()
         registry = self._registry = open_registry(settings)
         self.cluster = await asyncio.to_thread(registry.create, settings.cluster.shards, settings.cluster.regions)
-        keys, audit_key = await asyncio.to_thread(share_keys, registry, self._home, settings.cluster.secret)
+        keys, audit_key = await asyncio.to_thread(
+            share_keys, registry, self._home, settings.cluster.secret, self._admin_token
+        )
         self.host = host = ShardHost(self._make_shard, clock, type(loop))
         calls = ShardCalls(host, clock, self.cluster.shards)
         placements = TenantPlacements(registry, self.cluster)
@@ -181,7 +199,7 @@ class HostServer:
     def _make_shard(self, number: int) -> HostedNode:
         """Return a shard. Called in its thread."""
         settings, clock = self.settings, self.clock
-        data_dir = shard_dir(self._home, number)
+        data_dir = shard_dir(self._home, number) if self._process == 0 else self._member_dir / "shards" / str(number)
         runtime = ShardRuntime(
             settings,
             number,
@@ -219,9 +237,10 @@ class HostServer:
     async def _join(self, context: HostContext, links: MemberLinks) -> None:
         """Take part in the cluster, and return when all shards have owners, or after a while."""
         settings = self.settings
-        host, _ = split_address("cluster.peer", settings.cluster.peer)
-        sock = opened("cluster.peer", settings.cluster.peer)[0]
-        certificate = None if is_loopback(host) else LinkCertificate(self._home / MEMBER_DIR)
+        host, port = split_address("cluster.peer", settings.cluster.peer)
+        address = shown_address("cluster.peer", settings.cluster.peer, port + self._process if port else 0)
+        sock = opened("cluster.peer", address)[0]
+        certificate = None if is_loopback(host) else LinkCertificate(self._member_dir)
         await links.open(sock, certificate)
         member = Member(
             id=links.id,
@@ -255,9 +274,9 @@ class HostServer:
 
     def _rpc_shown(self) -> str:
         transports = self.transports
-        if transports.rpc_port is None or transports.rpc_address is None:
+        if transports.rpc_port is None or transports.rpc_address in {None, OFF}:
             return ""
-        return shown_address("rpc", transports.rpc_address, transports.rpc_port)
+        return shown_address("rpc", str(transports.rpc_address), transports.rpc_port)
 
     def _view_changed(self, view: ClusterView) -> None:
         placements, calls = self._context.placements, self._context.calls

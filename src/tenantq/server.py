@@ -115,7 +115,7 @@ class Server:
                 purges = self._node.routed("sqs_purges", purges)
                 deletions = self._node.routed("sqs_deletions", deletions)
             transports.prepare(service, turns, purges, deletions)
-            if self._node is not None and self._sockets is not None:
+            if self._node is not None and self._sockets is not None and self._sockets.peers is not None:
                 await self._node.open(self._sockets.peers, self._opened)
             await transports.start(service, turns)
         except BaseException:

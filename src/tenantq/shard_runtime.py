@@ -62,6 +62,7 @@ class ShardRuntime:
         self._clock = clock
         self._data_dir, self._home = data_dir, home
         self._is_one_of_many = is_one_of_many
+        self._is_hosted = open_store is not None  # on a store that several servers share
         self.shard = Shard(
             data_dir,
             settings=settings.shard,
@@ -117,12 +118,22 @@ class ShardRuntime:
         parts.push_async_callback(self.service.close)
         await self._note_restore()
         self.in_background(self.service.erasures.finish_pending())
-        if self.exporter is not None:
+        if self.exporter is not None and self._is_hosted:
+            self.in_background(self._start_exporter(self.exporter))
+        elif self.exporter is not None:
             await self.exporter.start()
         checkpointer.start()
         checks = self.service.status.checks = self._make_checks(admission, encryption)
         checks.start()
         parts.callback(checks.close)
+
+    async def _start_exporter(self, exporter: Exporter) -> None:
+        """Start the exporter beside the requests: a handover does not wait for it, and its failure stops no shard."""
+        try:
+            await exporter.start()
+        except TenantqError as error:
+            exporter.failure = error.message
+            log.error("shard %d does not export its journal: %s", self.number, error.message)  # noqa: TRY400  # it says it
 
     async def bootstrap(self, admin_token: str | None, show_token: Callable[[str], None] | None) -> None:
         """Create the first administrator, on the shard that has the platform's keys."""

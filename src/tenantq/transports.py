@@ -42,6 +42,8 @@ class Transports:
     def use(self, http: Sequence[socket.socket], rpc: Sequence[socket.socket]) -> None:
         """Listen on sockets that are already open."""
         self._http_sockets, self._rpc_sockets = tuple(http), tuple(rpc)
+        self.port = http[0].getsockname()[1]
+        self.rpc_port = rpc[0].getsockname()[1] if rpc else None
 
     def open(self) -> None:
         """Open the addresses. Connections wait there until ``start``."""

@@ -10,15 +10,16 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.redis_servers import RedisServer, free_port
+from tests.processes import descendants
+from tests.redis_servers import RedisServer, eventually, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 TOKEN = "administrator-of-the-tests"  # noqa: S105  # of these tests only
 PASSWORD = "s3cret-word"  # noqa: S105  # as above
@@ -36,7 +37,7 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
 class Process:
     """One ``tenantq serve``."""
 
-    def __init__(self, directory: Path, name: str, redis: RedisServer) -> None:
+    def __init__(self, directory: Path, name: str, redis: RedisServer, *options: str) -> None:
         self.port = free_port()
         self.log = directory / f"{name}.log"
         environment = {
@@ -48,7 +49,10 @@ class Process:
         command = [sys.executable, "-m", "tenantq", "serve", "--rpc", "off", "--http", f"127.0.0.1:{self.port}"]
         with self.log.open("wb") as out:
             self.process = subprocess.Popen(
-                [*command, "--data-dir", str(directory / name)], stdout=out, stderr=subprocess.STDOUT, env=environment
+                [*command, "--data-dir", str(directory / name), *options],
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=environment,
             )
 
     def ask(self, path: str, body: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
@@ -123,6 +127,30 @@ def test_a_server_outlives_its_redis(redis: RedisServer, tmp_path: Path) -> None
         server.until(queue, 200)
         assert [one["body"] for one in server.ask(f"{queue}/poll", {"max": 9})[1]["messages"]] == ["a"]
         redis.kill()
+        assert server.end() == 0
+    finally:
+        server.process.kill()
+        server.process.wait()
+    assert "Traceback" not in server.log.read_text()
+
+
+def test_several_processes_of_a_server_share_its_shards(redis: RedisServer, tmp_path: Path) -> None:
+    """They own all shards together, and a process that is killed is followed by the other, and started again."""
+    server = Process(tmp_path, "one", redis, "--processes", "2")
+    queue = "/v1/tenants/default/queues/work"
+    try:
+        server.until("/readyz", 200)
+        eventually(lambda: "ready on" in server.log.read_text())
+        assert server.ask(f"{queue}/messages", {"messages": [{"body": "a"}]})[0] == 200
+        killed = 0
+        for pid in descendants(server.process.pid):
+            if b"shard_process" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)
+                killed += 1
+                break
+        assert killed == 1
+        server.until(queue, 200)
+        assert [one["body"] for one in server.ask(f"{queue}/poll", {"max": 9})[1]["messages"]] == ["a"]
         assert server.end() == 0
     finally:
         server.process.kill()

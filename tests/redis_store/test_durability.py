@@ -57,9 +57,9 @@ def shard_on(server: RedisServer, path: Path, durability: str = "fsync", reserve
     ("name", "value", "text"),
     [
         ("appendonly", "no", "appendonly is no"),
-        ("appendfsync", "everysec", "set appendonly yes and appendfsync always"),
+        ("appendfsync", "everysec", "Set appendonly yes and appendfsync always"),
         ("no-appendfsync-on-rewrite", "yes", "no-appendfsync-on-rewrite is yes"),
-        ("maxmemory-policy", "allkeys-lru", "set noeviction"),
+        ("maxmemory-policy", "allkeys-lru", "Set noeviction"),
     ],
 )
 async def test_a_server_that_may_lose_what_it_confirms_is_refused(
@@ -76,7 +76,7 @@ async def test_a_server_that_may_lose_what_it_confirms_is_refused(
 
 @pytest.mark.parametrize(
     ("name", "value", "text"),
-    [("appendonly", "no", "appendonly is no"), ("maxmemory-policy", "allkeys-lru", "set noeviction")],
+    [("appendonly", "no", "appendonly is no"), ("maxmemory-policy", "allkeys-lru", "Set noeviction")],
 )
 async def test_a_server_that_is_set_otherwise_later_stops_the_shard(
     server: RedisServer, tmp_path: Path, name: str, value: str, text: str
@@ -117,7 +117,7 @@ async def test_where_config_is_forbidden_a_setting_says_what_holds(server: Redis
             await opened(fsync="always").open()
     finally:
         client.acl_deluser("queue")
-    with pytest.raises(StoreFailed, match="check the user and the password") as wrong:
+    with pytest.raises(StoreFailed, match="Check user and password") as wrong:
         await opened(fsync="always").open()
     assert "s3cret" not in str(wrong.value)
 
@@ -229,5 +229,5 @@ async def test_an_erasure_that_redis_refuses_or_breaks_off_is_not_through(server
         client.config_set("rdb-key-save-delay", 5_000_000)
         erasing = asyncio.create_task(shard.erasure.erase_bytes(1))
         await asyncio.to_thread(kill_child, server)
-        with pytest.raises(StoreFailed, match="BGREWRITEAOF has failed"):
+        with pytest.raises(StoreFailed, match="BGREWRITEAOF failed"):
             await asyncio.wait_for(erasing, 20)

@@ -25,7 +25,8 @@ def main() -> int:
     control = socket.socket(fileno=int(sys.argv[1]))
     startup = receive_startup(control)
     settings, spec = startup.settings, startup.spec
-    set_up_logs(settings.log_level, settings.log_format, spec.shards[spec.number].name)
+    name = spec.shards[spec.number].name if spec is not None else f"process {startup.number}"
+    set_up_logs(settings.log_level, settings.log_format, name)
     return run_loop(_serve(startup, control))
 
 

@@ -32,12 +32,13 @@ class AsyncClient:
 
     ``timeout_ms`` limits the time for a reply once connected; a call that waits at the server gets its wait on top. ``retries`` says
     how often, and with which delays, a call is retried where that is safe. ``tls`` is for ``https`` addresses. With ``follow``,
-    requests go directly to the shard that owns their tenant, on the same host, if several shards are behind the address.
+    requests go directly to the server that owns their tenant, if it is on a host that the client was given. ``url`` may be a list
+    with the addresses of several servers of one cluster: if one is unreachable, the client uses the next.
     """
 
     def __init__(
         self,
-        url: str = URL_DEFAULT,
+        url: str | Sequence[str] = URL_DEFAULT,
         token: str | None = None,
         *,
         timeout_ms: int = 10_000,

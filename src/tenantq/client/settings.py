@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Protocol
 from urllib.parse import urlsplit
@@ -105,6 +105,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock = msgspec.field(default_factory=SystemClock)
     randomness: Randomness = msgspec.field(default_factory=system_randomness)
     connect: Connect | None = None  # instead of TCP
+    others: tuple[tuple[str, int], ...] = ()  # hosts and ports of further servers of the same cluster
 
     def __post_init__(self) -> None:
         check_field("timeout_ms", self.timeout_ms, _TimeoutMs)
@@ -126,13 +127,32 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.origin}:{self.port}{self.prefix}"
 
 
-def parse(url: str, token: str | None, *, retries: Retries | int = Retries(), **options: Any) -> Settings:  # noqa: B008  # frozen
-    """Return settings for an address. ``options`` are fields of Settings. Raises Invalid naming the wrong argument."""
+def parse(
+    url: str | Sequence[str],
+    token: str | None,
+    *,
+    retries: Retries | int = Retries(),  # noqa: B008  # frozen
+    **options: Any,
+) -> Settings:
+    """Return settings for an address, or for those of several servers of one cluster, as a list or separated by commas.
+
+    ``options`` are fields of Settings. Raises Invalid naming the wrong argument.
+    """
     if not isinstance(retries, Retries):
         retries = Retries(count=check_field("retries", retries, _RetryCount))
-    secure, host, port, prefix = _split(url)
+    urls = url.split(",") if isinstance(url, str) else list(url) if isinstance(url, list | tuple) else [url]
+    (secure, host, port, prefix), *others = [_split(one) for one in urls or [""]]
+    if any((one[0], one[3]) != (secure, prefix) for one in others):
+        raise Invalid("url: all addresses must have the same scheme and path")
     return Settings(
-        host=host, port=port, prefix=prefix, secure=secure, token=_check_token(token), retries=retries, **options
+        host=host,
+        port=port,
+        prefix=prefix,
+        secure=secure,
+        token=_check_token(token),
+        retries=retries,
+        others=tuple((one[1], one[2]) for one in others),
+        **options,
     )
 
 

@@ -1,7 +1,7 @@
-"""Routes requests of a tenant directly to the shard that owns it, once a reply has named its address.
+"""Routes requests of a tenant directly to the server that owns it, once a reply has named its address.
 
-Several shards can be behind one address. Each forwards requests of other shards and names the owner in ``Tenantq-Shard``. The
-credential is never sent to another host, nor from https to http.
+Each server forwards requests for other shards and names the owner in ``Tenantq-Shard``. The credential is never sent to a host
+that the client was not given, nor from https to http. If an address is unreachable, the client uses its next one.
 """
 
 from __future__ import annotations
@@ -27,72 +27,101 @@ _OWN: Final = ("/v1/queues/", "/v1/queues?", "/v1/tenant?")
 _OWN_WHOLE: Final = frozenset({"/v1/queues", "/v1/tenant"})
 
 
+Address = tuple[str, int]
+
+
 class TenantRouter:
-    """A transport that uses the client's address, or the address of the shard that owns the tenant."""
+    """A transport that uses one of the client's addresses, or the address of the server that owns the tenant."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._base = ConnectionPool(settings)
+        self._bases: list[Address] = [(settings.host, settings.port), *settings.others]
+        self._hosts = {host for host, _ in self._bases}
+        self._base = 0  # which of them is in use
         self._follows = settings.follow and not settings.prefix and settings.connect is None
-        self._pools: dict[int, ConnectionPool] = {}  # by port: all on the same host
-        self._ports: dict[str | None, int] = {}  # by tenant; "": the credential's own
-        self._avoided: dict[int, int] = {}  # until when, on the monotonic clock
+        self._pools: dict[Address, ConnectionPool] = {self._bases[0]: ConnectionPool(settings)}
+        self._owners: dict[str | None, Address] = {}  # by tenant; "": the credential's own
+        self._avoided: dict[Address, int] = {}  # until when, on the monotonic clock
         self._closed = False
 
     async def send(self, request: ApiRequest[Any]) -> HttpReply:
         """Return the reply. Raises BadAnswer, Closed, ConnectionFailed or TimedOut."""
-        port = self._ports.get(_tenant_of(request.target)) if self._ports else None
-        if port is None:
-            reply = await self._base.send(request)
-        else:
-            reply = await self._send_directly(request, port)
+        owner = self._owners.get(_tenant_of(request.target)) if self._owners else None
+        reply = await self._send_to_owner(request, owner) if owner is not None else None
+        if reply is None:
+            reply = await self._send_to_any(request)
         address = reply.headers.get(SHARD_HEADER)
         if address is not None and self._follows:
             self._learn(request, address)
         return reply
 
-    async def _send_directly(self, request: ApiRequest[Any], port: int) -> HttpReply:
+    async def _send_to_owner(self, request: ApiRequest[Any], owner: Address) -> HttpReply | None:
+        """Return the reply of the owner; None if it is unreachable from here."""
         try:
-            return await self._pools[port].send(request)
+            return await self._pool(owner).send(request)
         except Closed:
             raise
         except Unavailable as error:
-            self._ports = {tenant: known for tenant, known in self._ports.items() if known != port}
+            self._owners = {tenant: known for tenant, known in self._owners.items() if known != owner}
             if error.maybe_done:
                 raise
-            self._avoided[port] = self._settings.clock.monotonic_ms() + AVOID_MS
-        return await self._base.send(request)  # nothing was sent: the address is unreachable from here
+            self._avoided[owner] = self._settings.clock.monotonic_ms() + AVOID_MS
+            return None
+
+    async def _send_to_any(self, request: ApiRequest[Any]) -> HttpReply:
+        """Return the reply of the address in use, or of the next one that can be reached."""
+        for _ in self._bases[1:]:
+            try:
+                return await self._pool(self._bases[self._base]).send(request)
+            except Closed:
+                raise
+            except Unavailable as error:
+                self._base = (self._base + 1) % len(self._bases)
+                if error.maybe_done:
+                    raise
+        return await self._pool(self._bases[self._base]).send(request)
 
     async def close(self) -> None:
         """Close all connections."""
         self._closed = True
-        for pool in (self._base, *self._pools.values()):
+        for pool in self._pools.values():
             await pool.close()
 
+    def _pool(self, address: Address) -> ConnectionPool:
+        pool = self._pools.get(address)
+        if pool is None:
+            host, port = address
+            connect_ms = min(self._settings.connect_timeout_ms, CONNECT_MS_MAX)
+            pool = self._pools[address] = ConnectionPool(
+                msgspec.structs.replace(self._settings, host=host, port=port, connect_timeout_ms=connect_ms)
+            )
+        return pool
+
     def _learn(self, request: ApiRequest[Any], address: str) -> None:
-        """Remember the address of a tenant's shard if it is on the same host."""
+        """Remember the address of a tenant's server if it is on a host that the client was given."""
         tenant, settings = _tenant_of(request.target), self._settings
         if tenant is None or self._closed:
             return
         if address.startswith(":"):  # a port of the same host
-            address = settings.origin + address
+            host = self._bases[self._base][0]
+            address = f"{'https' if settings.secure else 'http'}://{_in_url(host)}{address}"
         try:
             parts = urlsplit(address)
             port = parts.port
         except ValueError:
             return
-        if port is None or parts.hostname != settings.host or (parts.scheme == "https") != settings.secure:
+        if port is None or parts.hostname not in self._hosts or (parts.scheme == "https") != settings.secure:
             return
-        if self._avoided.get(port, 0) > settings.clock.monotonic_ms():
+        owner = (parts.hostname, port)
+        if self._avoided.get(owner, 0) > settings.clock.monotonic_ms():
             return
-        if port not in self._pools:
-            connect_ms = min(settings.connect_timeout_ms, CONNECT_MS_MAX)
-            self._pools[port] = ConnectionPool(
-                msgspec.structs.replace(settings, port=port, connect_timeout_ms=connect_ms)
-            )
-        if len(self._ports) >= TENANTS_MAX:
-            self._ports.clear()
-        self._ports[tenant] = port
+        if len(self._owners) >= TENANTS_MAX:
+            self._owners.clear()
+        self._owners[tenant] = owner
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def _tenant_of(target: str) -> str | None:

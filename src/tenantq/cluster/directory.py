@@ -1,4 +1,4 @@
-"""Which shard has which tenant. The truth is each shard's own catalog; here stands what the others have said of theirs."""
+"""The tenant directory of embedded shards: each shard's catalog is the truth, and the others announce theirs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _ABROAD: Final = frozenset((DEFAULT_TENANT, *PROBE_TENANTS))
 
 
 def announced(number: int, names: Iterable[str]) -> list[str]:
-    """Return which of a shard's tenants others may know: every shard has some of its own, and 'default' counts on shard 0 alone."""
+    """Return the tenants that a shard announces: without its probe tenants, and 'default' only from shard 0."""
     hidden = _EVERYWHERE if number == HOME else _ABROAD
     return [name for name in names if name not in hidden]
 
 
 class Directory:
-    """What one shard knows of all. A shard that is down keeps its tenants: they are nobody else's."""
+    """What one shard knows about all. A shard that is down keeps its tenants."""
 
     def __init__(self, number: int, topology: Topology, own: Callable[[], Container[str]]) -> None:
         self.number = number
@@ -30,16 +30,16 @@ class Directory:
         self._own = own
         self._hidden = _EVERYWHERE if number == HOME else _ABROAD
         self._shard_of: dict[str, int] = {DEFAULT_TENANT: HOME}
-        self._known: set[int] = {number}  # shards that have told what they have, and still run
+        self._known: set[int] = {number}  # shards that have announced their tenants, and still run
 
     def find(self, tenant: str) -> int | None:
-        """Return the shard that has a tenant, of two the one with the lower number; None: none that is known."""
+        """Return the shard of a tenant, of two the lower one; None if it is not known."""
         if tenant in self._own() and tenant not in self._hidden:
             return min(self.number, self._shard_of.get(tenant, self.number))
         return self._shard_of.get(tenant) if tenant not in _EVERYWHERE else self.number
 
     def is_elsewhere(self, tenant: str) -> bool:
-        """Tell whether another shard has said that it has a tenant."""
+        """Return whether another shard has announced a tenant."""
         return self._shard_of.get(tenant, self.number) != self.number
 
     def address_of(self, shard: int) -> str:
@@ -47,7 +47,7 @@ class Directory:
         return self.topology.shards[shard].address
 
     def is_known(self, shard: int) -> bool:
-        """Tell whether a shard runs and has told what it has."""
+        """Return whether a shard runs and has announced its tenants."""
         return shard in self._known
 
     async def refresh(self) -> None:
@@ -60,34 +60,35 @@ class Directory:
             raise shard_down(shard)
 
     def check_whole(self) -> None:
-        """Raise ShardDown unless all shards have told what they have: an unknown name may be a tenant of a silent one."""
+        """Raise ShardDown unless all shards have announced their tenants: an unknown name may belong to a silent one."""
         silent = self.silent
         if silent:
             raise shard_down(min(silent))
 
     @property
     def silent(self) -> set[int]:
-        """The shards that do not run, or have not told yet what they have."""
+        """The shards that do not run, or have not announced their tenants yet."""
         return set(range(len(self.topology.shards))) - self._known
 
     def place(self, tenant: str, regions: Iterable[str]) -> int:
-        """Return the shard for a tenant that is to be made: the jump hash of its name over those that it allows.
+        """Return the shard for a new tenant: the jump hash of its name over the shards in its regions.
 
-        Raises Invalid where there is none; another region is never a way out.
+        Raises Invalid if no shard is in its regions.
         """
         allowed = tuple(regions)
         places = self.topology.eligible(allowed)
         if not places:
             there = ", ".join(sorted({one.region or "none" for one in self.topology.shards}))
             raise Invalid(
-                f"regions: no shard is in any of {', '.join(allowed)}; there are shards in {there}", tenant=tenant
+                f"regions: no shard is in {', '.join(allowed)}. The server has shards in these regions: {there}.",
+                tenant=tenant,
             )
         return places[jump_hash(tenant_key(tenant), len(places))]
 
-    # ---- what others say ----
+    # ---- announcements ----
 
     def learn_all(self, shard: int, tenants: Collection[str]) -> list[str]:
-        """Take note of everything that a shard has; return names that another one has too, which stay with the lower number."""
+        """Note all tenants of a shard; return names that another shard has too, which stay with the lower one."""
         for name in [name for name, holder in self._shard_of.items() if holder == shard and name != DEFAULT_TENANT]:
             del self._shard_of[name]
         twice = [name for name in tenants if name in self._shard_of and self._shard_of[name] != shard]
@@ -97,7 +98,7 @@ class Directory:
         return twice
 
     def learn(self, shard: int, made: Iterable[str], gone: Iterable[str]) -> None:
-        """Take note of what has changed at a shard."""
+        """Note changes at a shard."""
         for name in gone:
             if self._shard_of.get(name) == shard:
                 del self._shard_of[name]
@@ -105,9 +106,9 @@ class Directory:
             self._shard_of[name] = shard
 
     def learn_own(self, tenant: str) -> None:
-        """Take note that a tenant is this shard's, on the word of the first one: what others had said of it is past."""
+        """Note that a tenant is this shard's, as the first shard says; earlier announcements are outdated."""
         self._shard_of.pop(tenant, None)
 
     def lose(self, shard: int) -> None:
-        """Take note that a shard does not run."""
+        """Note that a shard does not run."""
         self._known.discard(shard)

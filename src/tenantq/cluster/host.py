@@ -67,14 +67,18 @@ class ShardHost:
 
     async def acquire(self, shard: int) -> None:
         """Own a shard and serve it. Raises StoreLocked while another member owns it, or why it cannot be opened."""
-        if shard in self._threads:
-            return
+        before = self._threads.get(shard)
+        if before is not None:
+            if before.is_open or before.is_opening:
+                return
+            await asyncio.shield(before.ended)
+            self._threads.pop(shard, None)
         thread = self._threads[shard] = ShardThread(shard, lambda: self._make(shard), self._new_loop)
         try:
             async with self._opening:
                 await thread.open()
         except BaseException as error:
-            del self._threads[shard]
+            self._threads.pop(shard, None)
             if not isinstance(error, StoreFailed | asyncio.CancelledError):
                 self.fault = error
             raise
@@ -98,7 +102,8 @@ class ShardHost:
     async def _watch(self, thread: ShardThread) -> None:
         """Forget a shard when its thread has ended. A shard that lost its store ends alone; the process continues."""
         await asyncio.shield(thread.ended)
-        del self._threads[thread.number]
+        if self._threads.get(thread.number) is thread:
+            del self._threads[thread.number]
         if thread.failure is not None:
             log.error("shard %d has stopped: %s", thread.number, thread.failure.message)
         self.on_change()

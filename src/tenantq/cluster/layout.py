@@ -1,7 +1,7 @@
-"""Where the shards of a server keep their data, and how many there are.
+"""The directories of a server's embedded shards, and their number.
 
-The data directory itself is shard 0's, so that a server of one shard grows without moving anything. Shard k lies in ``shards/<k>``, and
-``shards.json`` remembers how many there are and which of them were made; without that file it is one.
+The data directory itself belongs to shard 0, so a server with one shard can grow without moving files. Shard k is in
+``shards/<k>``. ``shards.json`` holds the number of shards and which of them were created; without that file there is one.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from tenantq.runtime.durable_files import write_durably
 
 SHARDS_MAX: Final = 64
 TENANT_ID_BITS: Final = 26
-"""Shard k numbers its tenants from k << 26 on, so that an id stands for one tenant on all shards."""
+"""Shard k numbers its tenants from k << 26 on, so that IDs are unique on all shards."""
+
+_WRAP_BITS: Final = 4
 
 HOME: Final = 0
-"""The shard that has the tenant 'default' and the platform's own keys, and says where a new tenant goes."""
+"""The shard with the tenant 'default' and the platform's keys. It places new tenants."""
 
 REMEMBERED: Final = "shards.json"
 DIRECTORY: Final = "shards"
@@ -27,11 +29,11 @@ DIRECTORY: Final = "shards"
 
 class _Remembered(msgspec.Struct, frozen=True):
     shards: Annotated[int, msgspec.Meta(ge=1, le=SHARDS_MAX)]
-    made: tuple[int, ...] = ()  # those but the first that have had a store: without it they do not open
+    made: tuple[int, ...] = ()  # all but the first that have had a store: they do not open without it
 
 
 def shard_count(data_dir: Path) -> int:
-    """Return how many shards a data directory has; StoreDamaged where that cannot be read."""
+    """Return the number of shards of a data directory. Raises StoreDamaged if it cannot be read."""
     return _remembered(data_dir).shards
 
 
@@ -43,24 +45,24 @@ def _remembered(data_dir: Path) -> _Remembered:
         return _Remembered(1)
     except (OSError, msgspec.DecodeError) as error:
         raise StoreDamaged(
-            f"{file} cannot be read: {error}; it holds the number of shards, such as {{'shards': 3}}"
+            f"{file} cannot be read: {error}. It contains the number of shards, such as {{'shards': 3}}."
         ) from error
 
 
 def remember_count(data_dir: Path, count: int) -> None:
-    """Remember, durably, how many shards a data directory has, and which of them have their store by now."""
+    """Store the number of shards of a data directory, and which of them have a store."""
     before = _remembered(data_dir).made
     made = tuple(number for number in range(HOME + 1, count) if number in before or _has_store(data_dir, number))
     write_durably(data_dir / REMEMBERED, msgspec.json.encode(_Remembered(count, made)) + b"\n")
 
 
 def check_there(data_dir: Path, only: int | None = None) -> None:
-    """Raise StoreDamaged where a shard that was made has no store any more: its disk is not there, and an empty shard is not the same."""
+    """Raise StoreDamaged if the store of a shard is missing, for example because its disk is not mounted."""
     for number in _remembered(data_dir).made:
         if only in {None, number} and not _has_store(data_dir, number):
             raise StoreDamaged(
-                f"shard {number} was made in {shard_dir(data_dir, number)}, and is not there: mount its disk, or restore a backup of"
-                f" the server. To go on without what it held, take {number} out of 'made' in {data_dir / REMEMBERED}"
+                f"shard {number} is missing in {shard_dir(data_dir, number)}. Mount its disk, or restore a backup of the server."
+                f" To continue without its data, remove {number} from 'made' in {data_dir / REMEMBERED}."
             )
 
 
@@ -69,29 +71,33 @@ def _has_store(data_dir: Path, number: int) -> bool:
 
 
 def shard_dir(data_dir: Path, number: int) -> Path:
-    """Return where a shard's data is."""
+    """Return the directory of a shard."""
     return data_dir if number == HOME else data_dir / DIRECTORY / str(number)
 
 
 def numbered_dirs(data_dir: Path) -> list[tuple[int, Path]]:
-    """Return all shards of a data directory with where each is; those that were never made left out. StoreDamaged where one is missing."""
+    """Return the shards of a data directory that were created, with their directories. Raises StoreDamaged if one is missing."""
     check_there(data_dir)
     dirs = [(number, shard_dir(data_dir, number)) for number in range(shard_count(data_dir))]
     return [(number, path) for number, path in dirs if number == HOME or path.is_dir()]
 
 
 def shard_dirs(data_dir: Path) -> list[Path]:
-    """Return where all shards of a data directory are, in their order: see ``numbered_dirs``."""
+    """Return the directories of all shards, in order; see ``numbered_dirs``."""
     return [path for _, path in numbered_dirs(data_dir)]
 
 
 def parent_of(data_dir: Path) -> Path | None:
-    """Return the data directory that this one is a shard of; None: it is none of the others'."""
+    """Return the data directory that this one is a shard of; None if it is not a shard's."""
     place = data_dir.absolute()
     home = place.parent.parent
     return home if place.parent.name == DIRECTORY and (home / REMEMBERED).exists() else None
 
 
 def first_tenant_id(number: int) -> int:
-    """Return the id of the first tenant that a shard makes; 0 stands for the platform itself."""
-    return (number << TENANT_ID_BITS) + 1
+    """Return the ID of the first tenant of a shard; 0 is the platform.
+
+    Shards from 64 on, which only a cluster has, begin inside the range of a lower one, far above the IDs in use there.
+    """
+    wraps, place = divmod(number, SHARDS_MAX)
+    return (place << TENANT_ID_BITS) + (wraps << (TENANT_ID_BITS - _WRAP_BITS)) + 1

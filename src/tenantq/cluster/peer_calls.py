@@ -119,7 +119,7 @@ class RemoteExport:
 
 
 class PeerCalls:
-    """Calls methods on other shards, and executes the calls of other shards."""
+    """Calls methods on other shards, and executes their calls."""
 
     def __init__(self, peers: Peers, background: Callable[[Coroutine[Any, Any, None]], None]) -> None:
         self.number = peers.number
@@ -160,7 +160,7 @@ class PeerCalls:
         return self._peers.begin(owner, KIND, self._methods[path].encode(call, arguments, options))
 
     def abandon(self, owner: int, method: RemoteMethod, pending: PendingReply) -> None:
-        """Stop a call whose result nobody wants any more, and release what it leases."""
+        """Stop a call whose caller is gone, and release what it leases."""
         pending.stop(is_gone=not method.leases)
         if method.leases:
             self._background(self._release_reply(owner, method, pending))
@@ -184,7 +184,7 @@ class PeerCalls:
         try:
             await self.query(owner, "peer.release", leases)
         except TenantqError as error:
-            log.warning("%d messages leased for nobody come back when their leases end: %s", len(leases), error)
+            log.warning("%d undelivered messages stay leased until their leases expire: %s", len(leases), error)
 
     async def query(
         self, owner: int, path: str, *arguments: Any, timeout_ms: int | None = READ_MS, **options: Any
@@ -264,7 +264,7 @@ class PeerCalls:
 
 
 async def execute(method: RemoteMethod, request: PeerRequest, begin: Callable[[], Awaitable[Any]]) -> Any:
-    """Execute a call of another process. One that only waits ends when its caller says that nobody waits for it any more."""
+    """Execute a call of another process. One that only waits ends when its caller is gone."""
     if not method.waits:
         return await begin()
     if request.is_stopped:

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 import msgspec
 
 from tenantq.cluster.layout import SHARDS_MAX
+from tenantq.domain.cluster_view import CLUSTER_SHARDS_MAX
 from tenantq.domain.names import OptionalRegionName
 from tenantq.domain.validation import about, between
 from tenantq.errors import Invalid
@@ -46,7 +47,8 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """A cluster of servers that share one remote store."""
 
     shards: (
-        Annotated[int, between(1, SHARDS_MAX, "Number of shards; none: as in the store, or 64 in a new one.")] | None
+        Annotated[int, between(1, CLUSTER_SHARDS_MAX, "Number of shards; none: as in the store, or 64 in a new one.")]
+        | None
     ) = None
     regions: Annotated[
         tuple[str, ...], about("Regions of a new cluster: shard k is in region k modulo their number.")
@@ -61,9 +63,10 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     ) = None
 
     peer: Annotated[
-        str, about("Address where the other servers reach this one. They use TLS unless it is on loopback.")
+        str, about("Address for other servers; process k uses port + k. They use TLS unless it is on loopback.")
     ] = "127.0.0.1:0"
     url: Annotated[str, about("URL where clients reach this server; none: its HTTP address.")] | None = None
+    processes: Annotated[int, between(1, SHARDS_MAX, "Processes of this server, behind one address.")] = 1
     capacity: Annotated[float, msgspec.Meta(gt=0), about("Share of the shards, relative to other servers.")] = 1.0
 
     def __repr__(self) -> str:

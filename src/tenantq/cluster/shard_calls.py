@@ -71,7 +71,7 @@ class ShardCalls:
         return self.host.thread(shard) or (self.remote.place(shard) if self.remote is not None else None)
 
     async def call(self, owner: int, path: str, call: Call | None, *arguments: Any, **options: Any) -> Any:
-        """Execute a method of a shard and return its result. Raises what it raises, or ShardDown if nobody has the shard.
+        """Execute a method of a shard and return its result. Raises what it raises, or ShardDown if the shard has no owner.
 
         A poll that a handover ends early continues at the new owner.
         """
@@ -100,7 +100,7 @@ class ShardCalls:
     async def hold(self, shard: int, until_ms: int) -> None:
         """Wait until something changes. Raises ShardDown if that takes too long, or too many calls wait."""
         if self._held >= HELD_MAX or self._clock.monotonic_ms() >= until_ms:
-            raise ShardDown(f"no server has shard {shard} at the moment. Try again later.")
+            raise ShardDown(f"shard {shard} has no owner at the moment. Try again later.")
         self._held += 1
         try:
             await asyncio.wait([self._change], timeout=RETRY_MS / 1_000)
@@ -142,7 +142,7 @@ class ShardCalls:
         try:
             await self.query(owner, "peer.release", leases)
         except TenantqError as error:
-            log.warning("%d messages leased for nobody return when their leases end: %s", len(leases), error)
+            log.warning("%d undelivered messages stay leased until their leases expire: %s", len(leases), error)
 
 
 class CallsFromShard:

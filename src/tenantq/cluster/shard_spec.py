@@ -1,4 +1,4 @@
-"""The place of one shard among those of its server: what its supervisor tells it before it starts."""
+"""The place of one shard among the shards of its server, assigned by its supervisor."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tenantq.domain.placement import Topology, TopologyShard
 
 
 class ShardSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One shard's place. The secret is what shards of one server know each other by; it is new with every start."""
+    """One shard's place. Shards of one server authenticate each other with the secret, which is new with every start."""
 
     number: int
-    shards: tuple[TopologyShard, ...]  # all, in their order: names, regions and addresses as clients are told
+    shards: tuple[TopologyShard, ...]  # all, in order: names, regions, and addresses for clients
     secret: str
-    peer_ports: tuple[int, ...]  # on loopback, where each is asked by the others
+    peer_ports: tuple[int, ...]  # on loopback, for the other shards
     home_dir: str  # the data directory of the whole server
 
     @property
@@ -25,13 +25,13 @@ class ShardSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """What the journal calls this shard."""
+        """Name of this shard in the journal."""
         return str(self.number)
 
 
 class Sockets(msgspec.Struct, frozen=True):
     """The listening sockets of one shard, opened by its supervisor: those of all shards, and its own."""
 
-    peers: socket.socket
+    peers: socket.socket | None  # None: of a member of a cluster, which opens its own
     http: tuple[socket.socket, ...]
     rpc: tuple[socket.socket, ...] = ()

@@ -255,7 +255,9 @@ class ShardThread:
         try:
             with asyncio.Runner(loop_factory=self._new_loop) as runner:
                 runner.run(self._serve())
-        except BaseException as error:  # noqa: BLE001  # of the opening: its caller gets it
+        except BaseException as error:  # of the opening: its caller gets it
+            if self._opened.done():
+                log.critical("shard %d has stopped after an internal error", self.number, exc_info=error)
             self._tell(functools.partial(_fail, self._opened, error))
         self._tell(lambda: _complete(self.ended))
 

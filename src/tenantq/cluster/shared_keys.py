@@ -1,7 +1,7 @@
 """The key files that all servers of a cluster need: kept in the store, encrypted with the cluster's secret.
 
-Each server has a copy in its data directory. Without a secret only a fingerprint is in the store, and the operator copies
-the files.
+Each server has a copy in its data directory. Without a secret or a common administrator's token, only a fingerprint is in the
+store, and the operator copies the files.
 """
 
 from __future__ import annotations
@@ -35,9 +35,12 @@ _NONCE_BYTES: Final = 12
 _KEY_BYTES: Final = 32
 
 
-def share_keys(registry: Registry, home: Path, secret: str | None) -> tuple[KeyMaker, SigningKey]:
+def share_keys(
+    registry: Registry, home: Path, secret: str | None, admin_token: str | None
+) -> tuple[KeyMaker, SigningKey]:
     """Return the keys that all servers of the cluster use, and copy them to ``home``. Blocks.
 
+    Without a secret, an administrator's token that all servers are started with takes its place.
     Raises Invalid if the secret is wrong, or if this server has other keys and no secret.
     """
     with TemporaryDirectory() as made:
@@ -46,29 +49,32 @@ def share_keys(registry: Registry, home: Path, secret: str | None) -> tuple[KeyM
         new = {name: (Path(made) / name).read_bytes() for name in SHARED}
     for name in SHARED:
         file = home / name
-        own = file.read_bytes() if file.exists() else new[name]
-        shared = own if secret is None else _exchange(registry, name, own, secret)
+        own = file.read_bytes() if file.exists() else None
+        shared = _exchange(registry, name, own or new[name], secret or admin_token)
+        if shared is None and secret is not None:
+            raise Invalid("cluster.secret: differs from the secret of the cluster's other servers. Use the same one.")
+        shared = shared or own or new[name]
         fingerprint = hashlib.sha256(shared).hexdigest().encode()
         if registry.shared_value(f"{name}:sha256", fingerprint) != fingerprint:
             raise Invalid(
-                f"cluster.secret: this server's {file} differs from the cluster's. Set the cluster.secret of the other"
-                f" servers here, or copy {' and '.join(SHARED)} from the data directory of one of them."
+                f"cluster.secret: this server does not have the cluster's {name}. Set the same cluster.secret on all servers,"
+                f" or copy {' and '.join(SHARED)} from the data directory of another server to {home}."
             )
-        if not file.exists() or shared != own:
-            if file.exists():
+        if shared != own:
+            if own is not None:
                 log.warning("the cluster's %s replaces this server's", name)
             write_durably(file, shared, 0o600)
     return KeyMaker.load_or_make(home), SigningKey.load_or_make(home)
 
 
-def _exchange(registry: Registry, name: str, own: bytes, secret: str) -> bytes:
-    """Return the cluster's copy of a file; store this server's if there is none."""
+def _exchange(registry: Registry, name: str, own: bytes, secret: str | None) -> bytes | None:
+    """Return the cluster's copy of a file; store this server's if there is none. None: the secret does not open it."""
+    if secret is None:
+        return None
     key = HKDF(SHA256(), _KEY_BYTES, None, b"tenantq shared keys").derive(secret.encode())
     nonce = os.urandom(_NONCE_BYTES)
     stored = registry.shared_value(name, nonce + AESGCM(key).encrypt(nonce, own, name.encode()))
     try:
         return AESGCM(key).decrypt(stored[:_NONCE_BYTES], stored[_NONCE_BYTES:], name.encode())
     except InvalidTag:
-        raise Invalid(
-            "cluster.secret: differs from the secret of the cluster's other servers. Use the same one."
-        ) from None
+        return None

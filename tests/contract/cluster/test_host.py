@@ -12,9 +12,10 @@ from tenantq.domain.placement import jump_hash, tenant_key
 from tenantq.engine.settings import ShardSettings
 from tenantq.engine.shard import Shard
 from tenantq.errors import Invalid
+from tenantq.host_server import HostServer
 from tenantq.store.redis.settings import RedisSettings
 from tests.administration import put_tenant
-from tests.contract.cluster.hosts import SHARDS, client_of, hosting, tenant_on
+from tests.contract.cluster.hosts import SHARDS, TOKEN, client_of, host_settings, hosting, tenant_on
 from tests.redis_servers import OnRedis
 from tests.shards import message
 
@@ -101,21 +102,36 @@ async def test_a_fleet_polls_all_shards_in_one_call(primaries: TwoPrimaries, tmp
 
 
 async def test_servers_with_the_same_secret_share_their_keys(primaries: TwoPrimaries, tmp_path: Path) -> None:
-    """A server on another host gets them from the store; one with another secret, or without one, is told what to do."""
+    """A server on another host gets them from the store; one with another secret is told so."""
 
     def settings(**cluster: Any) -> Any:
         return {"cluster": ClusterSettings(shards=SHARDS, **cluster)}
 
     keys = ("key_maker", "audit_key")
-    async with hosting(tmp_path / "a", primaries.url, "keys", **settings(secret=SECRET)):
-        pass
-    async with hosting(tmp_path / "b", primaries.url, "keys", **settings(secret=SECRET)):
-        pass
+    for host in ("a", "b"):
+        async with hosting(tmp_path / host, primaries.url, "keys", **settings(secret=SECRET)):
+            pass
     assert all((tmp_path / "a" / key).read_bytes() == (tmp_path / "b" / key).read_bytes() for key in keys)
     for other in ({"secret": "another secret of others"}, {}):
         with pytest.raises(Invalid, match=r"cluster\.secret"):
             async with hosting(tmp_path / "c", primaries.url, "keys", **settings(**other)):
                 pass
+
+
+async def test_a_common_administrators_token_takes_the_place_of_a_secret(
+    primaries: TwoPrimaries, tmp_path: Path
+) -> None:
+    """For servers that start with the same one; a later token changes nothing for those that have the keys."""
+    for host in ("a", "b"):
+        async with HostServer(host_settings(tmp_path / host, primaries.url, "token"), admin_token=TOKEN):
+            pass
+    assert (tmp_path / "a" / "key_maker").read_bytes() == (tmp_path / "b" / "key_maker").read_bytes()
+    later = "the administrator of later days"
+    async with HostServer(host_settings(tmp_path / "a", primaries.url, "token"), admin_token=later.replace(" ", "-")):
+        pass
+    with pytest.raises(Invalid, match=r"cluster\.secret"):
+        async with HostServer(host_settings(tmp_path / "c", primaries.url, "token")):
+            pass
 
 
 async def test_the_number_of_shards_is_kept_in_the_store(primaries: TwoPrimaries, tmp_path: Path) -> None:

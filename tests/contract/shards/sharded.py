@@ -33,7 +33,8 @@ class Sharded:
         self.data_dir = data_dir
         self.url = served.url
         host = served.url.rpartition(":")[0]
-        self.shards = [f"{host}{one['address']}" for one in self.get("/v1/topology")["shards"]]
+        addresses = [one["address"] for one in self.get("/v1/topology")["shards"]]
+        self.shards = [address if address.startswith("http") else f"{host}{address}" for address in addresses]
         self.urls = [self.url, *self.shards]
 
     def client(self, at: int = 0, token: str = ADMIN_TOKEN) -> httpx.Client:

@@ -81,14 +81,7 @@ def test_which_shards_were_made_is_remembered(tmp_path: Path) -> None:
     (shard_dir(tmp_path, 2) / "format").unlink()
     remember_count(tmp_path, 4)
     check_there(tmp_path, 1)
-    with pytest.raises(StoreDamaged, match=r"shard 2 .* take 2 out of 'made'"):
+    with pytest.raises(StoreDamaged, match=r"shard 2 .* remove 2 from 'made'"):
         check_there(tmp_path)
     remember_count(tmp_path, 2)
     check_there(tmp_path)
-
-
-def test_several_shards_in_redis_are_refused(tmp_path: Path) -> None:
-    """Before anything is asked of it."""
-    options = ("--data-dir", tmp_path / "data", "--http", "127.0.0.1:0", "--store", "redis://127.0.0.1:1")
-    refused = call("serve", *options, "--shards", 2)
-    assert (refused.code, "store: 2 shards" in refused.err, (tmp_path / "data").exists()) == (2, True, False)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tenantq.client.connection_pool import ApiRequest
+from tenantq.client.settings import parse
 from tenantq.client.tenant_router import AVOID_MS, TenantRouter
-from tenantq.errors import ConnectionFailed
+from tenantq.errors import ConnectionFailed, Invalid
 from tenantq.runtime.clock import ManualClock
 from tests.unit.client.doubles import make_settings, rough_server, say, say_and_close, say_raw
 
@@ -75,10 +76,10 @@ async def test_an_address_that_cannot_be_reached_is_left_alone_for_a_while() -> 
         for _ in range(5):
             assert (await ways.send(ACME)).status == 200
         assert len(base.heads) == 5
-        assert list(ways._ports) == []
+        assert list(ways._owners) == []
         clock.advance(AVOID_MS)
         await ways.send(ACME)
-        assert list(ways._ports) == ["acme"]
+        assert list(ways._owners) == ["acme"]
         await ways.close()
 
 
@@ -95,6 +96,32 @@ async def test_a_shard_that_breaks_off_may_have_done_it() -> None:
         await ways.send(ACME)
         assert len(base.heads) == 2
         await ways.close()
+
+
+async def test_an_unreachable_address_is_replaced_by_the_next() -> None:
+    """At once and without an error, and the client stays there until that one is unreachable too."""
+    async with rough_server() as first, rough_server() as second:
+        async with rough_server() as gone:
+            address = gone.url
+        first.behave, second.behave = [say()], [say()]
+        settings = parse([address, first.url, second.url], "secret-token", clock=ManualClock())
+        ways = TenantRouter(settings)
+        for _ in range(3):
+            assert (await ways.send(ACME)).status == 200
+        assert (len(first.heads), len(second.heads)) == (3, 0)
+        first.behave = [say_and_close(b"")]
+        with pytest.raises(ConnectionFailed):
+            await ways.send(ACME)
+        assert (await ways.send(ACME)).status == 200
+        assert len(second.heads) == 1
+        await ways.close()
+
+
+@pytest.mark.parametrize("given", [[], ["http://a", "https://b"], ["http://a/x", "http://b/y"], ["http://a", 7], None])
+def test_addresses_of_one_client_go_together(given: Any) -> None:
+    """They have one scheme and one path, and there is at least one."""
+    with pytest.raises(Invalid, match="url: "):
+        parse(given, None)
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ async def test_what_follows_an_answer_and_fails_is_told(caplog: pytest.LogCaptur
     async with talking() as (_, server, calling):
         pending = calling.begin("kind", b"")
         assert await pending.reply == b"head"
-        with pytest.raises(TenantqError, match="its log says which"):
+        with pytest.raises(TenantqError, match="see the server log"):
             _ = [part async for part in pending.parts()]
         assert "the segment is gone" in caplog.text
         assert [caller.requests for caller in server._callers.values()] == [{}]

@@ -57,7 +57,13 @@ _SWITCH_S: Final = 0.000_5
     "--shards",
     type=click.IntRange(1, SHARDS_MAX),
     metavar="N",
-    help="Number of shard processes. Each tenant belongs to one shard.  [env var: TENANTQ_SHARDS__COUNT; default: the number in the data directory, or 1]",
+    help="Number of shards. Each tenant belongs to one shard. The embedded store runs a process for each.  [env var: TENANTQ_SHARDS__COUNT or, with --store, TENANTQ_CLUSTER__SHARDS; default: the number in the store; for a new one 1, or with --store 64]",
+)
+@click.option(
+    "--processes",
+    type=click.IntRange(1, SHARDS_MAX),
+    metavar="N",
+    help="Number of processes that share the shards of a --store behind one address.  [env var: TENANTQ_CLUSTER__PROCESSES; default: 1]",
 )
 @click.option(
     "--config",
@@ -93,6 +99,7 @@ def serve(
     tls_key: str | None,
     grace: int | None,
     shards: int | None,
+    processes: int | None,
     **flags: Any,
 ) -> int:
     """Run a server for HTTP and Cap'n Proto clients.
@@ -115,7 +122,10 @@ def serve(
     if durability is not None:
         flags["shard"] = {"durability": durability}
     if shards is not None:
-        flags["shards"], flags["cluster"] = {"count": shards}, {"shards": shards}
+        flags["shards"] = {"count": shards}
+    cluster = {name: value for name, value in (("shards", shards), ("processes", processes)) if value is not None}
+    if cluster:
+        flags["cluster"] = cluster
     tls = {name: file for name, file in (("certificate", tls_certificate), ("key", tls_key)) if file is not None}
     if tls:
         flags["tls"] = tls
@@ -127,7 +137,11 @@ def serve(
     keep_private(data_dir)
     admin_token = _admin_token()
     if settings.store is not None:
-        return run_loop(_serve(within_limit(settings, raise_file_limit()), admin_token))
+        settings = within_limit(settings, raise_file_limit())
+        count = settings.cluster.processes
+        return run_loop(_supervise(settings, count, admin_token) if count > 1 else _serve(settings, admin_token))
+    if settings.cluster.processes > 1:
+        raise Invalid("cluster.processes: needs a store that several processes can share. Set store, or use --shards.")
     before = shard_count(data_dir)
     check_there(data_dir)
     count = settings.shards.count or before
@@ -182,7 +196,8 @@ async def _supervise(settings: ServerSettings, count: int, admin_token: str | No
         if url is None:
             return exit_codes.OK if await supervisor.stop() else exit_codes.ERROR
         _announce(url, supervisor.rpc_address)
-        log.info("ready", extra={"url": url, "shards": count, "rpc": supervisor.rpc_address or OFF, "pid": os.getpid()})
+        rpc = supervisor.rpc_address or OFF
+        log.info("ready", extra={"url": url, "processes": count, "rpc": rpc, "pid": os.getpid()})
         failure = await supervisor.run(signals.asked)
         log.info("stopping", extra={"because": failure or signals.name})
         is_clean = await supervisor.stop()

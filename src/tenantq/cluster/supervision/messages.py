@@ -16,12 +16,13 @@ ALIVE_EVERY_MS = 1_000
 
 
 class ShardStartup(msgspec.Struct, frozen=True, kw_only=True):
-    """The first message to a shard process: everything it needs to serve. Sockets are given by file descriptor."""
+    """The first message to a process: everything it needs to serve. Sockets are given by file descriptor."""
 
-    spec: ShardSpec
+    number: int
+    spec: ShardSpec | None  # of the shard that it serves; None: it is a member of a cluster
     settings: ServerSettings
     admin_token: str | None
-    peers_fd: int
+    peers_fd: int | None
     http_fds: tuple[int, ...]  # its own addresses, which outlive it ...
     rpc_fds: tuple[int, ...]
     http_addresses: tuple[SharedAddress, ...]  # ... and those of all shards
@@ -30,7 +31,7 @@ class ShardStartup(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def descriptors(self) -> tuple[int, ...]:
         """All file descriptors that the process inherits."""
-        return (self.peers_fd, *self.http_fds, *self.rpc_fds)
+        return (*(() if self.peers_fd is None else (self.peers_fd,)), *self.http_fds, *self.rpc_fds)
 
 
 class ShardStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -17,7 +17,7 @@ from tenantq.cluster.supervision.messages import LENGTH_BYTES, ShardStartup, Sha
 class ShardProcess:
     """The process of one shard, as its supervisor sees it, and the sockets that outlive it."""
 
-    def __init__(self, number: int, sockets: list[socket.socket], peers: socket.socket) -> None:
+    def __init__(self, number: int, sockets: list[socket.socket], peers: socket.socket | None) -> None:
         self.number = number
         self.http = sockets
         self.rpc: list[socket.socket] = []

@@ -1,4 +1,4 @@
-"""A shard process: serves one shard until its supervisor tells it to stop.
+"""A process of a server: serves one shard, or takes part in a cluster, until its supervisor tells it to stop.
 
 When the supervisor is gone, the shard stops gracefully within seconds; whoever starts the server again waits for that.
 """
@@ -19,6 +19,7 @@ from tenantq.cluster.addresses import SharedAddress
 from tenantq.cluster.shard_spec import Sockets
 from tenantq.cluster.supervision.messages import ALIVE_EVERY_MS, CLOSE, LENGTH_BYTES, ShardStartup, ShardStatus
 from tenantq.errors import TenantqError, Unavailable
+from tenantq.host_server import HostServer
 from tenantq.server import Server
 
 log = logging.getLogger("tenantq")
@@ -50,18 +51,30 @@ class ShardRunner:
         self._startup = startup
         self._control = control
         self.has_started = False
-        self.server = Server(
-            startup.settings,
-            admin_token=startup.admin_token,
-            spec=startup.spec,
-            sockets=Sockets(
-                socket.socket(fileno=startup.peers_fd),
-                _sockets(startup.http_fds, startup.http_addresses),
-                _sockets(startup.rpc_fds, startup.rpc_addresses),
-            ),
-            opened=lambda: self._report(ShardStatus(state="opened")),
-            show_token=show_token,
+        sockets = Sockets(
+            socket.socket(fileno=startup.peers_fd) if startup.peers_fd is not None else None,
+            _sockets(startup.http_fds, startup.http_addresses),
+            _sockets(startup.rpc_fds, startup.rpc_addresses),
         )
+        self.server: Server | HostServer
+        if startup.spec is None:
+            self.server = HostServer(
+                startup.settings,
+                admin_token=startup.admin_token,
+                process=startup.number,
+                sockets=sockets,
+                opened=self._report_opened,
+                show_token=show_token,
+            )
+        else:
+            self.server = Server(
+                startup.settings,
+                admin_token=startup.admin_token,
+                spec=startup.spec,
+                sockets=sockets,
+                opened=self._report_opened,
+                show_token=show_token,
+            )
 
     async def run(self) -> int | None:
         """Serve until told to stop; return the grace in which the server is to be closed, None for its own.
@@ -84,6 +97,7 @@ class ShardRunner:
         reporting = asyncio.ensure_future(self._keep_reporting())
         stops = [command, asyncio.ensure_future(server.failed())]
         await asyncio.wait(stops, return_when=asyncio.FIRST_COMPLETED)
+        stops[1].cancel()
         reporting.cancel()
         if server.failure is not None:
             return 0
@@ -95,6 +109,9 @@ class ShardRunner:
             while word and word != CLOSE:
                 word = await self._next_command()
         return None
+
+    def _report_opened(self) -> None:
+        self._report(ShardStatus(state="opened"))
 
     def _report(self, status: ShardStatus) -> None:
         self._writer.write(msgspec.json.encode(status) + b"\n")
@@ -112,7 +129,7 @@ class ShardRunner:
             return b""
 
 
-async def _started(server: Server, command: asyncio.Future[bytes]) -> bool:
+async def _started(server: Server | HostServer, command: asyncio.Future[bytes]) -> bool:
     """Start the server; False if it was told to stop meanwhile, or the supervisor is gone."""
     starting = asyncio.ensure_future(server.start())
     waits: list[asyncio.Future[Any]] = [starting, command]

@@ -60,11 +60,13 @@ _SECRET_BYTES: Final = 32
 
 
 class Supervisor:
-    """Runs the shards of one server."""
+    """Runs the processes of one server: one for each embedded shard, or several members of a cluster."""
 
     def __init__(self, settings: ServerSettings, count: int, admin_token: str | None, command: Sequence[str]) -> None:
-        """Prepare ``count`` shards. ``command`` starts a shard process; it gets a file descriptor as its last argument."""
+        """Prepare ``count`` processes. ``command`` starts one; it gets a file descriptor as its last argument."""
         self._settings = settings
+        self._are_members = settings.store is not None
+        self._kind = "process" if self._are_members else "shard"  # in messages
         self._command = command
         self._count = count
         self._admin_token = admin_token
@@ -95,12 +97,12 @@ class Supervisor:
         await self._wait_for(home.opened, asked)
         if not self._stopping:
             self._check_started(home)
-            remember_count(self._home, self._count)
+            self._remember_count()
             for shard in others:
                 shard.send_startup(self._startup(shard))
             for shard in others:
                 await self._wait_for(shard.opened, asked)
-            remember_count(self._home, self._count)  # again, since all have their stores now
+            self._remember_count()  # again, since all have their stores now
         for shard in self._shards:
             await self._wait_for(shard.ready, asked)
             if self._stopping:
@@ -108,6 +110,10 @@ class Supervisor:
             self._check_started(shard)
         self._watching = [asyncio.get_running_loop().create_task(self._watch(shard)) for shard in self._shards]
         return shown_url(self._settings, self._http_addresses[0].port)
+
+    def _remember_count(self) -> None:
+        if not self._are_members:
+            remember_count(self._home, self._count)
 
     def _lock_directory(self) -> None:
         """Lock the data directory; raise StoreLocked if another supervisor has it. Each shard also locks its own directory."""
@@ -152,10 +158,10 @@ class Supervisor:
         """Raise if a shard has not started."""
         status = shard.status
         if status.state == "failed":
-            text = f"shard {shard.number}: {status.message}" if shard.number != HOME else status.message
+            text = f"{self._kind} {shard.number}: {status.message}" if shard.number != HOME else status.message
             raise error_of_code(status.code, text)
         if shard.has_hung_up or not shard.is_alive:
-            raise error_of_code("unavailable", f"shard {shard.number} ended while it started; its log says why")
+            raise error_of_code("unavailable", f"{self._kind} {shard.number} ended while it started. See its log.")
 
     async def run(self, asked: asyncio.Event) -> str:
         """Serve until a stop is requested. Return the reason if the server has to stop by itself, else an empty text."""
@@ -197,7 +203,8 @@ class Supervisor:
         """Close every address and unlock the directory."""
         own = (sock for shard in self._shards for sock in (*shard.http, *shard.rpc, shard.peers))
         for sock in (*self._reserved, *own):
-            sock.close()
+            if sock is not None:
+                sock.close()
         if self._lock_fd is not None:
             os.close(self._lock_fd)
             self._lock_fd = None
@@ -209,7 +216,7 @@ class Supervisor:
             async with asyncio.timeout(wait_ms / 1_000):
                 return await shard.ended()
         name = self._topology[shard.number].name
-        log.error("shard %s does not stop; it is killed", name, extra={"after_ms": wait_ms})
+        log.error("%s %s does not stop; killing it", self._kind, name, extra={"after_ms": wait_ms})
         shard.kill()
         return await shard.ended()
 
@@ -228,25 +235,25 @@ class Supervisor:
                 shard.deaths.popleft()
             name = self._topology[shard.number].name
             if len(shard.deaths) > DEATHS_MAX:
-                self._failure = f"shard {name} keeps dying, last with exit code {code}: the server stops"
+                self._failure = f"{self._kind} {name} keeps dying, last with exit code {code}: the server stops"
                 self._failed.set()
                 return
             wait_ms = int(RESTART_BACKOFF.ceiling_ms(len(shard.deaths)))
-            log.error("shard %s died; it is started again", name, extra={"exit_code": code, "in_ms": wait_ms})
+            log.error("%s %s died; restarting it", self._kind, name, extra={"exit_code": code, "in_ms": wait_ms})
             await asyncio.sleep(wait_ms / 1_000)
             try:
                 check_there(self._home, shard.number)
             except StoreDamaged as error:
-                log.error("shard %s cannot start: %s", name, error.message)  # noqa: TRY400  # the traceback says nothing
+                log.error("%s %s cannot start: %s", self._kind, name, error.message)  # noqa: TRY400  # the traceback says nothing
                 continue
             startup = self._startup(shard)
             await shard.spawn(self._command, startup)
             shard.send_startup(startup)
             await shard.ready.wait()
             if shard.status.state == "ready":
-                log.info("shard %s is back", name)
+                log.info("%s %s is back", self._kind, name)
             elif shard.status.state == "failed":
-                log.error("shard %s cannot start: %s", name, shard.status.message)
+                log.error("%s %s cannot start: %s", self._kind, name, shard.status.message)
 
     async def _wait_for_death(self, shard: ShardProcess) -> int:
         """Wait until a shard has ended, and kill it if it is silent for too long. Return its exit code.
@@ -260,7 +267,7 @@ class Supervisor:
                 silent, shard.was_heard = 0 if shard.was_heard else silent + ALIVE_EVERY_MS, False
                 if most and silent >= most and shard.status.state == "ready":
                     name = self._topology[shard.number].name
-                    log.error("shard %s does nothing any more; it is killed", name, extra={"silent_ms": silent})
+                    log.error("%s %s is unresponsive; killing it", self._kind, name, extra={"silent_ms": silent})
                     shard.kill()
                     silent = 0
             return ended.result()
@@ -275,7 +282,8 @@ class Supervisor:
         for number in range(self._count):
             port = shards.ports + number if shards.ports is not None else 0
             own = opened("shards.ports", shown_address("http", settings.http, port))
-            self._shards.append(ShardProcess(number, own, opened("shards", "127.0.0.1:0")[0]))
+            peers = None if self._are_members else opened("shards", "127.0.0.1:0")[0]
+            self._shards.append(ShardProcess(number, own, peers))
         self._open_rpc_sockets()
         regions = one_each("regions", shards.regions, self._count, settings.shard.region or "")
         addresses = list(one_each("addresses", shards.addresses, self._count, ""))
@@ -304,20 +312,26 @@ class Supervisor:
     def _startup(self, shard: ShardProcess) -> ShardStartup:
         """Return the startup message of a shard: the server's settings, with the place of this shard."""
         settings, place = self._settings, self._topology[shard.number]
+        peers = [one.peers for one in self._shards if one.peers is not None]
+        spec = ShardSpec(
+            number=shard.number,
+            shards=self._topology,
+            secret=self._secret,
+            peer_ports=tuple(one.getsockname()[1] for one in peers),
+            home_dir=str(self._home),
+        )
         own = msgspec.structs.replace(settings.shard, name=place.name, region=place.region or None)
+        if self._are_members:
+            settings = msgspec.structs.replace(settings, rpc=OFF)
+        else:
+            data_dir = str(shard_dir(self._home, shard.number))
+            settings = msgspec.structs.replace(settings, data_dir=data_dir, shard=own, rpc=OFF)
         return ShardStartup(
-            spec=ShardSpec(
-                number=shard.number,
-                shards=self._topology,
-                secret=self._secret,
-                peer_ports=tuple(one.peers.getsockname()[1] for one in self._shards),
-                home_dir=str(self._home),
-            ),
-            settings=msgspec.structs.replace(
-                settings, data_dir=str(shard_dir(self._home, shard.number)), shard=own, rpc=OFF
-            ),
-            admin_token=self._admin_token if shard.number == HOME else None,
-            peers_fd=shard.peers.fileno(),
+            number=shard.number,
+            spec=None if self._are_members else spec,
+            settings=settings,
+            admin_token=self._admin_token if self._are_members or shard.number == HOME else None,
+            peers_fd=shard.peers.fileno() if shard.peers is not None else None,
             http_fds=tuple(sock.fileno() for sock in shard.http),
             rpc_fds=tuple(sock.fileno() for sock in shard.rpc),
             http_addresses=tuple(self._http_addresses),

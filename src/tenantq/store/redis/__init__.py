@@ -1,5 +1,5 @@
-"""The store beyond one machine: a shard's rows in Redis or Valkey, all under one hash tag, owned by one server at a time.
+"""The Redis and Valkey store: a shard's rows under one hash tag, with one owner at a time.
 
-The engine's rules are not written a second time here: a round is executed by the same Python and applied by one server-side function.
-docs/internals/decisions/0015-redis-store.md says why, docs/internals/stores.md describes the keys.
+The engine executes a round as on any other store; one server-side function applies it. See
+docs/internals/decisions/0015-redis-store.md for the reasons and docs/internals/stores.md for the keys.
 """

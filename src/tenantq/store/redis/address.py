@@ -1,4 +1,4 @@
-"""Where a Redis store is: ``redis://``, ``rediss://``, ``unix://`` or ``redis+cluster://`` with one or more nodes."""
+"""Addresses of Redis stores: ``redis://``, ``rediss://``, ``unix://`` or ``redis+cluster://`` with one or more nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SCHEMES: Final = {
     "redis+cluster": (True, False),
     "rediss+cluster": (True, True),
 }
-"""By scheme: whether it is a cluster, whether TLS is spoken."""
+"""By scheme: whether it is a cluster, and whether it uses TLS."""
 _PORT: Final = 6379
 _SHAPE: Final = (
     "redis://[user:password@]HOST[:PORT][/DB], rediss:// for TLS, redis+cluster://HOST:PORT,HOST:PORT, unix:///PATH"
@@ -45,23 +45,23 @@ class RedisAddress(msgspec.Struct, frozen=True):
 
 
 def is_redis(url: str) -> bool:
-    """Tell whether ``url`` names a Redis store, well formed or not."""
+    """Return whether ``url`` names a Redis store, well formed or not."""
     return url.partition("://")[0].lower() in {*_SCHEMES, "unix"} and "://" in url
 
 
 def parse_address(url: str) -> RedisAddress:
-    """Return the address, or raise Invalid; the text of the error shows nothing of the URL, in which a password may stand."""
+    """Return the address. Raises Invalid, whose text never contains the URL, because that may contain a password."""
     try:
         parts = urlsplit(url)
     except ValueError:
-        raise Invalid(f"store: give {_SHAPE}") from None  # the text of its cause shows what stands in the URL
+        raise Invalid(f"store: malformed URL. Use {_SHAPE}") from None  # the text of the cause contains the URL
     try:
         query = parse_qs(parts.query, strict_parsing=True) if parts.query else {}
     except ValueError:
-        raise Invalid("store: what stands behind ? in the URL is not name=value") from None
+        raise Invalid("store: the query of the URL is not name=value. Use ?ca_file=FILE or remove it.") from None
     ca_file = query.pop("ca_file", [None])[0]
     if query:
-        raise Invalid("store: of what stands behind ? only ca_file is known")
+        raise Invalid("store: unknown parameter in the query of the URL (allowed: ca_file)")
     credentials, _, nodes = parts.netloc.rpartition("@")
     username, _, password = credentials.partition(":")
     known = RedisAddress(
@@ -70,10 +70,10 @@ def parse_address(url: str) -> RedisAddress:
     if parts.scheme == "unix" and parts.path:
         return msgspec.structs.replace(known, socket=unquote(parts.path))
     if parts.scheme not in _SCHEMES:
-        raise Invalid(f"store: give {_SHAPE}")
+        raise Invalid(f"store: unknown scheme. Use {_SHAPE}")
     cluster, tls = _SCHEMES[parts.scheme]
     if not cluster and "," in nodes:
-        raise Invalid("store: several nodes are for redis+cluster:// only")
+        raise Invalid("store: several nodes need redis+cluster://")
     return msgspec.structs.replace(
         known, nodes=tuple(_node(one) for one in nodes.split(",")), cluster=cluster, tls=tls, db=_db(parts.path, cluster)
     )  # fmt: skip
@@ -85,7 +85,7 @@ def _node(text: str) -> tuple[str, int]:
         host, port = text, str(_PORT)
     host = host.removeprefix("[").removesuffix("]")
     if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
-        raise Invalid(f"store: a node is HOST:PORT; give {_SHAPE}")
+        raise Invalid(f"store: a node must be HOST:PORT. Use {_SHAPE}")
     return host, int(port)
 
 
@@ -94,7 +94,7 @@ def _db(path: str, cluster: bool) -> int:  # noqa: FBT001  # read at its one cal
     if not text:
         return 0
     if not (text.isascii() and text.isdigit() and int(text) < 1 << 16):
-        raise Invalid("store: what stands behind the host is the number of a database")
+        raise Invalid("store: the path of the URL must be the number of a database (0 to 65535)")
     if cluster and int(text):
-        raise Invalid("store: a Redis Cluster has only database 0")
+        raise Invalid("store: a Redis Cluster has only database 0. Remove the path of the URL.")
     return int(text)

@@ -1,4 +1,4 @@
-"""A batch for Redis: what changes, and how that is written as the steps of one commit."""
+"""A batch for Redis: its changes, and the steps of the commit that applies them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tenantq.store.redis.layout import (
 )
 
 _SLICE: Final = 2_000
-"""Arguments of one step, at most: Lua takes under 8,000, and a step may double them."""
+"""Most arguments of one step: Lua takes less than 8,000, and a step may double them."""
 _MARKS: Final = (b"", b"\x01")
-"""The values that a row of an order can have."""
+"""The values that a row of an order family can have."""
 
 
 class RedisBatch:
-    """Changes in order: what a range deletes goes out of what came before it."""
+    """Changes in order: deleting a range also drops earlier changes inside it."""
 
     __slots__ = ("changed", "ranges")
 
@@ -39,7 +39,7 @@ class RedisBatch:
         self.changed[handle][key] = value
 
     def delete(self, key: bytes, handle: int, /) -> None:
-        """Delete a row, if it is there."""
+        """Delete a row, if it exists."""
         self.changed[handle][key] = None
 
     def delete_range(self, lower: bytes, upper: bytes, handle: int, /) -> None:
@@ -50,11 +50,11 @@ class RedisBatch:
         self.ranges.append((handle, lower, upper))
 
     def is_empty(self) -> bool:
-        """Tell whether nothing was changed."""
+        """Return whether it has no changes."""
         return not self.ranges and not any(self.changed)
 
     def groups(self) -> set[bytes]:
-        """Return the prefixes of queues that rows are put under."""
+        """Return the prefixes of the queues that get rows."""
         return {
             key[:8] for name in GROUPED for key, value in self.changed[NUMBER[name]].items() if value is not None
         }  # fmt: skip
@@ -70,7 +70,7 @@ class Steps:
         self.arguments: list[bytes] = []
 
     def place(self, key: bytes) -> bytes:
-        """Return where in KEYS a key stands."""
+        """Return the position of a key in KEYS."""
         place = self._places.get(key)
         if place is None:
             self.keys.append(key)
@@ -78,7 +78,7 @@ class Steps:
         return place
 
     def add(self, step: bytes, one: bytes, two: bytes, arguments: list[bytes]) -> None:
-        """Add a step on one or two keys; a long one is divided."""
+        """Add a step on one or two keys. A long one is split."""
         place_one, place_two = self.place(one), self.place(two)
         for first in range(0, len(arguments) or 1, _SLICE):
             part = arguments[first : first + _SLICE]
@@ -89,9 +89,9 @@ class Steps:
     def take(
         self, batch: RedisBatch, registered: Iterable[bytes], kept: dict[tuple[str, bytes], tuple[bytes, bytes]]
     ) -> None:
-        """Add everything of a batch. What ``kept`` names is renamed where it would be unlinked."""
+        """Add all changes of a batch. Keys in ``kept`` are renamed instead of unlinked."""
         layout = self._layout
-        for key, value in batch.changed[NUMBER[JOURNAL]].items():  # before all else: Redis may refuse it
+        for key, value in batch.changed[NUMBER[JOURNAL]].items():  # first: Redis may refuse it
             if value is not None:
                 self.add(b"journal", layout.journal, layout.journal, [entry_id(key), value])
         for number, lower, upper in batch.ranges:
@@ -166,7 +166,7 @@ class Steps:
 
 
 def touched(batch: RedisBatch, family: str, lower: bytes, upper: bytes) -> list[bytes]:
-    """Return the keys in [lower, upper) that a batch changes one by one."""
+    """Return the keys in [lower, upper) that a batch changes individually."""
     return [key for key in batch.changed[NUMBER[family]] if lower <= key < upper]
 
 

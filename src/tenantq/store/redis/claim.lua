@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- Own the shard, if nobody does or the owner's lease has ended. A claim that comes twice, since its first answer was lost,
--- is one claim: it keeps its epoch, so that its copy cannot fence it off later.
+-- Claim the shard, if it has no owner or the owner's lease has expired. A claim that is sent twice because its first reply
+-- was lost counts once: it keeps its epoch, so that its copy cannot fence it later.
 --
--- KEYS: 1 the shard's state. ARGV: 1 who asks, 2 lease in ms, 3 an id for the store if it is new, 4 its format, 5 a random word.
--- Returns: 'owner', epoch, commit, beat, id, format; or 'held', who owns it, for how many ms more.
+-- KEYS: 1 the shard's state. ARGV: 1 the claimant, 2 lease in ms, 3 an id for a new store, 4 its format, 5 a random word.
+-- Returns: 'owner', epoch, commit, beat, id, format; or 'held', the owner, the rest of its lease in ms.
 
 local state = redis.call('HMGET', KEYS[1], 'holder', 'until_ms', 'epoch', 'commit', 'beat', 'id', 'format', 'lease_ms')
 local time = redis.call('TIME')
@@ -13,13 +13,13 @@ if state[1] == ARGV[1] then
     return {'owner', state[3], state[4], state[5] or '', state[6], state[7]}
 elseif state[1] and state[1] ~= '' and left_ms > 0 then
     local lease_ms = tonumber(state[8] or left_ms)
-    if left_ms > lease_ms then  -- written by a primary whose clock was ahead of this one's
+    if left_ms > lease_ms then  -- written by a primary whose clock was ahead
         left_ms = lease_ms
         redis.call('HSET', KEYS[1], 'until_ms', string.format('%.0f', now_ms + lease_ms))
     end
     return {'held', state[1], left_ms}
 end
--- The number alone does not tell two owners apart: a failover may have lost the claim of the one before.
+-- The number alone does not distinguish two owners: a failover may have lost the previous claim.
 local epoch = string.format('%.0f:%s', tonumber(string.match(state[3] or '0', '^%d+')) + 1, ARGV[5])
 local id, format = state[6] or ARGV[3], state[7] or ARGV[4]
 redis.call(

@@ -1,14 +1,14 @@
 #!lua flags=allow-oom
--- Apply one batch, whole or not at all, if its sender still owns the shard.
+-- Apply one batch, completely or not at all, if its sender still owns the shard.
 --
 -- KEYS: 1 the shard's state, then every key that the batch touches.
--- ARGV: 1 epoch, 2 the commit before this one, 3 this one, 4 lease in ms, 5 beat, 6 a random word for this very batch, then steps: a
--- letter, how many keys by their place in KEYS, and what the letter wants.
--- Returns: 'done'; 'again', it was applied before; 'fenced' and who owns the shard; 'lost' and the commit that is stored; 'other' and
--- that commit, where another batch has this one's number.
+-- ARGV: 1 epoch, 2 the previous commit, 3 this commit, 4 lease in ms, 5 beat, 6 a random word for this batch, then steps: a
+-- name, the positions of two keys in KEYS, the number of arguments, and the arguments.
+-- Returns: 'done'; 'again' if it was applied before; 'fenced' and the owner; 'lost' and the stored commit; 'other' and the
+-- stored commit, if another batch has this one's number.
 --
--- Nothing below may fail after the first write: Redis keeps what a failed function has done. So the journal's record goes first, since
--- it alone can be refused, and the function may exceed maxmemory: who adds is held off before that (free_bytes).
+-- Nothing may fail after the first write, because Redis keeps the writes of a failed function. So the journal's record comes
+-- first, since only that can be refused, and the function may exceed maxmemory: adds are refused before that (free_bytes).
 
 local state = redis.call('HMGET', KEYS[1], 'epoch', 'commit', 'holder', 'batch')
 if state[1] ~= ARGV[1] then
@@ -53,7 +53,7 @@ while ARGV[at] do
         redis.call('XDEL', one, unpack(ARGV, first, last))
     elseif step == 'unlink' then
         redis.call('UNLINK', one, two)
-    elseif step == 'keep' then  -- for a moment that is still read: one becomes two, and is noted
+    elseif step == 'keep' then  -- a snapshot still reads it: rename one to two, and note the name
         if redis.call('EXISTS', one) == 1 then
             redis.call('RENAME', one, two)
             redis.call('SADD', KEYS[tonumber(ARGV[first])], two)

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- Delete what was kept for moments that nobody reads any more, if the sender still owns the shard.
+-- Delete keys that were kept for closed snapshots, if the sender still owns the shard.
 --
--- KEYS: 1 the shard's state, 2 the set of what is kept, then the names. ARGV: 1 epoch.
--- Returns: 'done'; 'fenced' and who owns the shard.
+-- KEYS: 1 the shard's state, 2 the set of kept keys, then their names. ARGV: 1 epoch.
+-- Returns: 'done'; 'fenced' and the owner.
 
 local state = redis.call('HMGET', KEYS[1], 'epoch', 'holder')
 if state[1] ~= ARGV[1] then

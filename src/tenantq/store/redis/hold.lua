@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- Go on owning the shard, or give it up; and see that the last commit that was confirmed is there.
+-- Renew the ownership of the shard, or give it up, and check that the last confirmed commit exists.
 --
--- KEYS: 1 the shard's state. ARGV: 1 epoch, 2 lease in ms, 0 gives it up, 3 beat or nothing, 4 the last commit that must be there.
--- Returns: 'done'; 'fenced' and who owns the shard; 'lost' and the commit that is stored.
+-- KEYS: 1 the shard's state. ARGV: 1 epoch, 2 lease in ms, 0 gives it up, 3 beat or empty, 4 the last confirmed commit.
+-- Returns: 'done'; 'fenced' and the owner; 'lost' and the stored commit.
 
 local state = redis.call('HMGET', KEYS[1], 'epoch', 'commit', 'holder')
 if state[1] ~= ARGV[1] then
@@ -16,7 +16,7 @@ redis.call('HSET', KEYS[1], 'until_ms', string.format('%.0f', now_ms + tonumber(
 if tonumber(ARGV[2]) == 0 then
     redis.call('HSET', KEYS[1], 'holder', '')
 end
-if ARGV[3] ~= '' and state[2] == ARGV[4] then  -- a later commit has brought a later one
+if ARGV[3] ~= '' and state[2] == ARGV[4] then  -- otherwise a later commit has stored a later beat
     redis.call('HSET', KEYS[1], 'beat', ARGV[3])
 end
 return {'done', ''}

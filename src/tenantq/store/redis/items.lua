@@ -1,8 +1,8 @@
 #!lua flags=no-writes
 -- Rows of one queue in order, with their values, in one call.
 --
--- KEYS: 1 rows, 2 their index. ARGV: 1 lower, 2 upper, 3 how many at most, 4 bytes after which no more are wanted; 0: no bound.
--- Returns: names, values, and 1 if there may be more behind them. A name without a value is left out: its index is wrong.
+-- KEYS: 1 rows, 2 their index. ARGV: 1 lower, 2 upper, 3 maximum number, 4 bytes after which to stop; 0: no limit.
+-- Returns: names, values, and 1 if more may follow. A name without a value is skipped: its index is wrong.
 
 local SLICE = 500
 local names = redis.call('ZRANGE', KEYS[2], ARGV[1], ARGV[2], 'BYLEX', 'LIMIT', 0, ARGV[3])

@@ -1,4 +1,4 @@
-"""Which Redis keys hold a shard's rows. All of them carry one hash tag, so that all lie in one slot.
+"""The Redis keys of a shard's rows. All have one hash tag, so they are in one slot.
 
 With ``t:{name:shard}:`` before each, and P the queue's prefix (see store/keys.py):
 
@@ -9,9 +9,9 @@ With ``t:{name:shard}:`` before each, and P the queue's prefix (see store/keys.p
     vi:P                  sorted set of keys, each with its value behind it; also li, ex, whose values are empty
     jn                    stream: one entry per record, with the record's number as its id
     p                     sorted set of the prefixes that may have rows
-    kept:EPOCH:N, kept    what a moment still reads after its queue was deleted; set of their names
+    kept:EPOCH:N, kept    keys of deleted queues that a snapshot still reads; set of their names
 
-A queue that goes takes a few keys with it, whatever it held, and no other queue's key gets longer by what it holds.
+Deleting a queue deletes a few keys, however much it held, and queues do not make each other's keys longer.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Final
 from tenantq.store.keys import FAMILIES, PREFIX_BYTES, QUEUE_FAMILIES
 
 GROUPED: Final = tuple(name for name in QUEUE_FAMILIES if name != "qc")
-"""The families that have keys of their own for every queue."""
+"""The families with separate keys for each queue."""
 PLACE_BYTES: Final = {"vi": 25, "li": 24, "ex": 25}
-"""Families that are nothing but an order: how long their keys are behind P."""
+"""Families that only keep an order: the length of their keys after P."""
 JOURNAL: Final = "jn"
 NUMBER: Final = {name: number for number, name in enumerate(FAMILIES)}
 _LAST: Final = b"\xff"
@@ -40,7 +40,7 @@ class Layout:
         self.kept = self.root + b"kept"
 
     def rows(self, family: str, group: bytes) -> bytes:
-        """Return the key of the hash, or of the sorted set where the family is nothing but an order."""
+        """Return the key of the hash, or of the sorted set if the family only keeps an order."""
         return self.root + family.encode() + b":" + group if family in GROUPED else self.root + family.encode()
 
     def index(self, family: str, group: bytes) -> bytes:
@@ -58,7 +58,7 @@ def group_of(family: str, key: bytes) -> bytes:
 
 
 def lex_bounds(family: str, group: bytes, lower: bytes, upper: bytes) -> tuple[bytes, bytes] | None:
-    """Return the bounds of [lower, upper) inside a group as Redis writes them; None: there is nothing of it in this group."""
+    """Return the bounds of [lower, upper) inside a group in the syntax of Redis; None if the range does not touch the group."""
     first, last = lower[: len(group)], upper[: len(group)]
     if first > group or last < group or upper <= group:
         return None
@@ -68,18 +68,18 @@ def lex_bounds(family: str, group: bytes, lower: bytes, upper: bytes) -> tuple[b
 
 
 def _inside(family: str, bound: bytes) -> bytes:
-    """Return a bound that counts a key and the value behind it as one, in families that are nothing but an order."""
+    """Return a bound that treats a key and its value as one, in families that only keep an order."""
     length = PLACE_BYTES.get(family)
     return bound if length is None or len(bound) <= length else bound[:length] + _LAST
 
 
 def covers(lower: bytes, upper: bytes, group: bytes) -> bool:
-    """Tell whether everything in a group is in [lower, upper)."""
+    """Return whether a whole group is in [lower, upper)."""
     return lower <= group and upper[: len(group)] > group
 
 
 def entry_bounds(lower: bytes, upper: bytes) -> tuple[bytes, bytes]:
-    """Return the bounds of [lower, upper) as a stream writes them; keys of the journal have eight bytes."""
+    """Return the bounds of [lower, upper) in the syntax of streams. Keys of the journal have eight bytes."""
     return _entry(lower, b"(" if len(lower) > 8 else b""), _entry(upper, b"" if len(upper) > 8 else b"(")
 
 

@@ -1,7 +1,7 @@
-"""A connection to whichever Redis server has the shard's slot, that is tried again while there is patience.
+"""A connection to the Redis server that has the shard's slot, with retries.
 
-Everything that is sent may be sent twice: reads change nothing, and a commit that was applied before says so. So trouble of any kind
-(a reset, a timeout, a server that is loading, a failover, a slot on its way) has one answer: find out who has the slot and ask again.
+Every command can be sent twice: reads change nothing, and a repeated commit is recognized. So every kind of failure (a reset, a
+timeout, a server that is loading, a failover, a migrating slot) is handled the same way: find the owner of the slot and try again.
 """
 
 from __future__ import annotations
@@ -25,14 +25,22 @@ from redis.retry import Retry
 from tenantq.errors import DiskFull, StoreFailed
 from tenantq.store.redis.address import RedisAddress
 
+try:
+    from redis.driver_info import DriverInfo
+except ImportError:  # before redis-py 8
+    _UNNAMED: dict[str, Any] = {"lib_name": None, "lib_version": None}
+else:
+    _UNNAMED = {"driver_info": DriverInfo(name=None, lib_version=None)}
+"""Connections do not name their library: looking its version up takes longer than to connect."""
+
 Node = tuple[str, int]
 Command = tuple[bytes | str | int, ...]
-Ask = Callable[..., Any]  # sends one command to a server that is being looked at
+Ask = Callable[..., Any]  # sends one command to a server that is being checked
 
 log = logging.getLogger("tenantq")
 
 _PAUSE_S: Final = (0.02, 0.05, 0.1, 0.2)
-"""Between one try and the next; the last from then on."""
+"""Pauses between attempts; the last one repeats."""
 _ANSWER_S_MAX: Final = 5.0
 _CONNECT_S: Final = 1.0
 _PASSING: Final = (
@@ -42,36 +50,36 @@ _PASSING: Final = (
     exceptions.ClusterDownError,
     exceptions.ReadOnlyError,
 )
-"""Answers of a server that does not have the slot, or not yet. Others are told by their first word."""
+"""Temporary errors of a server that does not have the slot. Others are recognized by their first word."""
 _PASSING_WORDS: Final = ("MISCONF", "NOREPLICAS", "BUSY", "LOADING", "MASTERDOWN", "UNBLOCKED")
 _REFUSED: Final = (exceptions.AuthenticationError, exceptions.AuthorizationError, exceptions.NoPermissionError)
 
 
 class Script:
-    """A server-side function: its text, and the name that Redis gives it."""
+    """A server-side function: its text, and its digest in Redis."""
 
     def __init__(self, name: str) -> None:
         self.text = Path(__file__).with_name(f"{name}.lua").read_bytes()
         self.digest = hashlib.sha1(self.text, usedforsecurity=False).hexdigest()
 
     def call(self, keys: Sequence[bytes], arguments: Sequence[bytes]) -> Command:
-        """Return the command that runs it where it is known."""
+        """Return the command that runs it on a server that has loaded it."""
         return ("EVALSHA", self.digest, len(keys), *keys, *arguments)
 
 
 class ServerCheck(Protocol):
-    """Looks at a server before it is used. Links that share one follow each other to another primary."""
+    """Checks a server before it is used. Links that share a check follow each other to another primary."""
 
     server: bytes
-    """Which server a link was connected to last."""
+    """The server that a link was last connected to."""
 
     def __call__(self, ask: Ask) -> bytes:
-        """Return which server answers, or raise: ConnectionError where another try may find a better one, else Invalid or StoreFailed."""
+        """Return the id of the server. Raises ConnectionError if a retry may find a better one, else Invalid or StoreFailed."""
         ...
 
 
 class SlotLink:
-    """One connection, for one thread at a time: others wait."""
+    """One connection. Other threads wait while one uses it."""
 
     def __init__(
         self,
@@ -81,7 +89,7 @@ class SlotLink:
         check: ServerCheck,
         answer_s: float = _ANSWER_S_MAX,
     ) -> None:
-        """Prepare a link; the first call connects. ``answer_s``: after this without an answer a connection counts as dead."""
+        """Prepare a link; the first call connects. A connection without a reply for ``answer_s`` counts as dead."""
         self.address = address
         self._slot = key_slot(slot_key)
         self._patience_s = patience_ms / 1_000
@@ -89,13 +97,13 @@ class SlotLink:
         self._check = check
         self._lock = threading.RLock()
         self._connection: Any = None
-        self._node: Node | None = None  # who has the slot, as far as is known
-        self._server = b""  # which server that is, as it calls itself
+        self._node: Node | None = None  # the owner of the slot, as far as it is known
+        self._server = b""  # the id of that server
         self._seed = 0
         self._closing = False
 
     def close(self) -> None:
-        """Let the connection go; whoever waits for an answer gets none."""
+        """Close the connection. Calls that wait for a reply fail."""
         self._closing = True
         waiting = getattr(self._connection, "_sock", None)
         if waiting is not None:
@@ -105,10 +113,10 @@ class SlotLink:
             self._disconnect()
 
     def look_again(self) -> None:
-        """Look at the server once more, since its settings may have changed; raise as the check does where it cannot be used any more."""
+        """Check the server again, because its settings may have changed. Raises what the check raises."""
         with self._lock:
             if self._connection is None:
-                return  # the next one is looked at when it is made
+                return  # a new connection is checked anyway
             try:
                 self._check(self._asker(self._connection))
             except (exceptions.RedisError, OSError):
@@ -118,11 +126,11 @@ class SlotLink:
                 raise
 
     def call(self, *command: bytes | str | int) -> Any:
-        """Send one command and return its answer; raise StoreFailed when patience ends."""
+        """Send one command and return its reply. Raises StoreFailed after the patience."""
         return self.calls([command])[0]
 
     def run(self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes]) -> Any:
-        """Run a function on the server and return what it returns."""
+        """Run a server-side function and return its result."""
         return self.calls([script.call(keys, arguments)], scripts=(script,))[0]
 
     def calls(
@@ -133,23 +141,23 @@ class SlotLink:
         patience_s: float | None = None,
         bound: bool = False,
     ) -> list[Any]:
-        """Send commands together and return their answers. ``scripts`` are loaded where they are not known.
+        """Send commands together and return their replies. ``scripts`` are loaded if the server does not have them.
 
-        ``bound``: the answer to one speaks of the others, so that all have to be of one node.
+        ``bound``: the reply to one is about the others, so all must come from one node.
         """
         started = time.monotonic()
         ends = started + (self._patience_s if patience_s is None else patience_s)
-        tries, told = 0, False
+        tries, warned = 0, False
         with self._lock:
             while True:
                 try:
                     answers = self._attempt(commands, scripts, bound=bound)
-                except StoreFailed:  # it was answered, and every answer was read
+                except StoreFailed:  # all replies were read
                     raise
                 except _REFUSED as error:
                     self._disconnect()
                     raise StoreFailed(
-                        f"store {self.address}: refused ({error}); check the user and the password"
+                        f"store {self.address}: access denied ({error}). Check user and password."
                     ) from error
                 except (exceptions.ConnectionError, exceptions.TimeoutError, OSError) as error:
                     self._disconnect()
@@ -159,18 +167,20 @@ class SlotLink:
                     trouble = passing.error
                 except exceptions.RedisError as error:
                     self._disconnect()
-                    raise StoreFailed(f"store {self.address}: {error}; nothing of this round is confirmed") from error
+                    raise StoreFailed(f"store {self.address}: {error}. Nothing of this round is confirmed.") from error
                 except BaseException:
-                    self._disconnect()  # an answer that nobody has read would be the next one's
+                    self._disconnect()  # an unread reply would be taken for the next one
                     raise
                 else:
-                    if told:
-                        log.info("the store answers again", extra={"store": str(self.address), "tries": tries + 1})
+                    if warned:
+                        log.info("the store responds again", extra={"store": str(self.address), "tries": tries + 1})
                     return answers
-                if tries or not isinstance(trouble, exceptions.MovedError):  # who has moved is asked at once
-                    if not told:
-                        told = True
-                        log.warning("the store does not answer: %s", trouble, extra={"store": str(self.address)})
+                if tries or not isinstance(
+                    trouble, exceptions.MovedError
+                ):  # a moved slot is tried at its new node at once
+                    if not warned:
+                        warned = True
+                        log.warning("the store does not respond: %s", trouble, extra={"store": str(self.address)})
                     self._wait_or_give_up(trouble, tries, started, ends)
                 tries += 1
 
@@ -181,7 +191,7 @@ class SlotLink:
             text = str(trouble)
             kind = DiskFull if text.startswith("MISCONF") and "space" in text else StoreFailed
             raise kind(
-                f"store {self.address}: {text} (tried for {now - started:.1f} s); nothing of this round is confirmed"
+                f"store {self.address}: {text} (retried for {now - started:.1f} s). Nothing of this round is confirmed."
             ) from trouble
         time.sleep(pause)
 
@@ -194,7 +204,7 @@ class SlotLink:
             self._exchange(connection, [("SCRIPT", "LOAD", script.text) for script in scripts])
             answers = self._exchange(connection, commands)
         asked = [number for number, one in enumerate(answers) if isinstance(one, exceptions.AskError)]
-        if asked:  # keys that have not moved yet are only here
+        if asked:  # keys that have not moved yet exist only on this node
             where, again = answers[asked[0]], range(len(commands)) if bound else asked
             for number, answer in zip(
                 again, self._ask(where, [commands[number] for number in again], scripts), strict=True
@@ -211,7 +221,7 @@ class SlotLink:
             if isinstance(answer, _PASSING) or str(answer).startswith(_PASSING_WORDS):
                 raise _Passing(answer)
             if isinstance(answer, exceptions.ResponseError):
-                raise StoreFailed(f"store {self.address}: {answer}; nothing of this round is confirmed")
+                raise StoreFailed(f"store {self.address}: {answer}. Nothing of this round is confirmed.")
             raise answer
         return answers
 
@@ -226,7 +236,7 @@ class SlotLink:
         return answers
 
     def _ask(self, asked: exceptions.AskError, commands: Sequence[Command], scripts: Sequence[Script]) -> list[Any]:
-        """Do it once on the node to which the slot is on its way."""
+        """Send commands once to the node that the slot is migrating to."""
         node = (asked.host or (self._node or ("", 0))[0], asked.port)
         connection = self._make(node)
         try:
@@ -247,7 +257,7 @@ class SlotLink:
 
         return ask
 
-    # ---- who has the slot ----
+    # ---- the owner of the slot ----
 
     def _connected(self) -> Any:
         if self._connection is not None:
@@ -274,8 +284,8 @@ class SlotLink:
         self._node = (moved.host or here[0], moved.port)
 
     def _find(self) -> Node:
-        """Ask the nodes of the cluster, one after another, which has the slot."""
-        trouble: Exception = exceptions.ConnectionError("no node of the cluster knows who has the shard's slot")
+        """Ask the nodes of the cluster, one after another, for the owner of the slot."""
+        trouble: Exception = exceptions.ConnectionError("no node of the cluster knows the owner of the shard's slot")
         for _ in self.address.nodes:
             seed = self.address.nodes[self._seed % len(self.address.nodes)]
             self._seed += 1
@@ -289,11 +299,9 @@ class SlotLink:
             finally:
                 connection.disconnect()
             if isinstance(ranges, exceptions.ResponseError):
-                raise StoreFailed(
-                    f"store {self.address}: {ranges}; for a server that is no cluster write redis:// in its place"
-                )
+                raise StoreFailed(f"store {self.address}: {ranges}. Use redis:// for a server that is not a cluster.")
             for first, last, primary, *_ in ranges:
-                if first <= self._slot <= last and primary[0] != b"?":  # it does not know by which name
+                if first <= self._slot <= last and primary[0] != b"?":  # the node does not know its own address
                     return ((primary[0] or b"").decode() or seed[0], primary[1])
         raise trouble
 
@@ -306,9 +314,10 @@ class SlotLink:
             "socket_connect_timeout": min(_CONNECT_S, self.answer_s),
             "retry": Retry(NoBackoff(), 0),
             "protocol": 2,
+            **_UNNAMED,
         }
         if address.socket is not None:
-            unix: Any = UnixDomainSocketConnection  # the library's classes say nothing of their types
+            unix: Any = UnixDomainSocketConnection  # the library's classes have no types
             return unix(path=address.socket, db=address.db, **options)
         options |= {"host": node[0], "port": node[1], "db": address.db}
         if address.tls:
@@ -323,7 +332,7 @@ class SlotLink:
 
 
 class _Passing(Exception):
-    """An answer that will be another one soon."""
+    """A temporary error."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))

@@ -1,4 +1,4 @@
-"""Who owns a shard: one server at a time, by a lease that its commits and a thread renew, fenced by an epoch."""
+"""Ownership of a shard: a lease that commits and a thread renew, fenced by an epoch."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from tenantq.store.redis.link import Script, SlotLink
 FORMAT: Final = b"1"
 _CLAIM, _HOLD = Script("claim"), Script("hold")
 _GIVE_UP_S: Final = 1.0
-"""How long a closing store tries to give the shard up; else the lease ends by itself."""
+"""How long a closing store tries to give the shard up. After that the lease expires."""
 _LOOK_S: Final = 1.0
-"""How often the server's settings are looked at."""
+"""Interval of checks of the server's settings."""
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Beat).decode
 
 
 class ShardHeld(StoreLocked):
-    """Another server owns this shard in the Redis store. Stop it, or wait until its lease has ended."""
+    """Another server owns this shard in the Redis store. Stop it, or wait until its lease expires."""
 
     def __init__(self, message: str, holder: str, left_ms: int) -> None:
         super().__init__(message)
@@ -37,7 +37,7 @@ class ShardHeld(StoreLocked):
 
 
 class Ownership:
-    """The claim of this process on one shard, and the beats that go with it."""
+    """The claim of this process on one shard, and its heartbeats."""
 
     def __init__(self, link: SlotLink, state: bytes, lease_ms: int, patience_ms: int) -> None:
         """Claim the shard, or raise ShardHeld. ``link`` is for the thread and for syncs."""
@@ -53,67 +53,67 @@ class Ownership:
         if found[0] == b"held":
             name = found[1].decode(errors="replace").rpartition(" ")[0]
             raise ShardHeld(
-                f"store {link.address}: this shard is owned by {name}; stop that server, or wait: its lease ends in"
-                f" {found[2]} ms unless it goes on",
+                f"store {link.address}: this shard is owned by {name}. Stop that server, or wait: unless it is renewed, its lease"
+                f" expires in {found[2]} ms.",
                 name,
                 int(found[2]),
             )
         _, self.epoch, commit, beat, known, format = found
         self.commit = int(commit)
-        self.pending: bytes = beat  # the newest beat: it goes with the next commit
+        self.pending: bytes = beat  # the newest beat, stored with the next commit
         self.id = known.decode()
         self.format: bytes = format
         try:
             self.last: Beat | None = _decode(beat) if beat else None
         except msgspec.MsgspecError as error:
             self.give_up()
-            raise StoreDamaged(f"store {link.address}: the shard's beat is unreadable ({error})") from error
+            raise StoreDamaged(f"store {link.address}: the shard's heartbeat is unreadable ({error})") from error
         self._ended = threading.Event()
         self._lost: Callable[[StoreFailed], None] | None = None
         self._failure: StoreFailed | None = None
-        self._thread = threading.Thread(target=self._go_on_owning, name="tenantq-owner", daemon=True)
+        self._thread = threading.Thread(target=self._keep_renewing, name="tenantq-owner", daemon=True)
         self._thread.start()
 
     # ---- beats ----
 
     def beat(self, beat: Beat) -> None:
-        """Have it stored with the next commit, or the next sign of life."""
+        """Store it with the next commit or renewal."""
         self.last = beat
         self.pending = _encode(beat)
 
     # ---- the lease ----
 
     def watch(self, lost: Callable[[StoreFailed], None]) -> None:
-        """Have ``lost`` called, from any thread, when this process may not go on."""
+        """Call ``lost``, from any thread, when this process may not continue."""
         self._lost = lost
         if self._failure is not None:
             lost(self._failure)
 
     def fail(self, error: StoreFailed) -> None:
-        """Tell whoever watches that this process may not go on; from any thread."""
+        """Report that this process may not continue. Safe from any thread."""
         if self._ended.is_set():
             return
-        self._failure = error  # for whoever begins to watch at this moment
+        self._failure = error  # for a watcher that is registered at the same time
         if self._lost is not None:
             self._lost(error)
 
     def renewed(self, sent: float) -> None:
-        """Note that the lease was renewed by something that was sent then."""
+        """Note that a command sent at this time has renewed the lease."""
         self._sent = max(self._sent, sent)
 
     @property
     def may_have_ended(self) -> bool:
-        """Whether somebody else may own the shard by now, as far as this process's own clock can tell."""
+        """Whether another process may own the shard by now, by this process's own clock."""
         return time.monotonic() - self._sent >= self.lease_ms / 1_000
 
     def hold(self) -> None:
-        """Renew the lease, or raise StoreFailed because another server owns the shard or what was confirmed is gone."""
+        """Renew the lease. Raises StoreFailed if another server owns the shard, or confirmed commits are lost."""
         sent = time.monotonic()
         self.check(self._link.run(_HOLD, [self._state], self._hold_arguments()))
         self.renewed(sent)
 
     def hold_and(self, *command: bytes | str | int) -> Any:
-        """Renew the lease and have the same connection answer one more command, which then speaks of that write."""
+        """Renew the lease and return the reply to one more command on the same connection, which then covers that write."""
         sent = time.monotonic()
         held, answer = self._link.calls(
             [_HOLD.call([self._state], self._hold_arguments()), command], scripts=(_HOLD,), bound=True
@@ -124,11 +124,11 @@ class Ownership:
 
     @property
     def longest_wait_ms(self) -> int:
-        """How long a command of ``hold_and`` may take: a connection that is silent for longer counts as dead."""
+        """How long a command of ``hold_and`` may take. A connection that is silent for longer counts as dead."""
         return int(self._link.answer_s * 500)
 
     def check_seen(self, state: list[bytes | None], commit: int) -> None:
-        """Raise StoreFailed unless epoch, commit and holder, read after rows, are of this owner, and ``commit`` is there."""
+        """Raise StoreFailed unless epoch, commit and holder, read after rows, show this owner, and ``commit`` exists."""
         epoch, last, holder = state
         if epoch != self.epoch:
             self.check([b"fenced", holder or b""])
@@ -136,31 +136,30 @@ class Ownership:
             self.check([b"lost", last or b"0"])
 
     def check(self, answer: list[bytes]) -> None:
-        """Raise StoreFailed if an answer says that this process may not go on."""
+        """Raise StoreFailed if a reply says that this process may not continue."""
         kind, more = answer[0], answer[1].decode(errors="replace")
         if kind == b"fenced":
-            who = f"{more.rpartition(' ')[0]} owns" if more else "nobody owns"
+            who = f"{more.rpartition(' ')[0]} owns this shard now" if more else "this shard has no owner"
             raise StoreFailed(
-                f"store {self._link.address}: {who} this shard by now: this server was silent for longer than its lease, or"
-                " the store was emptied; nothing of this round is confirmed"
+                f"store {self._link.address}: {who}: this server was silent for longer than its lease, or the store was"
+                " emptied. Nothing of this round is confirmed."
             )
         if kind == b"other":
             raise StoreFailed(
-                f"store {self._link.address}: commit {more} there is another than the one that was sent: what became of one"
-                " before it was never learnt; nothing of this round is confirmed. Start again to go on from what is there"
+                f"store {self._link.address}: commit {more} is not the one that was sent: the outcome of an earlier one was unknown."
+                " Nothing of this round is confirmed. The next owner continues from the stored commit."
             )
         if kind == b"lost":
             raise StoreFailed(
-                f"store {self._link.address}: commit {more} is the last one there, but {self.commit} was confirmed by the"
-                " server that was primary then: a failover has lost what it had not replicated. Start again to go on from"
-                " what is there"
+                f"store {self._link.address}: the last commit is {more}, but {self.commit} was confirmed: a failover has lost"
+                " commits that were not replicated. The next owner continues from the stored commit."
             )
 
     def _hold_arguments(self, lease_ms: int | None = None) -> list[bytes]:
         lease_ms = self.lease_ms if lease_ms is None else lease_ms
         return [self.epoch, b"%d" % lease_ms, self.pending, b"%d" % self.commit]
 
-    def _go_on_owning(self) -> None:
+    def _keep_renewing(self) -> None:
         every_s, look = self.lease_ms / 3_000, time.monotonic() + _LOOK_S
         while not self._ended.wait(max(0.01, min(self._sent + every_s, look) - time.monotonic())):
             try:
@@ -174,16 +173,18 @@ class Ownership:
                 return
             except StoreFailed as error:
                 silent_s = time.monotonic() - self._sent
-                if error.__cause__ is None or silent_s >= self._silence_s:  # it was answered, or has been away for long
+                if (
+                    error.__cause__ is None or silent_s >= self._silence_s
+                ):  # the store has replied, or has been away for too long
                     self.fail(error)
                     return
 
     def give_up(self) -> None:
-        """Let another server own the shard at once."""
+        """Give the shard up, so that another server can own it at once."""
         if hasattr(self, "_thread"):
             self._ended.set()
             self._thread.join(_GIVE_UP_S)
-            if self._thread.is_alive():  # it waits for a store that does not answer
+            if self._thread.is_alive():  # it waits for a store that does not respond
                 self._link.close()
                 return
         with contextlib.suppress(StoreFailed, Invalid):

@@ -1,4 +1,4 @@
-"""Reading rows out of Redis: by key, in order, and group by group."""
+"""Reading rows from Redis: by key, in order, and group by group."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _ITEMS = Script("items")
 
 
 class ReadPage(msgspec.Struct, frozen=True):
-    """Rows in order; ``more``: there may be others behind them."""
+    """Rows in order; ``more``: others may follow."""
 
     rows: list[tuple[bytes, bytes]]
     more: bool
 
 
 class Reader:
-    """Reads one shard's rows through one link. With every answer comes who owns the shard: what another's server says counts for nothing."""
+    """Reads one shard's rows through one link. Every reply includes the shard's owner: rows of another owner are not used."""
 
     def __init__(self, link: SlotLink, layout: Layout, prefixes: set[bytes], owner: Ownership) -> None:
         self._link, self._layout, self._owner = link, layout, owner
@@ -39,7 +39,7 @@ class Reader:
         self._owned: Command = ("HMGET", layout.state, "epoch", "commit", "holder")
 
     def _calls(self, commands: list[Command], scripts: tuple[Script, ...] = ()) -> list[Any]:
-        """Send commands; a store that does not answer, or that another owns by now, is the end of this owner."""
+        """Send commands. If the store does not respond, or has another owner, this ownership ends."""
         commit = self._owner.commit
         try:
             *answers, owned = self._link.calls([*commands, self._owned], scripts=scripts)
@@ -151,7 +151,7 @@ class Reader:
         *,
         values: bool = True,
     ) -> ReadPage:
-        """Return rows of one group in order. ``where``: the keys that hold them, where these are not the usual ones."""
+        """Return rows of one group in order. ``where``: the keys that hold them, if not the usual ones."""
         bounds = lex_bounds(family, group, lower, upper)
         if bounds is None:
             return ReadPage([], more=False)

@@ -1,7 +1,7 @@
-"""Moments of a Redis store: what was there when one was taken is what its reader sees, however the store goes on.
+"""Snapshots of a Redis store: a reader sees the rows as they were when its snapshot was taken.
 
-Redis has no snapshots. But all changes are this process's own: while moments are open, a row's old value is kept before it is changed,
-and a queue that is deleted is renamed. The reader puts the old values back into what it reads.
+Redis has no snapshots, but all changes are this process's own. While snapshots are open, old values are kept before rows change,
+and deleted queues are renamed. The reader puts the old values back into what it reads.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from tenantq.store.redis.reading import Reader
 
 KEPT_BYTES_MAX: Final = 128 << 20
-"""Old values of one moment that are kept in memory, at most."""
+"""Most bytes of old values of one snapshot that are kept in memory."""
 _PAGE: Final = 256
 _PAGE_BYTES: Final = 4 << 20
-_ROW_BYTES: Final = 200  # what a row costs in memory beside its key and its value
+_ROW_BYTES: Final = 200  # memory of a row besides its key and value
 
 
 class _Old:
-    """The rows of one group that have changed since a moment, as they were."""
+    """Old values of the rows of one group that have changed since a snapshot."""
 
     __slots__ = ("order", "rows")
 
@@ -45,13 +45,13 @@ class _Old:
 
 
 class RedisSnapshot:
-    """The rows in [lower, upper) of some families as they were."""
+    """The rows in [lower, upper) of some families, as they were when it was taken."""
 
     def __init__(self, snapshots: RedisSnapshots, lower: bytes, upper: bytes, families: tuple[str, ...]) -> None:
         self._snapshots = snapshots
         self.lower, self.upper, self.families = lower, upper, families
         self.old: dict[tuple[str, bytes], _Old] = {}
-        self.kept: dict[tuple[str, bytes], tuple[bytes, bytes]] = {}  # where a queue's rows are since it was deleted
+        self.kept: dict[tuple[str, bytes], tuple[bytes, bytes]] = {}  # the keys that keep the rows of a deleted queue
         self.bytes = 0
         self.overrun = False
 
@@ -81,7 +81,7 @@ class RedisSnapshot:
         return found
 
     def walk(self, family: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Go through the rows whose keys start with ``prefix``, in order."""
+        """Iterate over the rows whose keys start with ``prefix``, in order."""
         return self._rows(family, prefix, after(prefix), _PAGE, _PAGE_BYTES)
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ class RedisSnapshot:
                 yield from rows
 
     def keep(self, family: str, key: bytes, value: bytes | None) -> None:
-        """Remember what was stored under a key that is about to change."""
+        """Keep the value of a key that is about to change."""
         old = self.old.setdefault((family, group_of(family, key)), _Old())
         if key not in old.rows:
             old.keep(key, value)
@@ -111,19 +111,19 @@ class RedisSnapshot:
 
 
 class RedisSnapshots:
-    """The open moments of a store. Its lock is held while a batch is written that changes what they show."""
+    """The open snapshots of a store. Its lock is held while a batch that affects them is written."""
 
     def __init__(
         self, reader: Reader, kept: bytes, unlink: Callable[[list[bytes]], None], confirm: Callable[[], None]
     ) -> None:
-        """``kept`` begins the names of what is kept, and is this owner's own; ``confirm`` raises where a read does not count."""
+        """Prepare. Names of kept keys start with ``kept``, which is unique to this owner. ``confirm`` raises if a read is not valid."""
         self._reader, self._kept, self._unlink, self._confirm = reader, kept, unlink, confirm
         self.lock = threading.RLock()
         self.open: list[RedisSnapshot] = []
         self._kept_count = 0
 
     def take(self, lower: bytes, upper: bytes, families: tuple[str, ...]) -> RedisSnapshot:
-        """Begin a moment."""
+        """Take a snapshot."""
         assert not {JOURNAL, *PLACE_BYTES}.intersection(families), "their rows are not kept by their keys"
         snapshot = RedisSnapshot(self, lower, upper, families)
         with self.lock:
@@ -131,7 +131,7 @@ class RedisSnapshots:
         return snapshot
 
     def close(self, snapshot: RedisSnapshot) -> None:
-        """Forget a moment, and what only it still read."""
+        """Close a snapshot, and delete what only it still needed."""
         with self.lock:
             if snapshot not in self.open:
                 return
@@ -146,7 +146,7 @@ class RedisSnapshots:
     # ---- before and after a write, with the lock held ----
 
     def keep_old(self, batch: RedisBatch) -> None:
-        """Keep what a batch is about to change, row by row."""
+        """Keep the old values of the rows that a batch is about to change."""
         for family in {family for snapshot in self.open for family in snapshot.families}:
             wanted = {
                 key
@@ -167,7 +167,7 @@ class RedisSnapshots:
                         self._keep(snapshot, family, key, value)
 
     def _partly(self, family: str, lower: bytes, upper: bytes) -> list[bytes]:
-        """Return the keys that a range deletes out of groups that stay."""
+        """Return the keys that a range deletes from groups that remain."""
         found: list[bytes] = []
         for group in self._reader.groups(family, lower, upper):
             if not covers(lower, upper, group) and lex_bounds(family, group, lower, upper) is not None:
@@ -188,7 +188,7 @@ class RedisSnapshots:
             snapshot.keep(family, key, value)
 
     def names_to_keep(self, batch: RedisBatch) -> dict[tuple[str, bytes], tuple[bytes, bytes]]:
-        """Return new names for the groups that a batch deletes while a moment shows them."""
+        """Return new names for the groups that a batch deletes while a snapshot shows them."""
         names: dict[tuple[str, bytes], tuple[bytes, bytes]] = {}
         for family in {family for snapshot in self.open for family in snapshot.families if family in GROUPED}:
             for number, lower, upper in batch.ranges:
@@ -202,7 +202,7 @@ class RedisSnapshots:
         return names
 
     def kept_as(self, names: dict[tuple[str, bytes], tuple[bytes, bytes]]) -> None:
-        """Have the moments read groups that were deleted where they are kept."""
+        """Let snapshots read deleted groups under their new names."""
         for (family, group), where in names.items():
             for snapshot in self.open:
                 if self._shows(snapshot, family, group):
@@ -219,7 +219,7 @@ class RedisSnapshots:
     # ---- reading, from any thread ----
 
     def groups(self, family: str, lower: bytes, upper: bytes, snapshot: RedisSnapshot) -> list[bytes]:
-        """Return the groups that a moment may have rows of, in order."""
+        """Return the groups that a snapshot may have rows of, in order."""
         with self.lock:
             kept = {group for name, group in snapshot.kept if name == family}
             kept |= {group for name, group in snapshot.old if name == family}
@@ -238,21 +238,20 @@ class RedisSnapshots:
         *,
         values: bool,
     ) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
-        """Return rows as they were, and where to go on; None: there are no more in this group."""
+        """Return rows as they were, and where to continue; None if this group has no more."""
         while snapshot in self.open:
             where = snapshot.kept.get((family, group))
             read = self._reader.page(family, group, lower, upper, limit, bytes_max, where, values=values)
             self._confirm()
-            with self.lock:  # what was changed while this was read is among the old values by now
+            with self.lock:  # rows that changed during the read are among the old values now
                 if snapshot not in self.open:
                     break
                 if snapshot.overrun:
                     raise Unavailable(
-                        f"more than {KEPT_BYTES_MAX >> 20} MiB have changed while this was read, which is what is kept for a"
-                        " reader; begin again, while less is written"
+                        f"more than {KEPT_BYTES_MAX >> 20} MiB changed while a snapshot was read. Start again while less is written."
                     )
                 if snapshot.kept.get((family, group)) != where:
-                    continue  # the queue was deleted meanwhile, and is kept elsewhere
+                    continue  # the queue was deleted meanwhile, and has another name now
                 at = read.rows[-1][0] + b"\0" if read.more and read.rows else None
                 old = snapshot.old.get((family, group))
                 if old is None:

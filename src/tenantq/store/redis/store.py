@@ -1,4 +1,4 @@
-"""The open store of one shard in Redis: the same calls as on RocksDB, each round applied by one server-side function."""
+"""The open store of one shard in Redis. One server-side function applies each round."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tenantq.store.redis.snapshot import RedisSnapshot, RedisSnapshots
 log = logging.getLogger("tenantq")
 
 MARK: Final = "redis_store"
-"""The file of a data directory that says which Redis store its local files belong to."""
+"""The file of a data directory with the id of the Redis store that its local files belong to."""
 _COMMIT: Final = Script("commit")
 _FORGET: Final = Script("forget")
 _SILENCE_S_MIN: Final = 0.1
@@ -39,7 +39,7 @@ _PREFIXES_PAGE: Final = 10_000
 
 
 class RedisStore(Families):
-    """One shard's rows in Redis, owned by this process. Those of its methods that are for threads say so; all others belong to the event loop's."""
+    """One shard's rows in Redis, owned by this process. Methods that may run on other threads say so; all others belong to the event loop."""
 
     def __init__(
         self,
@@ -56,8 +56,8 @@ class RedisStore(Families):
 
         With ``wait_ms`` it first waits that long for another owner to give the shard up.
 
-        Raises ShardHeld while another process owns it, StoreLocked, StoreFormat, Invalid where the server does not keep what it
-        confirms, StoreFailed where none answers.
+        Raises ShardHeld while another process owns it, StoreLocked, StoreFormat, Invalid if the server is not durable, StoreFailed
+        if it does not respond.
         """
         self.path = path
         self._address, self._settings = address, settings
@@ -70,7 +70,7 @@ class RedisStore(Families):
         self._link, self._side = (
             SlotLink(address, layout.state, settings.patience_ms, self._durability) for _ in range(2)
         )
-        silence_s = max(_SILENCE_S_MIN, settings.lease_ms / 6_000)  # so that a dead connection does not cost the lease
+        silence_s = max(_SILENCE_S_MIN, settings.lease_ms / 6_000)  # a dead connection must not cost the lease
         keeper = SlotLink(address, layout.state, settings.patience_ms, self._durability, silence_s)
         self._links = (self._link, self._side, keeper)
         self._owner: Ownership | None = None
@@ -96,10 +96,10 @@ class RedisStore(Families):
     # ---- opening and closing ----
 
     def _check_there(self) -> None:
-        """See, before anything is written, that there is something to read for who only reads."""
+        """Raise StoreFormat, before anything is written, if a read-only store does not exist."""
         if not self._link.call("EXISTS", self._layout.state) and self._read_only:
             name = self._layout.state.decode().partition("{")[2].partition("}")[0]
-            raise StoreFormat(f"store {self._address}: holds no tenantq store and shard of the name {name}")
+            raise StoreFormat(f"store {self._address}: no tenantq store with name and shard {name}")
 
     def _claim(self, keeper: SlotLink, wait_ms: int) -> Ownership:
         """Own the shard, or raise ShardHeld."""
@@ -113,14 +113,16 @@ class RedisStore(Families):
             time.sleep(_CLAIM_S)
 
     def _check_identity(self) -> None:
-        """See that the store is of this program's format and the one that the local files belong to."""
+        """Raise StoreFormat unless the store has this program's format and belongs to the local files."""
         owner = self._own()
         if owner.format != FORMAT:
             raise StoreFormat(
-                f"store {self._address}: is of format {owner.format.decode(errors='replace')}; this program reads format {FORMAT.decode()}"
+                f"store {self._address}: unsupported format {owner.format.decode(errors='replace')}; this program reads format {FORMAT.decode()}"
             )
         if (self.path / "format").exists():
-            raise StoreFormat(f"{self.path} holds an embedded store; give the Redis store a data directory of its own")
+            raise StoreFormat(
+                f"{self.path} contains an embedded store. Use another data directory for the Redis store."
+            )
         mark = self.path / MARK
         known = mark.read_text(encoding="ascii", errors="replace").strip() if mark.exists() else None
         if known is None and self._read_only:
@@ -129,8 +131,8 @@ class RedisStore(Families):
             write_durably(mark, f"{owner.id}\n".encode())
         elif known != owner.id:
             raise StoreFormat(
-                f"{self.path} was used with another store than the one at {self._address} now: that one was emptied or replaced, and"
-                " what was confirmed to callers of the old one is not in it. To go on with it take a new data directory"
+                f"{self.path} was used with another store than the one at {self._address}: that store was emptied or replaced, and"
+                " confirmed messages are not in it. To use it anyway, choose a new data directory."
             )
 
     def _load_prefixes(self) -> None:
@@ -140,7 +142,7 @@ class RedisStore(Families):
             low = b"(" + page[-1]
 
     def _unlink_kept(self) -> None:
-        """Delete what a moment of a process that was killed still kept."""
+        """Delete keys that snapshots of a killed process kept."""
         names = self._link.call("SMEMBERS", self._layout.kept)
         if names:
             self._unlink(list(names))
@@ -151,10 +153,10 @@ class RedisStore(Families):
             owner = self._own()
             owner.check(self._side.run(_FORGET, [layout.state, layout.kept, *names], [owner.epoch]))
         except StoreFailed as error:
-            log.warning("what a snapshot kept is deleted at the next start: %s", error)
+            log.warning("keys of a closed snapshot are deleted at the next start: %s", error)
 
     def watch(self, lost: Callable[[StoreFailed], None]) -> None:
-        """Have ``lost`` called, from a thread, when another server has taken the shard over."""
+        """Call ``lost``, from a thread, when another server has taken the shard over."""
         self._own().watch(lost)
 
     @property
@@ -164,11 +166,11 @@ class RedisStore(Families):
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether the lease may have ended, since the store does not answer."""
+        """Whether the lease may have expired, because the store does not respond."""
         return self._owner is None or self._owner.may_have_ended
 
     def close(self) -> None:
-        """Give the shard up, so that another server has it at once, and let everything go."""
+        """Give the shard up, so that another server can own it at once, and close all connections."""
         self.drop_families()
         self._close_links()
 
@@ -183,12 +185,12 @@ class RedisStore(Families):
 
     def _own(self) -> Ownership:
         if self._owner is None:
-            raise StoreFailed(f"store {self._address}: is closed")
+            raise StoreFailed(f"store {self._address}: the store is closed")
         return self._owner
 
     @property
     def heart(self) -> Ownership | None:
-        """What beats are told to; None where the store was opened only to read."""
+        """Where beats are stored; None if the store was opened read-only."""
         return None if self._read_only else self._own()
 
     def last_beat(self) -> Beat | None:
@@ -198,7 +200,7 @@ class RedisStore(Families):
     # ---- reading ----
 
     def _confirm(self) -> None:
-        """See, behind a read, that nobody else owned the shard by then: what was read may be outdated otherwise. From any thread."""
+        """Raise StoreFailed after a read if another server owned the shard by then: the rows may be outdated. Safe from any thread."""
         owner = self._own()
         if owner.may_have_ended:
             owner.hold()
@@ -232,7 +234,7 @@ class RedisStore(Families):
         return found
 
     def snapshot(self, lower: bytes, upper: bytes, *families: str) -> RedisSnapshot:
-        """Return the rows in [lower, upper) of families as they are now; another thread may read them."""
+        """Return a snapshot of the rows in [lower, upper) of some families; another thread may read it."""
         return self._snapshots.take(lower, upper, families)
 
     # ---- writing ----
@@ -242,12 +244,12 @@ class RedisStore(Families):
         return RedisBatch()
 
     def write(self, batch: RedisBatch) -> None:
-        """Apply a batch atomically, by one function on the server, and return when it has said so.
+        """Apply a batch atomically, by one server-side function.
 
-        With ``appendfsync always`` it is on that server's disk then; ``sync`` sees to everything else that was asked for.
+        With ``appendfsync always`` it is on that server's disk afterwards; ``sync`` waits for everything else in the settings.
         """
         if self._read_only:
-            raise StoreLocked(f"store {self._address}: was opened only to read")
+            raise StoreLocked(f"store {self._address}: the store was opened read-only")
         if batch.is_empty():
             return
         if not self._snapshots.open:
@@ -286,7 +288,7 @@ class RedisStore(Families):
         self._prefixes -= gone
 
     def _emptied(self, batch: RedisBatch, used: set[bytes]) -> set[bytes]:
-        """Return the prefixes of queues of which a batch leaves nothing."""
+        """Return the prefixes of queues that a batch empties."""
         if not batch.ranges:
             return set()
         cleared: dict[bytes, set[int]] = {}
@@ -301,7 +303,7 @@ class RedisStore(Families):
         return {group for group, families in cleared.items() if len(families) == len(GROUPED) and group not in used}
 
     def sync(self) -> None:
-        """Make everything written so far durable: on the replicas and on the disk that were asked for. Safe from any thread."""
+        """Make everything written so far durable: on the disk and replicas that the settings require. Safe from any thread."""
         replicas, waits_for_aof = self._settings.replicas, self._durability.waits_for_aof
         if not replicas and not waits_for_aof:
             return
@@ -326,39 +328,39 @@ class RedisStore(Families):
     def compact(self, lower: bytes, upper: bytes) -> None:
         """Do nothing: Redis gives the space of deleted rows back by itself."""
 
-    def scrub(self, family: Family, lower: bytes, upper: bytes) -> None:  # noqa: ARG002  # files are written anew as a whole
-        """Leave nothing of deleted rows in this server's files. From any thread."""
+    def scrub(self, family: Family, lower: bytes, upper: bytes) -> None:  # noqa: ARG002  # files are rewritten as a whole
+        """Remove deleted rows from this server's files. Safe from any thread."""
         self._rewrite_files()
 
     def erase(self, lower: bytes, upper: bytes) -> None:  # noqa: ARG002  # as above
-        """Leave nothing of deleted rows in this server's files. For a thread."""
+        """Remove deleted rows from this server's files. For a thread."""
         self._rewrite_files()
 
     def _rewrite_files(self) -> None:
-        """Have the append-only file written anew without what was deleted, and the snapshot file where there is one.
+        """Have Redis rewrite the append-only file without deleted rows, and the snapshot file if it has one.
 
-        Raise StoreFailed unless Redis says that it has done so. The files of replicas, and those of managed services, are written
-        anew by their own rules: see docs/internals/stores.md.
+        Raises StoreFailed unless Redis confirms it. Replicas and managed services rewrite their files by their own rules: see
+        docs/internals/stores.md.
         """
         before = self._info()
         ends = time.monotonic() + _REWRITE_S
         for command, outcome in (("BGREWRITEAOF", "aof_last_bgrewrite_status"), ("BGSAVE", "rdb_last_bgsave_status")):
             if not (before["aof_enabled"] == "1" if command == "BGREWRITEAOF" else self._saves(before)):
                 continue
-            self._until_idle(ends)  # one that has begun before this deletion does not count
+            self._until_idle(ends)  # a rewrite that began before this deletion does not count
             try:
                 self._side.call(command)
             except StoreFailed as error:
-                raise StoreFailed(f"{error.message}. Deleted rows are still in the store's files") from error
+                raise StoreFailed(f"{error.message} Deleted rows are still in the store's files.") from error
             after = self._until_idle(ends)
             if after.get(outcome) != "ok" or after["run_id"] != before["run_id"]:
                 raise StoreFailed(
-                    f"store {self._address}: {command} has failed, or another server is primary by now; deleted rows are still in"
-                    " the store's files"
+                    f"store {self._address}: {command} failed, or another server is primary now. Deleted rows are still in"
+                    " the store's files."
                 )
 
     def _saves(self, info: dict[str, str]) -> bool:
-        """Tell whether the server writes a snapshot file, or has written one since it was started."""
+        """Return whether the server writes a snapshot file, or has written one since its start."""
         if info.get("rdb_saves", "0") != "0":
             return True
         try:
@@ -366,7 +368,7 @@ class RedisStore(Families):
         except StoreFailed as error:
             if error.__cause__ is not None:
                 raise
-            return False  # it does not tell, and none was written
+            return False  # the setting is not readable, and no file was written
 
     def _until_idle(self, ends: float) -> dict[str, str]:
         busy = ("aof_rewrite_in_progress", "aof_rewrite_scheduled", "rdb_bgsave_in_progress")
@@ -375,31 +377,31 @@ class RedisStore(Families):
             if not any(info.get(name) == "1" for name in busy):
                 return info
             if time.monotonic() >= ends:
-                raise StoreFailed(f"store {self._address}: its files are not written anew after {_REWRITE_S:.0f} s")
+                raise StoreFailed(f"store {self._address}: Redis has not rewritten its files after {_REWRITE_S:.0f} s")
             time.sleep(_LOOK_S)
 
     def _info(self, *sections: str) -> dict[str, str]:
         return read_info(self._side.call("INFO", *sections))
 
     def forget_deletions(self) -> bool:
-        """Do nothing: Redis remembers no deletions."""
+        """Do nothing: Redis keeps no records of deletions."""
         return False
 
     def flush(self) -> None:
         """Do nothing: Redis writes its files by its own rules."""
 
     def checkpoint(self) -> NoReturn:
-        """Raise Invalid: Redis is backed up by its own means."""
+        """Raise Invalid: Redis has its own backups."""
         raise Invalid(
-            "backups of a Redis store are made by Redis: copy its RDB or AOF files, or use the service's own backups (docs/how-to/run-on-redis.md)"
+            "a Redis store is backed up by Redis: copy its RDB or AOF files, or use the service's own backups (docs/how-to/run-on-redis.md)"
         )
 
     def manifest(self) -> tuple[int, int]:
-        """Return zeros: there is no MANIFEST."""
+        """Return zeros: Redis has no MANIFEST."""
         return 0, 0
 
     def free_bytes(self) -> int:
-        """Return what is left of the server's maxmemory; without one, more than any reserve."""
+        """Return the rest of the server's maxmemory; without one, more than any reserve."""
         now = time.monotonic()
         if not self._space_bound and now < self._space_look:
             return _UNBOUNDED
