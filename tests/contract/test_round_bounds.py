@@ -140,3 +140,28 @@ def _moved_max(shard: Shard, start: int, op: str) -> int:
         sum(size(entry.size) for entry in one.entries if entry.op == op and entry.ids)
         for one in rounds_of(shard, start)
     )
+
+
+async def test_rounds_write_about_a_megabyte_of_bodies(shard: Shard) -> None:
+    """A tenant that is alone gets larger rounds, but none that writes for milliseconds."""
+    start = shard.journal.span[1]
+    await asyncio.gather(*[shard.add(T, Q, [message(bytes(_MIB // 4))] * 8) for _ in range(4)])
+    assert shard.reads.stats(T, Q).bytes == 8 * _MIB
+    assert _moved_max(shard, start, "add") <= 2 * _MIB
+
+
+async def test_a_peek_reads_no_more_than_a_slice_at_a_time(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small message in front says nothing about the size of the others."""
+    await shard.add(T, Q, [message(b"small")])
+    await shard.add(T, Q, [message(bytes(_MIB))] * 12)
+    read, sizes = type(shard.state.store).get_many, list[int]()
+
+    def counted(store: object, family: object, keys: list[bytes]) -> list[bytes | None]:
+        found: list[bytes | None] = read(store, family, keys)  # type: ignore[arg-type]
+        sizes.append(sum(len(one) for one in found if one is not None))
+        return found
+
+    monkeypatch.setattr(type(shard.state.store), "get_many", counted)
+    page = await shard.reads.peek(T, Q, limit=1_000)
+    assert len(page.messages) == 5
+    assert max(sizes) < 2 * _MIB

@@ -86,7 +86,7 @@ class Effects:
         self.state = state
         self.shared = shared  # other tenants wait for this round to end, or may soon
         self.bytes_left = _BYTES_SHARED if shared else _BYTES_ALONE  # of bodies that polls may get
-        self.moved_bytes = 0  # of bodies moved between queues or discarded by background work
+        self.moved_bytes = 0  # of bodies added, moved between queues or discarded
         self.store = state.store
         self.seq = seq  # of the round's journal record
         self.now = state.shard_clock.now_ms()

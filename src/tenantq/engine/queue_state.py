@@ -183,13 +183,48 @@ class Level:
         return False
 
 
+_GUESSED_BYTES_MAX = 64 << 10
+
+
 class QueueState:
     """A queue's configuration, counters and waiting polls."""
 
     __slots__ = (
-        "advancing", "blocked", "bytes", "config", "counted", "demands", "doomed", "dropping", "fifo", "fleet_cost_ms", "fleet_entry", "fleet_time", "fleet_turn", "has_lane", "id", "in_flight",
-        "largest_bytes", "levels", "low_turn", "name", "next_expiry", "next_lease", "passed_over", "prefix", "ready", "result_waiters",
-        "status", "suspect", "suspension", "sweeping", "system_made", "tenant", "timer", "timer_at", "totals",
+        "_largest_bytes",
+        "advancing",
+        "blocked",
+        "bytes",
+        "config",
+        "counted",
+        "demands",
+        "doomed",
+        "dropping",
+        "fifo",
+        "fleet_cost_ms",
+        "fleet_entry",
+        "fleet_time",
+        "fleet_turn",
+        "has_lane",
+        "id",
+        "in_flight",
+        "levels",
+        "low_turn",
+        "name",
+        "next_expiry",
+        "next_lease",
+        "passed_over",
+        "prefix",
+        "ready",
+        "result_waiters",
+        "status",
+        "suspect",
+        "suspension",
+        "sweeping",
+        "system_made",
+        "tenant",
+        "timer",
+        "timer_at",
+        "totals",
     )  # fmt: skip
 
     def __init__(self, tenant: TenantState, id: int, name: str, config: QueueConfig, status: Status) -> None:
@@ -206,7 +241,7 @@ class QueueState:
         self.blocked = 0
         self.in_flight = 0
         self.bytes = 0
-        self.largest_bytes = 64 << 10  # about the size of its largest message; a guess until the queue has been empty
+        self._largest_bytes = 0  # of its messages; 0: unknown
         self.counted = (0, 0, 0)  # messages, bytes and leases, as the tenant's sums have them
         self.system_made = False  # for dead letters; not charged to the quota of queues
         self.totals = [0] * len(TOTALS)
@@ -241,8 +276,14 @@ class QueueState:
 
     def grow(self, size: int, largest: int) -> None:
         """Count the bytes of new messages, of which the largest has ``largest``."""
-        self.largest_bytes = max(self.largest_bytes, largest) if self.bytes > 0 else largest
+        self._largest_bytes = max(self.largest_bytes, largest) if self.bytes > 0 else largest
         self.bytes += size
+
+    @property
+    def largest_bytes(self) -> int:
+        """The size of its largest message. After a restart it is a guess, until the queue has been empty."""
+        average = self.bytes // max(1, self.messages)
+        return self._largest_bytes or min(_GUESSED_BYTES_MAX, 1_024 + 4 * average)
 
     def group_digest(self, group: str | None) -> bytes:
         """Return the digest of a message's group. Messages of a FIFO queue without a group share the unnamed one."""

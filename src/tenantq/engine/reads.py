@@ -114,11 +114,11 @@ class Reads:
     async def _page(self, queue: QueueState, keys: list[bytes], last: bytes) -> MessagePage:
         """Return the waiting messages whose ids end ``keys``, up to PAGE_BYTES_MAX.
 
-        The cursor is the last key read, or ``last`` if all were. The messages are read in slices. The first slice has one
-        message, because nothing is known about their size yet.
+        The cursor is the last key read, or ``last`` if all were. The messages are read in slices.
         """
         found: list[Facts] = []
-        at, size, step = 0, 0, 1
+        at, size = 0, 0
+        step = max(1, min(SLICE_ITEMS, SLICE_BYTES // (queue.largest_bytes + 1)))
         while at < len(keys) and size < limits.PAGE_BYTES_MAX:
             if at:
                 await next_slice()
@@ -128,7 +128,6 @@ class Reads:
             at = min(at + step, len(keys))
             found += [one for one in part if one.state != "in_flight"]
             size += sum(_stored_bytes(one) for one in part)
-            step = max(1, min(SLICE_ITEMS, SLICE_BYTES * at // (size + 1)))
         if at < len(keys):
             last = keys[at - 1]
         return MessagePage(found, last[len(queue.prefix) :].hex() or None)

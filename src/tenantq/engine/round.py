@@ -20,6 +20,8 @@ from tenantq.store.keys import be64
 
 log = logging.getLogger("tenantq")
 
+_BYTES_MAX = 1 << 20  # of bodies to write; a write of more would take the event loop milliseconds
+
 
 class Round:
     """One round: its effects, and what happens to them after the write and after the sync."""
@@ -36,7 +38,7 @@ class Round:
     def run(self, operations: list[Operation[Any]]) -> list[Operation[Any]]:
         """Execute ``operations`` in the order of their phases. Polls get their messages between scans and points.
 
-        Return the operations that were not started because the round's time was up.
+        Return the operations that were not started because the round took its time, or has enough bytes to write.
         """
         if len(operations) > 1:
             operations = sorted(operations, key=_phase)
@@ -48,7 +50,7 @@ class Round:
                 if not matched:
                     matched = True
                     poll_matching.match_polls(effects)
-                elif clock.monotonic_ms() > end_ms:
+                elif clock.monotonic_ms() > end_ms or effects.moved_bytes >= _BYTES_MAX:
                     return operations[position:]
             try:
                 if operation.tenant.gone:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
@@ -14,7 +15,7 @@ from tenantq.domain import limits
 from tenantq.domain.limits import DAY_MS
 from tenantq.domain.validation import check_field
 from tenantq.errors import Closed, Invalid, NotFound
-from tenantq.journal.audit_query import AuditReader, Cursor, JournalPage
+from tenantq.journal.audit_query import AuditReader, Cursor
 from tenantq.journal.record import JournalRow
 from tenantq.journal.row_filter import RESULTS, JournalFilter
 from tenantq.runtime.randomness import id_bytes, id_text
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 TEXT_CHARS_MAX: Final = 300
 ACTIONS_MAX: Final = 64
+_T = TypeVar("_T")
 _READERS: Final = 2  # threads; each caller's tenant has one at most
 _HISTORY_STEPS: Final = 100
 _ACTION: Final = re.compile("[a-z_*]{1,80}")
@@ -88,14 +90,15 @@ class AuditTrail:
         if cursor is not None and cursor.newest_first != newest_first:
             raise Invalid("cursor: is from a query in the other order")
         await self._shard.loop.synced()
-        page = await self._in_turn(
-            tenant or "",
+        read = partial(
+            self._reader.page,
             wanted,
             limit=query.limit,
             place=(cursor.seq, cursor.n) if cursor is not None else None,
             newest_first=newest_first,
             first_seq=max(1, first_seq),
         )
+        page = await self.in_turn(tenant or "", read)
         more = str(Cursor(*page.more, newest_first)) if page.more is not None else None
         return AuditPage(page.rows, more, page.incomplete)
 
@@ -111,7 +114,8 @@ class AuditTrail:
         found: list[JournalRow] = []
         place = None
         for _ in range(_HISTORY_STEPS):
-            page = await self._in_turn(tenant, wanted, limit=limits.PAGE_MAX, place=place, first_seq=max(1, first_seq))
+            read = partial(self._reader.page, wanted, limit=limits.PAGE_MAX, place=place, first_seq=max(1, first_seq))
+            page = await self.in_turn(tenant, read)
             found += page.rows
             place = page.more
             if place is None:
@@ -120,15 +124,18 @@ class AuditTrail:
             raise NotFound("no such message in the journal", tenant=tenant, queue=queue, id=id_text(raw))
         return found
 
-    async def _in_turn(self, who: str, wanted: JournalFilter, **how: Any) -> JournalPage:
+    async def in_turn(self, who: str, read: Callable[[], _T]) -> _T:
+        """Return what a long read of a tenant returns. It runs on one of a few threads, after the tenant's earlier reads.
+
+        Each thread that runs Python code delays the event loop, so all long reads share these threads.
+        """
         turn = self._turns.setdefault(who, _Turn())
         turn.callers += 1
         try:
             async with turn.lock:
                 if self._closed:
                     raise Closed
-                loop = asyncio.get_running_loop()
-                return await loop.run_in_executor(self._threads, lambda: self._reader.page(wanted, **how))
+                return await asyncio.get_running_loop().run_in_executor(self._threads, read)
         finally:
             turn.callers -= 1
             if not turn.callers:

@@ -17,7 +17,7 @@ from tenantq.service.audit_notes import audit_entry
 from tenantq.service.audit_trail import AuditTrail
 from tenantq.service.call import Call
 from tenantq.service.exported_lines import export_id, stored_key, stored_message, stored_result
-from tenantq.service.tenant_export import TenantExport, digest_of
+from tenantq.service.tenant_export import QueueDigest, TenantExport
 from tenantq.wire.exports import ExportedKey, ExportedMessage, ExportedResult
 from tenantq.wire.queues import DigestReply
 
@@ -119,9 +119,10 @@ class Exports:
                 if raw_export is not None:
                     state = self._shard.state
                     part = last_imported_part(state.store, state.queue(admitted.tenant, queue), raw_export)
-                return await digest_of(
-                    snapshot, at if at is not None else snapshot.at, self._shard.state.wall_ms(), part
-                )
+                digest = QueueDigest(snapshot, at if at is not None else snapshot.at)
+                while await self._audit_trail.in_turn(admitted.tenant, digest.next_page):
+                    pass
+                return digest.reply(self._shard.state.wall_ms(), part)
             finally:
                 snapshot.close()
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import struct
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -98,7 +98,7 @@ class TenantExport:
         number = 0
         async for rows in self._audit():
             number += 1
-            yield archive.file("audit", f"audit-{number:06}.jsonl", rows)
+            yield await self._in_turn(partial(archive.file, "audit", f"audit-{number:06}.jsonl", rows))
 
     async def _queue(self, queue: QueueCopy, home: str) -> AsyncIterator[bytes]:
         """Yield the files of a queue: messages and results, decrypted, and idempotency keys."""
@@ -107,18 +107,26 @@ class TenantExport:
             if values:
                 part += 1
                 name, lines = f"{home}/{kind}-{part:06}.jsonl", map(line_of, values)
-                yield await asyncio.to_thread(self._archive.file, kind, name, lines, queue=queue.name, part=part)
+                yield await self._in_turn(partial(self._archive.file, kind, name, lines, queue=queue.name, part=part))
+
+    async def _in_turn(self, work: Callable[[], bytes]) -> bytes:
+        return await self._audit_trail.in_turn(self.tenant, work)
+
+    async def _pages(self, items: Iterator[_T]) -> AsyncIterator[list[_T]]:
+        """Yield items in lists of bounded size, read on a thread."""
+        while page := await self._audit_trail.in_turn(self.tenant, partial(_page, items)):
+            yield page
 
     async def _queue_parts(self, queue: QueueCopy) -> AsyncIterator[tuple[Kind, Callable[[Any], Any], Sequence[Any]]]:
         """Yield the kind, the conversion and the values of each part. Values that cannot be decrypted are counted and omitted."""
         encryption, snapshot = self._encryption, self._snapshot
-        async for messages in _pages(snapshot.messages(queue)):
+        async for messages in self._pages(snapshot.messages(queue)):
             opened = await encryption.open_stored(snapshot.id, queue.name, messages)
             yield "messages", message_line, self._without_broken(opened)
-        async for results in _pages(snapshot.results(queue)):
+        async for results in self._pages(snapshot.results(queue)):
             whole = await encryption.open_results(snapshot.id, queue.name, results)
             yield "results", result_line, self._without_broken(whole)
-        async for keys in _pages(snapshot.idempotency(queue)):
+        async for keys in self._pages(snapshot.idempotency(queue)):
             kept = [msgspec.structs.replace(key, body_digest=b"") for key in keys] if self._drops_digests else keys
             yield "idempotency", key_line, kept
 
@@ -157,28 +165,37 @@ class TenantExport:
                 return
 
 
-async def digest_of(snapshot: TenantSnapshot, at: int, now: int, part: int) -> DigestReply:
-    """Return a digest of everything in the snapshot's one queue that expires after ``at``."""
-    (queue,) = snapshot.queues
-    total, messages, size, results = hashlib.sha256(), 0, 0, 0
-    async for page in _pages(snapshot.messages(queue)):
-        for one in page:
-            if one.expires_at is None or one.expires_at > at:
-                body = len(one.body) - (limits.SEAL_BYTES if one.sealed else 0)
-                total.update(one.raw_id + struct.pack(">QBI?", body, one.priority, one.attempts, one.dead is not None))
-                messages += 1
-                size += body
-    async for kept in _pages(snapshot.results(queue)):
-        living = [one.raw_id for one in kept if one.expires_at > at]
-        total.update(b"".join(living))
-        results += len(living)
-    return DigestReply(messages=messages, bytes=size, results=results, digest=total.hexdigest(), now=now, part=part)
+class QueueDigest:
+    """The digest of everything in a snapshot's one queue that expires after a time. It is computed page by page."""
 
+    def __init__(self, snapshot: TenantSnapshot, at: int) -> None:
+        (queue,) = snapshot.queues
+        self._at = at
+        self._messages, self._results = snapshot.messages(queue), snapshot.results(queue)
+        self._hash = hashlib.sha256()
+        self._counts = {"messages": 0, "bytes": 0, "results": 0}
 
-async def _pages(items: Iterator[_T]) -> AsyncIterator[list[_T]]:
-    """Yield items in lists of bounded size, read on a thread."""
-    while page := await asyncio.to_thread(_page, items):
-        yield page
+    def next_page(self) -> bool:
+        """Include the next page; return whether there was one. For a thread."""
+        counts, messages = self._counts, _page(self._messages)
+        for one in messages:
+            if one.expires_at is None or one.expires_at > self._at:
+                size = len(one.body) - (limits.SEAL_BYTES if one.sealed else 0)
+                facts = struct.pack(">QBI?", size, one.priority, one.attempts, one.dead is not None)
+                self._hash.update(one.raw_id + facts)
+                counts["messages"] += 1
+                counts["bytes"] += size
+        if messages:
+            return True
+        results = _page(self._results)
+        living = [one.raw_id for one in results if one.expires_at > self._at]
+        self._hash.update(b"".join(living))
+        counts["results"] += len(living)
+        return bool(results)
+
+    def reply(self, now: int, part: int) -> DigestReply:
+        """Return the digest of the pages so far."""
+        return DigestReply(**self._counts, digest=self._hash.hexdigest(), now=now, part=part)
 
 
 def _page(items: Iterator[_T]) -> list[_T]:

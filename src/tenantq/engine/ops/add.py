@@ -217,6 +217,7 @@ class Add(Operation[list[AddResult]]):
         """Count what was added, for the queue and its tenant, and journal it."""
         total = sum(sizes)
         queue.grow(total, max(sizes))
+        effects.moved_bytes += total
         queue.totals[ADDED] += len(ids)
         queue.totals[ADDED_BYTES] += total
         effects.dirty[queue] = None
