@@ -10,7 +10,7 @@ import pytest
 
 from tenantq.client import AsyncClient, Settings
 from tenantq.client.connection_pool import ApiRequest, ConnectionPool
-from tenantq.errors import Closed, Conflict, Invalid, TooLarge
+from tenantq.errors import Closed, Conflict, Invalid, NotFound, TooLarge
 
 if TYPE_CHECKING:
     from tenantq.client.http_connection import HttpReply
@@ -48,6 +48,19 @@ async def test_concurrent_calls_go_out_together(async_settings: Settings, reques
         results = [result.text async for result in queue.iter_results(ids)]
         assert sorted(map(int, results)) == list(range(500))
         assert (await queue.stats()).acked_total == 500
+
+
+async def test_a_poll_waits_for_its_queue_to_be_created(async_settings: Settings) -> None:
+    """A consumer may start before the first producer. Without a wait the queue is reported as missing."""
+    async with AsyncClient(settings=async_settings) as client:
+        queue = client.queue("later")
+        with pytest.raises(NotFound, match="queue 'later' does not exist"):
+            await queue.poll()
+        waiting = asyncio.create_task(queue.poll(wait_ms=60_000))
+        await client.queue("other").add("nothing to do with it")
+        assert not waiting.done()
+        await queue.add("first")
+        assert [message.text for message in await waiting] == ["first"]
 
 
 async def test_coalescing_can_be_turned_off(async_settings: Settings, requests: list[str]) -> None:

@@ -53,7 +53,7 @@ async def test_one_damaged_key_stops_neither_the_server_nor_other_tenants(tmp_pa
     damage(data, id, 1)
     (finding,) = examine(data).findings
     assert (finding.kind, finding.tenant) == ("keys", f"#{id}")
-    assert finding.text.startswith("Data key 1 cannot be read")
+    assert finding.text.startswith("Data key 1 is unreadable")
     async with server_of(data) as server:
         service = server.service
         assert [one.body for one in await service.messages.poll(CALL, "globex", "work")] == [b"sealed"]

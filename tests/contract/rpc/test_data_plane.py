@@ -99,9 +99,8 @@ async def test_42_failed_messages_become_dead_letters_and_come_back(server: Serv
 
 
 async def test_42_a_poll_that_waits_is_woken(server: Server, connect: Connect) -> None:
-    """By the first message, and by the end of its time; a result that is waited for comes, too."""
+    """By the first message, which creates the queue, and by the end of its time; a result that is waited for comes, too."""
     client = await connect(server)
-    await client.ask("putQueue", config="")
     waiting = asyncio.ensure_future(client.poll(waitMs=60_000))
     assert await client.poll(waitMs=20) == []
     (id,) = await client.add(b"now")
