@@ -99,7 +99,7 @@ class Server:
         if settings.tls is not None:
             check_tls(settings.tls)
         if self._spec is None and (count := shard_count(self._home)) > 1:
-            raise Conflict(f"{self._home} has {count} shards, and one process serves one: use tenantq serve")
+            raise Conflict(f"{self._home} has {count} shards, but this process serves one. Use tenantq serve.")
         try:
             if self._spec is not None:
                 self._node = ClusterNode(self._spec, self.shard, self.clock, runtime.in_background)

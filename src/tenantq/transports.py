@@ -55,7 +55,7 @@ class Transports:
             self.rpc_port = port_of(sockets)
 
     def prepare(self, service: Service, turns: Turns, purges: Cooldowns, deletions: Cooldowns) -> None:
-        """Create the HTTP listener, which can then be asked before it serves."""
+        """Create the HTTP listener, without listening yet."""
         settings, routes = self._settings, ROUTES
         if settings.sqs.enabled:
             routes = (*ROUTES, *SqsEndpoint(service, self._clock, purges, deletions).routes())

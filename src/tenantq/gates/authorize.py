@@ -19,20 +19,20 @@ from tenantq.runtime.clock import Clock
 PLATFORM_ACTIONS: Final = MATRIX["platform-admin"] - MATRIX["tenant-admin"]
 DECISIONS_MAX: Final = 65_536
 TENANT_LISTS_MAX: Final = 64
-ANONYMOUS: Final = "anonymous"  # whom nothing can be granted beyond what the server allows everybody
+ANONYMOUS: Final = "anonymous"  # gets no grants beyond what the server allows everyone
 _DENIED: Final = 0
 _ALWAYS: Final = 1 << 62
 
 
 class GrantSource(Protocol):
-    """What authorization needs of the store of grants."""
+    """The store of grants, as authorization uses it."""
 
     @property
     def version(self) -> int:
         """A number that grows with every change of grants."""
 
     def grants(self, tenant: str, principal: str) -> tuple[Grant, ...]:
-        """Return the grants stored for a principal in a tenant; none where there is no such tenant."""
+        """Return the grants stored for a principal in a tenant; none if the tenant does not exist."""
 
     def tenants_of(self, principal: str) -> Collection[str]:
         """Return the tenants where a grant is stored for a principal."""
@@ -46,8 +46,8 @@ class Authorizer:
         self._clock = clock
         self._decisions_max = decisions_max
         self._version = source.version
-        # By identity of the principal, which is cheaper than by all it holds. Each entry keeps its principal alive, so that
-        # the identity stays its own. The number is the wall time at which an allowance ends.
+        # By identity of the principal, which is cheaper than by value. Each entry keeps its principal alive, so that
+        # the identity is not reused. The number is the wall time at which the permission ends.
         self._decisions: OrderedDict[tuple[int, str, str, str | None], tuple[int, Principal]] = OrderedDict()
         self._tenants: OrderedDict[tuple[int, str, str | None], tuple[int, Principal, list[str] | None]] = OrderedDict()
 
@@ -73,7 +73,7 @@ class Authorizer:
         return decision[0] != _DENIED
 
     def is_stranger(self, principal: Principal, tenant: str) -> bool:
-        """Return whether ``principal`` is neither of the tenant nor of the platform and has no grant in the tenant."""
+        """Return whether ``principal`` belongs neither to the tenant nor to the platform and has no grant in the tenant."""
         return principal.tenant not in {None, tenant} and tenant not in self._source.tenants_of(principal.id)
 
     def tenants_for(self, principal: Principal, action: str, queue: str | None = None) -> list[str] | None:
@@ -98,9 +98,9 @@ class Authorizer:
         return None if "*" in found else found
 
     def check_may_grant(self, principal: Principal, tenant: str, grant: Grant) -> None:
-        """Raise Forbidden if ``grant`` holds more than ``principal`` has in ``tenant``: actions, queues or time.
+        """Raise Forbidden if ``grant`` exceeds the principal's own permissions in ``tenant``: actions, queues or time.
 
-        Raise Invalid if it is malformed. Whether the principal may give grants or make keys at all is for ``check``.
+        Raise Invalid if it is malformed. ``check`` decides whether the principal may create grants or keys at all.
         """
         check_grant(grant)
         now = self._clock.wall_ms()
@@ -110,13 +110,13 @@ class Authorizer:
             for queues in grant.queues:
                 if not any(_lasts(own, grant) and any(covers(mine, queues) for mine in own.queues) for own in held):
                     raise Forbidden(
-                        f"A grant holds no more than its giver has: {action} is not yours here for these queues and "
-                        "this long. Ask an administrator with more rights.",
+                        f"A grant cannot exceed your own permissions: action '{action}' is not allowed for you on these "
+                        "queues for that long. Ask an administrator with more permissions.",
                         tenant=tenant,
                     )
 
     def _until(self, principal: Principal, tenant: str, action: str, queue: str | None, now: int) -> int:
-        """Return the wall time at which an allowance ends, or _DENIED."""
+        """Return the wall time at which the permission ends, or _DENIED."""
         counting = self._counting(principal, tenant, action, now)
         until = max((_end(grant.expires_at) for grant in counting if grant.allows(action, queue, now)), default=_DENIED)
         return min(until, _end(principal.expires_at))
@@ -165,7 +165,7 @@ def _lasts(own: Grant, other: Grant) -> bool:
 
 
 def covers(pattern: str, other: str) -> bool:
-    """Tell whether ``pattern`` matches every queue that ``other`` matches; at times no where the truth is yes, never the other way.
+    """Return whether ``pattern`` matches every queue that ``other`` matches. It may be False by mistake, but never True.
 
     The pattern is laid over the letters of the other one: only a star takes in a star.
     """

@@ -19,7 +19,7 @@ log = logging.getLogger("tenantq")
 Outcome = Literal["denied", "throttled", "refused", "ok"]
 
 ANY: Final = "*"
-"""Stands in a row for values of many kinds of calls that were counted together."""
+"""Replaces values in a row that counts many kinds of calls."""
 
 
 class CallNote(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class CallNote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CountedCallNote(CallNote, frozen=True, kw_only=True):
-    """A row for the journal: a call, or what several have in common and the first one's details."""
+    """A row for the journal: one call, or the common values of several with the details of the first."""
 
     count: int
     first_at: int  # wall clock
@@ -60,7 +60,7 @@ class _NoteCount:
 
 
 class CallNotes:
-    """Hands refusals to ``write``: the first of each second singly and at once, the rest merged every ``flush_ms``.
+    """Passes refusals to ``write``: the first ones of each second at once, the rest merged every ``flush_ms``.
 
     ``rows_per_second`` is for each tenant, and ten times that for all. Beyond ``kinds_max`` kinds between two flushes, or a
     tenth of that for one tenant, calls are counted by tenant and outcome only; beyond ``kinds_max`` of these, by outcome. If
@@ -95,7 +95,7 @@ class CallNotes:
         self._kinds_max = kinds_max
         self._flush_ms = flush_ms
         self._second = 0
-        self._rows_now: Counter[str] = Counter()  # written singly in this second, by tenant
+        self._rows_now: Counter[str] = Counter()  # rows written in this second, by tenant
         self._kinds: dict[tuple[str, ...], _NoteCount] = {}
         self._kinds_of: Counter[str] = Counter()  # by tenant
         self._overflow: dict[tuple[str, Outcome], _NoteCount] = {}
@@ -113,7 +113,7 @@ class CallNotes:
             self._count(note, now)
 
     def flush(self) -> None:
-        """Write whatever is counted; to be called once more before the journal closes."""
+        """Write all counted calls. Call it again before the journal closes."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -128,7 +128,7 @@ class CallNotes:
             self._timer = self._clock.call_later(self._flush_ms, self.flush)
 
     def _may_go_singly(self, tenant: str) -> bool:
-        """Tell whether a row of its own is left for a tenant in this second, and take it."""
+        """Return whether a tenant may have another row in this second, and count it."""
         second = self._clock.monotonic_ms() // 1_000
         if second != self._second:
             self._second = second
@@ -141,10 +141,8 @@ class CallNotes:
     def _written(self, rows: list[CountedCallNote]) -> bool:
         try:
             self._write(rows)
-        except Exception:  # a note must not turn into another error; what was not written is kept
-            log.exception(
-                "%d rows about refused calls could not be journaled; they are kept for the next try", len(rows)
-            )
+        except Exception:  # notes must not raise; unwritten rows are kept
+            log.exception("%d rows about refused calls could not be journaled; retrying later", len(rows))
             return False
         return True
 
@@ -157,7 +155,7 @@ class CallNotes:
             self._timer = self._clock.call_later(self._flush_ms, self.flush)
 
     def _counter(self, note: CallNote, at: int) -> _NoteCount:
-        """Return where a call is counted: with its kind, or where there are too many, with its tenant and outcome."""
+        """Return the counter of a call: of its kind, or of its tenant and outcome if there are too many kinds."""
         tenant, outcome = note.tenant, note.outcome
         key = (tenant, note.queue, note.action, note.principal, note.remote, outcome, note.error_code)
         counter = self._kinds.get(key)
@@ -189,5 +187,5 @@ def _overflow_row(tenant: str, outcome: Outcome) -> CallNote:
         remote=ANY,
         outcome=outcome,
         error_code=ANY,
-        details="calls of too many kinds to list them" if tenant else "calls of too many tenants to list them",
+        details="too many kinds of calls to list" if tenant else "too many tenants to list",
     )

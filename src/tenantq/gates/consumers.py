@@ -19,8 +19,8 @@ class _Known:
     __slots__ = ("first_gone_at", "gone_at")
 
     def __init__(self) -> None:
-        self.gone_at: dict[str, int] = {}  # consumer -> when it is gone, unless it polls again
-        self.first_gone_at = 0  # nobody is gone before
+        self.gone_at: dict[str, int] = {}  # consumer -> when it expires, unless it polls again
+        self.first_gone_at = 0  # no consumer expires before
 
     def drop_gone(self, now: int) -> None:
         if now >= self.first_gone_at:
@@ -29,7 +29,7 @@ class _Known:
 
 
 class Consumers:
-    """Consumers per queue, known by their polls. One that has not polled for ``idle_ms`` is gone.
+    """Consumers per queue, known by their polls. A consumer expires ``idle_ms`` after its last poll.
 
     Only queues with a limit are watched, so there are never more consumers in memory than the limits allow.
     """
@@ -46,9 +46,9 @@ class Consumers:
         return len(self._queues)
 
     def note(self, tenant: str, queue: str, consumer: str, limit: int | None, *, wait_ms: int = 0) -> None:
-        """Note that ``consumer`` polls and may wait ``wait_ms``. Raises QuotaExceeded if it is one too many.
+        """Note that ``consumer`` polls and may wait ``wait_ms``. Raises QuotaExceeded beyond the limit.
 
-        A consumer that is known goes on, also when the limit was lowered below the number of them.
+        A known consumer is admitted even if the limit was lowered below the current number.
         """
         if limit is None:
             return
@@ -68,7 +68,7 @@ class Consumers:
             known.first_gone_at = at
 
     def count(self, tenant: str, queue: str) -> int:
-        """Return how many consumers a queue has; 0 where no limit is set."""
+        """Return how many consumers a queue has; 0 if it has no limit."""
         known = self._queues.get((tenant, queue))
         if known is None:
             return 0

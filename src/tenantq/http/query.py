@@ -1,4 +1,4 @@
-"""Paths, queries and validation errors: from escaped text to typed values."""
+"""Paths and queries: from escaped text to typed values."""
 
 from __future__ import annotations
 
@@ -8,12 +8,20 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
+from tenantq.domain.limits import PageSize
 from tenantq.domain.validation import build
 from tenantq.errors import Invalid
 from tenantq.http.problem import malformed
 
 _BAD_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _INT_CHARS_MAX: Final = 16
+
+
+class PageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Selects a page of a list."""
+
+    cursor: str | None = None  # the ``cursor`` of the previous page
+    limit: PageSize = 100
 
 
 def unescape(raw: bytes) -> str:

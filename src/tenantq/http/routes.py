@@ -9,10 +9,10 @@ from tenantq.http.handlers import access, audit, backups, messages, operations, 
 from tenantq.http.handlers.audit import AuditParameters, PlatformAuditParameters
 from tenantq.http.handlers.messages import NO_MESSAGES, STILL_PENDING, WaitQuery
 from tenantq.http.handlers.operations import Health, Readiness
-from tenantq.http.handlers.page_query import PageQuery
 from tenantq.http.handlers.queues import DigestQuery
 from tenantq.http.handlers.snapshots import SnapshotQuery
 from tenantq.http.handlers.tenants import ExportQuery, TenantsQuery
+from tenantq.http.query import PageQuery
 from tenantq.http.route import (
     BATCH_BODY_BYTES_MAX,
     IMPORT_ITEMS_MAX,

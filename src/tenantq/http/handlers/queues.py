@@ -15,7 +15,7 @@ from tenantq.wire.exports import ImportReply, ImportRequest
 from tenantq.wire.queues import PurgeReply, QueueReply, QueuesReply, RedriveReply, RedriveRequest
 
 if TYPE_CHECKING:
-    from tenantq.http.handlers.page_query import PageQuery
+    from tenantq.http.query import PageQuery
     from tenantq.http.request import Request
     from tenantq.service import QueueInfo, Service
     from tenantq.service.redrives import RedriveInfo

@@ -8,7 +8,7 @@ import msgspec
 
 from tenantq.domain.names import QueueName
 from tenantq.domain.validation import all_fields
-from tenantq.http.handlers.page_query import PageQuery
+from tenantq.http.query import PageQuery
 from tenantq.http.reply import BYTES, Reply, Stream, json_reply
 from tenantq.wire.acts import DestroyRequest, ReasonRequest, SuspendRequest, SuspensionItem
 from tenantq.wire.tenants import HoldItem, TenantReply, TenantsReply
