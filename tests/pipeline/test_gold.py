@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections import defaultdict
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.testing import assertDataFrameEqual
 
 from tenantq.pipeline.gold.anomalies import alerts, denial_bursts, new_places, probing, unusual_volume
-from tenantq.pipeline.gold.compliance_gdpr_art30 import compliance_gdpr_art30
-from tenantq.pipeline.gold.compliance_soc2 import compliance_soc2
+from tenantq.pipeline.gold.compliance_gdpr_art30 import ACTIVITIES, compliance_gdpr_art30
+from tenantq.pipeline.gold.compliance_soc2 import CONTROLS, compliance_soc2
 from tenantq.pipeline.gold.slo_daily import Objective, slo_daily
 from tenantq.pipeline.gold.tenant_growth import tenant_growth
 from tenantq.pipeline.gold.usage_hourly import usage_hourly
@@ -321,3 +323,11 @@ def test_a_message_that_came_back_on_another_shard_lives_there(spark: SparkSessi
         known = message_lives(life_events(frame(spark, part)), known, resets).localCheckpoint()
     assert known is not None
     assertDataFrameEqual(known, whole)
+
+
+def test_compliance_counts_operations_that_the_journal_has() -> None:
+    """An operation that is never journaled would be evidence that never appears. The audit page lists all that are."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "audit.md").read_text()
+    journaled = set(re.findall(r"`([a-z_]+)`", page))
+    counted = {op for _, ops, _ in (*CONTROLS.values(), *ACTIVITIES.values()) for op in ops} - {"*"}
+    assert counted <= journaled
