@@ -11,8 +11,7 @@ from tenantq.domain.message import Delivery
 from tenantq.engine import dead_letter, discard, groups
 from tenantq.engine.effects import Effects
 from tenantq.engine.operation import BYTES_PER_COST
-from tenantq.engine.polls import FleetPoll, Poll
-from tenantq.engine.queue_state import DELIVERED, Level, QueueState
+from tenantq.engine.queue_state import DELIVERED, Level, QueueState, WaitingPoll
 from tenantq.journal.record import column
 from tenantq.store.keys import ID_BYTES, SUFFIX_BYTES, be64, from_be64
 from tenantq.store.rows import HAS_EXTRAS, LEASE_HEAD, MESSAGE_HEAD, SEALED, LeaseRow, MessageRow, unpack_message
@@ -24,7 +23,7 @@ _Pick = tuple["Level", bytes, bool]  # the level, the key in vi, whether it was 
 _Found = tuple[_Pick, bytes, bytes | None]  # with the id and the stored message
 
 
-def deliver(effects: Effects, queue: QueueState, polls: list[Poll] | list[FleetPoll], count: int) -> int:
+def deliver(effects: Effects, queue: QueueState, polls: list[WaitingPoll], count: int) -> int:
     """Lease up to ``count`` messages to ``polls``, shared out in turns; return how many."""
     wanted = min(count, sum(poll.max - len(poll.got) for poll in polls))
     leases_max = queue.tenant.config.quotas.in_flight
@@ -128,7 +127,7 @@ def _in_turns(wanted: list[int], count: int) -> list[int]:
     return shares
 
 
-def _deliver_to(effects: Effects, queue: QueueState, poll: Poll, share: int, found: Iterator[_Found]) -> int:
+def _deliver_to(effects: Effects, queue: QueueState, poll: WaitingPoll, share: int, found: Iterator[_Found]) -> int:
     """Lease the next of ``found`` to one poll until it has its share or its reply is full; return how many it got.
 
     Most messages have only a body and are delivered for the first time. They take a shorter path.
@@ -191,7 +190,7 @@ class _Leasing:
 
     __slots__ = ("_effects", "_poll", "_queue", "attempts", "ids", "priorities", "sizes", "until", "waits")
 
-    def __init__(self, effects: Effects, queue: QueueState, poll: Poll) -> None:
+    def __init__(self, effects: Effects, queue: QueueState, poll: WaitingPoll) -> None:
         self._effects, self._queue, self._poll = effects, queue, poll
         self.until = effects.now + (poll.lease_ms if poll.lease_ms is not None else queue.config.lease_ms)
         self.ids: list[bytes] = []

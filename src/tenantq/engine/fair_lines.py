@@ -1,8 +1,10 @@
-"""Waiting lines, one per tenant, served in weighted fair turns.
+"""Waiting lines, one per tenant, served in weighted fair turns, and the budget of each round.
 
 This is start-time fair queueing. Each tenant has a virtual time that advances by cost / weight as it is served, and the
 tenant furthest behind is next. A tenant that gets work after a rest starts at the present virtual time: it is next or
 nearly so, however long the other lines are, and it cannot save up turns. The service never idles while a line has work.
+
+Rounds are long while one tenant is alone, and short while several share.
 """
 
 from __future__ import annotations
@@ -10,8 +12,15 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import deque
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
+from tenantq.engine.settings import ShardSettings
+from tenantq.runtime.clock import Clock
+
+SHARED_LATELY_MS: Final = 1_000
+"""How long rounds stay short after a call of another tenant."""
+
+_GROWTH: Final = 1.25  # of the budget after a round that had time to spare
 _NONE: deque[Any] = deque(maxlen=0)  # shared by all lines without work; an empty deque for each would add up
 
 
@@ -153,3 +162,52 @@ class FairLines:
                 heapq.heapreplace(heap, (line.time, line.time, line.ticket, line))
             else:
                 return line
+
+
+class RoundBudget:
+    """Picks the operations of each round."""
+
+    def __init__(self, settings: ShardSettings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._cost = float(settings.round_cost_alone)  # the budget of a tenant that is alone
+        self._switches_seen = 1  # joining the first line is not a switch
+        self._shared_until_ms = -1
+        self.is_shared = False  # several tenants had work when the last round was picked, or lately
+
+    def pick(self, lines: FairLines) -> list[Any]:
+        """Take the next round's operations from the lines, in fair turns, up to the budget."""
+        shared = self.is_shared = self._is_shared(lines)
+        operations: list[Any] = []
+        budget = float(self._settings.round_cost_shared) if shared else self._cost
+        served: set[TenantLine] = set()
+        while lines and budget > 0:
+            if shared:  # one turn per round: a loud tenant gets few replies at a time, and so sends few calls at a time
+                line = lines.next_line()
+                if line in served:
+                    break
+                served.add(line)
+            turn = lines.take_turn(budget, whole=not shared)
+            budget -= sum([operation.cost for operation in turn])
+            operations += turn
+        return operations
+
+    def adapt(self, lines: FairLines, operations: list[Any], unstarted: list[Any]) -> None:
+        """Put back what the round had no time for, and adapt the budget to what it had time for."""
+        if unstarted:
+            lines.put_back(unstarted)
+            done = sum(one.cost for one in operations) - sum(one.cost for one in unstarted)
+            self._cost = max(float(self._settings.round_cost_shared), done)
+        elif self._cost < self._settings.round_cost_alone:
+            self._cost = min(float(self._settings.round_cost_alone), self._cost * _GROWTH)
+
+    def _is_shared(self, lines: FairLines) -> bool:
+        """Return whether several tenants have work, or had lately.
+
+        The next call of a quiet tenant must not wait for a long round, and all its replies, of a loud one.
+        """
+        now_ms = self._clock.monotonic_ms()
+        if lines.switches > self._switches_seen:
+            self._switches_seen = lines.switches
+            self._shared_until_ms = now_ms + SHARED_LATELY_MS
+        return lines.shared or now_ms < self._shared_until_ms

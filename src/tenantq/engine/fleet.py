@@ -16,9 +16,9 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import deque
-from typing import Any, Final
+from typing import Final
 
-from tenantq.engine.queue_state import QueueState
+from tenantq.engine.queue_state import QueueState, WaitingPoll
 
 DEBT_DELIVERIES: Final = 8
 """How far a queue may fall behind the others, or be left behind by them, in deliveries of its usual processing time."""
@@ -35,7 +35,7 @@ class FleetLane:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.demands: deque[Any] = deque()  # waiting fleet polls
+        self.demands: deque[WaitingPoll] = deque()
         self._time = 0.0  # of the queue that was served last
         self._active: dict[QueueState, int] = {}  # queues with work, and their tenants' weights
         self.weight = 0  # the sum of these

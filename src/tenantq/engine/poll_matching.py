@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 from tenantq.engine.delivery import deliver
 from tenantq.engine.effects import Effects
 from tenantq.engine.fleet import FleetLane
-from tenantq.engine.polls import FleetPoll, Poll
-from tenantq.engine.queue_state import QueueState
+from tenantq.engine.queue_state import QueueState, WaitingPoll
 
 _SHARED_TURNS = 4  # while others wait, a round delivers at most this many times round_cost_shared
 _ALONE_MAX = 512  # deliveries of a round; polls that want more continue in the next one
@@ -44,7 +42,7 @@ def _tenant_time(queue: QueueState) -> float:
 
 def _match_queue(effects: Effects, queue: QueueState, budget: int) -> int:
     """Deliver up to ``budget`` of a queue's ready messages to its waiting polls; return how many."""
-    polls: list[Poll] = _still_wanted(effects, queue.demands)
+    polls = _still_wanted(effects, queue.demands)
     delivered = 0
     if polls and queue.ready > 0 and queue.serving and queue.prefix not in effects.cleared:
         delivered = deliver(effects, queue, _first_of(polls, budget), budget)
@@ -57,13 +55,13 @@ def _match_queue(effects: Effects, queue: QueueState, budget: int) -> int:
     return delivered
 
 
-def _still_wanted(effects: Effects, demands: deque[Any]) -> list[Any]:
+def _still_wanted(effects: Effects, demands: deque[WaitingPoll]) -> list[WaitingPoll]:
     """Return the polls whose callers still wait. Messages leased to the others are released after the sync."""
     effects.answered += [poll for poll in demands if poll.done and poll.got]
     return [poll for poll in demands if not poll.done]
 
 
-def _first_of(polls: list[Poll], budget: int) -> list[Poll]:
+def _first_of(polls: list[WaitingPoll], budget: int) -> list[WaitingPoll]:
     """Return the first polls that can use up ``budget``, or all. The rest are next."""
     wanted = 0
     for count, poll in enumerate(polls, 1):
@@ -75,7 +73,7 @@ def _first_of(polls: list[Poll], budget: int) -> list[Poll]:
 
 def _match_lane(effects: Effects, lane: FleetLane, budget: int) -> int:
     """Deliver up to ``budget`` messages of many tenants' queues to the waiting fleet polls; return how many."""
-    polls: list[FleetPoll] = _still_wanted(effects, lane.demands)
+    polls = _still_wanted(effects, lane.demands)
     delivered = 0
     for allowed in dict.fromkeys(poll.allowed for poll in polls):
         takers = [poll for poll in polls if poll.allowed == allowed]
@@ -95,7 +93,7 @@ def _match_lane(effects: Effects, lane: FleetLane, budget: int) -> int:
     return delivered
 
 
-def _deliver_shares(effects: Effects, lane: FleetLane, takers: list[FleetPoll], shares: dict[QueueState, int]) -> int:
+def _deliver_shares(effects: Effects, lane: FleetLane, takers: list[WaitingPoll], shares: dict[QueueState, int]) -> int:
     """Deliver each queue's share, first to the polls that have least. The rest stays in the lane."""
     delivered = 0
     for queue, share in shares.items():
@@ -107,11 +105,11 @@ def _deliver_shares(effects: Effects, lane: FleetLane, takers: list[FleetPoll], 
     return delivered
 
 
-def _taken(poll: FleetPoll) -> int:
+def _taken(poll: WaitingPoll) -> int:
     return len(poll.got)
 
 
-def _answer_or_wait(effects: Effects, poll: Poll, demands: deque[Any], *, more: bool) -> None:
+def _answer_or_wait(effects: Effects, poll: WaitingPoll, demands: deque[WaitingPoll], *, more: bool) -> None:
     """Answer a poll that is full or gets no more. A poll with room continues in the next round if messages are left."""
     if (poll.is_full or not more) and (poll.got or poll.wait_ms == 0):
         poll.reply = poll.got

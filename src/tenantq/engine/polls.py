@@ -12,7 +12,7 @@ from tenantq.engine import quota_checks
 from tenantq.engine.arguments import check_bool
 from tenantq.engine.effects import Effects
 from tenantq.engine.operation import REGISTER, Operation
-from tenantq.engine.queue_state import TenantState
+from tenantq.engine.queue_state import TenantState, WaitingPoll
 from tenantq.errors import Draining, Suspended, Unavailable
 from tenantq.runtime.clock import Timer
 
@@ -34,6 +34,7 @@ class Poll(Operation[list[Delivery]]):
 
     phase = REGISTER
     journal_op = "poll"
+    allowed: frozenset[int] | None = None
 
     def __init__(
         self,
@@ -129,7 +130,7 @@ class FleetPoll(Poll):
         effects.state.lanes_to_match[lane] = None
 
 
-def _is_crowded(effects: Effects, demands: deque[Poll]) -> bool:
+def _is_crowded(effects: Effects, demands: deque[WaitingPoll]) -> bool:
     """Return whether no further poll may wait, after removing those that were answered or cancelled."""
     limit = effects.state.settings.waiting_polls_max
     if len(demands) >= limit:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any, Final, Literal
+from typing import Final, Literal, Protocol
 
 import msgspec
 
 from tenantq.domain.config import QueueConfig, TenantConfig
+from tenantq.domain.message import Caller, Delivery
 from tenantq.engine.fair_lines import TenantLine
 from tenantq.engine.usage import Usage
-from tenantq.errors import LegalHold, Suspended
+from tenantq.errors import LegalHold, Suspended, TenantqError
 from tenantq.journal.erasure_certificate import DestroyedKey
 from tenantq.runtime.clock import Timer
 from tenantq.store.keys import ID_LAST, be64, digest, level_prefix, queue_prefix
@@ -129,6 +130,37 @@ def queue_suspended(queue: QueueState) -> Suspended:
         tenant=queue.tenant.name,
         queue=queue.name,
     )
+
+
+class WaitingPoll(Protocol):
+    """A poll that waits for messages: ``polls.Poll``, which cannot be imported here because it names its tenant."""
+
+    queue_name: str
+    caller: Caller
+    max: int
+    wait_ms: int
+    lease_ms: int | None
+    whole_groups: bool
+    allowed: frozenset[int] | None  # ids of the tenants of a fleet poll; None: all
+    got: list[Delivery]
+    bytes: int  # of ``got``
+    timer: Timer | None
+    reply: list[Delivery]
+    error: TenantqError | None
+
+    @property
+    def done(self) -> bool:
+        """Whether its caller has gone or has the reply."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether its reply has as many messages or bytes as it may have."""
+
+    def stop_waiting(self) -> None:
+        """Answer a poll that got nothing in its time."""
+
+    def resolve(self) -> None:
+        """Give the caller the reply or the error."""
 
 
 class Level:
@@ -249,7 +281,7 @@ class QueueState:
         self.next_expiry = NEVER  # nothing expires before this
         self.passed_over = 0  # deliveries in a row that were preferred to a lower priority
         self.low_turn = 0  # which lower priority is next to get such a delivery
-        self.demands: deque[Any] = deque()  # waiting polls; a poll names its tenant, so its type is defined above this
+        self.demands: deque[WaitingPoll] = deque()
         self.result_waiters: dict[bytes, list[asyncio.Future[None]]] = {}
         self.timer: Timer | None = None
         self.timer_at = NEVER

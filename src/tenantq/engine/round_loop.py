@@ -7,12 +7,13 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tenantq.domain.message import LOCAL, Caller, Delivery, check_caller
 from tenantq.engine.background_work import BackgroundWork
 from tenantq.engine.committer import Committer
 from tenantq.engine.disk_space import DiskSpace
+from tenantq.engine.fair_lines import RoundBudget
 from tenantq.engine.heartbeat_timer import HeartbeatTimer
 from tenantq.engine.operation import Operation
 from tenantq.engine.ops.lifecycle import DropQueue, defers_drop
@@ -21,9 +22,8 @@ from tenantq.engine.ops.repair import Repair
 from tenantq.engine.ops.settle import Release
 from tenantq.engine.ops.sweep import Advance, Sweep
 from tenantq.engine.polls import Poll
-from tenantq.engine.queue_state import NEVER, QueueState
+from tenantq.engine.queue_state import NEVER, QueueState, WaitingPoll
 from tenantq.engine.round import Round
-from tenantq.engine.round_budget import RoundBudget
 from tenantq.engine.state import ShardState
 from tenantq.errors import Busy, Closed, StoreFailed, TenantqError
 from tenantq.runtime.clock import Timer
@@ -418,7 +418,7 @@ class RoundLoop:
             self._after_round(queue)
 
     def _end_waiting_polls(self, error: StoreFailed | None = None) -> None:
-        ended: list[Poll] = []
+        ended: list[WaitingPoll] = []
         for queue in self.state.catalog.queues():
             ended += _take_waiting(queue.demands, error)
             for futures in queue.result_waiters.values():
@@ -437,7 +437,7 @@ class RoundLoop:
             poll.resolve()
 
 
-def _take_waiting(demands: deque[Any], error: StoreFailed | None) -> list[Poll]:
+def _take_waiting(demands: deque[WaitingPoll], error: StoreFailed | None) -> list[WaitingPoll]:
     """Remove and return the polls to end. Without an error, one that has messages stays: the next round answers it."""
     polls = list(demands)
     demands.clear()

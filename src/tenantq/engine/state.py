@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
@@ -18,7 +17,7 @@ from tenantq.engine.fair_lines import FairLines, TenantLine, Work
 from tenantq.engine.fleet import FleetLane
 from tenantq.engine.journal_state import JournalState
 from tenantq.engine.lease_cache import LeaseCache
-from tenantq.engine.queue_state import QueueState, TenantState
+from tenantq.engine.queue_state import QueueState, TenantState, WaitingPoll
 from tenantq.engine.recent_acks import RecentAcks
 from tenantq.engine.settings import ShardSettings
 from tenantq.engine.shard_clock import ShardClock
@@ -94,7 +93,7 @@ class ShardState:
         self.recent_acks = RecentAcks()
         self.queues_to_match: dict[QueueState, None] = {}  # queues with both ready messages and waiting polls
         self.lanes_to_match: dict[FleetLane, None] = {}
-        self.early_polls: dict[TenantState, deque[Any]] = {}  # polls that wait for a queue to be created
+        self.early_polls: dict[TenantState, deque[WaitingPoll]] = {}  # polls that wait for a queue to be created
         self.wake: Callable[[], None] = _nothing  # tells the round loop that there is work
         self.listeners: list[Callable[[DeadLetterEvent | QuotaEvent], None]] = []  # called after the sync
 

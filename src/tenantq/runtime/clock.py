@@ -1,4 +1,4 @@
-"""Clocks, handed in from outside so that a test can hold them."""
+"""Clocks. They are injected, so that tests control the time."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ class Timer(Protocol):
     """A callback that has not fired yet."""
 
     def cancel(self) -> None:
-        """Make sure that the callback never fires."""
+        """Cancel the callback."""
 
 
 class Clock(Protocol):
-    """Readings and a timer. All in milliseconds but one."""
+    """A wall clock, a monotonic clock and timers. Times are milliseconds unless the name says otherwise."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970 as the machine believes; may jump either way."""
+        """Milliseconds since 1970. May jump in both directions."""
 
     def monotonic_ms(self) -> int:
         """Milliseconds since the machine started; never jumps."""
 
     def monotonic_us(self) -> int:
-        """Microseconds on the same clock, to measure what is short."""
+        """Microseconds on the same clock, for short durations."""
 
     def boot_id(self) -> bytes:
-        """Sixteen bytes that change when ``monotonic_ms`` starts anew."""
+        """Sixteen bytes that change when ``monotonic_ms`` restarts."""
 
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Timer:
         """Run ``callback`` on the event loop after ``delay_ms`` of monotonic time."""
@@ -50,7 +50,7 @@ async def sleep_ms(clock: Clock, ms: int) -> None:
 
 
 class SystemClock:
-    """The machine's clocks. Monotonic time goes on while the machine sleeps, where the system tells."""
+    """The clocks of the machine. On Linux, monotonic time includes the time that the machine sleeps."""
 
     _source = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -67,7 +67,7 @@ class SystemClock:
         return time.clock_gettime_ns(self._source) // 1_000
 
     def boot_id(self) -> bytes:
-        """Read the kernel's boot id; zeros where there is none."""
+        """Read the kernel's boot id; zeros if the system has none."""
         try:
             text = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
             return bytes.fromhex(text.strip().replace("-", ""))
@@ -75,7 +75,7 @@ class SystemClock:
             return bytes(16)
 
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Timer:
-        """Arm a timer of the running event loop."""
+        """Start a timer of the running event loop."""
         return asyncio.get_running_loop().call_later(delay_ms / 1_000, callback)
 
 
@@ -90,7 +90,7 @@ class _ManualTimer:
 
 
 class ManualClock:
-    """A clock for tests: time passes when told to, and the wall clock can jump by itself."""
+    """A clock for tests. Time passes only with ``advance``; the wall clock can jump separately."""
 
     def __init__(self, wall_ms: int = 1_700_000_000_000, monotonic_ms: int = 1_000_000) -> None:
         self._wall_ms = wall_ms
@@ -112,7 +112,7 @@ class ManualClock:
         return self._monotonic_ms * 1_000
 
     def boot_id(self) -> bytes:
-        """Return the id of the pretended boot."""
+        """Return the current boot id, which ``reboot`` changes."""
         return self._boot_id
 
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Timer:
@@ -122,7 +122,7 @@ class ManualClock:
         return timer
 
     def advance(self, ms: int) -> None:
-        """Let ``ms`` pass on both clocks, firing timers in order on the way."""
+        """Advance both clocks by ``ms`` and run the timers that are due, in order."""
         end = self._monotonic_ms + ms
         while self._timers and self._timers[0][0] <= end:
             at, _, timer = heapq.heappop(self._timers)
@@ -132,11 +132,11 @@ class ManualClock:
         self._pass(end - self._monotonic_ms)
 
     def jump_wall(self, ms: int) -> None:
-        """Set the wall clock ahead (or back, below zero) without any time passing."""
+        """Move the wall clock by ``ms``, which may be negative. Monotonic time does not change."""
         self._wall_ms += ms
 
     def reboot(self) -> None:
-        """Start monotonic time anew under another boot id, as a machine does."""
+        """Restart monotonic time with another boot id, and drop all timers."""
         self._monotonic_ms = 1_000
         self._boot_id = bytes(b ^ 0x5A for b in self._boot_id)
         self._timers.clear()

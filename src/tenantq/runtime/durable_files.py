@@ -1,4 +1,4 @@
-"""Files that survive a power cut: written beside, synced, renamed, and the directory synced too."""
+"""Files that survive a power failure: write a temporary file, sync it, rename it, and sync the directory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def write_durably(file: Path, data: bytes, mode: int = 0o666, *, new: bool = Fal
 
 
 def sync(path: Path) -> None:
-    """Make a file's bytes, or the names in a directory, survive a power cut."""
+    """Sync a file, or the names in a directory, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -39,12 +39,12 @@ def sync(path: Path) -> None:
 
 
 def sync_all(paths: Iterable[Path]) -> None:
-    """Sync many, several at a time: a disk does that faster than one by one."""
+    """Sync many paths, several at a time, which is faster."""
     with ThreadPoolExecutor(8) as pool:
         for _ in pool.map(sync, paths):
             pass
 
 
 def tree(root: Path) -> list[Path]:
-    """Return a directory and everything below it."""
+    """Return a directory and everything in it, recursively."""
     return [root, *root.rglob("*")]

@@ -1,4 +1,4 @@
-"""Futures: waking the waiter of one."""
+"""Helpers for futures."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from asyncio import Future
 
 
 def wake(future: Future[None] | None) -> None:
-    """Complete a future that somebody may wait for, unless it is done."""
+    """Complete a future unless it is done."""
     if future is not None and not future.done():
         future.set_result(None)

@@ -1,17 +1,17 @@
-"""How long things took: counts in bins that double, so that one addition is all that a measurement costs."""
+"""A histogram of durations with bins that double, so that counting is cheap."""
 
 from __future__ import annotations
 
 from typing import Final
 
 FIRST_BITS: Final = 6
-"""The first bin ends at 2^6 microseconds ..."""
+"""The first bin ends at 2^6 microseconds."""
 BINS: Final = 20
-"""... and the last one that ends, at 2^25, about half a minute; one more takes everything beyond."""
+"""The last of these bins ends at 2^25 microseconds, about half a minute. One more bin holds longer durations."""
 
 
 class Histogram:
-    """Counts of durations. It only ever grows. One thread at a time may count; any may read."""
+    """Counts of durations. Counts only grow. Only one thread may count; any thread may read."""
 
     __slots__ = ("_bins", "sum_us")
 
@@ -20,14 +20,14 @@ class Histogram:
         self.sum_us = 0
 
     def count(self, us: int) -> None:
-        """Count one duration; a clock that went back counts as none."""
+        """Count one duration. A negative one counts as zero."""
         us = max(us, 1)
         self.sum_us += us
         at = (us - 1).bit_length() - FIRST_BITS
         self._bins[0 if at < 0 else min(BINS, at)] += 1
 
     def cumulative(self) -> list[tuple[str, float]]:
-        """Return, for each bin, its end in seconds and how many lasted at most so long, as Prometheus reads it."""
+        """Return the end of each bin in seconds and the number of durations up to it, as Prometheus expects."""
         found: list[tuple[str, float]] = []
         total = 0
         for at, count in enumerate(self._bins):

@@ -1,4 +1,4 @@
-"""What every listener does, whatever it speaks: accepts connections, keeps their time and bounds, and closes them gracefully."""
+"""The common part of all listeners: accept connections, enforce timeouts and limits, and close gracefully."""
 
 from __future__ import annotations
 
@@ -45,27 +45,27 @@ class ListenerSettings(Protocol):
 
     @property
     def buffered_bytes_max(self) -> int:
-        """Bytes of requests held, of all connections together."""
+        """Bytes of requests in memory, over all connections."""
 
     @property
     def unsent_bytes_max(self) -> int:
-        """Bytes of replies not sent yet, of all connections together."""
+        """Bytes of replies that are not sent yet, over all connections."""
 
     @property
     def write_buffer_bytes(self) -> int:
-        """Unsent bytes above which a connection does not begin its next request."""
+        """Unsent bytes above which a connection does not start its next request."""
 
     @property
     def write_timeout_ms(self) -> int:
-        """Time in which a client must accept some of the bytes that wait for it."""
+        """How long a client may accept nothing while bytes wait for it."""
 
 
 class ListenerMetrics:
     """Counts what a listener does. Registered with the service's metrics."""
 
-    protocol: ClassVar[str]  # as it is written in the metrics' help
-    prefix: ClassVar[str]  # of the metrics' names
-    timeouts: ClassVar[tuple[str, ...]]  # what a slow client can be waited for
+    protocol: ClassVar[str]  # its name in the help texts
+    prefix: ClassVar[str]  # of the metric names
+    timeouts: ClassVar[tuple[str, ...]]  # the stages in which a slow client can time out
 
     def __init__(self, listener: Listener[Any, Any]) -> None:
         self._listener = listener
@@ -112,11 +112,11 @@ class ListenerMetrics:
 
 
 class ListenerConnection(asyncio.Protocol):
-    """The part of a connection that is the same for every protocol: how it is accepted and how slow clients are found."""
+    """The common part of connections: accepting them, and detecting slow clients."""
 
     def __init__(self, listener: Listener[Any, Any]) -> None:
         self._base = listener
-        self._is_lost = False  # nothing reaches the client any more
+        self._is_lost = False  # the client is gone
         self._is_closing = False
         self._unsent_seen_bytes = 0
         self._unsent_since_ms = 0
@@ -169,11 +169,11 @@ class ListenerConnection(asyncio.Protocol):
         raise NotImplementedError
 
     def give_way(self) -> None:
-        """Give up the request that has not fully arrived."""
+        """Drop the request that has not fully arrived."""
         raise NotImplementedError
 
     def abort(self) -> None:
-        """Close now, whatever is under way."""
+        """Close now, without finishing requests."""
         self._is_closing = True
         self._unsent_seen_bytes = 0
         self._transport.abort()
@@ -183,7 +183,7 @@ class ListenerConnection(asyncio.Protocol):
         return self._transport.get_write_buffer_size()
 
     def _is_stuck_writing(self, now_ms: int) -> bool:
-        """Return whether the client has accepted nothing for too long of what waits for it."""
+        """Return whether the client has accepted none of the waiting bytes for too long."""
         unsent, before = self._transport.get_write_buffer_size(), self._unsent_seen_bytes
         self._unsent_seen_bytes = unsent
         if unsent == 0 or unsent < before or before == 0:
@@ -192,7 +192,7 @@ class ListenerConnection(asyncio.Protocol):
         return bool(now_ms - self._unsent_since_ms >= self._base.settings.write_timeout_ms)
 
     def _cut(self, waited_for: str) -> None:
-        """Count that the client is cut off for being too slow."""
+        """Count a client that is disconnected because it is too slow."""
         self._base.metrics.cut_total[waited_for] += 1
 
 
@@ -403,13 +403,13 @@ class Listener(Generic[C, S]):
         for connection in list(self.connections):
             connection.abort()
 
-    # ---- bounds ----
+    # ---- limits ----
 
     def make_room(self, asking: C, size: int, held: int = 0) -> bool:
-        """Return whether ``size`` more bytes of requests may be held for a connection that holds ``held`` already.
+        """Return whether a connection that holds ``held`` bytes of requests may hold ``size`` more.
 
-        Unfinished requests that hold more give way, the largest first. So no client can keep all others out by sending large
-        requests almost to their end.
+        Larger unfinished requests are dropped to make room, the largest first. Otherwise a client could lock out all others
+        with large requests that it never completes.
         """
         while self.buffered_bytes + size > self.settings.buffered_bytes_max:
             largest = max(self.connections, key=lambda one: one.unfinished_bytes(), default=None)
@@ -419,7 +419,7 @@ class Listener(Generic[C, S]):
         return True
 
     def count_unsent(self, size: int) -> None:
-        """Note that a large reply waits to be sent. If that is too much in all, cut off the clients with the most of it."""
+        """Count a large unsent reply. If the total exceeds the limit, disconnect the clients with the most unsent bytes."""
         self._unsent_bytes += size
         if self._unsent_bytes <= self.settings.unsent_bytes_max:
             return
@@ -442,7 +442,7 @@ class Listener(Generic[C, S]):
 
 
 def open_sockets(host: str, port: int) -> list[socket.socket]:
-    """Return sockets that listen on every address of a host; port 0 takes a free one. Raise OSError.
+    """Return sockets that listen on every address of a host. Port 0 means any free port. Raises OSError.
 
     An address family that this machine lacks, such as IPv6 for ``localhost``, is skipped if another one works.
     """
@@ -458,7 +458,7 @@ def open_sockets(host: str, port: int) -> list[socket.socket]:
                     raise
                 missing = error
             if port == 0 and opened:
-                break  # another one would be another port
+                break  # the next one would get another port
     except BaseException:
         for sock in opened:
             sock.close()
@@ -471,7 +471,7 @@ def open_sockets(host: str, port: int) -> list[socket.socket]:
 def open_socket(
     family: int, place: tuple[object, ...], *, is_shared: bool = False, listens: bool = True
 ) -> socket.socket:
-    """Return a socket bound to one address. Shared sockets can bind to the same address; one that does not listen reserves it. Raise OSError."""
+    """Return a socket bound to one address. Several shared sockets can bind to it. Without ``listens`` it only reserves the address. Raises OSError."""
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""Randomness, handed in from outside: message ids, lease tokens, jitter."""
+"""Randomness for message ids, lease tokens and jitter. It is injected, so that tests can repeat it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def system_randomness() -> Randomness:
 
 
 class MessageIds:
-    """UUIDv7 ids that only ever rise within one source, also when the clock stands still or goes back.
+    """UUIDv7 ids that always increase, even if the clock stops or goes back.
 
     Inside one millisecond the last 62 bits count up in random steps.
     """
@@ -37,14 +37,14 @@ class MessageIds:
 
     def __init__(self, randomness: Randomness, last: bytes = b"") -> None:
         self._randomness = randomness
-        self.last = last  # the greatest id given out
+        self.last = last  # the greatest id issued
         self._last_ms = int.from_bytes(last[:6])
         whole = int.from_bytes(last)
         self._tail = whole & (1 << _TAIL_BITS) - 1
         self._head = whole - self._tail
 
     def take(self, now_ms: int, count: int) -> list[bytes]:
-        """Return ``count`` new ids, in rising order, stamped ``now_ms`` or the latest stamp used."""
+        """Return ``count`` new ids in increasing order, with the time ``now_ms`` or the latest time used before."""
         bits = self._randomness.getrandbits
         if now_ms > self._last_ms:
             self._begin(now_ms)
@@ -75,7 +75,7 @@ def id_text(raw: bytes) -> str:
 
 
 def id_bytes(text: object) -> bytes:
-    """Return the bytes of a message id given as text, or raise Invalid."""
+    """Return the bytes of a message id. Raises Invalid if ``text`` is not one."""
     if isinstance(text, bytes) and len(text) == 16:
         return text
     if isinstance(text, str) and len(text) in (32, 36):
@@ -83,4 +83,4 @@ def id_bytes(text: object) -> bytes:
             return uuid.UUID(text).bytes
         except ValueError:
             pass
-    raise Invalid("id: a message id is a UUID, for example 0192f0c1-2f6a-7cc3-98c4-dc0c0c07398f")
+    raise Invalid("id: must be a message ID (a UUID such as 0192f0c1-2f6a-7cc3-98c4-dc0c0c07398f)")

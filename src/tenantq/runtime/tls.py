@@ -1,4 +1,4 @@
-"""TLS: a context made of files, and made again when they change, without a restart."""
+"""TLS contexts that reload their files when these change."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _VERIFY: Final = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "require
 
 
 class TlsFiles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where certificates are, as PEM files."""
+    """Paths of PEM files."""
 
     certificate: str  # the server's, followed by its chain
     key: str
-    client_ca: str | None = None  # who may sign clients' certificates
-    verify: Literal["none", "optional", "required"] = "none"  # whether clients are asked for one, or must have one
+    client_ca: str | None = None  # CA of client certificates
+    verify: Literal["none", "optional", "required"] = "none"  # client certificates
 
 
 class LoadCounts(Protocol):
@@ -33,31 +33,33 @@ class LoadCounts(Protocol):
 
 
 class TlsContext:
-    """A server's TLS context. ``reload_if_changed`` keeps it in step with its files; connections that are open stay."""
+    """The TLS context of a server. ``reload_if_changed`` reloads its files; open connections stay."""
 
-    def __init__(self, files: TlsFiles, figures: LoadCounts, *, alpn: str | None = None) -> None:
+    def __init__(self, files: TlsFiles, counters: LoadCounts, *, alpn: str | None = None) -> None:
         self._files = files
-        self._figures = figures
-        self._alpn = alpn  # the protocol to agree on with clients who ask for one
+        self._counters = counters
+        self._alpn = alpn  # the protocol offered to clients
         self._stamps = self._look()
         self.context = _new_context(files, alpn)
-        self._figures.certificates_loaded_total += 1
+        self._counters.certificates_loaded_total += 1
 
     def reload_if_changed(self) -> None:
-        """Load the files anew if one has changed. What cannot be loaded is left alone until it changes again."""
+        """Reload the files if one has changed. If that fails, the old certificate stays until the files change again."""
         stamps = self._look()
         if stamps == self._stamps:
             return
         self._stamps = stamps
         try:
-            _new_context(self._files, self._alpn)  # a half-replaced pair must not get into the one in use
+            _new_context(
+                self._files, self._alpn
+            )  # checks that certificate and key match, before the context in use changes
             _load(self.context, self._files)
         except Invalid as error:
-            self._figures.certificates_failed_total += 1
-            log.warning("the changed certificate is not used: %s", error.message)
+            self._counters.certificates_failed_total += 1
+            log.warning("certificate not reloaded: %s", error.message)
         else:
-            self._figures.certificates_loaded_total += 1
-            log.info("certificate loaded anew from %s", self._files.certificate)
+            self._counters.certificates_loaded_total += 1
+            log.info("certificate reloaded from %s", self._files.certificate)
 
     def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
         return tuple(
@@ -76,13 +78,13 @@ def _stamp(path: str) -> tuple[int, int, int] | None:
 
 
 def check_tls(files: TlsFiles) -> None:
-    """Raise Invalid naming what is wrong where the files cannot be used."""
+    """Raise Invalid if the files cannot be used."""
     _new_context(files, None)
 
 
 def _new_context(files: TlsFiles, alpn: str | None) -> ssl.SSLContext:
     if files.verify != "none" and files.client_ca is None:
-        raise Invalid("client_ca: is needed where clients' certificates are verified")
+        raise Invalid("client_ca: required if client certificates are verified")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
@@ -107,5 +109,5 @@ def _load(context: ssl.SSLContext, files: TlsFiles) -> None:
 
 
 def _no_password() -> str:
-    """Stand in for a terminal: a server must not stop to ask."""
+    """Raise ValueError instead of asking for a passphrase on the terminal."""
     raise ValueError("the key is encrypted; store it without a passphrase, readable by this user only")

@@ -1,4 +1,4 @@
-"""TOML files that are read into a type."""
+"""Typed TOML files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 
 def read_toml(file: Path, type: type[_T], what: str) -> _T:
-    """Return the content of a file as ``type``; raise Invalid, which says ``what`` the file is, if that fails."""
+    """Return the content of a file as ``type``. Raises Invalid, whose text starts with ``what`` and the path."""
     try:
         return msgspec.convert(tomllib.loads(file.read_text()), type)
     except OSError as error:

@@ -18,7 +18,7 @@ from tenantq.engine.effects import Effects
 from tenantq.engine.operation import RANGE, Operation
 from tenantq.engine.ops.erasure import put_erasure
 from tenantq.engine.ops.import_part import forget_imports
-from tenantq.engine.queue_state import NEVER, REMOVED, QueueState, Status, TenantState
+from tenantq.engine.queue_state import NEVER, REMOVED, QueueState, Status, TenantState, WaitingPoll
 from tenantq.errors import Conflict, Draining, Invalid, TenantqError, no_tenant
 from tenantq.journal.erasure_certificate import ErasureCertificate
 from tenantq.journal.record import without_surrogates
@@ -317,7 +317,7 @@ def _forget(effects: Effects, queue: QueueState) -> None:
     end_polls(effects, queue.demands, Draining(tenant=queue.tenant.name, queue=queue.name))
 
 
-def end_polls(effects: Effects, demands: deque[Any], error: TenantqError) -> None:
+def end_polls(effects: Effects, demands: deque[WaitingPoll], error: TenantqError) -> None:
     """Answer waiting polls with an error, or with the messages that they have already."""
     for poll in demands:
         poll.reply, poll.error = poll.got, None if poll.got else error
