@@ -238,7 +238,7 @@ def checked_message(message: NewMessage | TenantqError) -> NewMessage | TenantqE
 def _check_sealed(message: NewMessage) -> None:
     """Raise Invalid if the fields of an encrypted message are incomplete."""
     if type(message.raw_id) is not bytes or len(message.raw_id) != 16:
-        raise Invalid("raw_id: a sealed message needs the 16 bytes that it was sealed for")
+        raise Invalid("raw_id: an encrypted message needs the 16 bytes of its id")
     if type(message.sealed) is not bool or type(message.sealed_attributes) is not bytes:
         raise Invalid("sealed: must be true or false, and sealed_attributes bytes")
     if len(message.sealed_attributes) > 2 * limits.ATTRIBUTES_BYTES_MAX:

@@ -44,12 +44,12 @@ class TopologyShard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Entry(TopologyShard, frozen=True, forbid_unknown_fields=True):
-    """One table of the file. ``count`` stands for that many shards: name-1, name-2, …."""
+    """One table of the file. ``count`` creates that many shards: name-1, name-2, …."""
 
     count: Annotated[int, between(1, SHARDS_MAX)] | None = None
 
     def expanded(self) -> list[TopologyShard]:
-        """Return the shards that the table stands for."""
+        """Return the shards of the table."""
         names = [self.name] if self.count is None else [f"{self.name}-{at}" for at in range(1, self.count + 1)]
         return [TopologyShard(name, self.region, self.address, self.operations_per_hour, self.bytes) for name in names]
 
@@ -131,7 +131,7 @@ def jump_hash(key: int, buckets: int) -> int:
     """Return the bucket, 0 to ``buckets`` - 1, of a 64-bit key (Lamping and Veach, 2014).
 
     Adding a bucket moves about one key in ``buckets`` + 1, always to the new bucket.
-    Raises Invalid if there is no bucket or the key is longer.
+    Raises Invalid if ``buckets`` is 0 or the key is longer.
     """
     if buckets < 1:
         raise Invalid(f"buckets: {buckets} is none to choose from")

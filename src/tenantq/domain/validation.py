@@ -93,14 +93,14 @@ def build(kind: type[_T], given: object, prefix: str = "") -> _T:
         return msgspec.convert(given, kind, from_attributes=True)
     except msgspec.ValidationError as error:
         raise Invalid(prefix + explain(error, kind, given)) from error
-    except UnicodeEncodeError as error:  # msgspec cannot even tell where
+    except UnicodeEncodeError as error:  # msgspec does not say where
         raise Invalid(f"{prefix}text must not contain lone surrogates") from error
 
 
 def validated(struct: _S, prefix: str = "") -> _S:
     """Return ``struct`` if each field fits its type. Raises Invalid otherwise.
 
-    msgspec checks what it decodes, but not what a constructor is given.
+    msgspec checks decoded values, but not the arguments of a constructor.
     """
     build(type(struct), all_fields(struct), prefix)
     return struct
@@ -157,8 +157,8 @@ def explain(error: msgspec.ValidationError, kind: Any, given: object = _UNKNOWN,
     if unknown is not None or missing is not None:
         name = (unknown or missing)[1]  # type: ignore[index]  # one of them was found
         known = ", ".join(one.encode_name for one in getattr(_unwrapped(info)[0], "fields", ()))
-        told = f"unknown field (allowed: {known})" if unknown is not None else "required"
-        return f"{field and f'{field}.'}{name[:80]}: {told}"
+        problem = f"unknown field (allowed: {known})" if unknown is not None else "required"
+        return f"{field and f'{field}.'}{name[:80]}: {problem}"
     if not problem.startswith(_OWN_WORDS_OF_MSGSPEC):  # a rule between fields, which names the field itself
         return problem if not field else f"{field}{'.' if _FIELD.match(problem) else ': '}{problem}"
     if is_key:
@@ -167,7 +167,7 @@ def explain(error: msgspec.ValidationError, kind: Any, given: object = _UNKNOWN,
 
 
 def _find(info: Any, value: object, path: str) -> tuple[Any, object]:
-    """Return type and value at a path; None and _UNKNOWN where they cannot be found."""
+    """Return type and value at a path; None and _UNKNOWN if they cannot be found."""
     for name, place in _PATH.findall(path):
         info, _ = _unwrapped(info)
         if name:
@@ -182,7 +182,7 @@ def _find(info: Any, value: object, path: str) -> tuple[Any, object]:
 
 
 def _unwrapped(info: Any) -> tuple[Any, str]:
-    """Return a type without its metadata and without null, and its allowed values in words where they are given."""
+    """Return a type without its metadata and without null, and its allowed values in words, if given."""
     allowed = ""
     while True:
         if isinstance(info, inspect.Metadata):
@@ -198,7 +198,7 @@ def _unwrapped(info: Any) -> tuple[Any, str]:
 
 
 def _problem(info: Any, value: object, problem: str = "") -> str:
-    """Return what is wrong with a value of this type; ``problem`` is what msgspec says of it."""
+    """Return what is wrong with a value of this type; ``problem`` is the text of msgspec."""
     kind, allowed = _unwrapped(info)
     allowed = allowed or describe_range(kind)
     shows = value is not _UNKNOWN and not isinstance(kind, inspect.StrType)  # a text may be secret
@@ -326,5 +326,5 @@ def _description(info: Any) -> str:
     if isinstance(info, inspect.Metadata):
         return (info.extra_json_schema or {}).get("description", "") or _description(info.type)
     if isinstance(info, inspect.UnionType):
-        return next((told for one in info.types if (told := _description(one))), "")
+        return next((text for one in info.types if (text := _description(one))), "")
     return ""

@@ -77,7 +77,7 @@ class Catalog:
     # ---- reading ----
 
     def tenant(self, name: str) -> TenantState:
-        """Return a tenant. Raises NotFound, or Invalid for what is no name."""
+        """Return a tenant. Raises NotFound, or Invalid if the name is not text."""
         if type(name) is not str:
             raise Invalid(f"tenant: a name is text, not {type(name).__name__}")
         tenant = self.tenants.get(name)

@@ -1,7 +1,7 @@
 """The committer: rounds are handed over after their write and reported back after the sync that covers them.
 
 Waking another thread and being woken by it takes about as long as a sync on a fast disk. So if the disk is fast and
-nothing else waits, the event loop syncs by itself. Otherwise a thread syncs, and the loop continues meanwhile.
+nothing else waits, the event loop syncs by itself. Otherwise a thread syncs while the loop continues.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PROBATION: Final = 64
 
 
 class Committer:
-    """Syncs written rounds: at once on the event loop, or on a thread, which syncs all waiting rounds together."""
+    """Syncs written rounds: directly on the event loop, or on a thread that syncs all waiting rounds together."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Committer:
         self._loop.call_soon(self._done, [round], self._sync())
 
     def close(self) -> None:
-        """Sync what was handed over and end the thread."""
+        """Sync the waiting rounds and end the thread."""
         self._written.put(None)
         self._thread.join()
 
@@ -92,7 +92,7 @@ class Committer:
         except StoreFailed as error:
             return error
         except Exception as error:  # noqa: BLE001  # nothing may be confirmed after any failure
-            return StoreFailed(f"the sync broke: {error!r}; nothing of this round is confirmed")
+            return StoreFailed(f"the sync failed: {error!r}. No operation of this round is confirmed.")
         took_us = self._clock.monotonic_us() - started_us
         self.took.count(took_us)
         self._probation = PROBATION if took_us // 1_000 > QUICK_MS else max(0, self._probation - 1)

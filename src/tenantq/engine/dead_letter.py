@@ -53,7 +53,7 @@ def bury(
         if lease.expires_at and lease.expires_at <= effects.now:
             discard.discard(effects, queue, id, message, lease, blocked=False)
             return
-        # It takes no letters any more. This one stays where it is, undeliverable, until there is a new one.
+        # The queue is being deleted. The message stays, undeliverable, until the queue is created again.
         lease.token, lease.deadline, lease.visible_at = 0, 0, effects.now + _RETRY_MS
         groups.line_up(effects, queue, id, lease)
         effects.log(

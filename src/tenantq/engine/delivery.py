@@ -1,4 +1,4 @@
-"""Delivery: leases the next messages of a queue to its waiting polls, each message under a lease of its own."""
+"""Delivery: leases the next messages of a queue to its waiting polls. Each message has its own lease."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _is_over(effects: Effects, queue: QueueState, message: MessageRow, lease: Le
 
 
 def _in_turns(wanted: list[int], count: int) -> list[int]:
-    """Return each one's share of ``count`` if they take one each in turn until they have what they want."""
+    """Return how ``count`` messages are divided if each poll takes one in turn, up to the number it wants."""
     shares = [0] * len(wanted)
     hungry = list(range(len(wanted)))
     while hungry and count > 0:
@@ -251,7 +251,7 @@ class _Leasing:
             self.add(id, message, before, visible_at)
 
     def journal(self) -> None:
-        """Add the journal entry of what was leased."""
+        """Add the journal entry."""
         if self.ids:
             self._queue.next_lease = min(self._queue.next_lease, self.until)
             self._effects.log(

@@ -18,7 +18,7 @@ _UNKNOWN: Final = "free disk space cannot be measured: new messages are refused 
 
 
 class DiskSpace:
-    """Knows whether there is space for more messages."""
+    """Checks whether the disk has space for more messages."""
 
     def __init__(self, store: Store, clock: Clock, reserve_bytes: int) -> None:
         self._store, self._clock = store, clock

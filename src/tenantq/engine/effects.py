@@ -1,4 +1,4 @@
-"""The effects of a round: what its operations read, change and write, in one batch with the journal record."""
+"""The effects of a round: the rows, counters and journal entries that its operations change, in one batch."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Located(msgspec.Struct):
 
 
 class Effects:
-    """Collects what the operations of one round change.
+    """Collects the changes of one round.
 
     Operations see each other's effects: point reads go through the overlays, and scans of the store run before
     anything of the same round changes the rows they scan.
@@ -162,7 +162,7 @@ class Effects:
     # ---- queues ----
 
     def queue_for_write(self, tenant: TenantState, name: str, caller: Caller) -> QueueState:
-        """Return a queue that accepts messages, creating it where the tenant allows."""
+        """Return a queue that accepts messages, creating it if the tenant allows."""
         if tenant.status == "suspended":
             raise Suspended(tenant=tenant.name, queue=name)
         queue = tenant.queues.get(name)

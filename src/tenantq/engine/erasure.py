@@ -22,7 +22,7 @@ from tenantq.store.row_pages import rows_under
 
 
 class TenantErasure:
-    """Deletes tenants of an open shard so that nothing of them is left in any file."""
+    """Deletes tenants of an open shard until no file contains any of their data."""
 
     def __init__(self, loop: RoundLoop, journal: ShardJournal) -> None:
         self._loop, self._state, self._journal = loop, loop.state, journal
@@ -48,7 +48,7 @@ class TenantErasure:
     async def delete_tenant(self, name: str, *, reason: str = "", caller: Caller = LOCAL) -> ErasureCertificate:
         """Delete a tenant and everything it has; its data keys first.
 
-        Return what was erased, to be certified after ``erase_bytes``.
+        Return the certificate, which is signed after ``erase_bytes``.
         """
         if name == DEFAULT_TENANT:
             raise Conflict("the tenant 'default' always exists; delete its queues instead", tenant=name)

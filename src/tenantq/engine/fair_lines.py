@@ -132,7 +132,7 @@ class FairLines:
             lines[line] = None
         for line in lines:
             self._enter(line, line.time)
-            self.time = min(self.time, line.time)  # a newcomer must not wait for what was not served
+            self.time = min(self.time, line.time)  # a newcomer must not wait for work that was not done
 
     def drain(self) -> list[Any]:
         """Remove and return everything, for a shard that stops."""
@@ -151,7 +151,7 @@ class FairLines:
         heapq.heappush(self._heap, (line.time, rested_since, line.ticket, line))
 
     def next_line(self) -> TenantLine:
-        """Return the line of the tenant whose turn it is, after dropping old entries and moving lines charged meanwhile."""
+        """Return the line of the tenant whose turn it is, after dropping old entries and moving lines that were charged since."""
         heap = self._heap
         while True:
             at, _, ticket, line = heap[0]
@@ -193,7 +193,7 @@ class RoundBudget:
         return operations
 
     def adapt(self, lines: FairLines, operations: list[Any], unstarted: list[Any]) -> None:
-        """Put back what the round had no time for, and adapt the budget to what it had time for."""
+        """Put back the operations that the round did not start, and adapt the budget to what it ran."""
         if unstarted:
             lines.put_back(unstarted)
             done = sum(one.cost for one in operations) - sum(one.cost for one in unstarted)

@@ -43,7 +43,7 @@ class FleetLane:
             tuple[float, int, QueueState]
         ] = []  # by turn; an entry is stale unless its number is the queue's
         self._starts: list[tuple[float, int, QueueState]] = []  # by virtual time; stale entries as above
-        self._entries = itertools.count(-1, -1)  # so that of two whose turn is next the newcomer goes first
+        self._entries = itertools.count(-1, -1)  # negative: of two queues with equal turns, the newcomer is first
 
     def enter(self, queue: QueueState) -> None:
         """Add a queue that has work, or note that its turn may come earlier than it was known."""

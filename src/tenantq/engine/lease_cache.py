@@ -1,4 +1,4 @@
-"""A cache of recent lease rows, so that an ack rarely reads from the store what a poll has just written."""
+"""A cache of recent lease rows, which saves an ack most reads of the store."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from tenantq.engine.fair_lines import TenantLine
 from tenantq.engine.queue_state import TenantState
 from tenantq.errors import TenantqError
 
-# A round runs its operations in this order, so that whatever scans the store runs before anything of the same round
-# has changed the rows it scans.
+# A round runs its operations in this order: an operation that scans the store must run before another operation of the
+# round changes the rows it scans.
 REGISTER: Final = 0  # polls: only register their demand
 ADVANCE: Final = 1  # count delayed rows that became visible
 RANGE: Final = 2  # purge, drop: delete by range
@@ -72,18 +72,18 @@ class Operation(Generic[R]):
     tenant: TenantState  # in whose line it waits
     caller: Caller
     cost: float = field(default=1, init=False)
-    future: asyncio.Future[R] | None = field(default=None, init=False)  # None: nobody waits for the reply
+    future: asyncio.Future[R] | None = field(default=None, init=False)  # None: no caller waits for the reply
     reply: R = field(default=None, init=False)  # type: ignore[assignment]  # operations with another result set it
     error: TenantqError | None = field(default=None, init=False)
     entered_round: int = field(default=0, init=False)
     unfinished: bool = field(default=False, init=False)  # the round had no room for all of it
     phase: ClassVar[int] = POINT
-    journal_op: ClassVar[str] = ""  # the journal's name for it where it is refused
+    journal_op: ClassVar[str] = ""  # its name in the journal if it is refused
     stores_messages: ClassVar[bool] = False  # refused while the disk has less space than its reserve
 
     @property
     def done(self) -> bool:
-        """Whether nobody waits for the reply any more."""
+        """Whether the caller has the reply or has gone."""
         return self.future is not None and self.future.done()
 
     @property

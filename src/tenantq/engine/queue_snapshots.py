@@ -1,6 +1,6 @@
 """Snapshots of queues: everything a queue holds at one time, read page by page while the queue keeps working.
 
-While a snapshot is open, the store cannot reclaim the space of messages consumed meanwhile. So their number and
+While a snapshot is open, the store cannot reclaim the space of messages that are consumed since. So their number and
 their lifetime are limited.
 """
 
@@ -38,7 +38,7 @@ class SnapshotFacts(msgspec.Struct, frozen=True):
     taken_at: int  # wall clock
     messages: int
     bytes: int
-    parts: list[str]  # ids at which to divide it, so that parts have about the same number of messages
+    parts: list[str]  # ids that divide it into parts of about equal size
 
 
 class _OpenSnapshot:
@@ -51,7 +51,7 @@ class _OpenSnapshot:
         self.timer: Timer | None = None
 
     def facts(self, id: bytes, message: bytes, lease: bytes | None) -> Facts:
-        """Return what was known about a message when the snapshot was taken."""
+        """Return a message as of the snapshot."""
         queue, row = self.queue, unpack_message(message)
         group = queue.group_digest(row.group)
         heads = not group or self.snapshot.get("gr", queue.prefix + group) == id
@@ -71,7 +71,7 @@ class QueueSnapshots:
     ) -> SnapshotFacts:
         """Take a snapshot of a queue as it is now, to be read in pages; with ``part_messages`` also divide it.
 
-        It is closed when nobody reads it for ``keep_ms``.
+        It is closed when it was not read for ``keep_ms``.
         """
         check_field("keep_ms", keep_ms, limits.SnapshotKeepMs)
         if part_messages is not None:

@@ -44,7 +44,7 @@ class Suspension(msgspec.Struct, frozen=True):
     """Why a tenant or a queue refuses adds and polls, and what it still allows.
 
     settle: leased messages may be settled, and leases and lifetimes end as usual.
-    freeze: nothing changes, so that every export is the same; leases are lost.
+    freeze: nothing changes, and every export is the same; leases are lost.
     fill: parts of exports are imported.
     """
 

@@ -48,7 +48,7 @@ class RemainingQuota:
         """Return why one more message of ``size`` bytes exceeds a quota, or None if it fits."""
         tenant = self._tenant
         if self._message_bytes is not None and size > self._message_bytes:
-            text = f"quotas.message_bytes: {size} bytes, this tenant's limit for one message is {self._message_bytes}"
+            text = f"quotas.message_bytes: message too large ({size} bytes, allowed: up to {self._message_bytes})"
             return TooLarge(text, tenant=tenant.name)
         for left, name, limit in self._messages:
             if self._taken >= left:
@@ -63,8 +63,8 @@ def exceeded(tenant: TenantState, name: str, limit: int, current: int, wall_ms: 
     """Return the error for an exhausted quota."""
     resets_at = reset_time(tenant.usage, name, wall_ms)
     wait_ms = max(1, resets_at - wall_ms) if resets_at is not None else 1_000
-    when = "it resets by itself" if resets_at is not None else "finish or remove work"
-    text = f"quotas.{name}: {current} of {limit} used; {when}, or ask for a higher quota"
+    when = "Wait until it resets" if resets_at is not None else "Finish or remove messages"
+    text = f"quotas.{name}: exceeded ({current} of {limit} used). {when}, or ask for a higher quota."
     return QuotaExceeded(text, limit=limit, current=current, retry_after_ms=wait_ms, tenant=tenant.name)
 
 
@@ -92,4 +92,4 @@ def newly_exceeded(tenant: TenantState, wall_ms: int) -> list[tuple[str, QuotaSt
 
 def mark_reported(tenant: TenantState) -> None:
     """Mark the present state of every quota as reported: earlier rounds have journaled it."""
-    newly_exceeded(tenant, 0)  # a time before every window, so that none of them is marked
+    newly_exceeded(tenant, 0)  # a time before every window, which marks none of them

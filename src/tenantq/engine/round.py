@@ -72,12 +72,12 @@ class Round:
         return []
 
     def finish(self) -> bool:
-        """Complete the batch with counters; return whether there is anything to write."""
+        """Complete the batch with counters; return whether the round changed anything."""
         effects = self.effects
         if not effects.entries:
             if effects.batch.is_empty():
                 return False
-            log.error("an effect without a journal entry: please report this")
+            log.error("internal error: a round changed rows without a journal entry. Please report this.")
             principal = self._state.system.principal
             effects.entries.append(JournalEntry("unexplained", "", "", principal, details="no entry was given"))
         for queue in effects.dirty:
@@ -107,7 +107,7 @@ class Round:
                     effects.log_tenant(op, tenant, self._state.system, f"{name}: {used} of {limit}")
                     effects.events.append(QuotaEvent(tenant.name, name, level, used, limit))
 
-    def seal(self, previous: bytes, last_id: bytes) -> tuple[bytes, int]:
+    def add_record(self, previous: bytes, last_id: bytes) -> tuple[bytes, int]:
         """Add the journal record to the batch; return its hash and its size."""
         effects, store = self.effects, self._state.store
         wall_ms = effects.now + effects.wall
@@ -129,9 +129,9 @@ class Round:
         ]
 
     def announce(self) -> list[Poll]:
-        """After the sync: answer callers, wake those who wait for results, and call the listeners.
+        """After the sync: answer callers, wake callers that wait for results, and call the listeners.
 
-        Return the polls whose callers are gone, and so never learn what was leased to them.
+        Return the polls whose callers have gone without their messages.
         """
         effects, undelivered = self.effects, list[Poll]()
         for operation in effects.answered:
@@ -148,11 +148,11 @@ class Round:
                 try:
                     listener(event)
                 except Exception:
-                    log.exception("a listener failed; the others and the queue go on")
+                    log.exception("a listener failed; the other listeners and the queue continue")
         return undelivered
 
     def fail(self, error: StoreFailed) -> None:
-        """Tell every caller whose operation was in this round that it is not confirmed."""
+        """Give the error to every caller whose operation was in this round."""
         for operation in self.effects.answered:
             operation.error = error
             operation.resolve()

@@ -1,4 +1,4 @@
-"""The round loop of a shard: runs rounds, has them synced, keeps timers, and stops for good on a failure."""
+"""The round loop of a shard: runs and syncs rounds, keeps timers, and stops permanently on a failure."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class RoundLoop:
         try:
             return await future
         except asyncio.CancelledError:
-            if isinstance(operation, Poll) and not future.cancelled():  # cancelled in the turn that answered it
+            if isinstance(operation, Poll) and not future.cancelled():  # cancelled in the same turn as the reply
                 self.release_undelivered(operation.got, operation.caller)
             raise
 
@@ -198,9 +198,9 @@ class RoundLoop:
         return results
 
     def release_undelivered(self, deliveries: Sequence[Delivery], caller: Caller) -> None:
-        """Release messages that were leased to a caller who went away before it received them.
+        """Release messages whose caller went away before it received them.
 
-        Without this they would stay leased until their leases end. It returns at once; the release waits in the
+        Otherwise they would stay leased until their leases end. The call returns immediately; the release waits in the
         tenants' lines, uses up no attempt, and does nothing on a shard that is closing or has stopped.
         """
         receipts: dict[tuple[str, str], list[str]] = {}
@@ -212,7 +212,7 @@ class RoundLoop:
                 self.state.push(Release(tenant, caller, queue, mine))
 
     async def synced(self) -> None:
-        """Return when everything written so far is durable, so that a read never shows what a crash may undo."""
+        """Return when everything written so far is durable. Reads call it, because a crash could undo the rest."""
         self.check_open()
         if self._durable and self._journal.synced_seq < self._journal.seq:
             future: asyncio.Future[None] = self._loop.create_future()
@@ -229,7 +229,7 @@ class RoundLoop:
             self._loop.call_soon(self._step)
 
     def _step(self) -> None:
-        """Run one round unless too many are unsynced. The sync of earlier rounds continues meanwhile."""
+        """Run one round unless too many are unsynced. Earlier rounds are synced at the same time."""
         self._step_scheduled = False
         state = self.state
         if self.failure is not None or len(self._syncing) >= _ROUNDS_UNSYNCED_MAX:
@@ -251,8 +251,8 @@ class RoundLoop:
             self._write(round)
         except Exception as error:
             if not isinstance(error, StoreFailed):
-                log.exception("a round broke; the shard stops, the store keeps what was synced")
-                error = StoreFailed(f"internal error in a round: {error!r}; nothing of this round is confirmed")
+                log.exception("internal error in a round; the shard stops. Synced data is safe.")
+                error = StoreFailed(f"internal error in a round: {error!r}. No operation of this round is confirmed.")
             round.effects.answered += operations
             round.fail(error)
             self._fail(error)
@@ -264,9 +264,9 @@ class RoundLoop:
             self._idle.set()
 
     def _write(self, round: Round) -> None:
-        """Write a round's batch and hand it over for syncing. A round without effects is answered at once."""
+        """Write a round's batch and hand it over for syncing. A round without effects is answered immediately."""
         if round.finish():
-            link, size = round.seal(self._journal.link, self.state.ids.last)
+            link, size = round.add_record(self._journal.link, self.state.ids.last)
             self._probe("before_write")
             self._store.write(round.effects.batch)
             self._journal.link, self._journal.seq = link, round.effects.seq
@@ -280,7 +280,7 @@ class RoundLoop:
             else:
                 self._hand_over(round, here=self._may_sync_here())
         elif self._syncing:
-            self._hand_over(round)  # it may have read what is not durable yet: answer after the sync
+            self._hand_over(round)  # it may have read rows that are not durable yet, so it is answered after the sync
         else:
             self._announce(round)
         for queue in round.effects.dirty:
@@ -294,7 +294,7 @@ class RoundLoop:
                 task.cancel()
 
     def _may_sync_here(self) -> bool:
-        """Return whether to sync on the event loop: the disk is fast, and no other round is worth running meanwhile."""
+        """Return whether to sync on the event loop: the disk is fast, and too little work waits for another round."""
         return not self._syncing and self.state.lines.cost < _WORTH_A_ROUND and self._committer.is_quick
 
     def _hand_over(self, round: Round, *, here: bool = False) -> None:
@@ -306,7 +306,7 @@ class RoundLoop:
             self._committer.hand_over(round)
 
     def _sync_behind(self) -> None:
-        """With durability "os": sync what was written and answered since the last time."""
+        """With durability "os": sync everything written since the last sync."""
         self._sync_timer = None
         if self.failure is None and not self._closed:
             self._hand_over(Round(self.state, self._journal.seq))
@@ -335,7 +335,7 @@ class RoundLoop:
         for poll in round.announce():
             self.release_undelivered(poll.got, poll.caller)
         for prefix in round.effects.emptied:
-            self.background.begin(self._store.compact, prefix, after(prefix))  # reclaims what was deleted by range
+            self.background.begin(self._store.compact, prefix, after(prefix))  # reclaims the space of deleted ranges
 
     def _lose_store(self, error: StoreFailed) -> None:
         """Stop because the store is lost. Safe from any thread."""
@@ -343,11 +343,11 @@ class RoundLoop:
             self._loop.call_soon_threadsafe(self._fail, error)
 
     def _fail(self, error: StoreFailed) -> None:
-        """Stop for good: all waiting callers get the error, since nothing more is confirmed."""
+        """Stop permanently. All waiting callers get the error."""
         if self.failure is not None:
             return
         self.failure = error
-        log.critical("the shard stops: %s", error)
+        log.critical("the shard has stopped: %s", error)
         self._heartbeat.stop()
         for round in self._syncing:
             round.fail(error)

@@ -54,7 +54,7 @@ _NOT_OPEN = "the shard is not open yet: use 'async with', or await open() first"
 
 
 class StoreCheckpoint(msgspec.Struct, frozen=True):
-    """A copy of the store by hard links, and when it was taken: its journal may end behind what was synced then."""
+    """A copy of the store by hard links, and when it was taken. Its journal may contain more than was synced then."""
 
     stage: Path
     taken: Beat
@@ -189,7 +189,7 @@ class Shard:
         return TenantErasure(self.loop, self.journal)
 
     def tenant(self, name: str) -> TenantState:
-        """Return a tenant, to name it in an operation. Raises NotFound, or Invalid for what is no name."""
+        """Return a tenant, to name it in an operation. Raises NotFound, or Invalid if the name is not text."""
         return self.state.catalog.tenant(name)
 
     def owner(self, tenant: str | None) -> TenantState:
@@ -366,7 +366,7 @@ class Shard:
         dry_run: bool = False,
         caller: Caller = LOCAL,
     ) -> RedriveTask:
-        """Start to send dead letters back where they came from.
+        """Start to move dead letters back to their source queues.
 
         ``queue`` is the queue whose dead letters are meant, or a dead-letter queue itself. Raises Suspended if that
         queue, its dead-letter queue or the filter's source is suspended. Letters of other suspended queues stay.

@@ -81,7 +81,7 @@ class ShardJournal:
             await self._loop.submit(NoteEntries(self._state.platform, SYSTEM, entries))
 
     async def sign(self, key: SigningKey) -> None:
-        """Sign the journal as it is, with a record of its own."""
+        """Sign the journal up to now, in a separate record."""
         await self._loop.submit(SignJournal(self._state.platform, SYSTEM, key))
 
     async def trim(self, upto_seq: int) -> None:
@@ -89,7 +89,10 @@ class ShardJournal:
         self._loop.check_open()
         journal = self._journal
         check_field("upto_seq", upto_seq, Annotated[int, between(journal.first, journal.seq)])
-        before, journal.first = journal.first, upto_seq + 1  # at once, so that no other call trims less
+        before, journal.first = (
+            journal.first,
+            upto_seq + 1,
+        )  # before the await, because another call may trim at the same time
         try:
             await self._loop.submit(TrimJournal(self._state.platform, SYSTEM, upto_seq))
         except TenantqError:

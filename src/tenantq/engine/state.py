@@ -94,11 +94,11 @@ class ShardState:
         self.queues_to_match: dict[QueueState, None] = {}  # queues with both ready messages and waiting polls
         self.lanes_to_match: dict[FleetLane, None] = {}
         self.early_polls: dict[TenantState, deque[WaitingPoll]] = {}  # polls that wait for a queue to be created
-        self.wake: Callable[[], None] = _nothing  # tells the round loop that there is work
+        self.wake: Callable[[], None] = _nothing  # wakes the round loop
         self.listeners: list[Callable[[DeadLetterEvent | QuotaEvent], None]] = []  # called after the sync
 
     def queue(self, tenant: str, queue: str) -> QueueState:
-        """Return a queue by name. Raises NotFound, or Invalid for what is no name."""
+        """Return a queue by name. Raises NotFound, or Invalid if a name is invalid."""
         return self.catalog.queue(self.catalog.tenant(tenant), check_queue_name(queue))
 
     def missing_message(self, queue: QueueState, id: bytes) -> NotFound:

@@ -70,8 +70,8 @@ class StoredIdempotencyKey(msgspec.Struct, frozen=True):
     """A stored idempotency key; only its hash is stored, never the key itself."""
 
     hashed: bytes
-    ids: bytes  # of the messages that it stands for, 16 bytes each
-    body_digest: bytes  # empty: whatever the body is, since it is known only under another server's secret
+    ids: bytes  # of its messages, 16 bytes each
+    body_digest: bytes  # empty: not compared, because it depends on the secret of another server
     expires_at: int  # wall clock
 
 

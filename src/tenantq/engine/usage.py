@@ -5,7 +5,7 @@ once. Everything that decreases them is counted when the round ends. So no quota
 
 Messages added in the current hour and day are stored in the batch that adds them. A window only moves forward: setting
 the clock back does not open a new one. Only if the clock was more than two days ahead does the window follow it back,
-with its count, so that a clock that was wrong for a short time does not hold a window for years. The window that was
+with its count. Otherwise a clock that was wrong for a short time would hold a window for years. The window that was
 left is remembered: if the clock returns to it, it continues with its count.
 """
 
@@ -78,7 +78,7 @@ class Usage:
         """Return the hour and the day in which an add counts at this time.
 
         Only an add moves forward to them, because the journal knows only adds. A clock that was far ahead is followed at
-        once, since refused adds would otherwise keep the window where it was.
+        once: adds refused in the old window would never leave it.
         """
         hour, day = self.hour.at(wall_ms // HOUR_MS, _FAR_DAYS * 24), self.day.at(wall_ms // DAY_MS, _FAR_DAYS)
         if hour.number > self.hour.number:

@@ -165,7 +165,7 @@ class FleetPolls:
     async def _keep_allowed(
         self, call: Call, admitted: AdmittedCall, queue: str, tenants: list[str] | None, got: list[Delivery]
     ) -> list[Delivery]:
-        """Return the messages that a caller who waited may still have, and release the others."""
+        """Return the messages that the caller may still have after waiting, and release the others."""
         with self._deliveries.released_on_failure(got, admitted):
             admitted.principal = await self._admission.identify(call, "poll")
             allowed = self._allowed_tenants(call, admitted.principal, queue, tenants)

@@ -142,7 +142,7 @@ class MessageReads:
             return await self._found(call, admitted, "trace", queue, asked)
 
     async def _found(self, call: Call, admitted: AdmittedCall, action: str, queue: str, asked: Awaitable[_T]) -> _T:
-        """Return what was asked for. A read of something unknown is noted, because it may belong to another tenant."""
+        """Run a read. A read of something unknown is noted, because it may belong to another tenant."""
         try:
             return await asked
         except NotFound as error:

@@ -154,7 +154,7 @@ class Messages:
     async def _poll_now(
         self, admitted: AdmittedCall, queue: str, max: int, lease_ms: int | None, *, whole_groups: bool
     ) -> list[Delivery]:
-        """Lease what is ready and within the rate limits. The most that may be used is charged first, the rest refunded."""
+        """Lease ready messages within the rate limits. The maximum is charged first, and the rest refunded."""
         admission = self._admission
         left = admission.remaining(admitted, queue, "read")
         extra = 0  # beyond the one that was paid on admission

@@ -51,7 +51,7 @@ class Settlement:
     async def ack_any(self, call: Call, tenant: str | None, queue: str, receipts: Sequence[str]) -> list[Outcome]:
         """Acknowledge messages by any receipt they ever had, even if the lease has ended or another caller holds one now.
 
-        A message that does not exist any more counts as acknowledged. On a FIFO queue only the current receipt is valid:
+        A message that no longer exists counts as acknowledged. On a FIFO queue only the current receipt is valid:
         other receipts get LeaseLost.
         """
         with await self._admission.admit_queue(call, tenant, "ack", queue) as admitted:
@@ -94,7 +94,7 @@ class Settlement:
             )
 
     async def release(self, call: Call, tenant: str | None, queue: str, receipts: Sequence[str]) -> list[Outcome]:
-        """Return messages at once, without using an attempt."""
+        """Return messages immediately, without using an attempt."""
         with await self._admission.admit_queue(call, tenant, "release", queue) as admitted:
             return await self._shard.release(admitted.tenant, queue, receipts, admitted.caller)
 

@@ -100,7 +100,7 @@ class RevokeToken(Operation[None]):
 
 @dataclass(eq=False)
 class NoteKeyUse(Operation[None]):
-    """Store when and from where keys were used; gathered, so that a use costs no write of its own."""
+    """Store when and from where keys were used. Many uses share one write."""
 
     uses: Mapping[str, KeyUse]
     journal_op = "note_key_use"

@@ -52,7 +52,7 @@ def _validate(messages: Sequence[NewMessage | TenantqError]) -> _Batch:
                 checked.append(message)
                 extras.append(extra)
                 continue
-            # Packed at once: the caller may change its own mapping while the batch waits in the line.
+            # Packed here, because the caller may change its mapping while the batch waits in the line.
             extra = pack_extras(message.group, message.attributes, message.sealed_attributes)
         elif message.priority != priority:
             plain = plain and priority is None
@@ -75,7 +75,7 @@ def _encrypted_plain(messages: Sequence[NewMessage | TenantqError]) -> _Batch:
 
 
 class Add(Operation[list[AddResult]]):
-    """Add a batch of messages to one queue, creating it where the tenant allows. Replies one result per message, in order.
+    """Add a batch of messages to one queue, which is created if the tenant allows. Replies one result per message, in order.
 
     An error in place of a message, from its parser, is the result in its place. The same batch again under the
     same ``batch_key`` adds nothing; one key for a batch costs less than a key for every message.
@@ -214,7 +214,7 @@ class Add(Operation[list[AddResult]]):
     def _count(
         self, effects: Effects, queue: QueueState, ids: list[bytes], sizes: list[int], priorities: list[int] | int
     ) -> None:
-        """Count what was added, for the queue and its tenant, and journal it."""
+        """Count and journal the added messages, for the queue and its tenant."""
         total = sum(sizes)
         queue.grow(total, max(sizes))
         effects.moved_bytes += total
@@ -341,7 +341,7 @@ def stored_bytes(message: NewMessage | TenantqError) -> int:
 
 
 def not_encrypted(tenant: str, queue: str) -> Conflict:
-    """Return the error for plaintext of a tenant whose messages must be encrypted: the last check before the disk."""
+    """Return the error for plaintext of an encrypted tenant. This is the last check before the store."""
     return Conflict(
         "encryption: enabled for this tenant, but the data is not encrypted. Try again.", tenant=tenant, queue=queue
     )

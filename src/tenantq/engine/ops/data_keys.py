@@ -1,4 +1,4 @@
-"""Wrapped data keys: store, replace and destroy them. Only the vault knows what they contain."""
+"""Wrapped data keys: store, replace and destroy them. Only the vault can unwrap them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class PutDataKey(Operation[bool]):
 
 @dataclass(eq=False)
 class ReplaceDataKey(Operation[bool]):
-    """Store ``new`` in place of ``old``. Replies whether ``old`` was what is stored under this number."""
+    """Store ``new`` in place of ``old``. Replies whether ``old`` was stored under this number."""
 
     number: int
     old: bytes

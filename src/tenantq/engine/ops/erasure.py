@@ -1,4 +1,4 @@
-"""The row that a deleted tenant leaves: what was erased, written with the deletion itself and certified afterwards."""
+"""The certificate row of a deleted tenant. It is written with the deletion and signed later."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from tenantq.store.rows import (
 )
 
 IMPORT_ROW: Final = b"import/"
-"""meta: import/<P><export id> -> the last part of that export that the queue has taken in."""
+"""meta: import/<P><export id> -> the last part of that export that the queue has imported."""
 
 
 class ImportedPart(msgspec.Struct, frozen=True):
@@ -82,7 +82,7 @@ class ImportPart(Operation[ImportedPart]):
             return
         if self.part != last + 1:
             raise Conflict(
-                f"part: {self.part} is not the next one; this queue has taken in {last} of this export",
+                f"part: out of order ({self.part}, expected: {last + 1}). Import the parts in order.",
                 tenant=self.tenant.name,
                 queue=queue.name,
             )
@@ -116,7 +116,7 @@ class ImportPart(Operation[ImportedPart]):
         if fresh:
             self._count(effects, queue, fresh, sizes)
         else:
-            effects.log("import", queue, self.caller, details=self._told(len(living)))
+            effects.log("import", queue, self.caller, details=self._details(len(living)))
         effects.touch(queue)
         self.reply = ImportedPart(
             self.part,
@@ -145,13 +145,13 @@ class ImportPart(Operation[ImportedPart]):
         queue.count_usage()
         effects.log(
             "add", queue, self.caller, ids=b"".join(one.raw_id for one in fresh), size=column(sizes),
-            priority=column([one.priority for one in fresh]), details=self._told(len(self.results)),
+            priority=column([one.priority for one in fresh]), details=self._details(len(self.results)),
         )  # fmt: skip
 
     def _sealed(self) -> bool:
         return all(one.sealed for one in self.messages) and all(one.result.sealed for one in self.results)
 
-    def _told(self, results: int) -> str:
+    def _details(self, results: int) -> str:
         return f"part {self.part} of export {self.export.hex()}, with {results} results"
 
 

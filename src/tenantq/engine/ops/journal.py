@@ -1,4 +1,4 @@
-"""Operations on the journal itself: sign it, and trim what was exported."""
+"""Operations on the journal: sign it, and trim exported records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SignJournal(Operation[None]):
     journal_op = "checkpoint"
 
     def execute(self, effects: Effects) -> None:
-        """Have the round's record signed when it is sealed."""
+        """Have the round's record signed."""
         effects.signing_key = self.key
         effects.log_tenant(CHECKPOINT_OP, self.tenant, self.caller, f"signed by {self.key.public.id}")
 

@@ -50,7 +50,7 @@ class PutTenant(Operation[bool]):
             tenant.check_thawed()
         elif not self.may_create:
             raise Conflict(
-                "the tenant was deleted a moment ago. Send the request again to make a new one", tenant=self.name
+                "the tenant was deleted a moment ago. Send the request again to create a new one.", tenant=self.name
             )
         config = change_config(tenant.config if tenant is not None else TenantConfig(), self.changes)
         region = effects.state.settings.region
@@ -65,7 +65,10 @@ class PutTenant(Operation[bool]):
         tenant.version += 1
         tenant.line.weight = config.weight
         catalog.save_tenant(effects.batch, tenant)
-        for queue in (*tenant.starved, *islice(tenant.queues.values(), 1)):  # so that use is held against it at once
+        for queue in (
+            *tenant.starved,
+            *islice(tenant.queues.values(), 1),
+        ):  # so that their quotas are checked in this round
             effects.touch(queue)
         effects.log_tenant("configure_tenant", tenant, self.caller, f"version {tenant.version}: {_shown(self.changes)}")
 
@@ -161,7 +164,7 @@ class EditQueue(PutQueue):
     edit: Callable[[QueueConfig], dict[str, Any]] = field(kw_only=True)
 
     def execute(self, effects: Effects) -> None:
-        """Write the queue's row. Raises NotFound if there is none."""
+        """Write the queue's row. Raises NotFound if it does not exist."""
         self.changes = self.edit(effects.state.catalog.queue(self.tenant, self.name).config)
         super().execute(effects)
 
@@ -228,7 +231,7 @@ class Purge(Operation[int]):
 
 @dataclass(eq=False)
 class DeleteQueue(Operation[None]):
-    """Start to delete a queue: it refuses adds and polls, and its rows are deleted when no lease is left, or at once with ``force``.
+    """Start to delete a queue: it refuses adds and polls, and its rows are deleted when no lease is left, or immediately with ``force``.
 
     A queue frozen by itself is deleted with ``force`` and ``even_frozen``: if it were thawed first, it would work until
     then. A queue of a frozen tenant is not deleted.

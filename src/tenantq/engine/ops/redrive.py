@@ -180,7 +180,7 @@ class RedriveSlice(Operation[None]):
         self.task = task
 
     def execute(self, effects: Effects) -> None:
-        """Check the next letters by id, so that groups keep their order, and move those that pass the filter."""
+        """Check the next letters in order of their ids, which keeps groups in order, and move those that pass the filter."""
         task = self.task
         letters_queue, store = task.letters, effects.store
         if (
@@ -254,7 +254,7 @@ class RedriveSlice(Operation[None]):
 
 
 def _goes_to(wanted: RedriveFilter, dead: DeadLetter | None) -> str | None:
-    """Return the target queue if a message passes the filter. One that is no dead letter needs a named target."""
+    """Return the target queue if a message passes the filter. A message that is not a dead letter needs a named target."""
     if dead is None:
         return wanted.to if wanted.source is None and wanted.reason is None else None
     if (wanted.source is not None and dead.source != wanted.source) or (

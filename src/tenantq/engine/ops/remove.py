@@ -1,4 +1,4 @@
-"""Remove messages by id, whatever their state."""
+"""Remove messages by id, in any state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tenantq.runtime.randomness import id_bytes
 
 
 class Remove(Operation[list[Outcome]]):
-    """Delete messages by id, whatever their state. A lease on one is lost."""
+    """Delete messages by id, in any state. Their leases are lost."""
 
     journal_op = "remove"
 
@@ -33,7 +33,7 @@ class Remove(Operation[list[Outcome]]):
         return split(self, "ids", [0] * len(self.ids))
 
     def execute(self, effects: Effects) -> None:
-        """Remove each id that is there; answer each in its place."""
+        """Remove the messages that exist; answer each id in its place."""
         queue = effects.state.catalog.queue(self.tenant, self.queue_name)
         self.tenant.check_hold(queue.name)
         queue.check_thawed()

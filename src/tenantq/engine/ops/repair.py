@@ -59,7 +59,7 @@ class Repair(Operation[None]):
             effects.heal(queue, id, "message without an index row")
         queue.suspect = False
         effects.touch(queue)
-        effects.log("mend", queue, SYSTEM, details=f"{queue.messages} messages counted anew")
+        effects.log("mend", queue, SYSTEM, details=f"{queue.messages} messages recounted")
 
     def _rows(self, effects: Effects, family: Family) -> Iterator[tuple[bytes, bytes]]:
         return rows_under(effects.store, family, self.queue.prefix)

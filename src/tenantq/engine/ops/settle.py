@@ -100,7 +100,7 @@ class SettleOperation(Operation[list[Outcome]]):
 
         A receipt that comes twice in one batch holds its lease only the first time, unless the lease outlives it.
         """
-        if queue.frozen is not None:  # whoever has the messages now delivers them again
+        if queue.frozen is not None:  # the messages are delivered again where they moved to
             return {}, {index: parsed[0] if parsed else bytes(16) for index, parsed in enumerate(self.receipts)}
         known = [parsed[0] for parsed in self.receipts if parsed is not None]
         leases = iter(effects.leases(queue, known)) if known else iter(())
@@ -144,7 +144,7 @@ class SettleOperation(Operation[list[Outcome]]):
         raise NotImplementedError
 
     def details(self) -> str:
-        """Return what the journal notes beside the columns."""
+        """Return the details of the journal entry."""
         return ""
 
 
@@ -192,13 +192,13 @@ class Ack(SettleOperation):
         return split(self, "receipts", self._result_sizes()) if self.results else super().parts()
 
     def execute(self, effects: Effects) -> None:
-        """Settle each receipt that is current; a result in plain is refused where the tenant's are encrypted."""
+        """Settle each receipt that is current; a plaintext result is refused if the tenant is encrypted."""
         if self._has_plaintext and self.tenant.config.encryption.enabled:
             raise not_encrypted(self.tenant.name, self.queue_name)
         super().execute(effects)
 
     def settle_all(self, effects: Effects, queue: QueueState, current: dict[bytes, LeaseRow]) -> dict[bytes, Outcome]:
-        """Finish plain messages in one go; what needs more has its own way."""
+        """Finish plain messages together, and others one by one."""
         effects.state.recent_acks.note(queue.prefix, current, effects.now)
         if self.results or queue.has_lane or queue.result_waiters:
             return super().settle_all(effects, queue, current)
@@ -223,7 +223,7 @@ class Ack(SettleOperation):
         return dict.fromkeys(current, OK)
 
     def settle(self, effects: Effects, queue: QueueState, id: bytes, lease: LeaseRow) -> Outcome:
-        """Delete the message; keep its result if there is one."""
+        """Delete the message and store its result, if any."""
         store, delete, prefix = effects.store, effects.batch.delete, queue.prefix
         key = prefix + id
         delete(key, store.m.handle)
@@ -362,7 +362,7 @@ def put_back(effects: Effects, queue: QueueState, id: bytes, lease: LeaseRow) ->
 
 
 class Release(SettleOperation):
-    """Return messages at once, in their old place, without using up an attempt."""
+    """Return messages immediately, to their old place, without using an attempt."""
 
     journal_op = "release"
 
@@ -402,8 +402,8 @@ class Extend(SettleOperation):
     def _current(self, effects: Effects, queue: QueueState) -> tuple[dict[bytes, LeaseRow], dict[int, bytes]]:
         current, lost = super()._current(effects, queue)
         if self.held_ms_max is not None:
-            begun = effects.now + self.lease_ms - self.held_ms_max
-            self._too_long = {id for id, lease in current.items() if lease.leased_at < begun}
+            earliest = effects.now + self.lease_ms - self.held_ms_max
+            self._too_long = {id for id, lease in current.items() if lease.leased_at < earliest}
             for index, parsed in enumerate(self.receipts):
                 if parsed is not None and parsed[0] in self._too_long:
                     lost[index] = parsed[0]
@@ -422,7 +422,7 @@ class Extend(SettleOperation):
         )
 
     def settle(self, effects: Effects, queue: QueueState, id: bytes, lease: LeaseRow) -> Outcome:
-        """Move the deadline row, so that there is exactly one."""
+        """Replace the deadline row."""
         li = effects.store.li.handle
         effects.batch.delete(queue.prefix + be64(lease.deadline) + id, li)
         lease.deadline = effects.now + self.lease_ms

@@ -19,7 +19,7 @@ from tenantq.journal.record import without_surrogates
 def _suspension(
     effects: Effects, caller: Caller, mode: SuspensionMode, reason: str, before: Suspension | None
 ) -> Suspension:
-    """Return a suspension that starts now. A second freeze keeps the start of the first, whatever its reason."""
+    """Return a suspension that starts now. A second freeze keeps the start of the first."""
     at, seq, engine_ms = effects.now + effects.wall, effects.seq, effects.now
     if before is not None and before.mode == mode == "freeze":
         at, seq, engine_ms = before.at, before.seq, before.engine_ms
@@ -58,7 +58,7 @@ def _suspend(effects: Effects, tenant: TenantState, caller: Caller, mode: Suspen
 
 
 def freeze(effects: Effects, tenant: TenantState, caller: Caller, reason: str) -> None:
-    """Freeze a tenant, whatever suspension it had before."""
+    """Freeze a tenant. This replaces any other suspension."""
     _suspend(effects, tenant, caller, "freeze", reason)
 
 

@@ -79,7 +79,7 @@ class Sweep(Operation[None]):
         queue.sweeping = True
 
     def execute(self, effects: Effects) -> None:
-        """Do one slice; the queue's timer brings the next. Its tenant is charged for the rows that it touches."""
+        """Do one slice. The queue's timer starts the next. Its tenant is charged for the rows that it touches."""
         queue = self.queue
         queue.sweeping = False
         if queue.prefix in effects.cleared or queue.frozen is not None:
