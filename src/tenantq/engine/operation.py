@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
@@ -31,8 +30,10 @@ PART_BYTES: Final = 512 << 10
 R = TypeVar("R")
 
 
-def parts_of(sizes: Iterable[int]) -> list[slice]:
+def parts_of(sizes: list[int]) -> list[slice]:
     """Return the parts in which a batch of items with these sizes runs."""
+    if len(sizes) <= PART_ITEMS and sum(sizes) < PART_BYTES:
+        return [slice(0, len(sizes))]
     parts: list[slice] = []
     start = at = size = 0
     for at, one in enumerate(sizes, 1):
@@ -53,8 +54,11 @@ def split(operation: _Batch, field: str, sizes: list[int]) -> list[tuple[_Batch,
 
     ``field`` holds the items of the batch, which have these sizes.
     """
+    parts = parts_of(sizes)
+    if len(parts) == 1:
+        return [(operation, len(sizes))]
     operations = []
-    for part in parts_of(sizes):
+    for part in parts:
         one = copy.copy(operation)
         setattr(one, field, getattr(operation, field)[part])
         one.cost = part.stop - part.start + sum(sizes[part]) / BYTES_PER_COST

@@ -221,7 +221,7 @@ class Shard:
         loop, owner = self.loop, self.loop.state.catalog.tenant(tenant)
         check_batch("messages", messages)
         batch = len(messages)
-        if batch == 1 or len(parts := parts_of(map(stored_bytes, messages))) <= 1:
+        if batch == 1 or len(parts := parts_of([stored_bytes(one) for one in messages])) == 1:
             operation = Add(
                 owner, caller, queue, messages, batch_key=batch_key, batch_digests=batch_digests, encrypted_plain=encrypted_plain
             )  # fmt: skip

@@ -38,40 +38,25 @@ class _Batch(msgspec.Struct, gc=False):
 
 def _validate(messages: Sequence[NewMessage | TenantqError]) -> _Batch:
     """Return the batch with an error in place of each invalid message."""
-    checked: list[NewMessage | TenantqError] = []
-    extras: list[bytes] = []
-    size = encrypted = valid = 0
-    plain = True
-    priority: int | None = None
-    for message in messages:
-        extra = b""
-        if not is_plain(message):
-            plain = False
-            message = checked_message(message)  # noqa: PLW2901  # or its error
-            if isinstance(message, TenantqError):
-                checked.append(message)
-                extras.append(extra)
-                continue
-            # Packed here, because the caller may change its mapping while the batch waits in the line.
-            extra = pack_extras(message.group, message.attributes, message.sealed_attributes)
-        elif message.priority != priority:
-            plain = plain and priority is None
-            priority = message.priority
-        valid += 1
-        size += len(message.body)
-        encrypted += message.sealed
-        checked.append(message)
-        extras.append(extra)
-    plain = plain and encrypted in (0, valid)
-    return _Batch(
-        checked, extras, size - encrypted * limits.SEAL_BYTES, encrypted == valid, priority if plain else None
-    )
+    if all(map(is_plain, messages)):
+        return _plain(messages)
+    checked = [checked_message(one) for one in messages]
+    valid = [one for one in checked if isinstance(one, NewMessage)]
+    # Packed here, because the caller may change its mapping while the batch waits in the line.
+    extras = [
+        pack_extras(one.group, one.attributes, one.sealed_attributes) if isinstance(one, NewMessage) else b""
+        for one in checked
+    ]
+    return _Batch(checked, extras, sum([one.size for one in valid]), all(one.sealed for one in valid), None)
 
 
-def _encrypted_plain(messages: Sequence[NewMessage | TenantqError]) -> _Batch:
-    """Return a batch of encrypted messages that were validated as plain and of one priority before the encryption."""
-    given = [one for one in messages if isinstance(one, NewMessage)]
-    return _Batch([*given], [b""] * len(given), sum([one.size for one in given]), True, given[0].priority)
+def _plain(messages: Sequence[NewMessage | TenantqError]) -> _Batch:
+    """Return a batch of messages that are known to be just bodies."""
+    given: list[NewMessage] = list(messages)  # type: ignore[arg-type]  # errors are not plain
+    count, encrypted = len(given), sum([one.sealed for one in given])
+    is_uniform = encrypted in (0, count) and len({one.priority for one in given}) == 1
+    size = sum([len(one.body) for one in given]) - encrypted * limits.SEAL_BYTES
+    return _Batch([*given], [b""] * count, size, encrypted == count, given[0].priority if is_uniform else None)
 
 
 class Add(Operation[list[AddResult]]):
@@ -106,19 +91,15 @@ class Add(Operation[list[AddResult]]):
             check_field("key", batch_key, limits.IdempotencyKey)
         check_queue_name(queue)
         check_batch("messages", messages)
-        batch = self._batch = (_encrypted_plain if encrypted_plain else _validate)(messages)
+        batch = self._batch = (_plain if encrypted_plain else _validate)(messages)
         check_batch_bytes(batch.size)
         super().__init__(tenant, caller)
         self.cost = len(messages) + (batch.size + sum(map(len, batch.extras))) / BYTES_PER_COST
         self.queue_name = queue
         self.batch_key = batch_key
         self.batch_digests = batch_digests
-        self._ids_of_part = slice(
-            ID_BYTES * start, ID_BYTES * (start + len(messages))
-        )  # among those of the whole batch
-        self._batch_ids = bytes(
-            ID_BYTES * (len(messages) if total is None else total)
-        )  # as stored with the batch's key
+        self._start, self._total = start, len(messages) if total is None else total
+        self._batch_ids = b""  # of the whole batch, as stored with its key
 
     def execute(self, effects: Effects) -> None:
         """Write bodies, delivery order, idempotency keys and TTLs."""
@@ -139,9 +120,9 @@ class Add(Operation[list[AddResult]]):
             added = self._add_each(effects, queue, room, earlier)
         if added:
             if hashed:
-                before, after = self._batch_ids[: self._ids_of_part.start], self._batch_ids[self._ids_of_part.stop :]
-                ids = b"".join([before, *[one.raw_id for one in self.reply], after])
-                put_key(effects, queue, hashed, KeyRow(ids, self._batch_digests()[0], _until(effects, queue)))
+                ids = bytearray(self._batch_ids or bytes(ID_BYTES * self._total))
+                ids[self._part] = b"".join([one.raw_id for one in self.reply])
+                put_key(effects, queue, hashed, KeyRow(bytes(ids), self._batch_digests()[0], _until(effects, queue)))
             self._count(effects, queue, *added)
 
     def _add_plain(self, effects: Effects, queue: QueueState, priority: int) -> _Columns:
@@ -261,13 +242,18 @@ class Add(Operation[list[AddResult]]):
         if row is None or row.expires_at <= effects.now:
             return None
         differs = row.body_digest and row.body_digest not in self._batch_digests()
-        if differs or len(row.id) != len(self._batch_ids):  # an imported row may contain anything
+        if differs or len(row.id) != ID_BYTES * self._total:  # an imported row may contain anything
             raise self._key_conflict("batch")
-        self._batch_ids, part = row.id, row.id[self._ids_of_part]
+        self._batch_ids, part = row.id, row.id[self._part]
         if not any(part):
             return None
         ids = [part[at : at + ID_BYTES] for at in range(0, len(part), ID_BYTES)]
         return [AddResult(id, duplicate=True) if id != _NO_ID else None for id in ids]
+
+    @property
+    def _part(self) -> slice:
+        """Where the ids of this operation are among those of the whole batch."""
+        return slice(ID_BYTES * self._start, ID_BYTES * (self._start + len(self._batch.messages)))
 
     def _key_conflict(self, what: str) -> Conflict:
         return Conflict(
