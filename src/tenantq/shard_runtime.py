@@ -143,7 +143,7 @@ class ShardRuntime:
     async def close(self, *, exports: bool = True) -> None:
         """Write pending notes to the journal, sign it, export it to its end, and close the store.
 
-        Without ``exports`` the next owner exports the rest of the journal.
+        Without ``exports`` the next owner signs and exports the rest of the journal.
         """
         self._exports_to_end = exports
         await self._parts.aclose()

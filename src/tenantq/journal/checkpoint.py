@@ -110,13 +110,13 @@ class Checkpointer:
         self._signed_seq = self._journal.last_checkpoint()
         self._timer = self._clock.call_later(_TICK_MS, self._tick)
 
-    async def close(self) -> None:
-        """Sign the unsigned rest, so that a closed store is covered to its end."""
+    async def close(self, *, to_end: bool = True) -> None:
+        """Stop; sign the unsigned rest first, if requested, so that a closed store is covered to its end."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         try:
-            if self._unsigned():
+            if to_end and self._unsigned():
                 await self._sign()
         except TenantqError as error:
             log.warning("cannot sign the end of the journal: %s", error)

@@ -34,7 +34,7 @@ _SILENCE_S_MIN: Final = 0.1
 _UNBOUNDED: Final = 1 << 50
 _REWRITE_S: Final = 600.0
 _LOOK_S: Final = 0.05
-_CLAIM_S: Final = 0.02
+_CLAIM_S: Final = 0.01
 _PREFIXES_PAGE: Final = 10_000
 
 
