@@ -86,6 +86,15 @@ class Process:
         return self.process.wait(30)
 
 
+def examined(data_dir: Path, redis: RedisServer) -> dict[str, Any]:
+    """Return what the doctor reports about all shards of a store that no server uses."""
+    command = [sys.executable, "-m", "tenantq", "doctor", "--json", "--data-dir", str(data_dir)]
+    environment = {**os.environ, "TENANTQ_STORE": f"redis://:{PASSWORD}@127.0.0.1:{redis.port}"}
+    done = subprocess.run(command, env=environment, capture_output=True, check=False)
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
 def test_a_server_on_redis_is_followed_by_another_when_it_is_killed(redis: RedisServer, tmp_path: Path) -> None:
     """With everything that was confirmed, leases included, on the same receipts."""
     first = Process(tmp_path, "one", redis)
@@ -104,6 +113,8 @@ def test_a_server_on_redis_is_followed_by_another_when_it_is_killed(redis: Redis
         assert second.ask(f"{queue}/ack", {"receipts": [held["receipt"]]})[1]["results"][0]["ok"]
         assert [one["body"] for one in second.ask(f"{queue}/poll", {"max": 9})[1]["messages"]] == ["b"]
         assert second.end() == 0
+        report = examined(tmp_path / "two", redis)
+        assert (report["clean"], report["figures"]["messages"]) == (True, 1)
     finally:
         for one in (first, *others):
             one.process.kill()

@@ -10,6 +10,7 @@ from typing import Final
 import click
 
 from tenantq.cli.options import options
+from tenantq.cluster.layout import shard_dir
 from tenantq.domain.validation import validated
 from tenantq.errors import Invalid, Unavailable
 from tenantq.store.interface import Store
@@ -32,7 +33,7 @@ _STORE_NAME: Final = click.option(
     help="Name of the Redis store, the setting redis.name of its servers.",
 )
 _SHARD: Final = click.option(
-    "--shard", default="0", show_default=True, metavar="NAME", help="Shard of the Redis store."
+    "--shard", type=click.IntRange(min=0), metavar="N", help="Only this shard of the Redis store.  [default: all]"
 )
 store_options = options(_STORE, _STORE_NAME, _SHARD)
 
@@ -52,11 +53,26 @@ def file_error(error: OSError) -> Unavailable:
     return Unavailable(f"{where}{error.strerror or error}; check the path and its permissions")
 
 
-def open_redis(url: str, name: str, shard: str) -> Callable[[Path], Store]:
-    """Return a function that opens a Redis store for reading, unless a server owns it."""
+def redis_shards(
+    url: str, name: str, shard: int | None, data_dir: Path
+) -> list[tuple[str, Path, Callable[[Path], Store]]]:
+    """Return name, local directory and opener of the shards of a Redis store, or of one. They open read-only, unless a server owns them."""
     try:
-        from tenantq.store.redis.store import RedisStore  # noqa: PLC0415  # needs redis, which is an extra
+        from tenantq.store.redis.registry import RedisRegistry  # noqa: PLC0415  # needs redis, which is an extra
+        from tenantq.store.redis.store import RedisStore  # noqa: PLC0415  # as above
     except ImportError as error:
         raise Invalid("store: Redis requires its client library; install tenantq[redis]") from error
     address, settings = parse_address(url), validated(RedisSettings(name=name), "redis.")
-    return lambda data_dir: RedisStore(data_dir, address, settings, shard, read_only=True)
+    if shard is None:
+        registry = RedisRegistry(address, settings, "os")
+        try:
+            numbers = range(registry.shard_count() or 1)  # a store of an earlier version has no cluster, and one shard
+        finally:
+            registry.close()
+    else:
+        numbers = range(shard, shard + 1)
+
+    def opener(number: int) -> Callable[[Path], Store]:
+        return lambda path: RedisStore(path, address, settings, str(number), read_only=True)
+
+    return [(str(number), shard_dir(data_dir, number), opener(number)) for number in numbers]

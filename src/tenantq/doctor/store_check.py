@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
-from tenantq.cluster.layout import numbered_dirs
 from tenantq.doctor.catalog_check import KnownQueue, find_orphans, load_data_keys, load_queues
 from tenantq.doctor.journal_check import examine_journal, last_time_ms
 from tenantq.doctor.queue_check import QueueCheck
@@ -49,20 +48,25 @@ def examine(
     return log.report()
 
 
-def examine_shards(data_dir: Path, progress: Callable[[str, int], None] | None = None) -> DoctorReport:
-    """Check the stores of all shards of a data directory, and that no tenant is on two of them."""
+StoreOpener = Callable[[Path], Store]
+
+
+def examine_shards(
+    shards: Sequence[tuple[str, Path, StoreOpener]], progress: Callable[[str, int], None] | None = None
+) -> DoctorReport:
+    """Check the stores of all shards, given by name, directory and opener, and that no tenant is on two of them."""
     reports: dict[str, DoctorReport] = {}
     names: Counter[str] = Counter()
-    for number, path in numbered_dirs(data_dir):
-        reports[str(number)] = examine(path, progress)
-        names.update(_tenants(path))
+    for name, path, open_store in shards:
+        reports[name] = examine(path, progress, open_store)
+        names.update(_tenants(path, open_store))
     return joined(reports, sorted(name for name, count in names.items() if count > 1))
 
 
-def _tenants(data_dir: Path) -> set[str]:
+def _tenants(data_dir: Path, open_store: StoreOpener) -> set[str]:
     """Return the tenants that only one shard may have; none if the store is unreadable, which is its own finding."""
     try:
-        store = open_embedded(data_dir)
+        store = open_store(data_dir)
     except StoreDamaged:
         return set()
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,10 +11,10 @@ import click
 
 from tenantq.cli import exit_codes
 from tenantq.cli.command_group import Command
-from tenantq.cli.offline_store import files_to_examine, open_redis, store_options
+from tenantq.cli.offline_store import files_to_examine, redis_shards, store_options
 from tenantq.cli.options import DIRECTORY, FILE
 from tenantq.cli.output import json_option, print_json_line
-from tenantq.cluster.layout import numbered_dirs, shard_count
+from tenantq.cluster.layout import numbered_dirs
 from tenantq.domain.formatting import plural
 from tenantq.errors import Invalid, StoreDamaged
 from tenantq.journal.export_target import open_target
@@ -60,7 +60,7 @@ def verify(
     *,
     store: str | None,
     store_name: str,
-    shard: str,
+    shard: int | None,
     as_json: bool,
 ) -> int:
     """Verify the hash chain, signatures and rows of the journal, offline. Names the first untrusted record.
@@ -81,12 +81,17 @@ def verify(
     if data_dir is None and segments is None:
         raise click.UsageError("Give --data-dir, --segments, or both.")
     wanted = dict(_known(text) for text in known)
-    open_store = open_redis(store, store_name, shard) if store is not None else None
     with files_to_examine():
         keys = _keys(data_dir, public_keys)
-        if data_dir is not None and store is None and shard_count(data_dir) > 1:
-            shown, findings, found = _verify_shards(data_dir, segments, keys, wanted)
+        shards: Sequence[tuple[str, Path, Callable[[Path], Store] | None]] = ()
+        if data_dir is not None and store is not None:
+            shards = redis_shards(store, store_name, shard, data_dir)
+        elif data_dir is not None:
+            shards = [(str(number), path, None) for number, path in numbered_dirs(data_dir)]
+        if data_dir is not None and (len(shards) > 1 or shard):
+            shown, findings, found = _verify_shards(data_dir, shards, segments, keys, wanted)
         else:
+            open_store = shards[0][2] if shards else None
             shown, findings, found = _verify_one(data_dir, segments, keys, wanted, open_store)
     findings += _compare_known(wanted, found)
     shown["keys"] = [key.id for key in keys.keys] if keys is not None else []
@@ -152,16 +157,22 @@ def _verify_one(
     return shown, findings, found
 
 
-def _verify_shards(data_dir: Path, segments: str | None, keys: PublicKeys | None, wanted: dict[int, str]) -> Verified:
+def _verify_shards(
+    data_dir: Path,
+    shards: Sequence[tuple[str, Path, Callable[[Path], Store] | None]],
+    segments: str | None,
+    keys: PublicKeys | None,
+    wanted: dict[int, str],
+) -> Verified:
     """Verify the journal of every shard against its part of the shared archive."""
     shown: dict[str, Any] = {"shards": []}
     findings: list[dict[str, Any]] = []
     found: Found = {}
     if segments is None and (data_dir / "journal").is_dir():
         segments = str(data_dir / "journal")
-    for number, path in numbered_dirs(data_dir):
-        part, wrong, known = _verify_one(path, segments, keys, wanted, shard=str(number))
-        shown["shards"].append({"shard": str(number), **part})
+    for number, path, open_store in shards:
+        part, wrong, known = _verify_one(path, segments, keys, wanted, open_store, shard=number)
+        shown["shards"].append({"shard": number, **part})
         for name in ("live_records", "checkpoints", "segments", "records", "rows"):
             if name in part:
                 shown[name] = shown.get(name, 0) + part[name]

@@ -14,11 +14,11 @@ from rich.text import Text
 
 from tenantq.cli import exit_codes
 from tenantq.cli.command_group import Command
-from tenantq.cli.offline_store import files_to_examine, open_redis, store_options
+from tenantq.cli.offline_store import files_to_examine, redis_shards, store_options
 from tenantq.cli.options import data_dir as data_dir_option
 from tenantq.cli.output import Table, console, json_option, print_json, print_table
 from tenantq.cli.progress import BAR, DESCRIPTION, progress_bar
-from tenantq.cluster.layout import shard_count
+from tenantq.cluster.layout import numbered_dirs
 from tenantq.doctor import DoctorReport, Finding, examine, examine_shards, open_embedded
 from tenantq.domain.formatting import plural
 from tenantq.store.redis.address import parse_address
@@ -28,7 +28,7 @@ from tenantq.store.redis.address import parse_address
 @data_dir_option
 @store_options
 @json_option
-def doctor(data_dir: Path, *, store: str | None, store_name: str, shard: str, as_json: bool) -> int:
+def doctor(data_dir: Path, *, store: str | None, store_name: str, shard: int | None, as_json: bool) -> int:
     """Check the consistency of a store while no server runs.
 
     Changes nothing. Checks that each message is in exactly one state, each index row belongs to a message, each counter
@@ -42,11 +42,15 @@ def doctor(data_dir: Path, *, store: str | None, store_name: str, shard: str, as
       6  the store cannot be examined: in use, missing or unreadable
     """
     with files_to_examine():
-        if store is None and shard_count(data_dir) > 1:
-            report = _examine(lambda progress: examine_shards(data_dir, progress), quietly=as_json)
+        if store is not None:
+            shards = redis_shards(store, store_name, shard, data_dir)
         else:
-            open_store = open_redis(store, store_name, shard) if store is not None else open_embedded
-            report = _examine(lambda progress: examine(data_dir, progress, open_store), quietly=as_json)
+            shards = [(str(number), path, open_embedded) for number, path in numbered_dirs(data_dir)]
+        if len(shards) > 1:
+            report = _examine(lambda progress: examine_shards(shards, progress), quietly=as_json)
+        else:
+            _, path, open_store = shards[0]
+            report = _examine(lambda progress: examine(path, progress, open_store), quietly=as_json)
     where = str(parse_address(store)) if store is not None else str(data_dir)
     if as_json:
         names = ("clean", "findings_total", "findings", "figures")

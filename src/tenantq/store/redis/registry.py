@@ -80,6 +80,11 @@ class RedisRegistry:
             )
         return cluster
 
+    def shard_count(self) -> int | None:
+        """Return the number of shards of the cluster; None if it does not exist. Changes nothing."""
+        found = self._link.call("HGET", self._cluster, "shards")
+        return int(found) if found is not None else None
+
     def _parse_cluster(self, row: dict[bytes, bytes]) -> Cluster:
         format = row.get(b"format", b"").decode(errors="replace")
         if format != FORMAT:
