@@ -137,7 +137,7 @@ class HostServer:
             extra: Any = self.front
             self.transports.prepare(service, turns, extra.sqs_purges, extra.sqs_deletions)
             await self._join(context, links)
-            self.front.status.is_member = True
+            self.front.status.membership = self.membership
             self._opened()
             await self.transports.start(service, turns)
         except BaseException:

@@ -25,7 +25,7 @@ _SECTIONS: Final = {
     "Messages": ("add", "poll", "ack", "nack", "release", "extend", "redrive", "worker", "message", "queue"),
     "Tenants and access": ("tenant", "key", "grant", "usage", "encryption", "audit", "profile"),
     "Move data": ("export", "import", "migrate", "migrate-from"),
-    "Server": ("serve", "doctor", "backup", "keyring", "topology", "pipeline"),
+    "Server": ("serve", "doctor", "backup", "keyring", "topology", "cluster", "pipeline"),
     "Explore and measure": ("console", "bench", "demo", "completion"),
 }
 _MODULES: Final = {

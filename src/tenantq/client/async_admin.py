@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from tenantq.client.session import ClientSession, query
 from tenantq.wire.access import CreatedKey, CreateKeyRequest, KeyItem, KeysReply
+from tenantq.wire.cluster import ClusterReply, DrainRequest
 from tenantq.wire.tenants import AuditReply
 
 
@@ -80,3 +81,12 @@ class AsyncPlatform(AsyncAdminScope):
 
     def __init__(self, session: ClientSession) -> None:
         super().__init__(session, keys="/v1/platform/keys", audit="/v1/audit")
+
+    async def cluster(self) -> ClusterReply:
+        """Return the members and shards of the cluster. Raises Conflict if the server is not part of one."""
+        return await self._session.request("GET", "/v1/cluster", ClusterReply)
+
+    async def drain_member(self, member_id: str, *, drain: bool = True) -> ClusterReply:
+        """Have a member hand its shards over to others, or let it have shards again."""
+        target = f"/v1/cluster/members/{quote(member_id, safe='')}/drain"
+        return await self._session.request("POST", target, ClusterReply, DrainRequest(drain=drain))

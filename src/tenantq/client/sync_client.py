@@ -203,6 +203,8 @@ class Platform(BlockingWrapper[AsyncPlatform]):
     create_key = blocking(AsyncPlatform.create_key)
     keys = blocking(AsyncPlatform.keys)
     revoke_key = blocking(AsyncPlatform.revoke_key)
+    cluster = blocking(AsyncPlatform.cluster)
+    drain_member = blocking(AsyncPlatform.drain_member)
 
 
 class Client(BlockingWrapper[AsyncClient]):

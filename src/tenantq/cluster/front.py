@@ -14,11 +14,14 @@ from prometheus_client.registry import Collector
 from tenantq.cluster.host_credentials import NoKeys
 from tenantq.cluster.host_fleet import FleetWaits, HostFleetPolls, OtherFleets
 from tenantq.cluster.hosted_node import HostContext
+from tenantq.cluster.layout import HOME
+from tenantq.cluster.membership import Membership
 from tenantq.cluster.metrics_merge import merge_metrics
 from tenantq.cluster.routed_service import FACETS, routed, routed_methods
 from tenantq.cluster.shard_routing import ShardRouting
 from tenantq.domain.access import Principal
-from tenantq.errors import TenantqError
+from tenantq.domain.message import Caller
+from tenantq.errors import TenantqError, Unavailable
 from tenantq.gates.authenticate import Authenticator
 from tenantq.gates.authorize import Authorizer
 from tenantq.gates.certificate import CertificateMap
@@ -26,8 +29,10 @@ from tenantq.gates.json_web_token import JwtVerifier
 from tenantq.gates.key_maker import KeyMaker
 from tenantq.gates.signature import ALGORITHM
 from tenantq.service import Admission, Service
+from tenantq.service.audit_notes import audit_entry
 from tenantq.service.call import Call, TenantInfo
 from tenantq.store.crash_recovery import FORMAT
+from tenantq.wire.cluster import ClusterReply, ClusterShardItem, MemberItem
 from tenantq.wire.topology import ShardItem, TopologyReply
 
 METRICS_MS: Final = 1_000
@@ -160,7 +165,7 @@ class FrontStatus:
         self._metrics = metrics
         self._server = server
         self.durability = durability
-        self.is_member = False  # it takes part in the cluster
+        self.membership: Membership | None = None  # once the server takes part in the cluster
 
     def readiness(self) -> dict[str, Any]:
         """Return whether requests can be served, and which shards this process owns. No credential is needed."""
@@ -169,7 +174,7 @@ class FrontStatus:
             doubtful = thread.hosted.shard.loop.is_doubtful
             reason = "the store does not answer, and another server may own it by now" if doubtful else ""
             shards[str(thread.number)] = {"status": "failed" if reason else "ready", "reason": reason}
-        reason = "" if self.is_member else "this server has not joined its cluster yet"
+        reason = "" if self.membership is not None else "this server has not joined its cluster yet"
         if shards and all(one["reason"] for one in shards.values()):
             reason = "the store does not answer"
         return {
@@ -188,6 +193,28 @@ class FrontStatus:
         found = await self._context.calls.query_each(owned, "status.metrics_local", timeout_ms=METRICS_MS)
         texts = {str(shard): one for shard, one in sorted(found.items()) if isinstance(one, bytes)}
         return self._metrics.text() + merge_metrics(texts, [str(shard) for shard in sorted(owned)])
+
+    async def cluster(self, call: Call) -> ClusterReply:
+        """Return the members and shards of the cluster."""
+        await self._admission.authorize_platform(call, "get_cluster")
+        return cluster_reply(self._joined())
+
+    async def drain_member(self, call: Call, member_id: str, *, drain: bool) -> ClusterReply:
+        """Have a member hand its shards over, or let it have shards again. Raises NotFound if it is not alive."""
+        await self._admission.authorize_platform(call, "drain_member")
+        principal = await self._admission.identify(call, "drain_member")
+        membership = self._joined()
+        await membership.request_drain(member_id, drain=drain)
+        caller = Caller(principal.id, call.remote, call.request_id, call.user_agent)
+        details = f"member {member_id}: {'drain' if drain else 'take shards again'}"
+        entry = audit_entry("drain_member", "", caller, details)
+        await self._context.calls.query(HOME, "peer.note_entries", [entry])
+        return cluster_reply(membership)
+
+    def _joined(self) -> Membership:
+        if self.membership is None:
+            raise Unavailable("this server has not joined its cluster yet. Try again later.")
+        return self.membership
 
     async def topology(self, call: Call) -> TopologyReply:
         """Return the shards of the cluster, to every valid credential."""
@@ -282,3 +309,32 @@ class FrontService:
     def as_service(self) -> Service:
         """Return it as transports know it."""
         return cast("Service", self)
+
+
+def cluster_reply(membership: Membership) -> ClusterReply:
+    """Return the cluster as a member sees it."""
+    view = membership.view
+    owners = {shard: view.owner_of(shard) for shard in range(view.cluster.shards)}
+    moves = view.moves
+    members = [
+        MemberItem(
+            id=one.id, url=one.url, peer_address=one.peer_address, region=one.region, version=one.version,
+            joined_at=one.joined_at, capacity=one.capacity, load=round(one.load, 3), draining=one.draining,
+            shards=sum(owner is one for owner in owners.values()), assigner=one.id == view.assigner,
+        )
+        for one in sorted(view.members.values(), key=lambda member: (member.joined_at, member.id))
+    ]  # fmt: skip
+    shards = [
+        ClusterShardItem(
+            number=shard,
+            region=view.cluster.region_of(shard),
+            owner=owner.id if owner is not None else None,
+            epoch=owner.owned[shard] if owner is not None else None,
+            moving_to=moves.get(shard),
+            load=round(owner.loads.get(shard, 0.0), 3) if owner is not None else 0.0,
+        )
+        for shard, owner in owners.items()
+    ]
+    return ClusterReply(
+        id=view.cluster.id, this_member=membership.id, problem=membership.problem, members=members, shards=shards
+    )

@@ -18,7 +18,7 @@ from tenantq.cluster.assignment import plan_assignment
 from tenantq.cluster.liveness import Liveness
 from tenantq.cluster.registry import Registry, ShardHolder
 from tenantq.domain.cluster_view import ClusterView, Heartbeats, Member
-from tenantq.errors import StoreFailed, StoreLocked, TenantqError
+from tenantq.errors import NotFound, StoreFailed, StoreLocked, TenantqError
 from tenantq.runtime.clock import Clock, sleep_ms
 
 log = logging.getLogger("tenantq.cluster")
@@ -119,6 +119,13 @@ class Membership:
         self._registry.close()
         self._thread.shutdown(wait=False)
 
+    async def request_drain(self, member_id: str, *, drain: bool) -> None:
+        """Have a member hand its shards over, or let it have shards again. Raises NotFound if it is not alive."""
+        if member_id not in self.view.members:
+            raise NotFound(f"member {member_id[:40]!r} is not alive. List the members with 'tenantq cluster members'.")
+        await self._call(lambda: self._registry.request_drain(member_id, drain=drain))
+        self.hurry()
+
     def hurry(self) -> None:
         """Send the next heartbeat now."""
         self._wake.set()
@@ -165,7 +172,11 @@ class Membership:
         """Return the view, without the members that are dead."""
         now_ms = self._clock.monotonic_ms()
         alive = self._liveness.observe(now_ms, rows.beats) | {self.id}
-        members = {id: one for id, one in rows.members.items() if id in alive}
+        members = {
+            id: msgspec.structs.replace(one, draining=True) if id in rows.drains else one
+            for id, one in rows.members.items()
+            if id in alive
+        }
         for id in rows.members.keys() - members.keys() - self._dead_since_ms.keys():
             log.warning("member %s at %s is dead", id, rows.members[id].peer_address)
             self._dead_since_ms[id] = now_ms

@@ -41,7 +41,7 @@ TenantAction = Literal[
 PlatformAction = Literal[
     "list_tenants", "put_tenant", "suspend_tenant", "resume_tenant", "delete_tenant", "metrics", "audit_platform",
     "list_platform_keys", "create_platform_key", "revoke_platform_key",
-    "hold_tenant", "release_hold", "list_erasures", "create_backup", "list_backups",
+    "hold_tenant", "release_hold", "list_erasures", "create_backup", "list_backups", "get_cluster", "drain_member",
 ]  # fmt: skip
 Action = Literal[TenantAction, PlatformAction]
 ACTIONS: Final[tuple[str, ...]] = get_args(Action)

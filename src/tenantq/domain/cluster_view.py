@@ -63,6 +63,7 @@ class Heartbeats(msgspec.Struct, frozen=True, kw_only=True):
     assignment: dict[int, str]
     assigner: str
     directory_version: int
+    drains: frozenset[str] = frozenset()  # members that an operator wants to drain
 
 
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True):

@@ -52,7 +52,7 @@ class Empty(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 _PLATFORM_PATHS: Final = frozenset((
     "/v1/tenants", "/v1/erasures", "/v1/erasures/{id}", "/v1/audit", "/v1/platform/keys", "/v1/platform/keys/{key_id}",
-    "/v1/backups", "/metrics",
+    "/v1/backups", "/v1/cluster", "/v1/cluster/members/{id}/drain", "/metrics",
 ))  # fmt: skip
 _ANY_CREDENTIAL_PATHS: Final = frozenset(("/healthz", "/readyz", "/openapi.json", "/docs", "/v1/topology", "/v1/poll"))
 

@@ -33,6 +33,7 @@ from tenantq.wire.access import (
 )
 from tenantq.wire.acts import DestroyRequest, ReasonRequest, SuspendRequest
 from tenantq.wire.backups import BackupReply, BackupRequest, BackupsReply
+from tenantq.wire.cluster import ClusterReply, DrainRequest
 from tenantq.wire.erasures import ErasureReply, ErasuresReply
 from tenantq.wire.exports import ImportReply, ImportRequest
 from tenantq.wire.messages import (
@@ -198,6 +199,10 @@ _OPERATIONS: Final = (
     Route("GET", "/readyz", operations.readyz, tag="operations", reply=Readiness, statuses=(200, 503), secured=False),
     Route("GET", "/metrics", operations.metrics, tag="operations", action="metrics", reply_kind="text/plain"),
     Route("GET", "/v1/topology", operations.topology, tag="operations", reply=TopologyReply),
+    Route("GET", "/v1/cluster", operations.cluster, tag="operations", action="get_cluster", reply=ClusterReply,
+          conflicts=True),
+    Route("POST", "/v1/cluster/members/{id}/drain", operations.drain_member, tag="operations", action="drain_member",
+          request=DrainRequest, reply=ClusterReply, conflicts=True),
     Route("GET", "/openapi.json", operations.openapi, tag="operations", reply=dict[str, Any], secured=False),
     Route("GET", "/docs", operations.docs, tag="operations", reply_kind="text/html", secured=False),
 )  # fmt: skip

@@ -5,11 +5,13 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
+from tenantq.errors import Conflict
 from tenantq.service.admission import Admission
 from tenantq.service.call import Call
 from tenantq.service.other_shards import OtherShards
 from tenantq.service.problems import detail_of
 from tenantq.store.crash_recovery import FORMAT
+from tenantq.wire.cluster import ClusterReply
 from tenantq.wire.topology import ShardItem, TopologyReply
 
 if TYPE_CHECKING:
@@ -68,6 +70,16 @@ class ServerStatus:
             now=self._shard.state.wall_ms(),
             encryption=True,
         )
+
+    async def cluster(self, call: Call) -> ClusterReply:
+        """Raise Conflict: a server on its embedded store is no member of a cluster."""
+        await self._admission.admit_platform(call, "get_cluster")
+        raise Conflict("this server is not part of a cluster. Start it with --store to form one.")
+
+    async def drain_member(self, call: Call, member_id: str, *, drain: bool) -> ClusterReply:  # noqa: ARG002  # as above
+        """Raise Conflict: see ``cluster``."""
+        await self._admission.admit_platform(call, "drain_member")
+        raise Conflict("this server is not part of a cluster. Start it with --store to form one.")
 
     def readiness(self) -> dict[str, Any]:
         """Return whether requests can be served, and if not, why. No credential is needed."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tenantq.http.reply import HTML, PROMETHEUS, Reply, json_reply
+from tenantq.wire.cluster import DrainRequest
 
 if TYPE_CHECKING:
     from tenantq.http.request import Request
@@ -57,6 +58,16 @@ async def metrics(service: Service, request: Request, _: object) -> Reply:
 async def topology(service: Service, request: Request, _: object) -> Reply:
     """List the shards that this server knows, and describe the server."""
     return json_reply(await service.status.topology(request.call))
+
+
+async def cluster(service: Service, request: Request, _: object) -> Reply:
+    """Return the members and shards of the cluster."""
+    return json_reply(await service.status.cluster(request.call))
+
+
+async def drain_member(service: Service, request: Request, body: DrainRequest) -> Reply:
+    """Have a member hand its shards over, or let it have shards again."""
+    return json_reply(await service.status.drain_member(request.call, request.name, drain=body.drain))
 
 
 async def openapi(_: Service, request: Request, __: object) -> Reply:

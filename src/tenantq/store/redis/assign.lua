@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Change the assignment, if the sender is still the assigner, and delete the rows of members that are gone for good.
 --
--- KEYS: 1 assigner, 2 assignment, 3 members, 4 beats.
+-- KEYS: 1 assigner, 2 assignment, 3 members, 4 beats, 5 drains.
 -- ARGV: 1 who assigns, 2 number of changes, then shard and member of each, then the ids of members to delete.
 -- Returns: 1 if it was done, 0 if another member assigns.
 
@@ -15,5 +15,6 @@ end
 for at = last + 1, #ARGV do
     redis.call('HDEL', KEYS[3], ARGV[at])
     redis.call('HDEL', KEYS[4], ARGV[at])
+    redis.call('SREM', KEYS[5], ARGV[at])
 end
 return 1

@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
 -- Write a member's row, take or renew the assigner's lease if it is free or its own, and read all rows of the cluster.
 --
--- KEYS: 1 cluster, 2 members, 3 beats, 4 assignment, 5 assigner, 6 directory version.
+-- KEYS: 1 cluster, 2 members, 3 beats, 4 assignment, 5 assigner, 6 directory version, 7 drains.
 -- ARGV: 1 member id, 2 its row, 3 assigner lease in ms.
--- Returns: cluster, members, beats and assignment as HGETALL does, the assigner, the directory version.
+-- Returns: cluster, members, beats and assignment as HGETALL does, the assigner, the directory version, the members to drain.
 
 redis.call('HSET', KEYS[2], ARGV[1], ARGV[2])
 redis.call('HINCRBY', KEYS[3], ARGV[1], 1)
@@ -14,5 +14,5 @@ if not assigner or assigner == ARGV[1] then
 end
 return {
     redis.call('HGETALL', KEYS[1]), redis.call('HGETALL', KEYS[2]), redis.call('HGETALL', KEYS[3]),
-    redis.call('HGETALL', KEYS[4]), assigner, redis.call('GET', KEYS[6]) or '0'
+    redis.call('HGETALL', KEYS[4]), assigner, redis.call('GET', KEYS[6]) or '0', redis.call('SMEMBERS', KEYS[7])
 }

@@ -9,6 +9,7 @@ With ``t:{name}:`` before each key:
     directory          hash by tenant: version and placement in JSON
     directory:version  counter of changes
     directory:log      stream of changes; an entry's id is the version
+    drains             set of members that an operator wants to drain
     shared             hash of small values that all members share
 """
 
@@ -49,8 +50,8 @@ class RedisRegistry:
         """Prepare; the first call connects."""
         root = b"t:{%s}:" % settings.name.encode()
         self._address, self._settings = address, settings
-        self._cluster, self._members, self._beats, self._assignment, self._assigner, self._shared = (
-            root + name for name in (b"cluster", b"members", b"beats", b"assignment", b"assigner", b"shared")
+        self._cluster, self._members, self._beats, self._assignment, self._assigner, self._shared, self._drains = (
+            root + name for name in (b"cluster", b"members", b"beats", b"assignment", b"assigner", b"shared", b"drains")
         )
         self._directory = [root + b"directory", root + b"directory:version", root + b"directory:log"]
         self._durability = DurabilityCheck(address, settings, durability)
@@ -109,9 +110,17 @@ class RedisRegistry:
 
     def heartbeat(self, member: Member, assigner_ms: int) -> Heartbeats:
         """Write a member's row, take or renew the assigner's lease if it is free, and return all rows."""
-        keys = [self._cluster, self._members, self._beats, self._assignment, self._assigner, self._directory[1]]
+        keys = [
+            self._cluster,
+            self._members,
+            self._beats,
+            self._assignment,
+            self._assigner,
+            self._directory[1],
+            self._drains,
+        ]
         found = self._link.run(_HEARTBEAT, keys, [member.id.encode(), _encode(member), b"%d" % assigner_ms])
-        cluster, members, beats, assignment, assigner, version = found
+        cluster, members, beats, assignment, assigner, version, drains = found
         if not cluster:
             raise StoreFailed(
                 f"store {self._address}: the rows of cluster {self._settings.name!r} are gone. The store was emptied or replaced."
@@ -124,20 +133,29 @@ class RedisRegistry:
             assignment={int(shard): id.decode() for shard, id in _pairs(assignment).items()},
             assigner=assigner.decode(),
             directory_version=int(version),
+            drains=frozenset(id.decode() for id in drains),
         )
 
     def leave(self, member_id: str) -> None:
         """Delete a member's row, and give up the assigner's lease."""
         id = member_id.encode()
-        self._link.calls([("HDEL", self._members, id), ("HDEL", self._beats, id)])
+        self._link.calls([("HDEL", self._members, id), ("HDEL", self._beats, id), ("SREM", self._drains, id)])
         if self._link.call("GET", self._assigner) == id:
             self._link.call("DEL", self._assigner)
+
+    def request_drain(self, member_id: str, *, drain: bool) -> None:
+        """Have a member hand its shards over, or let it have shards again."""
+        self._link.call("SADD" if drain else "SREM", self._drains, member_id)
 
     def assign(self, assigner: str, changes: Mapping[int, str], forget: Sequence[str]) -> bool:
         """Change the assignment and delete members' rows. Return False if another member assigns now."""
         pairs = [text.encode() for shard, id in changes.items() for text in (str(shard), id)]
         arguments = [assigner.encode(), b"%d" % len(changes), *pairs, *(id.encode() for id in forget)]
-        return bool(self._link.run(_ASSIGN, [self._assigner, self._assignment, self._members, self._beats], arguments))
+        return bool(
+            self._link.run(
+                _ASSIGN, [self._assigner, self._assignment, self._members, self._beats, self._drains], arguments
+            )
+        )
 
     # ---- directory ----
 

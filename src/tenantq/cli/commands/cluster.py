@@ -1,0 +1,92 @@
+"""``tenantq cluster``: the members and shards of a cluster."""
+
+from __future__ import annotations
+
+import click
+
+from tenantq.cli import exit_codes
+from tenantq.cli.command_group import CommandGroup
+from tenantq.cli.connection import ServerConnection, server_command
+from tenantq.cli.output import Columns, Output, Table, table, time_of
+from tenantq.domain.formatting import plural
+from tenantq.wire.cluster import ClusterReply
+
+_MEMBERS: Columns = {
+    "member": "id",
+    "url": "url",
+    "region": "region",
+    "shards": "shards",
+    "load": lambda one: f"{one.load:.2f}",
+    "state": lambda one: "draining" if one.draining else "assigner" if one.assigner else "member",
+    "since": time_of("joined_at"),
+    "version": "version",
+}
+
+
+@click.group(cls=CommandGroup)
+def cluster() -> None:
+    """Show the members and shards of a cluster, and drain members."""
+
+
+@server_command(cluster)
+def status(connection: ServerConnection) -> Output:
+    """Show whether every shard is served.
+
+    \b
+    Exit codes:
+      0  every shard has an owner
+      7  shards have no owner, or the server cannot read the cluster's rows
+    """
+    found = connection.client.platform().cluster()
+    homeless = [one.number for one in found.shards if one.owner is None]
+    moving = [one.number for one in found.shards if one.moving_to is not None and one.owner is not None]
+    facts = {
+        "cluster": found.id,
+        "members": len(found.members),
+        "draining": ", ".join(one.id for one in found.members if one.draining) or "none",
+        "shards": len(found.shards),
+        "moving": ", ".join(map(str, moving)) or "none",
+        "without owner": ", ".join(map(str, homeless)) or "none",
+    }
+    code = exit_codes.CONFLICT if homeless or found.problem else exit_codes.OK
+    return Output(found, facts, *([found.problem] if found.problem else []), code=code)
+
+
+@server_command(cluster)
+def members(connection: ServerConnection) -> Output:
+    """List the members with their shards and load."""
+    found = connection.client.platform().cluster()
+    return Output({"members": found.members}, table(_MEMBERS, found.members, "no members"))
+
+
+@server_command(cluster)
+def shards(connection: ServerConnection) -> Output:
+    """List the shards with their owners and moves."""
+    found = connection.client.platform().cluster()
+    return Output({"shards": found.shards}, _shard_table(found))
+
+
+def _shard_table(found: ClusterReply) -> Table:
+    columns: Columns = {
+        "shard": "number",
+        "region": "region",
+        "owner": "owner",
+        "epoch": "epoch",
+        "load": lambda one: f"{one.load:.2f}",
+        "moving to": "moving_to",
+    }
+    return table(columns, found.shards, "no shards")
+
+
+@server_command(cluster)
+@click.argument("member_id", metavar="MEMBER")
+@click.option("--undo", is_flag=True, help="Let the member have shards again.")
+def drain(connection: ServerConnection, *, member_id: str, undo: bool) -> Output:
+    """Hand all shards of a member over to others.
+
+    The command returns at once; see 'tenantq cluster members' for the progress. A server that is stopped drains itself.
+    """
+    found = connection.client.platform().drain_member(member_id, drain=not undo)
+    left = next((one.shards for one in found.members if one.id == member_id), 0)
+    text = "may have shards again" if undo else f"hands {plural(left, 'shard')} over"
+    return Output(found, f"member {member_id} {text}")
