@@ -161,3 +161,36 @@ async def test_servers_of_two_clusters_do_not_talk(primaries: TwoPrimaries, tmp_
         writer.close()
     settings = host_settings(tmp_path, "redis://a", "b", **SECRET)
     assert str(settings.cluster.secret) not in repr(settings)
+
+
+async def test_operators_see_members_and_shards_and_drain_a_member(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """From any member; the drain is journaled, can be undone, and an unknown member is an error."""
+    async with AsyncExitStack() as stack:
+        both = await pair(stack, tmp_path, primaries, "drained")
+        first, second = both.clients
+        await until(lambda: len(both.owned(0)) + len(both.owned(1)) == SHARDS and not on_the_move(both.servers[1]))
+        found = (await second.get("/v1/cluster")).json()
+        assert [one["url"] for one in found["members"]] == [f"http://127.0.0.1:{one.port}" for one in both.servers]
+        assert {one["owner"] for one in found["shards"]} == {one["id"] for one in found["members"]}
+        leaving = next(one["id"] for one in found["members"] if one["id"] != found["this_member"])
+        drained = await second.post(f"/v1/cluster/members/{leaving}/drain", json={})
+        assert drained.status_code == 200, drained.text
+        await until(lambda: len(both.owned(1)) == SHARDS and not any(on_the_move(one) for one in both.servers))
+        assert not both.owned(0)
+        shown = (await first.get("/v1/cluster")).json()["members"]
+        assert [(one["draining"], one["shards"]) for one in shown] == [(True, 0), (False, SHARDS)]
+        rows = (await first.get("/v1/audit", params={"action": "drain_member"})).json()["rows"]
+        assert [row["details"] for row in rows] == [f"member {leaving}: drain"]
+        await first.post(f"/v1/cluster/members/{leaving}/drain", json={"drain": False})
+        await until(lambda: len(both.owned(0)) > 0)
+        unknown = await first.post("/v1/cluster/members/nobody/drain", json={})
+        assert (unknown.status_code, unknown.json()["code"]) == (404, "not_found")
+        async with client_of(both.servers[0], "nobody-in-particular") as stranger:
+            assert (await stranger.get("/v1/cluster")).status_code == 401
+
+
+def on_the_move(server: HostServer) -> bool:
+    """Return whether a shard has no owner, or is on its way, as far as a server knows."""
+    assert server.membership is not None
+    view = server.membership.view
+    return bool(view.moves) or any(view.owner_of(shard) is None for shard in range(SHARDS))
