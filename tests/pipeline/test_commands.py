@@ -88,7 +88,7 @@ def test_a_run_that_was_stopped_and_a_stream_that_was_killed_leave_the_tables_of
         with begin("run", *common) as second:
             said = second.communicate(timeout=PATIENCE_S)[1]
         assert second.returncode == 7
-        assert said == f"tenantq: lake {lake.path}: another run is changing it; wait for its end [conflict]\n"
+        assert said == f"tenantq: lake {lake.path}: another run is changing it. Wait until it has ended. [conflict]\n"
         started = descendants(stopped.pid)
         os.killpg(stopped.pid, signal.SIGTERM)
         stopped.wait(PATIENCE_S)
@@ -134,9 +134,7 @@ def test_a_report_whose_java_dies_says_so_in_one_line(made: Made, tmp_path: Path
         os.kill(_at_work(process.pid)[0], signal.SIGKILL)
         output, complaints = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, output) == (6, "")
-    assert complaints.startswith(
-        "tenantq: Java ended in the middle of its work, the tables are as before; was it killed"
-    )
+    assert complaints.startswith("tenantq: Java ended unexpectedly. The tables are unchanged. It was killed")
     assert complaints.count("\n") == 1
     assert not list(tmp_path.glob("pages/.*"))
 
@@ -180,11 +178,11 @@ def test_what_is_printed_beside_the_bar_goes_where_it_was_sent() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("run", "--journal", "{tmp}/none", "--lake", "{tmp}/lake"), 2, "is no directory"),
-        (("run", "--journal", "{tmp}", "--lake", "{tmp}/file"), 2, "is a file"),
+        (("run", "--journal", "{tmp}/none", "--lake", "{tmp}/lake"), 2, "is not a directory"),
+        (("run", "--journal", "{tmp}", "--lake", "{tmp}/file"), 2, "must be a directory"),
         (("run", "--journal", "{tmp}", "--lake", "s3://lake"), 2, "s3:// is not supported"),
         (("run", "--journal", "nowhere://x", "--lake", "{tmp}/lake"), 2, "nowhere://x: not a URL that fsspec supports"),
-        (("stream", "--journal", "s3://b/j", "--lake", "{tmp}/lake"), 2, "tenantq pipeline run fetches what is new from s3://"),
+        (("stream", "--journal", "s3://b/j", "--lake", "{tmp}/lake"), 2, "Use tenantq pipeline run for s3://"),
         (("report", "--lake", "{tmp}/lake", "--out", "{tmp}/file/x"), 2, "/file is not a directory"),
         (("run", "--journal", "{tmp}", "--lake", "{tmp}/lake", "--from", "2026-02-01", "--to", "2026-01-01"), 2, "is after --to"),
         (("run", "--journal", "{tmp}", "--lake", "{tmp}/lake", "--prices", "{tmp}/gap.toml"), 2, "a gap between 5 and 9"),

@@ -73,7 +73,7 @@ def test_an_erased_tenant_is_nowhere_and_never_comes_back(
         {name: digest for name, digest in digests(one).items() if name.startswith(layers)} for one in (lake, again)
     )
     assert kept == anew
-    with pytest.raises(NotFound, match="no row of it"):
+    with pytest.raises(NotFound, match="no rows of this tenant"):
         erase(spark, lake, GONE, "asked once more", NOW)
 
     told = json.loads(Path(file).read_text())
@@ -91,7 +91,7 @@ def test_a_tenant_under_a_legal_hold_is_not_erased(spark: SparkSession, lake: La
     before = digests(lake)
     with pytest.raises(Conflict, match="legal hold"):
         erase(spark, lake, "acme", "asked by the customer", NOW)
-    with pytest.raises(Invalid, match="a reason"):
+    with pytest.raises(Invalid, match="must not be empty"):
         erase(spark, lake, "acme", " ", NOW)
     assert digests(lake) == before
     assert lake.state().erased == []

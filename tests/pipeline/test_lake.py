@@ -221,11 +221,11 @@ def test_filters_on_tenant_and_time_skip_files_and_row_groups(
 def test_what_cannot_be_a_lake_is_told_plainly(tmp_path: Path, spark: SparkSession) -> None:
     """A file, a place where nothing can be made, nothing at all, and a state that is no state."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(Invalid, match="is a file"), Lake(tmp_path / "file").locked():
+    with pytest.raises(Invalid, match="but is a file"), Lake(tmp_path / "file").locked():
         pass
     with pytest.raises(Invalid, match="cannot be written"), Lake(tmp_path / "file" / "below").locked():
         pass
-    with pytest.raises(Invalid, match="is a file"):
+    with pytest.raises(Invalid, match="but is a file"):
         Lake(tmp_path / "file").settle()
     with pytest.raises(NotFound, match="run tenantq pipeline run first"):
         Lake(tmp_path / "nothing").settle()

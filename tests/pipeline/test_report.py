@@ -148,7 +148,7 @@ def test_what_is_missing_is_told(spark: SparkSession, busy_lake: Lake, lake: Lak
     assert not lake.path.exists()
     with pytest.raises(NotFound, match="nothing of tenant 'nobody'"):
         write_reports(spark, busy_lake, tmp_path, tenant="nobody")
-    with pytest.raises(Invalid, match="holds no day"):
+    with pytest.raises(Invalid, match="contains no day"):
         write_reports(spark, busy_lake, tmp_path, from_date="2026-01-04", to_date="2026-01-01")
     with pytest.raises(Invalid, match="longer than 366 days"):
         write_reports(spark, busy_lake, tmp_path, from_date="2020-01-01")

@@ -301,7 +301,7 @@ def test_a_journal_that_cannot_be_read_is_told_plainly(tmp_path: Path) -> None:
     (tmp_path / "other" / "things").mkdir(parents=True)
     with pytest.raises(Invalid, match="neither date=… nor manifest"):
         journal_path(str(tmp_path / "other"))
-    with pytest.raises(Invalid, match=r"needs a directory.*tenantq pipeline run fetches what is new from s3://"):
+    with pytest.raises(Invalid, match=r"must be a local.*tenantq pipeline run for s3://"):
         journal_path("s3://bucket/journal")
 
 
@@ -336,7 +336,7 @@ def _fetch_and_forget(spark: SparkSession, lake: Lake) -> None:
         writer.record(START + number, entry("create_queue"), entry("add", ids=message_id(number), size=10))
         writer.segment()
     far.delete(writer.files[1].file)
-    with pytest.raises(Invalid, match="s3://evidence/elsewhere: holds nothing"):
+    with pytest.raises(Invalid, match="s3://evidence/elsewhere: is empty"):
         run(spark, "s3://evidence/elsewhere", lake, RunOptions(now_ms=NOW))
     report = run(spark, url, lake, RunOptions(now_ms=NOW))
     assert (report.segments, report.accepted, report.rows) == (2, 1, 2)
@@ -350,5 +350,5 @@ def _fetch_and_forget(spark: SparkSession, lake: Lake) -> None:
 
 def test_a_journal_that_is_not_there_is_told_plainly(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
     """A wrong directory is a typed error, before anything is written."""
-    with pytest.raises(Invalid, match="is no directory"):
+    with pytest.raises(Invalid, match="is not a directory"):
         run(spark, str(tmp_path / "nowhere"), lake, RunOptions(now_ms=NOW))

@@ -46,12 +46,12 @@ def behind(spark: SparkSession, lake: Lake, line: str) -> tuple[dict[str, Any], 
     """Return the line and the bronze rows it was computed from, each with its quantity."""
     parts = line.split("/", 2)  # the name of an item may contain one
     if len(parts) != 3:
-        raise Invalid(f"line {line!r}: is period/tenant/item, such as 2030-01/acme/Operations")
+        raise Invalid(f"line {line!r}: must be period/tenant/item, such as 2030-01/acme/Operations")
     period, tenant, _ = parts
     lake.settle()
     lines = lake.need(spark, "invoice_lines").where((f.col("period") == period) & (f.col("line") == line)).collect()
     if not lines:
-        raise NotFound(f"there is no invoice line {line!r} in this lake", tenant=tenant)
+        raise NotFound(f"line {line!r}: the lake has no such invoice line", tenant=tenant)
     found = lines[0].asDict()
     need_warm(lake, "bronze", lambda date: date.startswith(period))
     rows = lake.read(spark, "bronze").where((f.substring("date", 1, 7) == period) & (f.col("tenant") == tenant))

@@ -49,13 +49,15 @@ def journal_path(journal: str) -> str:
     local = local_path(journal)
     if local is None:
         raise Invalid(
-            f"journal {shown_url(journal)}: this needs a directory, a mounted one, or a file:// URL; tenantq pipeline run "
-            f"fetches what is new from {journal.partition('://')[0]}://"
+            f"journal {shown_url(journal)}: must be a local or mounted directory or a file:// URL. Use tenantq pipeline run "
+            f"for {journal.partition('://')[0]}://"
         )
     path = local.absolute()
     try:
         if not path.is_dir():
-            raise Invalid(f"journal {journal}: is no directory; give the one that holds date=… and manifest/")
+            raise Invalid(
+                f"journal {journal}: is not a directory. Give the directory that contains date=… and manifest/."
+            )
         names = [one.name for one in path.iterdir()]
         if MANIFESTS in names:  # unreadable segments are quarantined, but manifests that cannot be listed stay unknown
             for shard in (path / MANIFESTS).iterdir():
@@ -64,7 +66,9 @@ def journal_path(journal: str) -> str:
         what = f"{error.filename or journal}: cannot be read: {error.strerror}"
         raise Invalid(f"journal {what}; check its permissions") from error
     if names and MANIFESTS not in names and not any(name.startswith("date=") for name in names):
-        raise Invalid(f"journal {journal}: holds neither date=… nor {MANIFESTS}/; is it the data directory above it?")
+        raise Invalid(
+            f"journal {journal}: contains neither date=… nor {MANIFESTS}/. Give the journal directory inside the data directory."
+        )
     return str(path)
 
 
@@ -86,7 +90,7 @@ def local_journal(
     try:
         try:
             if not target.names(""):
-                raise Invalid(f"journal {shown_url(journal)}: holds nothing; is it the export's target?")
+                raise Invalid(f"journal {shown_url(journal)}: is empty. Give the target of the export.")
             files = new_files(target, str(place), lake, options)
             _download(target, [*files.manifests, *files.strays, *files.segments], place)
         except OSError as error:

@@ -27,7 +27,7 @@ START: Final = "start Spark"
 VERIFY: Final = "verify segments"
 COMMIT: Final = "commit"
 STAGES: Final = (FETCH, VERIFY, START, *TABLES, COMMIT)
-"""What a run goes through, in this order. Tables that are up to date are left out; without new data, Spark is too."""
+"""The stages of a run, in order. Tables that are up to date are left out; without new data, Spark is too."""
 
 OpenSpark = Callable[[int], SparkSession]
 """Opens a session that suits a run over about this many rows."""

@@ -1,4 +1,4 @@
-"""What a run of the pipeline is asked to do, and what it reports."""
+"""The options and the result of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tenantq.pipeline.price_book import DEFAULT, PriceBook
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is asked to do."""
+    """The options of a run."""
 
     now_ms: int
     from_date: str = ""  # first and last day of segments to process; empty: all
@@ -22,13 +22,13 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     keep_versions: int = 1  # version sets whose files are kept, with the newest
 
     def asks_for(self, date: str) -> bool:
-        """Tell whether a day, or a month, is between the first and the last day."""
+        """Return whether a day, or a month, is between the first and the last day."""
         first, last = self.from_date[: len(date)], self.to_date[: len(date)]
         return (not first or date >= first) and (not last or date <= last)
 
 
 class RunReport(msgspec.Struct):
-    """What a run did."""
+    """The result of a run."""
 
     segments: int = 0  # verified
     accepted: int = 0

@@ -38,7 +38,7 @@ _SETTINGS: Final = {
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",  # listing directories is cheaper than a job that does
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.python.sql.dataFrameDebugging.enabled": "false",  # otherwise each column asks Java for its call site
-    "spark.sql.ui.explainMode": "simple",  # the text of each plan, which nobody reads
+    "spark.sql.ui.explainMode": "simple",  # shorter texts of plans
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.ansi.enabled": "true",
@@ -128,7 +128,7 @@ def _zipped(directory: Path) -> Path:
 
 
 def is_open() -> bool:
-    """Tell whether this process has an open Spark session."""
+    """Return whether this process has an open Spark session."""
     return _java() is not None
 
 
@@ -176,13 +176,13 @@ def spark_failures() -> Iterator[None]:
     except Exception as error:
         if _java_ended():
             raise Unavailable(
-                "Java ended in the middle of its work, the tables are as before; was it killed, or is there too little "
-                "memory (--driver-memory)?"
+                "Java ended unexpectedly. The tables are unchanged. It was killed, or needs more memory "
+                "(--driver-memory)."
             ) from error
         who = _LIBRARIES.get(type(error).__module__.partition(".")[0])
         if who is None:
             raise
-        raise Unavailable(f"{who} failed, the tables are as before: {_cause(str(error))}") from error
+        raise Unavailable(f"{who} failed; the tables are unchanged: {_cause(str(error))}") from error
 
 
 def _cause(text: str) -> str:

@@ -94,7 +94,7 @@ def stream(
         new_files(DirectoryTarget(Path(root)), root, lake, options)
     place = Path(root) / MANIFESTS
     if not place.is_dir():
-        raise Invalid(f"journal {journal}: has no {MANIFESTS}/ yet; begin the stream when the first segment is there")
+        raise Invalid(f"journal {journal}: has no {MANIFESTS}/ yet. Start the stream after the first export.")
     running = PipelineStream(lake.newest_ms("bronze"))
 
     def batch(manifests: DataFrame, _: int) -> None:

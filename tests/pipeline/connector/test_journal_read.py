@@ -256,14 +256,14 @@ def test_verification_is_an_option(tmp_path: Path, key: SigningKey) -> None:
     )
     pq.write_table(changed, tmp_path / "journal" / victim.file)
     assert len(_rows(_reader(target))) == sum(one.rows for one in writer.files)
-    with pytest.raises(StoreDamaged, match=r"hour=01.*not the one that its manifest was written for.*audit verify"):
+    with pytest.raises(StoreDamaged, match=r"hour=01.*differs from its manifest.*audit verify"):
         _rows(_reader(target, verify="hash"))
     with pytest.raises(StoreDamaged, match="changed_segment"):
         _rows(_reader(target, verify="full"))
 
     forged = msgspec.structs.replace(victim, rows=99)
     target.write(forged.name, msgspec.json.encode(forged))
-    with pytest.raises(StoreDamaged, match="the signature is not that of publicKey"):
+    with pytest.raises(StoreDamaged, match="the signature does not match publicKey"):
         _reader(target, publicKey=str(public)).partitions()
 
 
@@ -281,7 +281,7 @@ def test_a_missing_segment_is_named(tmp_path: Path) -> None:
     [
         ({}, "option journal: is missing"),
         ({"journal": ""}, "option journal: is missing"),
-        ({"journal": "/no/such/place"}, "is no directory"),
+        ({"journal": "/no/such/place"}, "is not a directory"),
         ({"journal": ".", "partitionBytes": "many"}, "option partitionBytes: Expected `int"),
         ({"journal": ".", "partitionBytes": "0"}, "option partitionBytes: 0 is not from 1"),
         ({"journal": ".", "verify": "maybe"}, "option verify: Invalid enum value 'maybe'"),

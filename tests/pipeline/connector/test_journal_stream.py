@@ -157,7 +157,7 @@ def test_a_gap_stops_the_stream_unless_it_may_be_skipped(journal: DirectoryTarge
 def test_one_limit_can_be_given(history: DirectoryTarget) -> None:
     """Spark knows one; two are refused."""
     assert _stream(history, maxBytesPerBatch="5").getDefaultReadLimit() == ReadMaxBytes(5)
-    with pytest.raises(Invalid, match="maxRowsPerBatch and maxSegmentsPerBatch: Spark takes one limit"):
+    with pytest.raises(Invalid, match="maxRowsPerBatch and maxSegmentsPerBatch: only one limit"):
         _stream(history, maxRowsPerBatch="1", maxSegmentsPerBatch="1")
 
 

@@ -128,7 +128,7 @@ def test_what_cannot_be_read_is_named(place: Place) -> None:
     ):
         with pytest.raises(Invalid, match=said):
             TenantqSource(options).schema()
-    with pytest.raises(Invalid, match="cannot be followed"):
+    with pytest.raises(Invalid, match="cannot be read as a stream"):
         TenantqSource({"url": "http://x"}).streamReader(MESSAGES)
 
 

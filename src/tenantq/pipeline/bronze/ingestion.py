@@ -107,7 +107,7 @@ class NewSegments:
 
 
 def overlap(segments: Sequence[dict[str, Any]]) -> bool:
-    """Tell whether any record is in two of these segments."""
+    """Return whether any record is in two of these segments."""
     spans = sorted((one["shard"], one["first_seq"], one["last_seq"]) for one in segments)
     return any(a[0] == b[0] and b[1] <= a[2] for a, b in pairwise(spans))
 

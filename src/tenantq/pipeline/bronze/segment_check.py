@@ -70,7 +70,7 @@ def _check_manifest(manifest: Manifest, name: str, key: PublicKey | None) -> Non
     if manifest.schema != SCHEMA_VERSION:
         raise SegmentRefused("wrong_schema", f"schema version {manifest.schema}; this program reads {SCHEMA_VERSION}")
     if key is not None and not key.verifies(manifest.signature, manifest.signed_text()):
-        raise SegmentRefused("bad_signature", "the manifest's signature is not the server's")
+        raise SegmentRefused("bad_signature", "the manifest is not signed by the server")
 
 
 def _check(target: ExportTarget, manifest: Manifest) -> None:

@@ -53,7 +53,7 @@ class JournalRows:
             with self._opened(target, part) as opened:
                 fragment = ds.ParquetFileFormat().make_fragment(opened)
                 if fragment.physical_schema.names != SCHEMA.names:
-                    raise StoreDamaged(f"{file}: its columns are not those of a segment; {_ADVICE}")
+                    raise StoreDamaged(f"{file}: the columns differ from those of a segment; {_ADVICE}")
                 scanner = fragment.scanner(columns=names, filter=wanted, batch_size=BATCH_ROWS, use_threads=False)
                 yield from scanner.to_batches()
         except FileNotFoundError as error:
@@ -72,5 +72,5 @@ class JournalRows:
                 raise StoreDamaged(f"{manifest.file}: {found['reason']}: {found['details']}; {_ADVICE}")
         data = target.read(manifest.file)
         if hashlib.sha256(data).hexdigest() != manifest.sha256:
-            raise StoreDamaged(f"{manifest.file}: the file is not the one that its manifest was written for; {_ADVICE}")
+            raise StoreDamaged(f"{manifest.file}: the file differs from its manifest; {_ADVICE}")
         return io.BytesIO(data)

@@ -178,7 +178,7 @@ def _chosen_limit(options: StreamOptions) -> ReadLimit:
     if options.max_bytes_per_batch is not None:
         chosen["maxBytesPerBatch"] = streaming.ReadMaxBytes(options.max_bytes_per_batch)
     if len(chosen) > 1:
-        raise Invalid(f"options {' and '.join(chosen)}: Spark takes one limit; give one of them")
+        raise Invalid(f"options {' and '.join(chosen)}: only one limit is allowed. Give one of them.")
     return next(iter(chosen.values()), streaming.ReadAllAvailable())
 
 

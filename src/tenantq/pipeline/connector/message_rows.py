@@ -46,12 +46,12 @@ def check_columns(schema: spark.StructType, options: WriteOptions) -> None:
         kinds = COLUMNS.get(field.name)
         if kinds is None:
             known = ", ".join(COLUMNS)
-            raise Invalid(f"column {field.name[:80]!r}: means nothing to a queue; drop or rename it; there are {known}")
+            raise Invalid(f"column {field.name[:80]!r}: unknown column. Drop or rename it; known columns are {known}.")
         if not isinstance(field.dataType, kinds) or not _is_text_map(field.dataType):
             wanted = "map<string,string>" if MapType in kinds else " or ".join(kind().simpleString() for kind in kinds)
             raise Invalid(f"column {field.name}: is {field.dataType.simpleString()}, and must be {wanted}; cast it")
     if "body" not in schema.names:
-        raise Invalid("column body: is missing; select what is to be the message's body as body (binary or string)")
+        raise Invalid("column body: is missing; select the message body as a column body (binary or string)")
     if options.queue is None and "queue" not in schema.names:
         raise Invalid('queue: is missing; give .option("queue", …) or a column queue')
 

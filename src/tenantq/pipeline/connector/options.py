@@ -63,7 +63,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         token = self.token or os.environ.get(TOKEN_VARIABLE)
         if not token:
             raise Invalid(
-                f'token: there is none; give .option("token", …), or {TOKEN_VARIABLE} to the driver and the executors'
+                f'token: is missing; give .option("token", …), or {TOKEN_VARIABLE} to the driver and the executors'
             )
         return Client(self.url, token, timeout_ms=self.timeout_ms, retries=retries, tls=Tls(ca_file=self.ca_file))
 

@@ -49,13 +49,13 @@ class PushedFilters:
         return reduce(operator.and_, parts) if parts else None
 
     def want_range(self, span: RecordRange) -> bool:
-        """Tell whether a segment can have a wanted row, by its shard and records."""
+        """Return whether a segment can have a wanted row, by its shard and records."""
         return all(
             _may_hold(one, {"shard": (span.shard, span.shard), "seq": (span.first, span.last)}) for one in self.filters
         )
 
     def want_part(self, part: SegmentPart) -> bool:
-        """Tell whether a segment can have a wanted row, by its times."""
+        """Return whether a segment can have a wanted row, by its times."""
         times = (_at(part.manifest.min_ts), _at(part.manifest.max_ts))
         return all(_may_hold(one, {"ts": times}) for one in self.filters)
 
@@ -84,7 +84,7 @@ def _is_supported(one: Filter) -> bool:
 
 
 def _fits(kind: pa.DataType, value: object) -> bool:
-    """Tell whether a literal has the column's own type, so that no conversion changes the comparison."""
+    """Return whether a literal has the column's own type, so that no conversion changes the comparison."""
     if pa.types.is_string(kind):
         return type(value) is str
     if pa.types.is_integer(kind):
@@ -118,7 +118,7 @@ def _literal(kind: pa.DataType, value: Any) -> pa.Scalar:
 
 
 def _may_hold(one: Filter, ranges: dict[str, tuple[Any, Any]]) -> bool:
-    """Tell whether a value in the column's range can pass a filter. Without a range, it can."""
+    """Return whether a value in the column's range can pass a filter. Without a range, it can."""
     path: tuple[str, ...] = getattr(one, "attribute", ())  # Not has none
     if not path or path[0] not in ranges or isinstance(one, IsNotNull) or type(one) in _TEXT:
         return True

@@ -57,7 +57,7 @@ def open_journal(url: str) -> ExportTarget:
     """Return the target that a journal is in; raise Invalid if its directory does not exist."""
     path = local_path(url)
     if path is not None and not path.is_dir():
-        raise Invalid(f"option journal: {path} is no directory; name the one that holds {'manifest/'!r}")
+        raise Invalid(f"option journal: {path} is not a directory. Give the directory that contains {'manifest/'!r}")
     return open_target(url)
 
 
@@ -69,7 +69,7 @@ def record_ranges(target: ExportTarget) -> list[RecordRange]:
         shard, _, file = rest.partition("/")
         first, _, last = file.removesuffix(".json").partition("-")
         if not (shard and first.isdigit() and last.isdigit()):
-            raise Invalid(f"{name}: is no manifest's name; take the file away")
+            raise Invalid(f"{name}: is not the name of a manifest. Remove the file.")
         found.append(RecordRange(shard, int(first), int(last), name))
     return without_overlaps(found)
 
@@ -112,7 +112,7 @@ class ManifestReader:
                 f"{name}: schema version {manifest.schema}, this program reads {SCHEMA_VERSION}; update tenantq"
             )
         if self._key is not None and not self._key.verifies(manifest.signature, manifest.signed_text()):
-            raise StoreDamaged(f"{name}: the signature is not that of publicKey; see `tenantq audit verify`")
+            raise StoreDamaged(f"{name}: the signature does not match publicKey. Run `tenantq audit verify`.")
         return manifest
 
     def forget(self, keep: Iterable[RecordRange]) -> None:

@@ -56,13 +56,13 @@ class TenantqSource(DataSource):
     def streamReader(self, schema: StructType) -> datasource.DataSourceStreamReader:  # noqa: N802  # Spark's name
         """Return a reader that follows a journal."""
         if self._is_queue():
-            raise Invalid("a queue's content cannot be followed; follow the journal, or poll with a worker")
+            raise Invalid("queues cannot be read as a stream. Stream the journal, or use a worker.")
         return JournalStreamReader(
             read_options(StreamOptions, self.options), check_schema(schema, SEGMENT_ROW, "the journal")
         )
 
     def _is_queue(self) -> bool:
-        """Tell whether the options ask for a queue, not a journal."""
+        """Return whether the options ask for a queue, not a journal."""
         if "url" in self.options and "journal" in self.options:
             raise Invalid("options url and journal: give url to read a queue, or journal to read a journal")
         if "url" not in self.options and "journal" not in self.options:

@@ -9,5 +9,5 @@ from tenantq.domain.names import PROBE_TENANTS
 
 
 def exclude_probe_tenants(rows: DataFrame) -> DataFrame:
-    """Return the rows of customers. Bronze and silver keep all rows, so that they reconcile with the queues."""
+    """Return the rows of customers. Bronze and silver keep all rows, because they must reconcile with the queues."""
     return rows.where(~f.col("tenant").isin(*PROBE_TENANTS))

@@ -114,7 +114,7 @@ def need_warm(lake: Lake, table: str, covers: Callable[[str], bool] = lambda _: 
     days = sorted(day.date for day in lake.state().archived if day.table == table and day.is_cold and covers(day.date))
     if days:
         raise NotFound(
-            f"lake {lake.name}: {table} of {days[0]} to {days[-1]} is archived; bring it back with "
+            f"lake {lake.name}: {table} of {days[0]} to {days[-1]} is archived. Restore it with "
             f"tenantq pipeline archive --restore --from {days[0]} --until {days[-1]}"
         )
 

@@ -63,7 +63,7 @@ def _store_part(target: ExportTarget, name: str, rows: pa.Table) -> ArchivedFile
     there = target.read(name)
     digest = hashlib.sha256(data).hexdigest()
     if hashlib.sha256(there).hexdigest() != digest or not pq.read_table(io.BytesIO(there)).equals(rows):
-        raise StoreDamaged(f"archive: {name} is not what was written when read back; nothing was removed from the lake")
+        raise StoreDamaged(f"archive: {name} differs from what was written. Nothing was removed from the lake.")
     return ArchivedFile(name, len(data), digest, rows.num_rows)
 
 

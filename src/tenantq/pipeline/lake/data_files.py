@@ -104,7 +104,7 @@ def add_action(file: Path, partition: str, table: LakeTable) -> AddAction:
 
 
 def partition_values(partition: str) -> dict[str, str | None]:
-    """Return the partition columns that a directory name such as date=2026-01-01/hour=05 stands for."""
+    """Return the partition columns that a directory name such as date=2026-01-01/hour=05 names."""
     parts = (part.partition("=") for part in partition.split("/") if "=" in part)
     return {name: value for name, _, value in parts}
 

@@ -63,7 +63,7 @@ def erase(
     Raise NotFound if the tenant has no rows, Conflict if it is under a legal hold.
     """
     if not tenant or not reason.strip():
-        raise Invalid("erase: needs a tenant and a reason; both stand in the certificate")
+        raise Invalid("erase: tenant and reason must not be empty. The certificate names both.")
     with lake.locked():
         progress("legal holds")
         if tenant in lake.tables.held_tenants():
@@ -103,7 +103,7 @@ def _erase_tables(spark: SparkSession, lake: Lake, entry: Erasure, progress: Cal
             removals.append(Removal(place, row["_rows"], row["_of_tenant"], *digests))
     archived = (day for day in lake.state().archived if day.files)
     if not removals and not any(tenant in tenants_in(open_target(day.url), day) for day in archived):
-        raise NotFound(f"tenant {tenant!r}: the lake has no row of it", tenant=tenant)
+        raise NotFound(f"tenant {tenant!r}: the lake has no rows of this tenant", tenant=tenant)
     entry = msgspec.structs.replace(entry, removals=sorted(removals, key=lambda one: one.partition), months=months)
     lake.stage_state(lake.state().with_erasure(entry))
     lake.commit(erased=tenant)
@@ -141,7 +141,9 @@ def _certify(
     lake.tables.sweep(TABLES, erased=entry.tenant)
     left = _rows_left(spark, lake, entry.tenant)
     if any(left.values()):
-        raise StoreDamaged(f"tenant {entry.tenant!r}: rows are left: {left}; erase again", tenant=entry.tenant)
+        raise StoreDamaged(
+            f"tenant {entry.tenant!r}: some rows remain: {left}. Run the erasure again.", tenant=entry.tenant
+        )
     earlier = [one for one in lake.state().erased if one.certificate]
     previous = _read(lake, earlier[-1].certificate).sha256 if earlier else ""
     certificate = Certificate(
@@ -172,7 +174,7 @@ def check_certificates(lake: Lake) -> list[Certificate]:
         one = _read(lake, entry.certificate)
         previous = found[-1].sha256 if found else ""
         if one.sha256 != hashlib.sha256(one.hashed_text()).hexdigest() or one.previous_sha256 != previous:
-            raise StoreDamaged(f"certificate {entry.certificate}: was changed, or the one before it")
+            raise StoreDamaged(f"certificate {entry.certificate}: this certificate or the one before it was changed")
         found.append(one)
     return found
 

@@ -59,14 +59,14 @@ class Lake:
             self.path.mkdir(parents=True, exist_ok=True)
             stream = (self.path / _LOCK).open("w")
         except FileExistsError as error:
-            raise Invalid(f"lake {self.name}: is a file; give a directory") from error
+            raise Invalid(f"lake {self.name}: must be a directory, but is a file") from error
         except OSError as error:
             raise Invalid(f"lake {self.name}: cannot be written: {error.strerror}") from error
         with stream:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except OSError as error:
-                raise Conflict(f"lake {self.name}: another run is changing it; wait for its end") from error
+                raise Conflict(f"lake {self.name}: another run is changing it. Wait until it has ended.") from error
             self._recover()
             yield
 
@@ -91,7 +91,7 @@ class Lake:
         """Read the newest version set. Raise NotFound if no run has written the lake, Invalid if it cannot be read."""
         self.tables.refresh()
         if self.path.exists() and not self.path.is_dir():
-            raise Invalid(f"lake {self.name}: is a file; give a directory")
+            raise Invalid(f"lake {self.name}: must be a directory, but is a file")
         if not self.tables.sets:
             raise NotFound(f"lake {self.name}: has no tables; run tenantq pipeline run first")
 

@@ -29,7 +29,7 @@ LINKS_MAX: Final = 2_000
 
 
 class WrittenReports(msgspec.Struct):
-    """What was written."""
+    """The pages that were written."""
 
     first_day: str
     last_day: str
@@ -95,7 +95,7 @@ def _period(lake: Lake, from_date: str, to_date: str) -> Period | None:
     last = to_date or max(known[-1], from_date)
     first = from_date or min(last, max(known[0], f"{date.fromisoformat(last) - timedelta(days=DAYS - 1)}"))
     if first > last:
-        raise Invalid(f"period: from {first} to {last} holds no day")
+        raise Invalid(f"period: from {first} to {last} contains no day")
     if (date.fromisoformat(last) - date.fromisoformat(first)).days >= DAYS_MAX:
         raise Invalid(f"period: from {first} to {last} is longer than {DAYS_MAX} days; ask for less")
     return Period(first, last)
@@ -103,7 +103,7 @@ def _period(lake: Lake, from_date: str, to_date: str) -> Period | None:
 
 def _write_empty(out: Path, tenant: str | None) -> WrittenReports:
     if tenant is not None:
-        raise NotFound(f"the lake holds no day yet, so nothing of tenant {tenant!r}", tenant=tenant)
-    why = "The lake holds no day yet: the journal that was processed had no rows, or all of it is in quarantine."
+        raise NotFound(f"tenant {tenant!r}: the lake has no days yet", tenant=tenant)
+    why = "The lake has no days yet: the processed journal had no rows, or all of them are in quarantine."
     write_page(out / "index.html", empty_page(why))
     return WrittenReports("", "", str(out / "index.html"), 0, str(out / "tenants"))
