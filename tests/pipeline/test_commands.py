@@ -97,7 +97,7 @@ def test_a_run_that_was_stopped_and_a_stream_that_was_killed_leave_the_tables_of
         output, complaints = stopped.communicate()
     assert (stopped.returncode, output) == (143, "")
     assert complaints == (
-        "tenantq: stopped by SIGTERM; the tables are unchanged, or the next run completes the change [interrupted]\n"
+        "tenantq: stopped by SIGTERM; the tables are unchanged, or completely changed [interrupted]\n"
     )
     assert not list(lake.path.glob("[a-z]*/**/*.parquet"))
     with begin("stream", *common, **small) as killed:
@@ -180,13 +180,14 @@ def test_what_is_printed_beside_the_bar_goes_where_it_was_sent() -> None:
     [
         (("run", "--journal", "{tmp}/none", "--lake", "{tmp}/lake"), 2, "is not a directory"),
         (("run", "--journal", "{tmp}", "--lake", "{tmp}/file"), 2, "must be a directory"),
-        (("run", "--journal", "{tmp}", "--lake", "s3://lake"), 2, "s3:// is not supported"),
+        (("run", "--journal", "{tmp}", "--lake", "nowhere://x"), 2, "nowhere://x: not a URL that fsspec supports"),
+        (("stream", "--journal", "{tmp}", "--lake", "memory://x"), 2, "needs a local or mounted directory"),
         (("run", "--journal", "nowhere://x", "--lake", "{tmp}/lake"), 2, "nowhere://x: not a URL that fsspec supports"),
         (("stream", "--journal", "s3://b/j", "--lake", "{tmp}/lake"), 2, "Use tenantq pipeline run for s3://"),
         (("report", "--lake", "{tmp}/lake", "--out", "{tmp}/file/x"), 2, "/file is not a directory"),
         (("run", "--journal", "{tmp}", "--lake", "{tmp}/lake", "--from", "2026-02-01", "--to", "2026-01-01"), 2, "is after --to"),
         (("run", "--journal", "{tmp}", "--lake", "{tmp}/lake", "--prices", "{tmp}/gap.toml"), 2, "a gap between 5 and 9"),
-        (("run", "--journal", "{tmp}", "--lake", "{tmp}/lake"), 6, "needs Java 17 or later"),
+        (("stream", "--journal", "{tmp}", "--lake", "{tmp}/lake"), 6, "needs Java 17 or later"),
         (("stream", "--journal", "{tmp}", "--lake", "{tmp}/lake", "--every", "10"), 2, "must be at least 1s"),
         (("archive", "--lake", "{tmp}/lake", "--to", "{tmp}/cold", "--older-than", "5h"), 2, "whole days"),
         (("erase", "--lake", "{tmp}/lake", "--tenant", "acme"), 2, "Give --yes and --reason"),

@@ -85,10 +85,7 @@ def stream(
 
     ``now`` returns the wall clock in milliseconds for each micro-batch. Without it, the time in ``options`` counts.
     """
-    if not lake.tables.is_local:
-        raise Invalid(
-            f"lake {lake.name}: stream needs a local or mounted directory. Use tenantq pipeline run for a URL."
-        )
+    check_local(lake)
     root = journal_path(journal)
     with lake.locked():  # completes what a killed run left, and fails now if another run holds the lock
         new_files(DirectoryTarget(Path(root)), root, lake, options)
@@ -136,6 +133,14 @@ def stream(
     )
     running.query = trigger.start()
     return running
+
+
+def check_local(lake: Lake) -> None:
+    """Raise Invalid if a stream cannot keep its checkpoint in a lake."""
+    if not lake.tables.is_local:
+        raise Invalid(
+            f"lake {lake.name}: stream needs a local or mounted directory. Use tenantq pipeline run for a URL."
+        )
 
 
 def _relative(path: str) -> str:

@@ -23,7 +23,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import RemoveAction, create_table_with_add_actions
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from tenantq.errors import Conflict, NotFound
+from tenantq.errors import Conflict, NotFound, Unavailable
 from tenantq.journal.export_target import local_path, open_target, shown_url
 from tenantq.pipeline.lake.data_files import add_action, partition_values
 from tenantq.pipeline.lake.state import LakeState
@@ -72,7 +72,10 @@ class DeltaTables:
         self.path = local if local is not None else Path(tempfile.mkdtemp(prefix="tenantq-lake-"))  # of local files
         if local is None:
             weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
-        self.target = open_target(where)
+        try:
+            self.target = open_target(where)
+        except OSError as error:  # a bucket whose region cannot be found
+            raise Unavailable(f"lake {self.name}: cannot be reached: {str(error)[:300]}") from error
         self._sets: list[VersionSet] | None = None
         self._files: dict[tuple[str, int], list[DataFile]] = {}
 

@@ -59,10 +59,12 @@ def stream(
     from tenantq.pipeline.journal_source import journal_path  # noqa: PLC0415
     from tenantq.pipeline.lake.lake import Lake  # noqa: PLC0415  # needs Spark
     from tenantq.pipeline.run import STAGES  # noqa: PLC0415
+    from tenantq.pipeline.stream import check_local  # noqa: PLC0415
     from tenantq.pipeline.stream import stream as start  # noqa: PLC0415
 
     journal_path(journal)
     lake = Lake(lake_path)
+    check_local(lake)
     with lake.locked():
         pass  # reports what is wrong with the lake before Spark starts
     code = exit_codes.OK
