@@ -16,9 +16,12 @@ from pyspark.sql import SparkSession
 from tenantq.errors import Conflict, Invalid, NotFound
 from tenantq.pipeline.lake.delta_tables import DeltaTables
 from tenantq.pipeline.lake.lake import Lake
+from tenantq.pipeline.lake.state import LakeState
 from tenantq.pipeline.lake.versions import VersionSet
 from tenantq.pipeline.schemas import OPS_DAILY, SEGMENTS, TENANT_CHANGES
 from tenantq.pipeline.silver.tenant_changes import LIFTED, PLACED
+from tenantq.runtime.clock import ManualClock
+from tests.buckets import served_bucket
 
 DAYS = ("2026-01-01", "2026-01-02", "2026-01-03")
 
@@ -114,6 +117,27 @@ def test_a_second_writer_that_began_earlier_is_refused(spark: SparkSession, lake
     with pytest.raises(Conflict, match="another run changed the lake"):
         other.tables.record([VersionSet(number=2, at_ms=0, tables={"ops_daily": 1})])
     assert seen(spark, Lake(lake.path)) == {2}
+
+
+def test_a_claim_keeps_other_processes_from_changing_a_lake_at_a_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends with the commit, or by time if its process was killed; a process that lives on after that is refused."""
+    clock = ManualClock()
+    with served_bucket(monkeypatch):
+        one, other = (Lake("s3://evidence/lake", clock) for _ in range(2))
+        one.stage_state(LakeState(objective="first"))
+        one.commit()
+        other.settle()
+        other.stage_state(LakeState(objective="second"))
+        killed = one.tables.claimed()
+        killed.__enter__()
+        with pytest.raises(Conflict, match="another run is changing it, at most until"):
+            other.commit()
+        clock.advance(31 * 60_000)
+        other.commit()
+        with pytest.raises(Conflict, match="another run changed the lake"):
+            one.tables.record([VersionSet(number=9, at_ms=0, tables={})])
+        reader = Lake("s3://evidence/lake")
+        assert (reader.state().objective, reader.tables.newest.claim) == ("second", "")
 
 
 def test_old_versions_stay_readable_while_they_are_kept_or_pinned(spark: SparkSession, lake: Lake) -> None:

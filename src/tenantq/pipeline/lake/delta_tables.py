@@ -9,8 +9,10 @@ import io
 import os
 import shutil
 import tempfile
+import uuid
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +25,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import RemoveAction, create_table_with_add_actions
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from tenantq.domain.formatting import show_time
 from tenantq.errors import Conflict, NotFound, Unavailable
 from tenantq.journal.export_target import local_path, open_target, shown_url
 from tenantq.pipeline.lake.data_files import add_action, partition_values
@@ -40,8 +43,10 @@ from tenantq.pipeline.lake.versions import (
 )
 from tenantq.pipeline.silver.tenant_changes import HOLD_OPS, held_tenants
 from tenantq.pipeline.tables import TABLES
+from tenantq.runtime.clock import Clock, SystemClock
 from tenantq.runtime.durable_files import sync, sync_all
 
+_CLAIM_MS: Final = 1_800_000  # longer than any commit takes
 _EMPTY: Final = "empty.parquet"
 """A file beside the log of a table without rows: it has the columns, so plain Parquet readers find a table too."""
 
@@ -64,7 +69,7 @@ class DataFile(msgspec.Struct, frozen=True):
 class DeltaTables:
     """The tables at a path or URL, at the versions of the newest version set."""
 
-    def __init__(self, where: str | Path) -> None:
+    def __init__(self, where: str | Path, clock: Clock = SystemClock()) -> None:  # noqa: B008  # it has no state
         local = local_path(str(where))
         self.is_local = local is not None
         self.name = shown_url(str(where))
@@ -76,6 +81,7 @@ class DeltaTables:
             self.target = open_target(where)
         except OSError as error:  # a bucket whose region cannot be found
             raise Unavailable(f"lake {self.name}: cannot be reached: {str(error)[:300]}") from error
+        self._clock = clock
         self._sets: list[VersionSet] | None = None
         self._files: dict[tuple[str, int], list[DataFile]] = {}
 
@@ -100,7 +106,7 @@ class DeltaTables:
 
     def record(self, sets: list[VersionSet]) -> None:
         """Replace the version sets; raise Conflict if another process did so."""
-        write_sets(f"{self.uri}/{VERSIONS}", sets, self.newest.number)
+        write_sets(f"{self.uri}/{VERSIONS}", sets, self.newest)
         if self.is_local:
             sync_log(self.path / VERSIONS)
         self._sets = sets
@@ -114,10 +120,36 @@ class DeltaTables:
 
     def pin(self, number: int, reason: str) -> VersionSet:
         """Keep the files of a version set until its ``reason`` is set to an empty text. The lake must be locked."""
-        found = self.find(number)
-        pinned = msgspec.structs.replace(found, pin=reason)
-        self.record([pinned if one is found else one for one in self.sets])
-        return pinned
+        with self.claimed():
+            found = msgspec.structs.replace(self.find(number), pin=reason)
+            self.record([found if one.number == number else one for one in self.sets])
+        return self.find(number)
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Keep other processes from changing a lake at a URL, and roll back what a killed one left there.
+
+        Raise Conflict if another process has a claim, or changed the lake since it was read. The claim of a process that
+        was killed ends by time. A local lake has a lock instead.
+        """
+        if self.is_local:
+            yield
+            return
+        known = self.newest.number
+        self.refresh()
+        until = int(self.newest.claim.partition("/")[0] or 0)
+        if self.newest.number != known:
+            raise Conflict(f"lake {self.name}: another run changed the lake. Run the command again.")
+        if until > self._clock.wall_ms():
+            raise Conflict(f"lake {self.name}: another run is changing it, at most until {show_time(until)}")
+        newest = self.newest if self.sets else msgspec.structs.replace(self.newest, number=1)
+        claim = f"{self._clock.wall_ms() + _CLAIM_MS}/{uuid.uuid4().hex}"
+        self.record([*self.sets[:-1], msgspec.structs.replace(newest, claim=claim)])
+        try:
+            self.roll_back()
+            yield
+        finally:
+            self.record([*self.sets[:-1], msgspec.structs.replace(self.newest, claim="")])
 
     def roll_back(self) -> None:
         """Undo commits to tables that no version set has, and delete their files."""

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
@@ -41,7 +42,7 @@ class Lake:
     """The tables at a path or URL, with what is staged for the next commit. Only one process changes them at a time."""
 
     def __init__(self, where: str | Path, clock: Clock = SystemClock()) -> None:  # noqa: B008  # it has no state
-        self.tables = DeltaTables(where)
+        self.tables = DeltaTables(where, clock)
         self.path, self.name = self.tables.path, self.tables.name
         self._clock = clock
         self._staged: dict[str, dict[str, list[Path]]] = {}  # by table: partition -> its new files, empty: removed
@@ -52,8 +53,8 @@ class Lake:
     def locked(self, *, wait: bool = False) -> Iterator[None]:
         """Lock the lake against other writers, and roll back what a killed one left.
 
-        Raise Conflict if another process holds the lock; with ``wait``, wait for it. A lake at a URL has no lock: the
-        second of two commits fails.
+        Raise Conflict if another process holds the lock; with ``wait``, wait for it. A lake at a URL has no lock,
+        but a claim during a commit: the second of two runs fails when it commits.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -71,7 +72,7 @@ class Lake:
             yield
 
     def _recover(self) -> None:
-        """Undo what a killed writer left. It left a staging directory; at a URL, only the tables can tell."""
+        """Undo what a killed writer left, if it left a staging directory. At a URL, the next commit does so."""
         self.tables.refresh()
         self._state = None
         killed = (self.path / _STAGING).exists()
@@ -82,7 +83,6 @@ class Lake:
         if killed and self.tables.is_local:
             for table in (VERSIONS, *TABLES):
                 drop_torn_entry(self.path / table)
-        if killed or not self.tables.is_local:
             self.tables.roll_back()
         shutil.rmtree(self.path / _INCOMING, ignore_errors=True)
         self._forget_staged()
@@ -250,6 +250,13 @@ class Lake:
         only those of the newest one are, so older versions of its rows are gone too.
         """
         self._place("")  # says that a commit has begun, until it is complete
+        with self.tables.claimed():
+            changed = self._commit(keep, erased)
+        self._state = None
+        self._forget_staged()
+        return changed
+
+    def _commit(self, keep: int, erased: str) -> list[str]:
         before, versions = self.tables.newest, dict(self.tables.newest.tables)
         changed: list[str] = []
         now_ms = self._clock.wall_ms()
@@ -260,13 +267,11 @@ class Lake:
                 changed += [os.path.normpath(f"{table}/{name}") for name in changes]
         state = self._state or before.state
         if (versions, state) != (before.tables, before.state):
-            after = VersionSet(number=before.number + 1, at_ms=now_ms, tables=versions, state=state)
+            after = VersionSet(number=before.number + 1, at_ms=now_ms, tables=versions, state=state, claim=before.claim)
             sets = self.tables.sets
             kept = [] if erased else [one for at, one in enumerate(sets) if one.pin or at > len(sets) - keep]
-            self.tables.record([*kept, after])
+            self.tables.record([*[msgspec.structs.replace(one, claim="") for one in kept], after])
         self.tables.sweep(TABLES if erased else list(self._staged), erased)
-        self._state = None
-        self._forget_staged()
         return changed
 
     def _changes(self, table: str) -> dict[str, list[Path]]:

@@ -31,6 +31,7 @@ _COLUMNS: Final = pa.schema(
         ("number", pa.int64()),
         ("at_ms", pa.int64()),
         ("pin", pa.string()),
+        ("claim", pa.string()),
         ("tables", pa.string()),
         ("state", pa.string()),
     ]
@@ -55,6 +56,7 @@ class VersionSet(msgspec.Struct, frozen=True, kw_only=True):
     tables: dict[str, int]
     state: LakeState = LakeState()
     pin: str = ""  # why its files must be kept; empty: they are deleted when newer sets replace it
+    claim: str = ""  # at a URL, of the newest set: until when (ms) a process may change the lake, and a token of it
 
 
 def read_sets(uri: str) -> list[VersionSet]:
@@ -63,7 +65,7 @@ def read_sets(uri: str) -> list[VersionSet]:
         rows = delta_table(uri).to_pyarrow_table().to_pylist()
         sets = [
             VersionSet(
-                number=row["number"], at_ms=row["at_ms"], pin=row["pin"],
+                number=row["number"], at_ms=row["at_ms"], pin=row["pin"], claim=row["claim"],
                 tables=msgspec.json.decode(row["tables"], type=dict[str, int]),
                 state=msgspec.json.decode(row["state"], type=LakeState),
             )
@@ -79,23 +81,24 @@ def read_sets(uri: str) -> list[VersionSet]:
     return sorted(sets, key=lambda one: one.number)
 
 
-def write_sets(uri: str, sets: list[VersionSet], read: int) -> None:
-    """Replace the recorded sets; raise Conflict if the newest one is no longer number ``read``."""
+def write_sets(uri: str, sets: list[VersionSet], read: VersionSet) -> None:
+    """Replace the recorded sets; raise Conflict if the newest one is not the one that was ``read``."""
     rows: list[dict[str, Any]] = [
         {
-            "number": one.number, "at_ms": one.at_ms, "pin": one.pin,
+            "number": one.number, "at_ms": one.at_ms, "pin": one.pin, "claim": one.claim,
             "tables": msgspec.json.encode(one.tables, order="sorted").decode(),
             "state": msgspec.json.encode(one.state, order="sorted").decode(),
         }
         for one in sets
     ]  # fmt: skip
     recorded: DeltaTable | None = None
-    newest = 0
+    newest = (0, "")
     with contextlib.suppress(TableNotFoundError):
         recorded = delta_table(uri)
-        newest = max(recorded.to_pyarrow_table(columns=["number"])["number"].to_pylist())
+        found = recorded.to_pyarrow_table(columns=["number", "claim"]).to_pylist()
+        newest = max((row["number"], row["claim"]) for row in found)
     what = f"{uri}: another run changed the lake. Run the command again."
-    if newest != read:
+    if newest != (read.number, read.claim):
         raise Conflict(what)
     try:
         given = pa.Table.from_pylist(rows, _COLUMNS)
