@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from textual import work
 from textual.app import ComposeResult
@@ -12,19 +12,16 @@ from textual.widgets import Static
 from tenantq.console import actions
 from tenantq.console.live_table import LiveTable
 from tenantq.console.not_granted import NOT_GRANTED_TEXT, NotGranted
-from tenantq.console.queue_rows import SETTING_COLUMNS, encryption_line, facts_line, quota_rows, setting_rows
-from tenantq.console.state_screen import StateScreen
-from tenantq.console.table import Column
-from tenantq.domain.formatting import show_time
-
-_QUOTAS: Final = (
-    Column("name", "quota", 18, 0),
-    Column("used", "used", 10, 1, width_max=16, right=True),
-    Column("limit", "limit", 10, 2, width_max=16, right=True),
-    Column("use", "use", 17, 3),
-    Column("state", "state", 10, 4),
-    Column("resets", "resets (UTC)", 16, 5),
+from tenantq.console.queue_rows import (
+    QUOTA_COLUMNS,
+    SETTING_COLUMNS,
+    encryption_line,
+    facts_line,
+    quota_rows,
+    setting_rows,
 )
+from tenantq.console.state_screen import StateScreen
+from tenantq.domain.formatting import show_time
 
 
 class ManageScreen(StateScreen):
@@ -40,7 +37,7 @@ class ManageScreen(StateScreen):
     def compose(self) -> ComposeResult:
         """Lay out quotas and settings."""
         yield Static("", classes="head", markup=False)
-        yield LiveTable(_QUOTAS, id="manage-quotas")
+        yield LiveTable(QUOTA_COLUMNS, id="manage-quotas")
         yield LiveTable(SETTING_COLUMNS, id="manage-settings")
         yield from self.compose_status()
 

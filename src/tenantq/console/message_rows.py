@@ -10,26 +10,26 @@ import msgspec
 
 from tenantq.client import StoredMessage
 from tenantq.console.not_granted import NOT_GRANTED_TEXT, NotGranted
-from tenantq.console.table import Cell, Column, Row, show_size
+from tenantq.console.table import Cell, Column, Row, count_cell, row_of, show_size, text_cell
 from tenantq.domain.formatting import preview, printable, show_age, show_time
 
 MESSAGE_COLUMNS: Final = (
-    Column("id", "id", 13, 1, width_max=36, keeps_end=True),
-    Column("state", "state", 9, 2),
-    Column("priority", "prio", 4, 4, right=True),
-    Column("attempts", "attempts", 8, 3, right=True),
-    Column("age", "age", 7, 5, right=True),
-    Column("size", "size", 9, 6, right=True),
-    Column("body", "body", 16, 0, width_max=120),
-)
+    Column("id", "id", 13, 1, lambda one, _: Cell(one.id), width_max=36, keeps_end=True),
+    Column("state", "state", 9, 2, lambda one, _: Cell(one.state.replace("_", " "), "" if one.state == "ready" else "dim")),
+    Column("priority", "prio", 4, 4, lambda one, _: count_cell(one.priority), right=True),
+    Column("attempts", "attempts", 8, 3, lambda one, _: count_cell(one.attempts, "warning"), right=True),
+    Column("age", "age", 7, 5, lambda one, now_ms: Cell(show_age(max(0, now_ms - one.added_at))), right=True),
+    Column("size", "size", 9, 6, lambda one, _: Cell(show_size(one.size)), right=True),
+    Column("body", "body", 16, 0, lambda one, _: _body_cell(one), width_max=120),
+)  # fmt: skip
 DEAD_COLUMNS: Final = (
-    Column("id", "id", 13, 2, width_max=36, keeps_end=True),
-    Column("at", "since (UTC)", 16, 3),
-    Column("source", "source", 12, 4, width_max=24),
-    Column("attempts", "attempts", 8, 1, right=True),
-    Column("reason", "reason", 16, 0, width_max=80),
-    Column("history", "history", 20, 5, width_max=60),
-)
+    Column("id", "id", 13, 2, lambda one: Cell(one.id), width_max=36, keeps_end=True),
+    Column("at", "since (UTC)", 16, 3, lambda one: text_cell(one.dead and _second(one.dead.at)[:16])),
+    Column("source", "source", 12, 4, lambda one: text_cell(one.dead and one.dead.source), width_max=24),
+    Column("attempts", "attempts", 8, 1, lambda one: Cell(str((one.dead or one).attempts)), right=True),
+    Column("reason", "reason", 16, 0, lambda one: text_cell(one.dead and printable(one.dead.reason)), width_max=80),
+    Column("history", "history", 20, 5, lambda one: Cell(printable("; ".join(f"{entry.attempt}: {entry.outcome}" for entry in one.history)), "dim"), width_max=60),
+)  # fmt: skip
 HIDDEN: Final = "(hidden: this role cannot read bodies)"
 _BODY_CHARS_MAX: Final = 16_384
 _PREVIEW_CHARS: Final = 120
@@ -37,38 +37,12 @@ _PREVIEW_CHARS: Final = 120
 
 def message_rows(messages: Sequence[StoredMessage], now_ms: int) -> list[Row]:
     """Return the rows of waiting messages, in order of delivery."""
-    return [
-        Row(
-            one.id,
-            {
-                "id": Cell(one.id),
-                "state": Cell(one.state.replace("_", " "), "" if one.state == "ready" else "dim"),
-                "priority": Cell(str(one.priority), "" if one.priority else "dim"),
-                "attempts": Cell(str(one.attempts), "warning" if one.attempts else "dim"),
-                "age": Cell(show_age(max(0, now_ms - one.added_at))),
-                "size": Cell(show_size(one.size)),
-                "body": _body_cell(one),
-            },
-        )
-        for one in messages
-    ]
+    return [row_of(MESSAGE_COLUMNS, one.id, one, now_ms) for one in messages]
 
 
 def dead_rows(messages: Sequence[StoredMessage]) -> list[Row]:
     """Return the rows of dead letters: reason, source, and the outcome of each delivery."""
-    rows: list[Row] = []
-    for one in messages:
-        dead = one.dead
-        cells = {
-            "id": Cell(one.id),
-            "at": Cell(_second(dead.at)[:16] if dead is not None else "-"),
-            "source": Cell(dead.source if dead is not None else "-"),
-            "attempts": Cell(str(dead.attempts if dead is not None else one.attempts)),
-            "reason": Cell(printable(dead.reason) if dead is not None else "-"),
-            "history": Cell(printable("; ".join(f"{entry.attempt}: {entry.outcome}" for entry in one.history)), "dim"),
-        }
-        rows.append(Row(one.id, cells))
-    return rows
+    return [row_of(DEAD_COLUMNS, one.id, one) for one in messages]
 
 
 def message_text(message: StoredMessage, trace: Sequence[dict[str, Any]] | NotGranted) -> str:

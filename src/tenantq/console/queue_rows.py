@@ -7,29 +7,25 @@ from typing import Any, Final
 
 from tenantq.console.not_granted import NOT_GRANTED_TEXT, NotGranted
 from tenantq.console.rate_history import RateHistory, show_rate, sparkline
-from tenantq.console.table import Cell, Column, Row, count_cell, show_count, show_size
+from tenantq.console.table import Cell, Column, Row, count_cell, row_of, show_count, show_size, text_cell
 from tenantq.console.tenant_rows import health_cell
 from tenantq.domain.formatting import show_age, show_time
 from tenantq.wire.queues import QueueReply
 from tenantq.wire.tenants import EncryptionReply, TenantReply, UsageItem, UsageReply
 
 COLUMNS: Final = (
-    Column("name", "queue", 10, 0, width_max=40),
-    Column("status", "state", 8, 3),
-    Column("ready", "ready", 6, 1, right=True),
-    Column("delayed", "delayed", 7, 6, right=True),
-    Column("in_flight", "leased", 6, 2, right=True),
-    Column("dead", "dead", 5, 4, right=True),
-    Column("bytes", "stored", 9, 8, right=True),
-    Column("oldest", "oldest", 7, 5, right=True),
-    Column("added", "added/s", 7, 7, right=True),
-    Column("done", "done/s", 6, 9, right=True),
-    Column("trend", "added", 12, 10),
-)
-SETTING_COLUMNS: Final = (
-    Column("name", "setting", 24, 0, width_max=40),
-    Column("value", "value", 20, 1, width_max=100),
-)
+    Column("name", "queue", 10, 0, lambda queue, _: Cell(queue.name), width_max=40),
+    Column("status", "state", 8, 3, lambda queue, _: Cell(queue.status, "dim" if queue.status == "active" else "warning")),
+    Column("ready", "ready", 6, 1, lambda queue, _: count_cell(queue.ready), right=True),
+    Column("delayed", "delayed", 7, 6, lambda queue, _: count_cell(queue.delayed), right=True),
+    Column("in_flight", "leased", 6, 2, lambda queue, _: count_cell(queue.in_flight), right=True),
+    Column("dead", "dead", 5, 4, lambda queue, _: count_cell(queue.dead, "warning"), right=True),
+    Column("bytes", "stored", 9, 8, lambda queue, _: count_cell(queue.bytes, show=show_size), right=True),
+    Column("oldest", "oldest", 7, 5, lambda queue, _: text_cell(queue.oldest_age_ms and show_age(queue.oldest_age_ms)), right=True),
+    Column("added", "added/s", 7, 7, lambda queue, rates: _rate_cell(rates.last(f"{queue.name}/added")), right=True),
+    Column("done", "done/s", 6, 9, lambda queue, rates: _rate_cell(rates.last(f"{queue.name}/done")), right=True),
+    Column("trend", "added", 12, 10, lambda queue, rates: Cell(sparkline(rates.all(f"{queue.name}/added"), _TREND), "good")),
+)  # fmt: skip
 _TREND: Final = 12
 _BYTE_QUOTAS: Final = ("stored_bytes",)
 _BAR: Final = 10
@@ -57,23 +53,7 @@ def filtered(queues: Iterable[QueueReply], text: str) -> list[QueueReply]:
 
 def queue_row(queue: QueueReply, rates: RateHistory) -> Row:
     """Return the row of a queue."""
-    added, done = rates.last(f"{queue.name}/added"), rates.last(f"{queue.name}/done")
-    cells = {
-        "name": Cell(queue.name),
-        "status": Cell(queue.status, "dim" if queue.status == "active" else "warning"),
-        "ready": count_cell(queue.ready),
-        "delayed": count_cell(queue.delayed),
-        "in_flight": count_cell(queue.in_flight),
-        "dead": count_cell(queue.dead, "warning"),
-        "bytes": Cell(show_size(queue.bytes), "" if queue.bytes else "dim"),
-        "oldest": Cell(
-            show_age(queue.oldest_age_ms) if queue.oldest_age_ms else "-", "" if queue.oldest_age_ms else "dim"
-        ),
-        "added": Cell(show_rate(added), "" if added else "dim"),
-        "done": Cell(show_rate(done), "" if done else "dim"),
-        "trend": Cell(sparkline(rates.all(f"{queue.name}/added"), _TREND), "good"),
-    }
-    return Row(queue.name, cells)
+    return row_of(COLUMNS, queue.name, queue, rates)
 
 
 def rate_line(rates: RateHistory, width: int) -> str:
@@ -88,8 +68,8 @@ def rate_line(rates: RateHistory, width: int) -> str:
 def quota_rows(usage: UsageReply | NotGranted) -> list[Row]:
     """Return a row for each quota."""
     if isinstance(usage, NotGranted):
-        return [Row("quotas", {"name": Cell("quotas"), "use": Cell(NOT_GRANTED_TEXT, "dim")})]
-    return [_quota_row(name, item) for name, item in usage.quotas.items()]
+        return [row_of(QUOTA_COLUMNS, "quotas", "quotas", None)]
+    return [row_of(QUOTA_COLUMNS, name, name, item) for name, item in usage.quotas.items()]
 
 
 def limited_quotas(usage: UsageReply | NotGranted) -> list[str]:
@@ -154,7 +134,7 @@ def setting_rows(config: Mapping[str, Any], prefix: str = "") -> list[Row]:
         if isinstance(value, dict) and value:
             rows += setting_rows(value, f"{prefix}{name}.")
         else:
-            rows.append(Row(f"{prefix}{name}", {"name": Cell(f"{prefix}{name}"), "value": _setting(name, value)}))
+            rows.append(row_of(SETTING_COLUMNS, f"{prefix}{name}", f"{prefix}{name}", value))
     return rows
 
 
@@ -173,19 +153,24 @@ def truncation_note(shown: Sequence[object], most: int, total: int | None) -> st
     return f"first {most:,} of {total:,}" if total is not None and total > most else f"first {most:,}"
 
 
-def _quota_row(name: str, item: UsageItem) -> Row:
-    limit = "no limit" if item.limit is None else _amount(name, item.limit)
-    use = "" if item.limit is None else f"{bar(_share(item), _BAR)} {_share(item)}%"
-    resets = show_time(item.resets_at)[:16].replace("T", " ") if item.resets_at is not None else ""
-    cells = {
-        "name": Cell(name.replace("_", " ")),
-        "used": Cell(_amount(name, item.used)),
-        "limit": Cell(limit, "dim" if item.limit is None else ""),
-        "use": Cell(use, item.state if item.limit is not None else "dim"),
-        "state": health_cell(item.state),
-        "resets": Cell(resets, "dim"),
-    }
-    return Row(name, cells)
+def _rate_cell(rate: float | None) -> Cell:
+    return Cell(show_rate(rate), "" if rate else "dim")
+
+
+def _limit_cell(name: str, item: UsageItem | None) -> Cell:
+    if item is None or item.limit is None:
+        return Cell("no limit" if item else "-", "dim")
+    return Cell(_amount(name, item.limit))
+
+
+def _use_cell(item: UsageItem | None) -> Cell:
+    if item is None or item.limit is None:
+        return Cell("" if item else NOT_GRANTED_TEXT, "dim")
+    return Cell(f"{bar(_share(item), _BAR)} {_share(item)}%", item.state)
+
+
+def _minute(ms: int | None) -> str:
+    return show_time(ms)[:16].replace("T", " ") if ms is not None else ""
 
 
 def _share(item: UsageItem) -> int:
@@ -209,3 +194,17 @@ def _setting(name: str, value: Any) -> Cell:
     if isinstance(value, list | tuple):
         return Cell(", ".join(map(str, value)))
     return Cell(str(value))
+
+
+SETTING_COLUMNS: Final = (
+    Column("name", "setting", 24, 0, lambda name, _: Cell(name), width_max=40),
+    Column("value", "value", 20, 1, _setting, width_max=100),
+)
+QUOTA_COLUMNS: Final = (
+    Column("name", "quota", 18, 0, lambda name, _: Cell(name.replace("_", " "))),
+    Column("used", "used", 10, 1, lambda name, item: text_cell(item and _amount(name, item.used)), width_max=16, right=True),
+    Column("limit", "limit", 10, 2, _limit_cell, width_max=16, right=True),
+    Column("use", "use", 17, 3, lambda _, item: _use_cell(item)),
+    Column("state", "state", 10, 4, lambda _, item: health_cell(item and item.state)),
+    Column("resets", "resets (UTC)", 16, 5, lambda _, item: Cell(_minute(item.resets_at) if item else "", "dim")),
+)  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, get_args
 
 import msgspec
 
-from tenantq.console.table import Cell, Column, Row, Tone
+from tenantq.console.table import Cell, Column, Row, Tone, row_of
 from tenantq.domain.formatting import parse_duration, printable, show_time
 from tenantq.errors import Invalid
 from tenantq.wire.access import GrantItem, KeyItem
@@ -15,32 +15,32 @@ from tenantq.wire.access import GrantItem, KeyItem
 Result = Literal["SUCCESS", "DENIED", "ERROR"]
 
 AUDIT_COLUMNS: Final = (
-    Column("time", "UTC time", 8, 0),
-    Column("tenant", "tenant", 12, 5, width_max=20),
-    Column("outcome", "outcome", 10, 3, width_max=14),
-    Column("op", "action", 7, 1, width_max=16),
-    Column("who", "principal", 20, 2, width_max=40),
-    Column("queue", "queue", 8, 4, width_max=20),
-    Column("code", "code", 12, 6, width_max=16),
-    Column("remote", "address", 12, 7, width_max=20),
-    Column("details", "details", 12, 8, width_max=60),
+    Column("time", "UTC time", 8, 0, lambda row, now_ms: Cell(_audit_time(int(row.get("ts") or 0), now_ms))),
+    Column("tenant", "tenant", 12, 5, lambda row, _: Cell(str(row.get("tenant") or "(platform)")), width_max=20),
+    Column("outcome", "outcome", 10, 3, lambda row, _: _outcome_cell(row), width_max=14),
+    Column("op", "action", 7, 1, lambda row, _: _fact(row, "op"), width_max=16),
+    Column("who", "principal", 20, 2, lambda row, _: _fact(row, "principal"), width_max=40),
+    Column("queue", "queue", 8, 4, lambda row, _: _fact(row, "queue"), width_max=20),
+    Column("code", "code", 12, 6, lambda row, _: _fact(row, "error_code"), width_max=16),
+    Column("remote", "address", 12, 7, lambda row, _: _fact(row, "remote", "dim"), width_max=20),
+    Column("details", "details", 12, 8, lambda row, _: _fact(row, "details", "dim"), width_max=60),
 )
 TENANT_AUDIT_COLUMNS: Final = tuple(column for column in AUDIT_COLUMNS if column.key != "tenant")
 KEY_COLUMNS: Final = (
-    Column("state", "state", 7, 1),
-    Column("name", "name", 10, 0, width_max=24),
-    Column("may", "rights", 12, 2, width_max=28),
-    Column("id", "key", 12, 4, width_max=20),
-    Column("queues", "queues", 6, 3, width_max=20),
-    Column("used", "last used", 16, 5),
-    Column("expires", "expires", 16, 6),
+    Column("state", "state", 7, 1, lambda _, state: Cell(state, "good" if state == "valid" else "dim")),
+    Column("name", "name", 10, 0, lambda key, _: Cell(printable(key.name)), width_max=24),
+    Column("may", "rights", 12, 2, lambda key, _: Cell(_rights(key)), width_max=28),
+    Column("id", "key", 12, 4, lambda key, _: Cell(key.key_id), width_max=20),
+    Column("queues", "queues", 6, 3, lambda key, _: Cell(", ".join(key.queues)), width_max=20),
+    Column("used", "last used", 16, 5, lambda key, _: _minute(key.last_used_at)),
+    Column("expires", "expires", 16, 6, lambda key, _: _minute(key.expires_at)),
 )
 GRANT_COLUMNS: Final = (
-    Column("tenant", "tenant", 10, 3, width_max=20),
-    Column("principal", "principal", 14, 0, width_max=40),
-    Column("may", "rights", 12, 1, width_max=28),
-    Column("queues", "queues", 6, 2, width_max=20),
-    Column("expires", "expires", 16, 4),
+    Column("tenant", "tenant", 10, 3, lambda tenant, _: Cell(tenant), width_max=20),
+    Column("principal", "principal", 14, 0, lambda _, grant: Cell(printable(grant.principal)), width_max=40),
+    Column("may", "rights", 12, 1, lambda _, grant: Cell(_rights(grant)), width_max=28),
+    Column("queues", "queues", 6, 2, lambda _, grant: Cell(", ".join(grant.queues)), width_max=20),
+    Column("expires", "expires", 16, 4, lambda _, grant: _minute(grant.expires_at)),
 )
 _TONES: Final[dict[str, Tone]] = {
     "ok": "good",
@@ -124,44 +124,18 @@ def parse_filter(typed: Mapping[str, str], *, platform: bool) -> AuditFilter:
 
 def audit_rows(rows: Iterable[Mapping[str, Any]], now_ms: int) -> list[Row]:
     """Return the rows of the trail. A coalesced row shows its count."""
-    return [_audit_row(row, now_ms) for row in rows]
+    return [row_of(AUDIT_COLUMNS, audit_key(row), row, now_ms) for row in rows]
 
 
 def key_rows(keys: Iterable[KeyItem], now_ms: int) -> list[Row]:
     """Return the rows of keys, valid ones first."""
     shown = sorted(keys, key=lambda key: (key_state(key, now_ms) != "valid", key.name, key.key_id))
-    return [
-        Row(
-            key.key_id,
-            {
-                "state": Cell(state := key_state(key, now_ms), "good" if state == "valid" else "dim"),
-                "name": Cell(printable(key.name)),
-                "may": Cell(_may(key)),
-                "id": Cell(key.key_id),
-                "queues": Cell(", ".join(key.queues)),
-                "used": _minute(key.last_used_at, "never"),
-                "expires": _minute(key.expires_at, "never"),
-            },
-        )
-        for key in shown
-    ]
+    return [row_of(KEY_COLUMNS, key.key_id, key, key_state(key, now_ms)) for key in shown]
 
 
 def grant_rows(grants: Iterable[tuple[str, GrantItem]]) -> list[Row]:
     """Return the rows of grants, identified by tenant and principal."""
-    return [
-        Row(
-            f"{tenant} {grant.principal}",
-            {
-                "tenant": Cell(tenant),
-                "principal": Cell(printable(grant.principal)),
-                "may": Cell(_may(grant)),
-                "queues": Cell(", ".join(grant.queues)),
-                "expires": _minute(grant.expires_at, "never"),
-            },
-        )
-        for tenant, grant in grants
-    ]
+    return [row_of(GRANT_COLUMNS, f"{tenant} {grant.principal}", tenant, grant) for tenant, grant in grants]
 
 
 def audit_key(row: Mapping[str, Any]) -> str:
@@ -169,24 +143,19 @@ def audit_key(row: Mapping[str, Any]) -> str:
     return f"{row.get('shard')}/{row.get('seq')}/{row.get('n')}"
 
 
-def _audit_row(row: Mapping[str, Any], now_ms: int) -> Row:
-    ts = int(row.get("ts") or 0)
-    moment = show_time(ts)
-    recent = now_ms - ts < 86_400_000 and show_time(now_ms)[:10] == moment[:10]
-    outcome = str(row.get("outcome") or "")
-    count = int(row.get("count") or 1)
-    cells = {
-        "time": Cell(moment[11:19] if recent else f"{moment[5:10]}"),
-        "tenant": Cell(str(row.get("tenant") or "(platform)")),
-        "outcome": Cell(f"{outcome} x{count}" if count > 1 else outcome, _TONES.get(outcome, "warning")),
-        "code": Cell(str(row.get("error_code") or "")),
-        "op": Cell(str(row.get("op") or "")),
-        "who": Cell(printable(str(row.get("principal") or ""))),
-        "queue": Cell(str(row.get("queue") or "")),
-        "remote": Cell(printable(str(row.get("remote") or "")), "dim"),
-        "details": Cell(printable(str(row.get("details") or "")), "dim"),
-    }
-    return Row(audit_key(row), cells)
+def _audit_time(ms: int, now_ms: int) -> str:
+    """Return the time of day, or the date if it was not today."""
+    time = show_time(ms)
+    return time[11:19] if show_time(now_ms)[:10] == time[:10] else time[5:10]
+
+
+def _outcome_cell(row: Mapping[str, Any]) -> Cell:
+    outcome, count = str(row.get("outcome") or ""), int(row.get("count") or 1)
+    return Cell(f"{outcome} x{count}" if count > 1 else outcome, _TONES.get(outcome, "warning"))
+
+
+def _fact(row: Mapping[str, Any], name: str, tone: Tone = "") -> Cell:
+    return Cell(printable(str(row.get(name) or "")), tone)
 
 
 def key_state(key: KeyItem, now_ms: int) -> str:
@@ -196,9 +165,9 @@ def key_state(key: KeyItem, now_ms: int) -> str:
     return "expired" if key.expires_at is not None and key.expires_at <= now_ms else "valid"
 
 
-def _may(one: KeyItem | GrantItem) -> str:
+def _rights(one: KeyItem | GrantItem) -> str:
     return ", ".join([*([one.role] if one.role else []), *one.actions])
 
 
-def _minute(ms: int | None, none: str) -> Cell:
-    return Cell(none, "dim") if ms is None else Cell(show_time(ms)[:16].replace("T", " "))
+def _minute(ms: int | None) -> Cell:
+    return Cell("never", "dim") if ms is None else Cell(show_time(ms)[:16].replace("T", " "))

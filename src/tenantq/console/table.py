@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -27,6 +27,7 @@ class Column(msgspec.Struct, frozen=True):
     heading: str
     width: int
     rank: int  # columns with a high rank are left out first
+    cell: Callable[..., Cell]  # of what a row is about
     width_max: int = 0
     right: bool = False
     keeps_end: bool = False  # a text that is too long loses its start: IDs of the same time differ only at the end
@@ -37,6 +38,11 @@ class Row(NamedTuple):
 
     key: str
     cells: dict[str, Cell]
+
+
+def row_of(columns: Sequence[Column], key: str, *about: object) -> Row:
+    """Return a row with a cell for each column."""
+    return Row(key, {column.key: column.cell(*about) for column in columns})
 
 
 def fitting(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
@@ -87,6 +93,11 @@ def show_size(count: int) -> str:
     return f"{value / 1_024:.1f} TiB"
 
 
-def count_cell(count: int, tone: Tone = "") -> Cell:
-    """Return a cell with a count. Zero is dim, because it is rarely of interest."""
-    return Cell(show_count(count), tone if count else "dim")
+def text_cell(text: str | None, tone: Tone = "") -> Cell:
+    """Return a cell with a text, or a dim dash if there is none."""
+    return Cell(text, tone) if text else Cell("-", "dim")
+
+
+def count_cell(count: int | None, tone: Tone = "", show: Callable[[int], str] = show_count) -> Cell:
+    """Return a cell with a count, or a dash if it is unknown. Zero is dim, because it is rarely of interest."""
+    return text_cell(None) if count is None else Cell(show(count), tone if count else "dim")

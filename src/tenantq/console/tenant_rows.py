@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from tenantq.console.not_granted import NOT_GRANTED, NOT_GRANTED_TEXT, NotGranted, known
-from tenantq.console.table import Cell, Column, Row, Tone, count_cell, show_size
+from tenantq.console.table import Cell, Column, Row, count_cell, row_of, show_size
 from tenantq.domain.names import dead_letter_name
 from tenantq.wire.queues import QueueReply
 from tenantq.wire.tenants import TenantFigures, TenantReply, UsageReply
@@ -21,18 +21,18 @@ NUMBERED: Final = 9
 """Tenants that a digit key selects."""
 
 COLUMNS: Final = (
-    Column("number", " #", 2, 3),
-    Column("name", "tenant", 12, 0, width_max=32),
-    Column("status", "status", 9, 6),
-    Column("quota", "quota", 10, 1),
-    Column("backlog", "backlog", 7, 2, right=True),
-    Column("in_flight", "leased", 6, 7, right=True),
-    Column("dead", "dead", 5, 4, right=True),
-    Column("throttled", "429s", 5, 5, right=True),
-    Column("weight", "weight", 6, 8, right=True),
-    Column("bytes", "stored", 9, 9, right=True),
-    Column("queues", "queues", 6, 10, right=True),
-)
+    Column("number", " #", 2, 3, lambda one, chosen: Cell(f"{'▸' if chosen else ' '}{one.number if one.number <= NUMBERED else ''}", "" if chosen else "dim")),
+    Column("name", "tenant", 12, 0, lambda one, _: Cell(one.name), width_max=32),
+    Column("status", "status", 9, 6, lambda one, _: _status_cell(one)),
+    Column("quota", "quota", 10, 1, lambda one, _: health_cell(one.health)),
+    Column("backlog", "backlog", 7, 2, lambda one, _: count_cell(one.backlog), right=True),
+    Column("in_flight", "leased", 6, 7, lambda one, _: count_cell(one.in_flight), right=True),
+    Column("dead", "dead", 5, 4, lambda one, _: count_cell(one.dead, "warning"), right=True),
+    Column("throttled", "429s", 5, 5, lambda one, _: count_cell(one.throttled, "warning"), right=True),
+    Column("weight", "weight", 6, 8, lambda one, _: count_cell(one.weight), right=True),
+    Column("bytes", "stored", 9, 9, lambda one, _: count_cell(one.bytes, show=show_size), right=True),
+    Column("queues", "queues", 6, 10, lambda one, _: count_cell(one.queues), right=True),
+)  # fmt: skip
 _MARKS: Final[dict[Health, str]] = {"good": "●", "warning": "▲", "critical": "■"}
 _RANK: Final[dict[Health, int]] = {"good": 0, "warning": 1, "critical": 2}
 
@@ -113,24 +113,7 @@ def arrange(tenants: Iterable[TenantSummary], sort: SortKey, *, reverse: bool, t
 
 def tenant_row(tenant: TenantSummary, *, chosen: bool = False) -> Row:
     """Return the row of a tenant."""
-    cells = {
-        "number": Cell(
-            f"{'▸' if chosen else ' '}{tenant.number if tenant.number <= NUMBERED else ''}", "" if chosen else "dim"
-        ),
-        "name": Cell(tenant.name),
-        "status": Cell(NOT_GRANTED_TEXT, "dim") if tenant.status is None else _status_cell(tenant),
-        "quota": health_cell(tenant.health),
-        "backlog": _figure(tenant.backlog),
-        "in_flight": _figure(tenant.in_flight),
-        "dead": _figure(tenant.dead, "warning"),
-        "throttled": _figure(tenant.throttled, "warning"),
-        "weight": Cell("-", "dim") if tenant.weight is None else Cell(str(tenant.weight)),
-        "bytes": Cell("-", "dim")
-        if tenant.bytes is None
-        else Cell(show_size(tenant.bytes), "" if tenant.bytes else "dim"),
-        "queues": _figure(tenant.queues),
-    }
-    return Row(tenant.name, cells)
+    return row_of(COLUMNS, tenant.name, tenant, chosen)
 
 
 def health_cell(health: Health | None) -> Cell:
@@ -151,15 +134,13 @@ def summary_line(tenants: Sequence[TenantSummary]) -> str:
     return ", ".join([*texts, *([f"{suspended:,} suspended"] if suspended else [])])
 
 
-def _figure(count: int | None, tone: Tone = "") -> Cell:
-    return Cell("-", "dim") if count is None else count_cell(count, tone)
-
-
 def _status(tenant: TenantSummary) -> str:
     return f"{tenant.status}, held" if tenant.on_hold else str(tenant.status)
 
 
 def _status_cell(tenant: TenantSummary) -> Cell:
+    if tenant.status is None:
+        return Cell(NOT_GRANTED_TEXT, "dim")
     if tenant.status == "suspended":
         return Cell("suspended", "warning")
     return Cell("on hold", "warning") if tenant.on_hold else Cell(str(tenant.status), "good")

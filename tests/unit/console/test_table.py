@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from tenantq.console.message_rows import MESSAGE_COLUMNS
 from tenantq.console.rate_history import RateHistory, show_rate, sparkline
-from tenantq.console.table import PADDING, Column, fitting, shortened, show_count, show_size
+from tenantq.console.table import PADDING, Cell, Column, fitting, shortened, show_count, show_size
 from tenantq.console.tenant_rows import COLUMNS
 
-A, B, C = Column("a", "a", 10, 1), Column("b", "b", 4, 0, width_max=9), Column("c", "c", 6, 2)
+A, B, C = Column("a", "a", 10, 1, Cell), Column("b", "b", 4, 0, Cell, width_max=9), Column("c", "c", 6, 2, Cell)
 
 
 @pytest.mark.parametrize(
