@@ -59,7 +59,7 @@ def test_drift_is_1_and_named(data: Path) -> None:
     done = run("doctor", "--data-dir", data)
     assert (done.returncode, done.stderr) == (1, "")
     assert "finding index loud-corp/mail 0" in done.stdout
-    assert "The message waits, and does not stand in the delivery order." in done.stdout
+    assert "The message is waiting but is missing from the delivery order." in done.stdout
     assert "The counter ready of priority 0 is" in done.stdout
     assert done.stdout.endswith(f"{data}: 2 findings\n")
 

@@ -302,9 +302,9 @@ def test_what_stands_in_the_way_is_told_before_anything_is_changed(pair: Pair) -
     pair.there.tenant("taken").queue("mail").add("somebody else's")
     pair.here.tenant("only-eu").configure(regions=["eu"])
     for name, options, text in (
-        ("blocked", ("--as", "small"), "quota backlog at the target: 2"),
+        ("blocked", ("--as", "small"), "quota backlog at the target: limit 2"),
         ("blocked", ("--as", "taken"), "queue mail of tenant taken at the target has messages"),
-        ("only-eu", (), "the target is in us, and the tenant may only be in eu"),
+        ("only-eu", (), "the target is in us, but the tenant is restricted to eu"),
     ):
         refused = pair.migrate(name, *options)
         assert (refused.code, f"blocked: {text}" in refused.out) == (7, True), refused
@@ -383,7 +383,7 @@ def test_an_encrypted_tenant_is_sealed_anew(pair: Pair) -> None:
     tenant.queue("mail").add_many([NewMessage(body=b"secret", key="k"), "another"])
     plain = pair.there.tenant("in-plain")
     plain.configure()
-    assert "is not: switch that on first" in pair.migrate("sealed", "--as", "in-plain").out
+    assert "is not; enable encryption there first" in pair.migrate("sealed", "--as", "in-plain").out
     assert pair.migrate("sealed").code == 0
     queue = pair.there.tenant("sealed").queue("mail")
     assert queue.add("secret", key="k").duplicate

@@ -6,7 +6,6 @@ import hashlib
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 import msgspec
@@ -47,9 +46,7 @@ class ExportFile:
         if self._tar is not None:
             self._tar.close()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _read_manifest(self) -> ExportManifest:

@@ -11,7 +11,6 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from tenantq.errors import Unavailable
@@ -62,7 +61,7 @@ class LocalServer:
                 "--durability", self._durability, "--log-level", "warning",
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=errors,
                 env={**own, _ADMIN_TOKEN: self.token},
-                start_new_session=True,  # signals of the terminal are for the command
+                start_new_session=True,  # signals from the terminal are for the command
             )  # fmt: skip
         assert self._process.stdout is not None
         try:
@@ -75,9 +74,7 @@ class LocalServer:
         said = log.read_text(errors="replace").strip().splitlines()
         raise Unavailable(f"the server did not start: {said[-1] if said else 'no output'}")
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._end()
 
     async def _end(self) -> None:

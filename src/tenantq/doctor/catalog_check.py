@@ -46,9 +46,9 @@ def load_queues(store: Store, log: FindingLog) -> dict[bytes, KnownQueue]:
             tenant_id, queue_id = split_prefix(prefix)
             tenant = tenants.get(tenant_id)
             if tenant is None:
-                log.found("catalog", "The queue belongs to no tenant.", tenant=f"#{tenant_id}", queue=row.name)
+                log.found("catalog", "The queue does not belong to any tenant.", tenant=f"#{tenant_id}", queue=row.name)
             elif queue_id >= tenant.next_queue_id:
-                log.found("catalog", "The queue's id may be given out again.", tenant=tenant.name, queue=row.name)
+                log.found("catalog", "The queue's ID may be assigned again.", tenant=tenant.name, queue=row.name)
             if (tenant_id, row.name) in names:
                 log.found("catalog", "Two queues have the same name.", tenant=_name(tenants, tenant_id), queue=row.name)
             names.add((tenant_id, row.name))
@@ -69,7 +69,7 @@ def _load_tenants(store: Store, log: FindingLog) -> dict[int, TenantRow]:
             if row.name in names:
                 log.found("catalog", "Two tenants have the same name.", tenant=row.name)
             if id >= next_id:
-                log.found("catalog", "The tenant's id may be given out again.", tenant=row.name)
+                log.found("catalog", "The tenant's ID may be assigned again.", tenant=row.name)
             names.add(row.name)
             tenants[id] = row
     return tenants
@@ -95,7 +95,7 @@ def find_orphans(store: Store, queues: dict[bytes, KnownQueue], log: FindingLog)
             tenant_id, queue_id = split_prefix(prefix.ljust(PREFIX_BYTES, b"\0"))
             log.found(
                 "orphan",
-                f"{count} rows in family {name} belong to no queue of the catalog.",
+                f"{count} rows in family {name} do not belong to any known queue.",
                 tenant=f"#{tenant_id}",
                 queue=f"#{queue_id}",
             )
@@ -119,8 +119,8 @@ def load_data_keys(store: Store, log: FindingLog) -> dict[int, set[int]]:
     for tenant_id, numbers in found.items():
         row = store.get(store.meta, TENANT_ROW + tenant_id.to_bytes(_TENANT_ID_BYTES))
         if row is None:
-            log.found("orphan", f"{len(numbers)} data keys belong to no tenant.", tenant=f"#{tenant_id}")
+            log.found("orphan", f"{len(numbers)} data keys do not belong to any tenant.", tenant=f"#{tenant_id}")
         elif _TENANT_SECRET not in numbers:
-            log.found("keys", "The tenant has data keys, but its secret (number 0) is gone.", tenant=f"#{tenant_id}")
+            log.found("keys", "The tenant has data keys, but its secret (number 0) is missing.", tenant=f"#{tenant_id}")
     log.figures.data_keys = sum(map(len, found.values()))
     return found

@@ -61,7 +61,7 @@ def compare(recount: Recount, stored: CountersRow | None, check: QueueCheck) -> 
     """Record every counter that differs and every bound that is wrong."""
     if stored is None:
         if recount.rows or recount.bytes:
-            check.found("counters", "The queue has rows, and no counters.")
+            check.found("counters", "The queue has rows but no counters.")
         return
     for priority, level in recount.levels.items():
         _compare_level(priority, level, check)
@@ -83,7 +83,7 @@ def _compare_level(priority: int, level: LevelRecount, check: QueueCheck) -> Non
     stored = level.stored
     if stored is None:
         rows = level.ready + level.delayed
-        check.found("counters", f"Priority {priority} has {rows} waiting messages, and the counters know none.")
+        check.found("counters", f"Priority {priority} has {rows} waiting messages, but the counters have none.")
         return
     for name in ("ready", "delayed"):
         counted, kept = getattr(level, name), getattr(stored, name)
@@ -92,7 +92,7 @@ def _compare_level(priority: int, level: LevelRecount, check: QueueCheck) -> Non
     if level.first is not None and level.first < stored.cursor:
         check.found(
             "counters",
-            f"The cursor of priority {priority} is past a waiting message, which no poll finds.",
+            f"The cursor of priority {priority} is past a waiting message, so no poll finds it.",
             level.first[8:],
         )
     if level.delayed and level.first_due < stored.next_due:

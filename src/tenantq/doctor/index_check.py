@@ -45,7 +45,7 @@ def in_delivery_order(check: QueueCheck) -> None:
             lease = unpack_lease(raw) if raw is not None else None
             at = lease.visible_at if lease is not None else message.visible_at
             if (priority, visible_at) != (message.priority, at):
-                check.found("index", "The message stands in the delivery order at a place that is not its own.", id)
+                check.found("index", "The message is at the wrong position in the delivery order.", id)
 
 
 def in_leases(check: QueueCheck) -> None:
@@ -67,7 +67,7 @@ def in_deadlines(check: QueueCheck) -> None:
         if lease is None:
             check.found("orphan", "A deadline row has no lease.", id)
         elif not lease.token or lease.deadline != deadline:
-            check.found("lease", "A deadline row is not the deadline of the message's lease.", id)
+            check.found("lease", "A deadline row does not match the message's lease.", id)
 
 
 def examine_groups(check: QueueCheck) -> int:
@@ -87,7 +87,7 @@ def examine_groups(check: QueueCheck) -> int:
                 id = key[_HEAD_KEY:]
                 head_seen = head_seen or id == head
                 if not head:
-                    check.found("group", "The group has members and no head, so none is ever delivered.", id)
+                    check.found("group", "The group has members but no head, so none is delivered.", id)
                     head_seen, head = True, id
             else:
                 check.found("orphan", f"A group row has a malformed key {key.hex()}.")
@@ -98,7 +98,7 @@ def examine_groups(check: QueueCheck) -> int:
 
 def _end_of_group(check: QueueCheck, head: bytes, *, head_seen: bool) -> None:
     if not head_seen:
-        check.found("group", "The head of a group is not one of its members, so the group stands still.", head)
+        check.found("group", "The head of a group is not one of its members, so the group is blocked.", head)
 
 
 def in_groups(check: QueueCheck) -> None:
@@ -111,7 +111,7 @@ def in_groups(check: QueueCheck) -> None:
         if body is None:
             check.found("orphan", "A member of a group has no message.", id)
         elif check.queue.group_digest(unpack_message(body).group) != group:
-            check.found("group", "The message is a member of a group that is not its own.", id)
+            check.found("group", "The message is a member of the wrong group.", id)
 
 
 def in_lifetimes(check: QueueCheck) -> None:
@@ -120,7 +120,7 @@ def in_lifetimes(check: QueueCheck) -> None:
         if body is None:
             check.found("orphan", "A TTL row has no message.", id)
         elif unpack_message(body).expires_at != at:
-            check.found("expiry", "A TTL row is not of the message's TTL.", id)
+            check.found("expiry", "A TTL row does not match the message's TTL.", id)
 
 
 def in_keys(check: QueueCheck) -> None:

@@ -28,7 +28,7 @@ def examine_journal(store: Store, log: FindingLog) -> None:
     seq, link = (from_be64(anchor), anchor[8 : 8 + _HASH_BYTES]) if anchor else (0, GENESIS)
     early = store.scan(store.jn, b"", be64(seq + 1), 1)
     if early:
-        log.found("journal", f"Records up to {seq} were trimmed, but record {_shown(early[0])} is still there.")
+        log.found("journal", f"Records up to {seq} were trimmed, but record {_shown(early[0])} still exists.")
     usage = UsageRecount(whole=anchor is None)
     for page in pages_of_items(store, store.jn, be64(seq + 1), _END):
         for key, value in page:
@@ -52,7 +52,7 @@ def _check(log: FindingLog, usage: UsageRecount, seq: int, value: bytes, previou
         _, record = decode_record(value, previous)
         usage.count(record)
         if record.seq != seq:
-            log.found("journal", f"Record {seq} says of itself that it is record {record.seq}.")
+            log.found("journal", f"Record {seq} contains the number {record.seq}.")
     except StoreDamaged as error:
         log.found("journal", f"Record {seq}: {error.message}.")
     return value[:_HASH_BYTES]

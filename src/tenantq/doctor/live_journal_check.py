@@ -88,7 +88,7 @@ class LiveJournalCheck:
             ends = [(beat.seq, "the heart, which notes every sync")] if beat is not None else []
             walk.end(*ends, *([(archived_seq, "the archive")] if archived_seq is not None else []))
         except StoreFailed as error:
-            found(walk.seq + 1, f"The journal cannot be read on: {error.message}.")
+            found(walk.seq + 1, f"The journal cannot be read further: {error.message}.")
         report.last_seq, report.last_link, report.records = walk.seq, walk.link.hex(), walk.records
         report.findings.sort(key=lambda finding: finding.seq)
         return report
@@ -101,7 +101,7 @@ class LiveJournalCheck:
         if archived_seq is None or seq == 0:
             return
         if archived_seq < seq:
-            found(archived_seq + 1, f"Records {archived_seq + 1} to {seq} were trimmed, and no segment holds them.")
+            found(archived_seq + 1, f"Records {archived_seq + 1} to {seq} were trimmed, but no segment contains them.")
         elif archive.get(seq, link) != link:
             found(seq, f"The live journal does not continue from record {seq} of the archive.")
 

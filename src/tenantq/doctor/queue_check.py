@@ -160,11 +160,11 @@ class QueueCheck:
             if message.sealed_attributes:
                 numbers.add(key_number(message.sealed_attributes))
         except SealBroken:
-            self.found("keys", "The message is marked as encrypted, and is not.", id)
+            self.found("keys", "The message is marked as encrypted but is not.", id)
             return
         self.log.figures.encrypted += 1
         if not (numbers <= self._key_numbers or self.queue.erasing):
-            self.found("keys", "The message was encrypted with a data key that is gone.", id)
+            self.found("keys", "The data key that encrypted the message is missing.", id)
 
     def _look_up(self, family: Family, suffixes: list[bytes]) -> list[bytes | None]:
         prefix = self.queue.prefix
@@ -177,7 +177,7 @@ class QueueCheck:
             if head != one.id:
                 one.state = "blocked"
             if member is None:
-                self.found("group", "The message has a group and is no member of it.", one.id)
+                self.found("group", "The message is not a member of its group.", one.id)
             else:
                 self.accounted["gr"] += 1
 
@@ -185,7 +185,7 @@ class QueueCheck:
         message = one.message
         stored = (lease.size, lease.priority, lease.expires_at, lease.group)
         if stored != (message.size, message.priority, message.expires_at, one.group):
-            self.found("lease", "The lease row has another size, priority, lifetime or group than the message.", one.id)
+            self.found("lease", "The size, priority, TTL or group in the lease row differs from the message.", one.id)
 
     def _positions(self, seen: list[CheckedMessage]) -> None:
         prefix = self.queue.prefix
@@ -194,18 +194,20 @@ class QueueCheck:
             self.accounted["vi"] += value is not None
             if one.state != "waiting":
                 if value is not None:
-                    self.found("index", f"The message is {one.state}, and stands in the delivery order.", one.id)
+                    self.found("index", f"The message is {one.state} but is listed in the delivery order.", one.id)
             elif value is None:
-                self.found("index", "The message waits, and does not stand in the delivery order.", one.id)
+                self.found("index", "The message is waiting but is missing from the delivery order.", one.id)
             elif (value == _DELIVERED_BEFORE) != (one.lease is not None):
-                self.found("index", "The row in the delivery order is wrong about earlier deliveries.", one.id)
+                self.found(
+                    "index", "The row in the delivery order does not match the message's earlier deliveries.", one.id
+                )
 
     def _deadlines(self, leased: list[CheckedMessage]) -> None:
         prefix = self.queue.prefix
         keys = [deadline_key(prefix, one.lease.deadline, one.id)[PREFIX_BYTES:] for one in leased if one.lease]
         for one, value in zip(leased, self._look_up(self.store.li, keys), strict=True):
             if value is None:
-                self.found("lease", "The message is leased, and its lease never ends: no deadline row.", one.id)
+                self.found("lease", "The message is leased but has no deadline row, so its lease never ends.", one.id)
             else:
                 self.accounted["li"] += 1
 
@@ -217,7 +219,7 @@ class QueueCheck:
                 self.accounted["m"] += 1
             elif one.state != "in_flight" or one.message.expires_at > self.now:
                 # The sweeper removes the row of a message in flight: the end of its lease checks the TTL.
-                self.found("expiry", "The message has a TTL, and no row that ends it.", one.id)
+                self.found("expiry", "The message has a TTL but no expiry row.", one.id)
 
     # ---- keys and results ----
 
@@ -227,7 +229,7 @@ class QueueCheck:
         ):
             self.log.figures.keys += 1
             if row is None:
-                self.found("expiry", "An idempotency key of the message is never forgotten.", unpack_key(value).id)
+                self.found("expiry", "An idempotency key of the message has no expiry row.", unpack_key(value).id)
             else:
                 self.accounted["k"] += 1
 
@@ -235,7 +237,7 @@ class QueueCheck:
         for id, _, row in self._expiring(self.store.re, EXPIRES_RESULT, lambda value: unpack_result(value).expires_at):
             self.log.figures.results += 1
             if row is None:
-                self.found("expiry", "The result is never collected: no expiry row.", id)
+                self.found("expiry", "The result has no expiry row.", id)
 
     def _expiring(
         self, family: Family, kind: bytes, expires_at: Callable[[bytes], int], size: int = VALUES_PER_PAGE

@@ -68,7 +68,7 @@ def joined(reports: Mapping[str, DoctorReport], twice: Iterable[str] = ()) -> Do
         log.total += report.findings_total
         log.findings += [msgspec.structs.replace(one, shard=shard) for one in report.findings]
     for tenant in twice:
-        log.found("catalog", "Two shards have a tenant of this name; one of them is not served.", tenant=tenant)
+        log.found("catalog", "Two shards have a tenant with this name; only one is served.", tenant=tenant)
     del log.findings[FINDINGS_LISTED_MAX:]
     return log.report()
 

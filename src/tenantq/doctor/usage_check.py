@@ -48,7 +48,7 @@ class UsageRecount:
             for key, value in page:
                 name = names.get(key[len(USAGE_ROW) :])
                 if name is None:
-                    log.found("orphan", "Counted hours and days belong to no tenant.", tenant=key.hex())
+                    log.found("orphan", "Usage counters do not belong to any tenant.", tenant=key.hex())
                 else:
                     stored[name] = _decode_windows(value)
         for name in names.values():

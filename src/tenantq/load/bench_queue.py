@@ -35,12 +35,12 @@ class BenchQueue:
             return
         if not self._reuse:
             raise Conflict(
-                f"there is a queue {name} already: name another, or give --reuse if it is empty and yours to use"
+                f"queue {name} already exists. Choose another name, or give --reuse to use it while it is empty"
             )
         held = _held(there)
         if held or there.status != "active":
             state = f"holds {plural(held, 'message')}" if held else f"is {there.status}"
-            raise Conflict(f"the queue {name} {state}: only an empty, active one is used")
+            raise Conflict(f"queue {name} {state}; --reuse requires an empty, active queue")
         self._added_before = there.added_total
 
     async def _make(self) -> None:
@@ -85,7 +85,7 @@ class BenchQueue:
     async def _purge(self) -> None:
         there = await self._queue.stats()
         if there.added_total - self._added_before > self._added_at_most:
-            raise Conflict("somebody else has added to it meanwhile, so it is not emptied")
+            raise Conflict("another client added messages, so the queue was not purged")
         if _held(there):
             await self._queue.purge(confirm=self._queue.name, reason=_REASON)
 

@@ -83,4 +83,6 @@ def _errors(added: Sequence[Added]) -> list[TenantqError]:
 
 
 def _nothing_came(queue: AsyncQueue) -> TimedOut:
-    return TimedOut(f"no message came within {_POLL_WAIT_MS} ms: does somebody else take them?", queue=queue.name)
+    return TimedOut(
+        f"no message arrived within {_POLL_WAIT_MS} ms; another consumer may be polling the queue", queue=queue.name
+    )

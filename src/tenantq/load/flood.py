@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import math
 import sys
-from types import TracebackType
 from typing import Final, Self
 
 import msgspec
@@ -66,7 +65,7 @@ class Flood:
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tenantq.load.flood",
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-            start_new_session=True,  # signals of the terminal are for the parent
+            start_new_session=True,  # signals from the terminal are for the parent
         )  # fmt: skip
         try:
             await self._request(msgspec.json.encode(self._settings))
@@ -90,12 +89,10 @@ class Flood:
         except OSError:
             answer = b""
         if not answer:
-            raise Unavailable("the process that floods has ended by itself")
+            raise Unavailable("the flood process ended unexpectedly")
         return answer
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._end()
 
     async def _end(self) -> None:

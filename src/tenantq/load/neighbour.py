@@ -42,9 +42,7 @@ class NeighbourTenants:
             try:
                 await tenant.configure()
             except (Forbidden, NotFound) as error:  # a forbidden tenant looks like a missing one
-                text = (
-                    "the case 'neighbour' makes two tenants, which takes the token of an administrator of the platform"
-                )
+                text = "the case 'neighbour' creates two tenants, which requires a platform administrator's token"
                 raise Forbidden(text) from error
             self._made.append(name)
             self.tokens.append((await tenant.create_key("tenantq bench", role="producer")).token)

@@ -37,8 +37,8 @@ class NotSame(Conflict):
     """Source and target differ. Nothing was cut over."""
 
     def __init__(self, found: list[Difference]) -> None:
-        told = "; ".join(f"{one.queue}: {one.what} {one.source} and {one.target}" for one in found[:5])
-        super().__init__(f"source and target do not hold the same, and nothing was cut over: {told}")
+        shown = "; ".join(f"{one.queue}: {one.what} {one.source} and {one.target}" for one in found[:5])
+        super().__init__(f"source and target differ; nothing was cut over: {shown}")
         self.found = found
 
 
@@ -106,7 +106,7 @@ class Migration:
     def run(self, plan: MigrationPlan, *, settle_ms: int, end_leases: bool) -> MigrationResult:
         """Do the remaining steps. Leases that outlast ``settle_ms`` are ended with ``end_leases``, else LeasesLeft is raised."""
         if plan.obstacles:
-            raise Conflict(f"it cannot be moved: {'; '.join(plan.obstacles)}")
+            raise Conflict(f"the move is blocked: {'; '.join(plan.obstacles)}")
         done = MigrationResult(queues=len(plan.queues))
         with self.source.naming_errors():
             facts, there = self.source.tenant.get(), self.source.queues()
@@ -178,8 +178,8 @@ class Migration:
         left = fence.settle(self._clock, settle_ms, self._pause, self._on_leases)
         if left and not end_leases:
             raise LeasesLeft(
-                f"{left} messages are still leased at the source; run it again to wait for them, or let them be delivered"
-                " again at the target with --end-leases"
+                f"{left} messages are still leased at the source. Run the command again to wait for them, or redeliver them"
+                " at the target with --end-leases"
             )
         self._on_step("freeze the source")
         fence.freeze()
@@ -200,8 +200,8 @@ class Migration:
             done.skipped_parts += copied.skipped
             if copied.unreadable:
                 raise Conflict(
-                    f"{copied.unreadable} messages of queue {name} cannot be opened with any key of the source, and would be"
-                    " lost: give the move up with --abort, remove them, and begin again",
+                    f"{copied.unreadable} messages of queue {name} cannot be decrypted with any key of the source and would be"
+                    " lost. Undo the move with --abort, remove these messages, and start again",
                     queue=name,
                 )
         if not self._only:

@@ -91,11 +91,11 @@ def make_plan(
             obstacles += _source_obstacles(facts, [there[name] for name in names])
             obstacles += _target_obstacles(source, target, facts, queues, whole=not only)
     if delete_source and facts.hold is not None:
-        obstacles.append(f"the tenant is under legal hold ({facts.hold.reason}): its source cannot be deleted")
+        obstacles.append(f"the tenant is under legal hold ({facts.hold.reason}), so the source cannot be deleted")
     if delete_source and not only and source.name == DEFAULT_TENANT:
-        obstacles.append("the tenant 'default' cannot be deleted: leave --delete-source away")
+        obstacles.append("the tenant 'default' cannot be deleted; omit --delete-source")
     if only:
-        notes.append("grants and API keys are the tenant's and stay; make those that are needed at the target")
+        notes.append("grants and API keys belong to the tenant and are not moved; create those that the target needs")
     return MigrationPlan(
         tenant=source.name, to_tenant=target.name, from_url=source.url, to_url=target.url, state=state, whole=not only,
         queues=queues, grants=len(grants), keys=[one.name for one in keys if one.revoked_at is None],
@@ -110,14 +110,14 @@ def moving_queues(there: dict[str, QueueReply], only: Sequence[str]) -> tuple[li
         return list(there), []
     for name in only:
         if name not in there:
-            raise NotFound(f"there is no queue {name[:80]!r}", queue=name)
+            raise NotFound(f"unknown queue {name[:80]!r}", queue=name)
     names, notes = list(dict.fromkeys(only)), []
     for name in list(names):
         letters = dead_letter_queue_of(there[name])
         others = [one.name for one in there.values() if one.name not in names and dead_letter_queue_of(one) == letters]
         if letters in there and letters not in names:
             if others:
-                notes.append(f"{letters} stays: {', '.join(others)} has its dead letters there too")
+                notes.append(f"{letters} is not moved, because it also has the dead letters of {', '.join(others)}")
             else:
                 names.append(letters)
     return names, notes
@@ -172,11 +172,9 @@ def _source_obstacles(facts: TenantReply, queues: list[QueueReply]) -> list[str]
     found = []
     if facts.status == "suspended":
         why = facts.suspension.reason if facts.suspension is not None else ""
-        found.append(
-            f"the tenant is suspended{f' ({why})' if why else ''}: resume it first, or it would work at the target"
-        )
-    found += [f"queue {one.name} is being deleted: wait until it is gone" for one in queues if one.status == "draining"]
-    found += [f"queue {one.name} is suspended: reopen it first" for one in queues if one.suspension is not None]
+        found.append(f"the tenant is suspended{f' ({why})' if why else ''}; resume it first")
+    found += [f"queue {one.name} is being deleted; wait until it is gone" for one in queues if one.status == "draining"]
+    found += [f"queue {one.name} is suspended; resume it first" for one in queues if one.suspension is not None]
     return found
 
 
@@ -188,15 +186,15 @@ def _target_obstacles(
     here = {one.region for one in target.topology.shards}
     if regions and not here & set(regions):
         where = ", ".join(sorted(one or "no region" for one in here))
-        found.append(f"the target is in {where}, and the tenant may only be in {', '.join(regions)}")
+        found.append(f"the target is in {where}, but the tenant is restricted to {', '.join(regions)}")
     there = target.find_tenant()
     encrypted = _is_encrypted(facts)
     if encrypted and not target.topology.encryption:
-        found.append("the tenant is encrypted, and the target has no key management")
+        found.append("the tenant is encrypted, but the target has no key management")
     if there is None:
         return found + _quota_obstacles(facts.config.get("quotas") or {}, {}, queues)
     if encrypted and not _is_encrypted(there):
-        found.append(f"the tenant is encrypted, and {target.name} at the target is not: switch that on first")
+        found.append(f"the tenant is encrypted, but {target.name} at the target is not; enable encryption there first")
     return found + _content_obstacles(source, target, there, [one.name for one in queues], whole=whole) + _quota_obstacles(
         there.config.get("quotas") or {}, {name: one.used for name, one in target.tenant.usage().quotas.items()}, queues
     )  # fmt: skip
@@ -211,16 +209,18 @@ def _content_obstacles(
     if note is not None and note.is_about(*key):
         return []
     if there.status == "suspended":
-        return [f"tenant {target.name} at the target is suspended: resume it first"]
+        return [f"tenant {target.name} at the target is suspended; resume it first"]
     found = []
     for one in target.queues().values():
         left = parse_incoming(one.suspension)
         if (left is not None and left.is_about(*key)) or not (whole or one.name in names):
             continue
         if one.ready + one.delayed + one.in_flight:
-            found.append(f"queue {one.name} of tenant {target.name} at the target has messages: name another with --as")
+            found.append(
+                f"queue {one.name} of tenant {target.name} at the target has messages; choose another tenant name with --as"
+            )
         elif one.status == "draining" or one.suspension is not None:
-            found.append(f"queue {one.name} of tenant {target.name} at the target takes no messages")
+            found.append(f"queue {one.name} of tenant {target.name} at the target accepts no messages")
     return found
 
 
@@ -231,7 +231,7 @@ def _quota_obstacles(quotas: dict[str, Any], used: dict[str, int], queues: list[
         "stored_bytes": sum(one.bytes for one in queues), "queues": len(queues),
     }  # fmt: skip
     return [
-        f"quota {name} at the target: {quotas[name]}, in use {used.get(name, 0)}, needed {need} more"
+        f"quota {name} at the target: limit {quotas[name]}, used {used.get(name, 0)}, {need} more needed"
         for name, need in wanted.items()
         if quotas.get(name) is not None and used.get(name, 0) + need > quotas[name]
     ]

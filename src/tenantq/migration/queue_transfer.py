@@ -74,9 +74,9 @@ class TarReader:
         try:
             self._head = tarfile.TarInfo.frombuf(block, "utf-8", "strict")
         except tarfile.TarError as error:
-            raise Invalid(f"what came is no export: {error}") from error
+            raise Invalid(f"the source sent an invalid export: {error}") from error
         if self._head.size > _FILE_BYTES_MAX:
-            raise Invalid(f"what came is no export: {self._head.name} is too large to be a part of one")
+            raise Invalid(f"the source sent an invalid export: {self._head.name} is too large")
 
 
 class QueueTransfer:
@@ -100,9 +100,9 @@ class QueueTransfer:
             self._source.tenant.export(files.feed, queue=self._queue)
         manifest = self._manifest
         if not files.whole or manifest is None:
-            raise Invalid(f"source {self._source.url}: the export of queue {self._queue} is not whole")
+            raise Invalid(f"source {self._source.url}: the export of queue {self._queue} is incomplete")
         if {file.name: file.sha256 for file in manifest.files} != self._hashes or manifest.export != self._export:
-            raise Invalid(f"source {self._source.url}: the export of queue {self._queue} is not what its manifest says")
+            raise Invalid(f"source {self._source.url}: the export of queue {self._queue} does not match its manifest")
         self.done.unreadable = manifest.counts.get("unreadable", 0)
         return self.done
 
@@ -141,4 +141,4 @@ def _decoded(data: bytes, kind: type[Any], name: str) -> Any:
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise Invalid(f"what came is no export: {name}: {error}") from error
+        raise Invalid(f"the source sent an invalid export: {name}: {error}") from error

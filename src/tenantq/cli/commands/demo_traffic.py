@@ -23,7 +23,7 @@ _WORKERS = 8
 _POLL_MAX = 4
 _POLL_WAIT_MS = 400
 _HANDLE_S = 0.008
-_POISON_EVERY = 40  # one job of so many fails however often it is tried
+_POISON_EVERY = 40  # one in this many jobs always fails
 _POISON = b"poison"
 _DEAD_MAX = 500  # dead letters that one tenant may collect
 _TROUBLE_S = 1.0  # pause after a refusal: the user may suspend or delete a tenant
@@ -75,7 +75,8 @@ async def prepare(url: str, tokens: DemoTokens) -> None:
     async with AsyncClient(url, token=tokens.admin) as admin:
         for tenant in TENANTS:
             there = admin.tenant(tenant.name)
-            await there.configure(weight=tenant.weight, encryption={"enabled": tenant.encrypted})
+            encryption = {"enabled": tenant.encrypted, "plain_reasons": True}  # the user sees why jobs fail
+            await there.configure(weight=tenant.weight, encryption=encryption)
             await there.queue(QUEUE).configure(max_attempts=3, backoff_base_ms=200, backoff_max_ms=1_000)
             await there.queue(DEAD_LETTERS).configure()
             tokens.tenants[tenant.name] = await _key(

@@ -30,7 +30,7 @@ def check_empty(data_dir: Path, count: int, before: int) -> None:
         if tenants:
             more = f" and {len(tenants) - 1} more" if len(tenants) > 1 else ""
             raise Conflict(
-                f"shards: {data_dir} has {before}, and shard {number} has the tenant {tenants[0]}{more}:"
-                f" move them to another server with tenantq migrate, or serve with --shards {before}",
+                f"shards: cannot be less than {before} in {data_dir}, because shard {number} has the tenant {tenants[0]}{more}."
+                f" Move tenants to another server with 'tenantq migrate', or use --shards {before}",
                 tenant=tenants[0],
             )
