@@ -157,7 +157,7 @@ class HostServer:
         self.host = host = ShardHost(self._make_shard, clock, type(loop))
         calls = ShardCalls(host, clock, self.cluster.shards)
         placements = TenantPlacements(registry, self.cluster)
-        await placements.refresh(at_once=True)
+        await placements.refresh()
         secret = keys.key_for("links between servers").hex()
         waits = FleetWaits(loop)
         links = MemberLinks(secrets.token_hex(8), secret, calls, EXTRA, turns, waits, clock, self._in_background)
@@ -285,7 +285,7 @@ class HostServer:
         if self._links is not None:
             self._links.update(view)
         if view.directory_version != placements.version:
-            self._in_background(placements.refresh(at_once=True))
+            self._in_background(placements.refresh())
 
     # ---- stopping ----
 

@@ -300,7 +300,9 @@ class FrontService:
         self.metrics = FrontMetrics()
         self.status = FrontStatus(context, admission, self.metrics, server, durability)
         self.other_shards = FrontShards(routing, context)
-        self.fleet = HostFleetPolls(context.calls, routing, admission.directory, waits, others, context.clock)
+        self.fleet = HostFleetPolls(
+            context.calls, routing, admission.directory, waits, others, admission.authenticator, context.clock
+        )
         tenants: Any = getattr(self, "tenants")  # noqa: B009  # set above, by name
         tenants.put = FrontTenants(context, routing).put
         access: Any = getattr(self, "access")  # noqa: B009  # as above

@@ -16,7 +16,7 @@ from tenantq.cluster.tenant_directory import TenantDirectory
 from tenantq.domain.message import Delivery
 from tenantq.engine.polls import check_poll
 from tenantq.errors import ShardDown, TenantqError
-from tenantq.gates.authenticate import REMOTE_TRUST_MS
+from tenantq.gates.authenticate import REMOTE_TRUST_MS, Authenticator
 from tenantq.runtime.clock import Clock
 from tenantq.service.call import Call
 from tenantq.service.fleet_poll import check_tenants
@@ -126,8 +126,10 @@ class HostFleetPolls:
         directory: TenantDirectory,
         waits: FleetWaits,
         others: OtherFleets,
+        authenticator: Authenticator,
         clock: Clock,
     ) -> None:
+        self._authenticator = authenticator
         self._calls = calls
         self._others = others
         self._routing = routing
@@ -155,6 +157,7 @@ class HostFleetPolls:
         options = FleetPollOptions(
             queue=queue, tenants=tenants, max=max, wait_ms=wait_ms, lease_ms=lease_ms, consumer=consumer
         )
+        await self._identify(call, queue)
         if tenants is None:
             await self._check_rights(call, queue)
         named = await self._named(call, queue, tenants)
@@ -189,6 +192,13 @@ class HostFleetPolls:
 
     # ---- rights ----
 
+    async def _identify(self, call: Call, queue: str) -> None:
+        """Raise, and have it noted, if the credential is not valid."""
+        try:
+            await self._authenticator.authenticate(call.bearer, call.certificate)
+        except TenantqError:
+            await self._calls.call(self._directory.number, "fleet.poll", call, queue)  # it refuses
+
     async def _check_rights(self, call: Call, queue: str) -> None:
         """Raise, and have it noted, unless the caller may poll the queue in some tenant."""
         who = (call.bearer, queue)
@@ -215,6 +225,9 @@ class HostFleetPolls:
         named: dict[int, list[str]] = {}
         for name in tenants:
             shard = self._directory.find(name)
+            if shard is None:
+                await self._directory.refresh()
+                shard = self._directory.find(name)
             if shard is None:
                 shard = await self._routing.find_owner(call, None)
             named.setdefault(shard, []).append(name)

@@ -6,7 +6,6 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Container, Iterable
-from typing import Final
 
 from tenantq.cluster.layout import HOME
 from tenantq.cluster.registry import Registry
@@ -14,9 +13,6 @@ from tenantq.domain.cluster_view import Cluster, TenantPlacement
 from tenantq.domain.names import DEFAULT_TENANT, PROBE_TENANTS
 from tenantq.domain.placement import Topology, jump_hash, tenant_key
 from tenantq.errors import Invalid
-
-REFRESH_S: Final = 0.1
-"""How often the directory is read at most for tenants that are not known."""
 
 
 class TenantPlacements:
@@ -35,14 +31,15 @@ class TenantPlacements:
         row = self._rows.get(tenant)
         return row.shard if row is not None else HOME if tenant == DEFAULT_TENANT else None
 
-    async def refresh(self, *, at_once: bool = False) -> None:
-        """Read the rows that have changed. Without ``at_once`` not more often than every ``REFRESH_S``."""
-        if at_once or time.monotonic() - self._read_at >= REFRESH_S:
-            await asyncio.to_thread(self.read)
+    async def refresh(self) -> None:
+        """Read the rows that have changed."""
+        await asyncio.to_thread(self.read, time.monotonic())
 
-    def read(self) -> None:
-        """Read the rows that have changed. Blocks."""
+    def read(self, since: float) -> None:
+        """Read the rows that have changed. Blocks. Does nothing if another thread has started to read ``since`` then."""
         with self._lock:
+            if self._read_at > since:
+                return
             self._read_at = time.monotonic()
             found = self._registry.placement_changes(self.version) if self.version else None
             if found is None:
@@ -137,7 +134,7 @@ class TenantDirectory:
     def may_create(self, tenant: str) -> bool:
         """Return whether an unknown tenant may be created on this shard. May block the shard for a moment."""
         if self.find(tenant) != self.number:
-            self._placements.read()  # another server has placed it, perhaps just now
+            self._placements.read(time.monotonic())  # another server has placed it, perhaps just now
         return self.find(tenant) == self.number
 
     async def announce(self, tenant: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,14 +13,29 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@pytest.fixture(scope="session", params=["embedded", "redis"])
-def three(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sharded]:
-    """Return a running server of three shards: three processes, or two members of a cluster on Redis."""
-    directory = tmp_path_factory.mktemp("three")
-    with contextlib.ExitStack() as stack:
-        options: list[object] = ["--shards", 3, "--rpc", "127.0.0.1:0"]
-        if request.param == "redis":
-            redis = RedisServer(directory / "redis", "appendonly yes", "appendfsync always")
-            stack.callback(redis.kill)
-            options += ["--store", redis.url, "--processes", 2]
-        yield stack.enter_context(sharded(directory / "data", *options))
+@pytest.fixture(scope="session")
+def three_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sharded]:
+    """Return a running server of three embedded shards, each in its own process."""
+    with sharded(tmp_path_factory.mktemp("three") / "data", "--shards", 3, "--rpc", "127.0.0.1:0") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def three_on_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sharded]:
+    """Return a running server of three shards on Redis, owned by two processes."""
+    directory = tmp_path_factory.mktemp("redis")
+    redis = RedisServer(directory / "redis", "appendonly yes", "appendfsync always")
+    try:
+        options = ("--shards", 3, "--rpc", "127.0.0.1:0", "--store", redis.url, "--processes", 2)
+        with sharded(directory / "data", *options) as server:
+            server.has_backups = False
+            yield server
+    finally:
+        redis.kill()
+
+
+@pytest.fixture(scope="session", params=["three_processes", "three_on_redis"])
+def three(request: pytest.FixtureRequest) -> Sharded:
+    """Return a running server of three shards, of either kind."""
+    server: Sharded = request.getfixturevalue(request.param)
+    return server

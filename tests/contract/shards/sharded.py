@@ -36,6 +36,7 @@ class Sharded:
         addresses = [one["address"] for one in self.get("/v1/topology")["shards"]]
         self.shards = [address if address.startswith("http") else f"{host}{address}" for address in addresses]
         self.urls = [self.url, *self.shards]
+        self.has_backups = True  # its store is backed up by tenantq itself
 
     def client(self, at: int = 0, token: str = ADMIN_TOKEN) -> httpx.Client:
         """Return a client of one of ``urls``."""

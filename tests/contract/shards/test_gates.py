@@ -77,30 +77,36 @@ def test_what_a_tenant_was_refused_by_another_shard_is_in_its_own_trail(three: S
     assert len(_rows(three, "/v1/audit", "not-for-tenants")) == 1
 
 
-def test_a_fleet_does_not_wait_for_a_shard_that_stands_still(three: Sharded) -> None:
+def test_a_fleet_does_not_wait_for_a_shard_that_stands_still(three_processes: Sharded) -> None:
     """What another has leased for it is answered at once, and what the slow one leases then goes back."""
-    quick, slow = three.tenant_on(0), three.tenant_on(1)
+    quick, slow = three_processes.tenant_on(0), three_processes.tenant_on(1)
     add = {"messages": [{"body": "x"}]}
     for tenant in (quick, slow):
-        three.ask("PUT", f"/v1/tenants/{tenant}/queues/still", json={})
-    pid = three.pid_of(1)
+        three_processes.ask("PUT", f"/v1/tenants/{tenant}/queues/still", json={})
+    pid = three_processes.pid_of(1)
     fleet = {"queue": "still", "tenants": [quick, slow], "wait_ms": 20_000, "lease_ms": 600_000}
     with ThreadPoolExecutor(2) as pool:
-        waiting = pool.submit(three.ask, "POST", "/v1/poll", url=three.shards[0], json=fleet)
+        waiting = pool.submit(three_processes.ask, "POST", "/v1/poll", url=three_processes.shards[0], json=fleet)
         time.sleep(0.5)  # it is other processes that begin to wait
         os.kill(pid, signal.SIGSTOP)
         try:
             adding = pool.submit(
-                three.ask, "POST", f"/v1/tenants/{slow}/queues/still/messages", url=three.shards[1], json=add
+                three_processes.ask,
+                "POST",
+                f"/v1/tenants/{slow}/queues/still/messages",
+                url=three_processes.shards[1],
+                json=add,
             )
-            three.ask("POST", f"/v1/tenants/{quick}/queues/still/messages", url=three.shards[0], json=add)
+            three_processes.ask(
+                "POST", f"/v1/tenants/{quick}/queues/still/messages", url=three_processes.shards[0], json=add
+            )
             (got,) = waiting.result(8).json()["messages"]
         finally:
             os.kill(pid, signal.SIGCONT)
         assert got["tenant"] == quick
         assert adding.result().status_code == 200
     path = f"/v1/tenants/{slow}/queues/still/poll"
-    again = until(lambda: three.ask("POST", path, json={"wait_ms": 500}).json().get("messages"))
+    again = until(lambda: three_processes.ask("POST", path, json={"wait_ms": 500}).json().get("messages"))
     assert (again[0]["body"], again[0]["attempt"]) == ("x", 1)
 
 

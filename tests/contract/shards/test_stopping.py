@@ -54,36 +54,41 @@ async def test_a_shard_that_does_not_stop_is_killed_and_the_exit_code_tells(
         server.kill()
 
 
-def test_a_signal_to_a_shard_is_left_to_its_supervisor(three: Sharded) -> None:
+def test_a_signal_to_a_shard_is_left_to_its_supervisor(three_processes: Sharded) -> None:
     """A service manager may send it to every process; a shard that obeyed by itself would be half there."""
-    tenant = three.tenant_on(1)
+    tenant = three_processes.tenant_on(1)
     for number in (signal.SIGTERM, signal.SIGINT):
-        os.kill(three.pid_of(1), number)
+        os.kill(three_processes.pid_of(1), number)
     for _ in range(10):
-        assert three.ask("GET", f"/v1/tenants/{tenant}", url=three.shards[1]).status_code == 200
+        assert three_processes.ask("GET", f"/v1/tenants/{tenant}", url=three_processes.shards[1]).status_code == 200
 
 
-def test_a_shard_that_stands_still_costs_its_own_tenants_alone(three: Sharded) -> None:
-    """A second or three, and it counts as down, with everything that one that died means; nobody waits for it, and it comes back by itself."""
-    own, other = three.tenant_on(2), three.tenant_on(1)
-    key, url = three.key_of(other), three.shards[0]
-    stalled = three.pid_of(2)
+def test_a_shard_that_stands_still_costs_its_own_tenants_alone(three_processes: Sharded) -> None:
+    """A second or three_processes, and it counts as down, with everything that one that died means; nobody waits for it, and it comes back by itself."""
+    own, other = three_processes.tenant_on(2), three_processes.tenant_on(1)
+    key, url = three_processes.key_of(other), three_processes.shards[0]
+    stalled = three_processes.pid_of(2)
     os.kill(stalled, signal.SIGSTOP)
     try:
-        assert three.ask("GET", "/readyz", url=url).status_code == 200
-        found = three.ask("GET", "/v1/queues", url=url, token=key)
+        assert three_processes.ask("GET", "/readyz", url=url).status_code == 200
+        found = three_processes.ask("GET", "/v1/queues", url=url, token=key)
         assert found.status_code == 200  # who has the key says so, though not all have answered
         asked = (
-            three.ask("GET", "/v1/queues", url=url, token=ADMIN_TOKEN[::-1]),
-            three.ask("GET", f"/v1/tenants/{own}", url=url),
-            three.ask("PUT", "/v1/tenants/of-a-time-of-need", url=url, json={}),
+            three_processes.ask("GET", "/v1/queues", url=url, token=ADMIN_TOKEN[::-1]),
+            three_processes.ask("GET", f"/v1/tenants/{own}", url=url),
+            three_processes.ask("PUT", "/v1/tenants/of-a-time-of-need", url=url, json={}),
         )
         assert [one.status_code for one in asked] == [503] * 3
-        assert three.get("/readyz", url=url)["details"]["shards"]["2"]["status"] == "down"
-        assert 'tenantq_shard_up{shard="2"} 0' in three.ask("GET", "/metrics", url=url).text
-        assert three.ask("GET", f"/v1/tenants/{other}", url=url).status_code == 200
+        assert three_processes.get("/readyz", url=url)["details"]["shards"]["2"]["status"] == "down"
+        assert 'tenantq_shard_up{shard="2"} 0' in three_processes.ask("GET", "/metrics", url=url).text
+        assert three_processes.ask("GET", f"/v1/tenants/{other}", url=url).status_code == 200
     finally:
         os.kill(stalled, signal.SIGCONT)
-    until(lambda: all(three.ask("GET", f"/v1/tenants/{own}", url=one).status_code == 200 for one in three.shards))
-    until(lambda: all(one["ready"] for one in three.get("/readyz", url=url)["details"]["shards"].values()))
-    assert three.pid_of(2) == stalled
+    until(
+        lambda: all(
+            three_processes.ask("GET", f"/v1/tenants/{own}", url=one).status_code == 200
+            for one in three_processes.shards
+        )
+    )
+    until(lambda: all(one["ready"] for one in three_processes.get("/readyz", url=url)["details"]["shards"].values()))
+    assert three_processes.pid_of(2) == stalled
