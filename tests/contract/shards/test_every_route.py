@@ -123,6 +123,8 @@ def _platform(ask: Caller, tenant: str, name: str, *, is_embedded: bool) -> None
     running = [f'tenantq_shard_up{{shard="{number}"}} 1' in figures for number in range(3)]
     assert all(running) or not is_embedded  # a member of a cluster shows its own shards
     assert len(ask("GET", "/v1/topology")["shards"]) == 3
+    ask("GET", "/v1/cluster", status=409 if is_embedded else 200)
+    ask("POST", "/v1/cluster/members/unknown/drain", {}, 409 if is_embedded else 404)
     for path in ("/healthz", "/readyz", "/openapi.json", "/docs"):
         ask("GET", path)
     erased = ask("DELETE", ask.own, {**REASON, "confirm": tenant})
