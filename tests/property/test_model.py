@@ -137,7 +137,7 @@ class ShardMachine(RuleBasedStateMachine):
         ids = self.shard.state.new_ids(len(batch))
         sealed = [
             msgspec.structs.replace(
-                one, body=SEALER.encrypt(place[1], id, "body", one.body, id[4:]), raw_id=id, sealed=True,
+                one, body=SEALER.encrypt(place[1], id, "body", one.body, id[4:]), raw_id=id, encrypted=True,
                 digest=digest(one.body),
             )
             for one, id in zip(batch, ids, strict=True)
@@ -218,7 +218,7 @@ class ShardMachine(RuleBasedStateMachine):
             held.taken_from = held.visible_at
             assert delivery.attempt == held.attempts
             assert (delivery.body, delivery.priority, delivery.group) == (held.body, held.priority, held.group)
-            if delivery.sealed:  # it opens, also as a dead letter, and after it went back
+            if delivery.encrypted:  # it opens, also as a dead letter, and after it went back
                 SEALER.decrypt(delivery.origin or delivery.queue, delivery.raw_id, "body", delivery.body)
 
     @rule(queue=st.sampled_from(("jobs", "jobs-2")), max=st.integers(1, 8))

@@ -132,7 +132,7 @@ class QueueCheck:
             except Exception as error:  # noqa: BLE001  # damaged bytes may raise anything
                 self.found("damaged", f"The message cannot be read: {error}.", id)
                 continue
-            if message.sealed:
+            if message.encrypted:
                 self._check_envelope(id, message)
             seen.append(CheckedMessage(id, message, lease, self.queue.group_digest(message.group)))
         self._groups([one for one in seen if one.group])
@@ -157,8 +157,8 @@ class QueueCheck:
         """Check that the data key of an encrypted message exists. Decryption would need the key management system."""
         try:
             numbers = {key_number(message.body)}
-            if message.sealed_attributes:
-                numbers.add(key_number(message.sealed_attributes))
+            if message.encrypted_attributes:
+                numbers.add(key_number(message.encrypted_attributes))
         except SealBroken:
             self.found("keys", "The message is marked as encrypted but is not.", id)
             return

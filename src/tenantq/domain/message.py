@@ -36,15 +36,15 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
     key_alone: bool = False  # the same key is a repetition even with another body
     # The service sets the following for encrypted tenants, because it encrypts before the engine sees the message:
     raw_id: bytes | None = None  # its id, which the encryption is bound to
-    sealed: bool = False  # the body is encrypted
-    sealed_attributes: bytes = b""  # the secret attributes, encrypted
+    encrypted: bool = False  # the body is encrypted
+    encrypted_attributes: bytes = b""  # the secret attributes, encrypted
     digest: bytes | None = None  # hash of the plaintext, kept with the idempotency key
     known_as: bytes | None = None  # its hash before encryption was switched on or off
 
     @property
     def size(self) -> int:
         """Size of the body in plaintext, as charged."""
-        return len(self.body) - limits.SEAL_BYTES if self.sealed else len(self.body)
+        return len(self.body) - limits.ENCRYPTION_BYTES if self.encrypted else len(self.body)
 
 
 class AddResult(msgspec.Struct, frozen=True, gc=False):
@@ -74,8 +74,8 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     lease_until: int
     tenant: str
     queue: str
-    sealed: bool = False  # the body is encrypted; the service decrypts it before delivery
-    sealed_attributes: bytes = b""
+    encrypted: bool = False  # the body is encrypted; the service decrypts it before delivery
+    encrypted_attributes: bytes = b""
     origin: str = ""  # of a dead letter: its source queue, which the encryption is bound to
     first_at: int = 0  # start of the first delivery; 0: this is the first, or unknown
     source_attempts: int = 0  # of a dead letter: deliveries in its source queue
@@ -100,7 +100,8 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
     status: Literal["completed", "failed", "pending"]
     value: bytes | None = None
     error: str | None = None
-    sealed: bool = False  # the value holds value and error, encrypted
+    # The value holds value and error, encrypted. Stored results have the old name.
+    encrypted: bool = msgspec.field(default=False, name="sealed")
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -142,8 +143,8 @@ class Facts(msgspec.Struct, frozen=True):
     dead: DeadLetter | None
     size: int = 0  # body and attributes, as charged
     hidden: bool = False  # body, attributes and group are removed because the caller may not read them
-    sealed: bool = False  # the body is encrypted at rest
-    sealed_attributes: bytes = b""
+    encrypted: bool = False  # the body is encrypted at rest
+    encrypted_attributes: bytes = b""
     body_error: str = ""  # code of the error that hides body and attributes
 
     @property
@@ -220,8 +221,8 @@ def check_message(message: NewMessage) -> None:
         check_field("group", message.group, GroupName)
     if type(message.attributes) is not dict or message.attributes:
         _check_attributes(message.attributes)
-    if message.sealed or message.raw_id is not None or message.sealed_attributes:
-        _check_sealed(message)
+    if message.encrypted or message.raw_id is not None or message.encrypted_attributes:
+        _check_encrypted(message)
 
 
 def checked_message(message: NewMessage | TenantqError) -> NewMessage | TenantqError:
@@ -235,13 +236,13 @@ def checked_message(message: NewMessage | TenantqError) -> NewMessage | TenantqE
     return message
 
 
-def _check_sealed(message: NewMessage) -> None:
+def _check_encrypted(message: NewMessage) -> None:
     """Raise Invalid if the fields of an encrypted message are incomplete."""
     if type(message.raw_id) is not bytes or len(message.raw_id) != 16:
         raise Invalid("raw_id: an encrypted message needs the 16 bytes of its id")
-    if type(message.sealed) is not bool or type(message.sealed_attributes) is not bytes:
-        raise Invalid("sealed: must be true or false, and sealed_attributes bytes")
-    if len(message.sealed_attributes) > 2 * limits.ATTRIBUTES_BYTES_MAX:
+    if type(message.encrypted) is not bool or type(message.encrypted_attributes) is not bytes:
+        raise Invalid("encrypted: must be true or false, and encrypted_attributes bytes")
+    if len(message.encrypted_attributes) > 2 * limits.ATTRIBUTES_BYTES_MAX:
         raise TooLarge(f"attributes: more than {limits.ATTRIBUTES_BYTES_MAX} bytes together")
 
 
@@ -251,8 +252,8 @@ def is_plain(message: object) -> TypeGuard[NewMessage]:
         type(message) is NewMessage
         and type(message.body) is bytes
         and len(message.body) <= limits.BODY_BYTES_MAX
-        and message.sealed is (message.raw_id is not None)
-        and not message.sealed_attributes
+        and message.encrypted is (message.raw_id is not None)
+        and not message.encrypted_attributes
         and type(message.priority) is int
         and 0 <= message.priority <= limits.PRIORITY_MAX
         and message.delay_ms == 0
@@ -292,11 +293,11 @@ def check_result(result: Result) -> None:
     if result.value is not None:
         if type(result.value) is not bytes:
             raise Invalid(f"result: the value must be bytes, not {type(result.value).__name__}")
-        if len(result.value) > limits.RESULT_BYTES_MAX + (8 * limits.REASON_CHARS_MAX if result.sealed else 0):
+        if len(result.value) > limits.RESULT_BYTES_MAX + (8 * limits.REASON_CHARS_MAX if result.encrypted else 0):
             raise TooLarge(f"result: {len(result.value)} bytes, the limit is {limits.RESULT_BYTES_MAX}")
     if result.error is not None:
         check_field("result: error", result.error, Reason)
-    if result.sealed:
+    if result.encrypted:
         return  # its content was checked before encryption
     if result.status == "completed" and result.value is None:
         raise Invalid("result: a completed result needs a value (bytes); to report none, ack without a result")

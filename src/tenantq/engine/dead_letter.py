@@ -9,8 +9,8 @@ from tenantq.engine.queue_state import DEAD, QueueState
 from tenantq.engine.state import DeadLetterEvent
 from tenantq.store.keys import EXPIRES_RESULT, EXPIRES_TTL, expiry_key
 from tenantq.store.rows import (
+    ENCRYPTED,
     QUEUE_DEFAULT_ATTEMPTS,
-    SEALED,
     LeaseRow,
     MessageRow,
     ResultRow,
@@ -93,10 +93,10 @@ def move_in(
     ttl_ms = target.config.ttl_ms
     visible_at = message.visible_at if lives_since is None else lives_since
     lease.expires_at = visible_at + ttl_ms if ttl_ms and lives_since is not None else 0
-    extras = pack_extras(message.group, message.attributes, message.sealed_attributes)
+    extras = pack_extras(message.group, message.attributes, message.encrypted_attributes)
     value = pack_message(
         message.priority, message.max_attempts, message.added_at, visible_at, lease.expires_at, extras, message.body,
-        SEALED if message.sealed else 0,
+        ENCRYPTED if message.encrypted else 0,
     )  # fmt: skip
     effects.batch.put(target.prefix + id, value, effects.store.m.handle)
     if lease.expires_at:

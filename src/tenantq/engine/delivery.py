@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from tenantq.domain import limits
-from tenantq.domain.limits import SEAL_BYTES
+from tenantq.domain.limits import ENCRYPTION_BYTES
 from tenantq.domain.message import Delivery
 from tenantq.engine import dead_letter, discard, groups
 from tenantq.engine.effects import Effects
@@ -14,7 +14,7 @@ from tenantq.engine.operation import BYTES_PER_COST
 from tenantq.engine.queue_state import DELIVERED, Level, QueueState, WaitingPoll
 from tenantq.journal.record import column
 from tenantq.store.keys import ID_BYTES, SUFFIX_BYTES, be64, from_be64
-from tenantq.store.rows import HAS_EXTRAS, LEASE_HEAD, MESSAGE_HEAD, SEALED, LeaseRow, MessageRow, unpack_message
+from tenantq.store.rows import ENCRYPTED, HAS_EXTRAS, LEASE_HEAD, MESSAGE_HEAD, LeaseRow, MessageRow, unpack_message
 
 _STEP_BYTES = 512 << 10  # to read at a time once the first messages were larger than expected
 _EXPIRES = slice(20, 28)  # the position of a message's expiry time in its stored row
@@ -160,7 +160,7 @@ def _deliver_to(effects: Effects, queue: QueueState, poll: WaitingPoll, share: i
                 leasing.add_followers(queue.group_digest(message.group), id, share - len(ids))
         else:
             body = stored[head_bytes:]
-            size = len(body) - (SEAL_BYTES if flags else 0)
+            size = len(body) - (ENCRYPTION_BYTES if flags else 0)
             token = bits(64) or 1
             lease = pack_lease_head(1, token, until, now, visible_at, 0, size, priority, max_attempts, 0)
             key = prefix + id
@@ -176,7 +176,7 @@ def _deliver_to(effects: Effects, queue: QueueState, poll: WaitingPoll, share: i
             got.append(
                 Delivery(
                     id, (id + be64(token)).hex(), body, 1, priority, {}, None, added_at + wall, until_wall,
-                    tenant_name, queue_name, flags >= SEALED,
+                    tenant_name, queue_name, flags >= ENCRYPTED,
                 )
             )  # fmt: skip
         if len(ids) >= share or poll.bytes >= limits.REPLY_BYTES_MAX:
@@ -223,7 +223,7 @@ class _Leasing:
             Delivery(
                 id, (id + be64(token)).hex(), message.body, before.attempts, message.priority, message.attributes,
                 message.group, message.added_at + effects.wall, until + effects.wall, queue.tenant.name, queue.name,
-                message.sealed, message.sealed_attributes,
+                message.encrypted, message.encrypted_attributes,
                 past.dead.source if past.dead is not None else "",
                 past.first_at,
                 past.dead.attempts if past.dead is not None else 0,

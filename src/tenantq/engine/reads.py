@@ -264,7 +264,7 @@ class Reads:
 
 def _stored_bytes(facts: Facts) -> int:
     attributes = sum(len(name) + len(value) for name, value in facts.attributes.items())
-    return len(facts.body) + len(facts.sealed_attributes) + attributes
+    return len(facts.body) + len(facts.encrypted_attributes) + attributes
 
 
 def facts(
@@ -301,8 +301,8 @@ def facts(
         tuple(past.history) if past is not None else (),
         past.dead if past is not None else None,
         message.size,
-        sealed=message.sealed,
-        sealed_attributes=message.sealed_attributes,
+        encrypted=message.encrypted,
+        encrypted_attributes=message.encrypted_attributes,
     )
 
 

@@ -50,8 +50,8 @@ class MessageCopy(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 0  # deliveries that ended; a current one does not count
     history: tuple[HistoryEntry, ...] = ()
     dead: DeadLetter | None = None
-    sealed: bool = False  # the body is encrypted
-    sealed_attributes: bytes = b""
+    encrypted: bool = False  # the body is encrypted
+    encrypted_attributes: bytes = b""
 
     def origin(self, queue: str) -> str:
         """Return the queue that its encryption is bound to, given that it is in ``queue``."""
@@ -156,6 +156,6 @@ class TenantSnapshot:
             attempts=attempts,
             history=tuple(past.history) if past is not None else (),
             dead=past.dead if past is not None else None,
-            sealed=message.sealed,
-            sealed_attributes=message.sealed_attributes,
+            encrypted=message.encrypted,
+            encrypted_attributes=message.encrypted_attributes,
         )

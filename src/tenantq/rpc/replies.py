@@ -138,7 +138,7 @@ def _write_facts(into: Any, facts: Facts) -> None:
     _copy(facts, into, _FACTS)
     into.bodyHidden = facts.hidden
     into.bodyError = facts.body_error
-    into.encrypted = facts.sealed
+    into.encrypted = facts.encrypted
     if not facts.hidden and not facts.body_error:
         into.body = facts.body
     _write_attributes(into, facts.attributes)

@@ -218,7 +218,7 @@ class MessageEncryption:
         records = sealer.encrypt_bodies(queue, ids, [one.body for one in good])
         if plain:
             sealed = [
-                NewMessage(body=record, priority=one.priority, raw_id=id, sealed=True)
+                NewMessage(body=record, priority=one.priority, raw_id=id, encrypted=True)
                 for one, id, record in zip(good, ids, records, strict=True)
             ]
         else:
@@ -294,18 +294,20 @@ class MessageEncryption:
 
     async def open_deliveries(self, tenant_id: int, got: list[Delivery]) -> Opened:
         """Return leased messages of one tenant decrypted. Raises KmsUnavailable, KmsError or Erased."""
-        sealed = [one for one in got if one.sealed]
+        sealed = [one for one in got if one.encrypted]
         if not sealed:
             return Opened(got)
         blobs = [one.body for one in sealed]
         reader = await self._reader(tenant_id, blobs)
         queue = got[0].queue
-        if len(sealed) < len(got) or [1 for one in got if one.origin or one.sealed_attributes or one.queue != queue]:
+        if len(sealed) < len(got) or [1 for one in got if one.origin or one.encrypted_attributes or one.queue != queue]:
             return _opened_singly(reader, got)
         bodies = reader.decrypt_bodies(queue, [one.raw_id for one in got], blobs)
         replace = msgspec.structs.replace
         whole = [
-            replace(one, body=body, sealed=False) for one, body in zip(got, bodies, strict=True) if type(body) is bytes
+            replace(one, body=body, encrypted=False)
+            for one, body in zip(got, bodies, strict=True)
+            if type(body) is bytes
         ]
         if len(whole) == len(got):
             return Opened(whole)
@@ -313,15 +315,15 @@ class MessageEncryption:
 
     async def open_facts(self, tenant_id: int, seen: list[Facts]) -> list[Facts]:
         """Return stored messages of one tenant decrypted. Damaged ones have a ``body_error``."""
-        sealed = [one.body for one in seen if one.sealed]
+        sealed = [one.body for one in seen if one.encrypted]
         if not sealed:
             return seen
         reader = await self._reader(tenant_id, sealed)
-        return [_opened_facts(reader, one) if one.sealed else one for one in seen]
+        return [_opened_facts(reader, one) if one.encrypted else one for one in seen]
 
     async def open_result(self, tenant_id: int, queue: str, id: bytes, result: Result) -> Result:
         """Return a result decrypted. Raises SealBroken, KmsUnavailable, KmsError or Erased."""
-        if not result.sealed or result.value is None:
+        if not result.encrypted or result.value is None:
             return result
         reader = await self._reader(tenant_id, [result.value])
         value, error = _decode_result(reader.decrypt(queue, id, "result", result.value))
@@ -333,11 +335,11 @@ class MessageEncryption:
         self, tenant_id: int, queue: str, messages: list[MessageCopy]
     ) -> list[MessageCopy | SealBroken]:
         """Return stored messages of one queue decrypted, or an error in place of a damaged one. Raises as ``open_deliveries``."""
-        blobs = [one.body for one in messages if one.sealed]
+        blobs = [one.body for one in messages if one.encrypted]
         if not blobs:
             return list(messages)
         reader = await self._reader(tenant_id, blobs)
-        return [_opened_or_error(reader, one.origin(queue), one) if one.sealed else one for one in messages]
+        return [_opened_or_error(reader, one.origin(queue), one) if one.encrypted else one for one in messages]
 
     async def open_results(
         self, tenant_id: int, queue: str, results: list[StoredResult]
@@ -385,14 +387,14 @@ class MessageEncryption:
 def _sealed_message(
     sealer: TenantCipher, queue: str, message: NewMessage, id: bytes, record: bytes, secret: re.Pattern[str]
 ) -> NewMessage:
-    attributes, sealed_attributes = _sealed_attributes(sealer, queue, id, message.attributes, secret)
+    attributes, encrypted_attributes = _sealed_attributes(sealer, queue, id, message.attributes, secret)
     return msgspec.structs.replace(
         message,
         body=record,
         attributes=attributes,
         raw_id=id,
-        sealed=True,
-        sealed_attributes=sealed_attributes,
+        encrypted=True,
+        encrypted_attributes=encrypted_attributes,
         digest=sealer.digest(message.body) if message.key is not None else None,
         known_as=digest(message.body) if message.key is not None else None,
     )
@@ -400,15 +402,15 @@ def _sealed_message(
 
 def _sealed_result(sealer: TenantCipher, queue: str, id: bytes, result: Result) -> Result:
     blob = sealer.encrypt(queue, id, "result", _encode((result.value, result.error)))
-    return Result(result.status, blob, None, sealed=True)
+    return Result(result.status, blob, None, encrypted=True)
 
 
 def _sealed_stored(sealer: TenantCipher, queue: str, one: MessageCopy, secret: re.Pattern[str]) -> MessageCopy:
     origin, id = one.origin(queue), one.raw_id
-    attributes, sealed_attributes = _sealed_attributes(sealer, origin, id, one.attributes, secret)
+    attributes, encrypted_attributes = _sealed_attributes(sealer, origin, id, one.attributes, secret)
     body = sealer.encrypt(origin, id, "body", one.body)
     return msgspec.structs.replace(
-        one, body=body, attributes=attributes, sealed=True, sealed_attributes=sealed_attributes
+        one, body=body, attributes=attributes, encrypted=True, encrypted_attributes=encrypted_attributes
     )
 
 
@@ -427,10 +429,10 @@ def _opened(reader: TenantCipher, origin: str, one: _Sealed) -> _Sealed:
     """Return a message decrypted. Raises SealBroken."""
     body = reader.decrypt(origin, one.raw_id, "body", one.body)
     attributes = one.attributes
-    if one.sealed_attributes:
-        hidden = reader.decrypt(origin, one.raw_id, "attributes", one.sealed_attributes)
+    if one.encrypted_attributes:
+        hidden = reader.decrypt(origin, one.raw_id, "attributes", one.encrypted_attributes)
         attributes = {**attributes, **_decode_attributes(hidden)}
-    return msgspec.structs.replace(one, body=body, attributes=attributes, sealed=False, sealed_attributes=b"")
+    return msgspec.structs.replace(one, body=body, attributes=attributes, encrypted=False, encrypted_attributes=b"")
 
 
 def _opened_or_error(reader: TenantCipher, origin: str, one: _Sealed) -> _Sealed | SealBroken:
@@ -442,7 +444,7 @@ def _opened_or_error(reader: TenantCipher, origin: str, one: _Sealed) -> _Sealed
 
 def _opened_singly(reader: TenantCipher, got: list[Delivery]) -> Opened:
     """Return messages of several queues or kinds, decrypted one by one."""
-    opened = [_opened_or_error(reader, one.origin or one.queue, one) if one.sealed else one for one in got]
+    opened = [_opened_or_error(reader, one.origin or one.queue, one) if one.encrypted else one for one in got]
     return Opened(
         [one for one in opened if not isinstance(one, SealBroken)],
         [one for one, found in zip(got, opened, strict=True) if isinstance(found, SealBroken)],
@@ -453,9 +455,9 @@ def _opened_facts(reader: TenantCipher, facts: Facts) -> Facts:
     found = _opened_or_error(reader, facts.origin, facts)
     if isinstance(found, SealBroken):
         return msgspec.structs.replace(
-            facts, body=b"", attributes={}, sealed_attributes=b"", body_error=found.code
+            facts, body=b"", attributes={}, encrypted_attributes=b"", body_error=found.code
         )  # fmt: skip
-    return msgspec.structs.replace(found, sealed=True)  # as it is stored
+    return msgspec.structs.replace(found, encrypted=True)  # as it is stored
 
 
 @lru_cache(maxsize=1_024)

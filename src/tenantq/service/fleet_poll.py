@@ -73,7 +73,7 @@ class FleetPolls:
                     caller=admitted.caller,
                 )
                 failure = None
-                if any(one.sealed for one in got):
+                if any(one.encrypted for one in got):
                     got, failure = await self._open(admitted, got)
                 for one in got:
                     self._charge(one.tenant, queue, len(one.body))
@@ -179,17 +179,19 @@ class FleetPolls:
         failure: TenantqError | None = None
         by_tenant: dict[str, list[Delivery]] = {}
         for one in got:
-            if one.sealed:
+            if one.encrypted:
                 by_tenant.setdefault(one.tenant, []).append(one)
         opened: dict[str, Delivery] = {}
-        for tenant, sealed in by_tenant.items():
+        for tenant, encrypted in by_tenant.items():
             try:
-                opened.update({one.receipt: one for one in await self._deliveries.open(admitted, sealed)})
+                opened.update({one.receipt: one for one in await self._deliveries.open(admitted, encrypted)})
             except TenantqError as error:
                 failure = error
                 self._encryption.rest(tenant)
         return [
-            one if not one.sealed else opened[one.receipt] for one in got if not one.sealed or one.receipt in opened
+            one if not one.encrypted else opened[one.receipt]
+            for one in got
+            if not one.encrypted or one.receipt in opened
         ], failure
 
 

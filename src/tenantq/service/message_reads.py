@@ -53,7 +53,7 @@ class MessageReads:
         if not self._may_read(admitted, queue):
             seen = [_hidden(one) for one in seen]
         else:
-            if any(one.sealed for one in seen):
+            if any(one.encrypted for one in seen):
                 seen = await self._encryption.open_facts(admitted.state.id, seen)
             if seen:
                 self._admission.notes.note_read(admitted, "peek", queue, f"{len(seen)} messages")
@@ -103,7 +103,7 @@ class MessageReads:
             if not self._may_read(admitted, queue):
                 seen = _hidden(facts)
             else:
-                if facts.sealed:
+                if facts.encrypted:
                     (seen,) = await self._encryption.open_facts(admitted.state.id, [facts])
                     if seen.body_error:
                         raise SealBroken(tenant=admitted.tenant, queue=queue, id=facts.id)
@@ -123,13 +123,13 @@ class MessageReads:
             if wait_ms:
                 await self._admission.confirm(call, admitted, "result", queue)
             if self._may_read(admitted, queue) or found.value is None:
-                if found.sealed:
+                if found.encrypted:
                     found = await self._encryption.open_result(admitted.state.id, queue, id_bytes(id), found)
                 if found.value is not None and self._may_read(admitted, queue):
                     self._admission.notes.note_read(admitted, "result", queue, f"message {id_text(id_bytes(id))}")
                 self._admission.charge(admitted, queue, "read", 0, len(found.value or b""))
                 return found, False
-            return msgspec.structs.replace(found, value=None, sealed=False), True
+            return msgspec.structs.replace(found, value=None, encrypted=False), True
 
     async def trace(self, call: Call, tenant: str | None, queue: str, id: str) -> list[JournalRow]:
         """Return the journal rows about one message, from the store and, if some were trimmed, from exported segments."""
@@ -154,4 +154,4 @@ class MessageReads:
 
 
 def _hidden(facts: Facts) -> Facts:
-    return msgspec.structs.replace(facts, body=b"", attributes={}, sealed_attributes=b"", group=None, hidden=True)
+    return msgspec.structs.replace(facts, body=b"", attributes={}, encrypted_attributes=b"", group=None, hidden=True)

@@ -167,7 +167,7 @@ class Messages:
             got = await self._shard.poll(
                 admitted.tenant, queue, max=max, lease_ms=lease_ms, whole_groups=whole_groups, caller=admitted.caller
             )
-            if any(one.sealed for one in got):
+            if any(one.encrypted for one in got):
                 got = await self._deliveries.open(admitted, got)
             used = len(got) - 1 if got else 0
         finally:
@@ -199,7 +199,7 @@ class Messages:
         if got:
             with self._deliveries.released_on_failure(got, admitted):
                 await admission.confirm(call, admitted, "poll", queue)
-            if any(one.sealed for one in got):
+            if any(one.encrypted for one in got):
                 got = await self._deliveries.open(admitted, got)
             admission.charge(admitted, queue, "read", len(got) - 1, sum(len(one.body) for one in got))
         return got

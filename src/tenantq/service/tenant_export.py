@@ -180,7 +180,7 @@ class QueueDigest:
         counts, messages = self._counts, _page(self._messages)
         for one in messages:
             if one.expires_at is None or one.expires_at > self._at:
-                size = len(one.body) - (limits.SEAL_BYTES if one.sealed else 0)
+                size = len(one.body) - (limits.ENCRYPTION_BYTES if one.encrypted else 0)
                 facts = struct.pack(">QBI?", size, one.priority, one.attempts, one.dead is not None)
                 self._hash.update(one.raw_id + facts)
                 counts["messages"] += 1

@@ -6,14 +6,14 @@ import struct
 
 import msgspec
 
-from tenantq.domain.limits import SEAL_BYTES
+from tenantq.domain.limits import ENCRYPTION_BYTES
 from tenantq.domain.message import DeadLetter, HistoryEntry, Result
 
 # ---- m: a message's body and fixed facts, written once ----
 
 MESSAGE_HEAD = struct.Struct(">BBHQQQ")
 HAS_EXTRAS = 1
-SEALED = 2
+ENCRYPTED = 2
 QUEUE_DEFAULT_ATTEMPTS = 0xFFFF
 """In place of max_attempts: the queue's own counts, as it is when it is asked for."""
 
@@ -23,7 +23,7 @@ class Extras(msgspec.Struct, frozen=True, array_like=True):
 
     group: str | None = None
     attributes: dict[str, str] = {}
-    sealed_attributes: bytes = b""  # those that are secret, encrypted
+    encrypted_attributes: bytes = b""  # those that are secret, encrypted
 
 
 class MessageRow(msgspec.Struct, frozen=True, gc=False):
@@ -38,18 +38,18 @@ class MessageRow(msgspec.Struct, frozen=True, gc=False):
     group: str | None
     attributes: dict[str, str]
     size: int  # body and extras, as charged: of an encrypted body, what its plaintext has
-    sealed: bool = False  # the body is encrypted
-    sealed_attributes: bytes = b""
+    encrypted: bool = False  # the body is encrypted
+    encrypted_attributes: bytes = b""
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_extras = msgspec.msgpack.Decoder(Extras).decode
 
 
-def pack_extras(group: str | None, attributes: dict[str, str], sealed_attributes: bytes = b"") -> bytes:
+def pack_extras(group: str | None, attributes: dict[str, str], encrypted_attributes: bytes = b"") -> bytes:
     """Return the bytes of a message's group and attributes; empty where it has neither."""
-    if sealed_attributes:
-        return _encode(Extras(group, attributes, sealed_attributes))
+    if encrypted_attributes:
+        return _encode(Extras(group, attributes, encrypted_attributes))
     return _encode((group, attributes)) if attributes or group is not None else b""
 
 
@@ -63,7 +63,7 @@ def pack_message(
     body: bytes,
     flags: int = 0,
 ) -> bytes:
-    """Return a m value; ``extras`` is empty for most messages, ``flags`` is SEALED or nothing."""
+    """Return a m value; ``extras`` is empty for most messages, ``flags`` is ENCRYPTED or nothing."""
     if not extras:
         return MESSAGE_HEAD.pack(flags, priority, max_attempts, added_at, visible_at, expires_at) + body
     head = MESSAGE_HEAD.pack(flags | HAS_EXTRAS, priority, max_attempts, added_at, visible_at, expires_at)
@@ -74,12 +74,12 @@ def unpack_message(value: bytes) -> MessageRow:
     """Read a m value."""
     flags, priority, max_attempts, added_at, visible_at, expires_at = MESSAGE_HEAD.unpack_from(value)
     start = MESSAGE_HEAD.size
-    sealed = bool(flags & SEALED)
-    uncharged = SEAL_BYTES if sealed else 0
+    encrypted = bool(flags & ENCRYPTED)
+    uncharged = ENCRYPTION_BYTES if encrypted else 0
     if not flags & HAS_EXTRAS:
         body = value[start:]
         size = len(body) - uncharged
-        return MessageRow(priority, max_attempts, added_at, visible_at, expires_at, body, None, {}, size, sealed)
+        return MessageRow(priority, max_attempts, added_at, visible_at, expires_at, body, None, {}, size, encrypted)
     length = int.from_bytes(value[start : start + 4])
     extras = _decode_extras(value[start + 4 : start + 4 + length])
     body = value[start + 4 + length :]
@@ -93,8 +93,8 @@ def unpack_message(value: bytes) -> MessageRow:
         extras.group,
         extras.attributes,
         len(body) + length - uncharged,
-        sealed,
-        extras.sealed_attributes,
+        encrypted,
+        extras.encrypted_attributes,
     )
 
 

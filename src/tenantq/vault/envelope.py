@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from tenantq.domain.limits import SEAL_BYTES
+from tenantq.domain.limits import ENCRYPTION_BYTES
 from tenantq.errors import Invalid, SealBroken
 from tenantq.runtime.randomness import id_text
 
@@ -42,7 +42,7 @@ _PLACE = struct.Struct(">BIIc")  # format, number, tenant id, kind
 _CIPHERTEXT_AT: Final = _HEAD.size + NONCE_BYTES
 OVERHEAD_BYTES: Final = _CIPHERTEXT_AT + TAG_BYTES
 """Bytes that an envelope adds to its plaintext."""
-assert OVERHEAD_BYTES == SEAL_BYTES, "the engine subtracts SEAL_BYTES when it charges for a body"
+assert OVERHEAD_BYTES == ENCRYPTION_BYTES, "the engine subtracts ENCRYPTION_BYTES when it charges for a body"
 
 _KINDS: Final[dict[str, bytes]] = {"body": b"b", "attributes": b"a", "result": b"r"}
 _ID_BYTES: Final = 16

@@ -29,7 +29,7 @@ async def stored(house: EncryptedHouse, id: str, queue: str = "work") -> NewMess
     """Return a message as the engine has it."""
     facts = await house.shard.reads.get("acme", queue, id)
     return NewMessage(
-        body=facts.body, sealed=facts.sealed, sealed_attributes=facts.sealed_attributes, attributes=facts.attributes,
+        body=facts.body, encrypted=facts.encrypted, encrypted_attributes=facts.encrypted_attributes, attributes=facts.attributes,
         raw_id=facts.raw_id,
     )  # fmt: skip
 
@@ -42,18 +42,18 @@ async def test_55_bodies_attributes_and_results_are_sealed_in_the_store_and_open
     attributes = {"secret_token": PLAINTEXT, "kind": "order"}
     (added,) = await house.add(owner, "work", PLAINTEXT, attributes=attributes)
     row = await stored(house, added.id)
-    assert row.sealed
+    assert row.encrypted
     assert row.attributes == {"kind": "order"}
-    assert PLAINTEXT.encode() not in row.body + row.sealed_attributes
+    assert PLAINTEXT.encode() not in row.body + row.encrypted_attributes
     page = await house.service.message_reads.peek(owner, None, "work")
     facts = await house.service.message_reads.get(owner, None, "work", added.id)
     for seen in (page.messages[0], facts):
-        assert (seen.body, seen.attributes, seen.sealed) == (PLAINTEXT.encode(), attributes, True)
+        assert (seen.body, seen.attributes, seen.encrypted) == (PLAINTEXT.encode(), attributes, True)
     (got,) = await house.take(owner, "work")
-    assert (got.body, got.attributes, got.id, got.sealed) == (PLAINTEXT.encode(), attributes, added.id, False)
+    assert (got.body, got.attributes, got.id, got.encrypted) == (PLAINTEXT.encode(), attributes, added.id, False)
     await house.service.settlement.ack(owner, None, "work", [got.receipt], [Result("completed", PLAINTEXT.encode())])
     kept = await house.shard.reads.result("acme", "work", added.id)
-    assert kept.sealed
+    assert kept.encrypted
     assert PLAINTEXT.encode() not in (kept.value or b"")
     found, hidden = await house.service.message_reads.result(owner, None, "work", added.id)
     assert (found, hidden) == (Result("completed", PLAINTEXT.encode()), False)
@@ -97,7 +97,7 @@ async def test_a_viewer_never_gets_plaintext_and_needs_no_key_management(house: 
     facts = await house.service.message_reads.get(viewer, None, "work", second.id)
     page = await house.service.message_reads.peek(viewer, None, "work")
     for seen in (facts, *page.messages):
-        assert (seen.body, seen.attributes, seen.sealed_attributes, seen.hidden) == (b"", {}, b"", True)
+        assert (seen.body, seen.attributes, seen.encrypted_attributes, seen.hidden) == (b"", {}, b"", True)
     found, hidden = await house.service.message_reads.result(viewer, None, "work", first.id)
     assert (found.value, found.error, hidden) == (None, None, True)
 
@@ -237,7 +237,7 @@ async def test_switching_on_and_off_keeps_everything_readable(house: EncryptedHo
     for number, enabled in enumerate((False, True, False, True)):
         await house.tenant("acme", encryption={"enabled": enabled})
         (added,) = await house.add(owner, "work", f"body {number}")
-        assert (await stored(house, added.id)).sealed is enabled
+        assert (await stored(house, added.id)).encrypted is enabled
         bodies.append(f"body {number}".encode())
     assert [one.body for one in await house.take(owner, "work", 9)] == bodies
 
@@ -273,7 +273,7 @@ async def test_plaintext_never_gets_past_the_engine_once_encryption_is_on(house:
     added = await asyncio.gather(*(house.add(owner, "work", PLAINTEXT) for _ in range(3)))
     await switching
     rows = [await stored(house, one.id) for (one,) in added]
-    assert [row.sealed or row.body == PLAINTEXT.encode() for row in rows] == [True] * 3
+    assert [row.encrypted or row.body == PLAINTEXT.encode() for row in rows] == [True] * 3
 
 
 async def test_a_key_that_does_not_work_is_refused_before_anything_changes(house: EncryptedHouse) -> None:

@@ -20,7 +20,7 @@ from tenantq.engine.quota_checks import RemainingQuota
 from tenantq.errors import Conflict, TenantqError, TooLarge
 from tenantq.journal.record import column
 from tenantq.store.keys import EXPIRES_KEY, EXPIRES_TTL, ID_BYTES, be64, digest, expiry_key
-from tenantq.store.rows import MESSAGE_HEAD, QUEUE_DEFAULT_ATTEMPTS, SEALED, KeyRow, pack_extras, pack_message
+from tenantq.store.rows import ENCRYPTED, MESSAGE_HEAD, QUEUE_DEFAULT_ATTEMPTS, KeyRow, pack_extras, pack_message
 
 _NO_ID = bytes(ID_BYTES)
 _BATCH = b"\0batch\0"  # no message's key starts like this
@@ -44,18 +44,18 @@ def _validate(messages: Sequence[NewMessage | TenantqError]) -> _Batch:
     valid = [one for one in checked if isinstance(one, NewMessage)]
     # Packed here, because the caller may change its mapping while the batch waits in the line.
     extras = [
-        pack_extras(one.group, one.attributes, one.sealed_attributes) if isinstance(one, NewMessage) else b""
+        pack_extras(one.group, one.attributes, one.encrypted_attributes) if isinstance(one, NewMessage) else b""
         for one in checked
     ]
-    return _Batch(checked, extras, sum([one.size for one in valid]), all(one.sealed for one in valid), None)
+    return _Batch(checked, extras, sum([one.size for one in valid]), all(one.encrypted for one in valid), None)
 
 
 def _plain(messages: Sequence[NewMessage | TenantqError]) -> _Batch:
     """Return a batch of messages that are known to be just bodies."""
     given: list[NewMessage] = list(messages)  # type: ignore[arg-type]  # errors are not plain
-    count, encrypted = len(given), sum([one.sealed for one in given])
+    count, encrypted = len(given), sum([one.encrypted for one in given])
     is_uniform = encrypted in (0, count) and len({one.priority for one in given}) == 1
-    size = sum([len(one.body) for one in given]) - encrypted * limits.SEAL_BYTES
+    size = sum([len(one.body) for one in given]) - encrypted * limits.ENCRYPTION_BYTES
     return _Batch([*given], [b""] * count, size, encrypted == count, given[0].priority if is_uniform else None)
 
 
@@ -133,8 +133,8 @@ class Add(Operation[list[AddResult]]):
         bodies = [one.body for one in given]
         sizes = [len(body) for body in bodies]
         if self._batch.encrypted:
-            flags, ids = SEALED, [one.raw_id or _NO_ID for one in given]
-            sizes = [size - limits.SEAL_BYTES for size in sizes]
+            flags, ids = ENCRYPTED, [one.raw_id or _NO_ID for one in given]
+            sizes = [size - limits.ENCRYPTION_BYTES for size in sizes]
         else:
             flags, ids = 0, effects.state.ids.take(now, len(given))
         head = MESSAGE_HEAD.pack(flags, priority, QUEUE_DEFAULT_ATTEMPTS, now, now, 0)
@@ -282,7 +282,7 @@ def _put_message(effects: Effects, queue: QueueState, id: bytes, message: NewMes
     ttl_ms = message.ttl_ms or queue.config.ttl_ms
     expires_at = visible_at + ttl_ms if ttl_ms else 0
     attempts = QUEUE_DEFAULT_ATTEMPTS if message.max_attempts is None else message.max_attempts
-    flags = SEALED if message.sealed else 0
+    flags = ENCRYPTED if message.encrypted else 0
     row = pack_message(priority, attempts, effects.now, visible_at, expires_at, extras, message.body, flags)
     put(queue.prefix + id, row, store.m.handle)
     if expires_at:
@@ -321,9 +321,9 @@ def stored_bytes(message: NewMessage | TenantqError) -> int:
     if not isinstance(message, NewMessage) or type(message.body) is not bytes:
         return 0
     if not message.attributes or not isinstance(message.attributes, dict):
-        return len(message.body) + len(message.sealed_attributes)
+        return len(message.body) + len(message.encrypted_attributes)
     attributes = sum(len(str(name)) + len(str(value)) for name, value in message.attributes.items())
-    return len(message.body) + len(message.sealed_attributes) + attributes
+    return len(message.body) + len(message.encrypted_attributes) + attributes
 
 
 def not_encrypted(tenant: str, queue: str) -> Conflict:

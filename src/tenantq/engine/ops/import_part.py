@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from tenantq.domain.limits import BODY_BYTES_MAX, SEAL_BYTES, TTL_MS_MAX
+from tenantq.domain.limits import BODY_BYTES_MAX, ENCRYPTION_BYTES, TTL_MS_MAX
 from tenantq.domain.names import check_queue_name
 from tenantq.engine import dead_letter, groups
 from tenantq.engine.effects import Effects
@@ -22,8 +22,8 @@ from tenantq.journal.record import column
 from tenantq.store.interface import Store
 from tenantq.store.keys import EXPIRES_TTL, after, expiry_key
 from tenantq.store.rows import (
+    ENCRYPTED,
     QUEUE_DEFAULT_ATTEMPTS,
-    SEALED,
     KeyRow,
     LeaseRow,
     Past,
@@ -74,7 +74,7 @@ class ImportPart(Operation[ImportedPart]):
         queue.check_fills()
         if queue.status == "draining":
             raise Draining(tenant=self.tenant.name, queue=queue.name)
-        if self.tenant.config.encryption.enabled and not self._sealed():
+        if self.tenant.config.encryption.enabled and not self._is_encrypted():
             raise not_encrypted(self.tenant.name, queue.name)
         last = last_imported_part(effects.store, queue, self.export)
         if self.part <= last:
@@ -92,9 +92,9 @@ class ImportPart(Operation[ImportedPart]):
             one for one in self.messages if one.raw_id not in known and not _is_there(effects, queue, one.raw_id)
         ]
         fresh = [one for one in missing if one.expires_at is None or one.expires_at - wall > now]
-        extras = [pack_extras(one.group, one.attributes, one.sealed_attributes) for one in fresh]
+        extras = [pack_extras(one.group, one.attributes, one.encrypted_attributes) for one in fresh]
         sizes = [
-            len(one.body) + len(extra) - (SEAL_BYTES if one.sealed else 0)
+            len(one.body) + len(extra) - (ENCRYPTION_BYTES if one.encrypted else 0)
             for one, extra in zip(fresh, extras, strict=True)
         ]
         room = RemainingQuota(self.tenant, now + wall)
@@ -148,8 +148,8 @@ class ImportPart(Operation[ImportedPart]):
             priority=column([one.priority for one in fresh]), details=self._details(len(self.results)),
         )  # fmt: skip
 
-    def _sealed(self) -> bool:
-        return all(one.sealed for one in self.messages) and all(one.result.sealed for one in self.results)
+    def _is_encrypted(self) -> bool:
+        return all(one.encrypted for one in self.messages) and all(one.result.encrypted for one in self.results)
 
     def _details(self, results: int) -> str:
         return f"part {self.part} of export {self.export.hex()}, with {results} results"
@@ -165,7 +165,7 @@ def _put(effects: Effects, queue: QueueState, one: MessageCopy, extras: bytes, s
     allowed = QUEUE_DEFAULT_ATTEMPTS if one.max_attempts is None else one.max_attempts
     added_at, visible_at = min(effects.now, max(0, one.added_at - wall)), max(0, one.visible_at - wall)
     expires_at = one.expires_at - wall if one.expires_at is not None else 0
-    flags = SEALED if one.sealed else 0
+    flags = ENCRYPTED if one.encrypted else 0
     value = pack_message(one.priority, allowed, added_at, visible_at, expires_at, extras, one.body, flags)
     effects.batch.put(queue.prefix + id, value, store.m.handle)
     effects.imported.add(queue.prefix + id)

@@ -232,12 +232,13 @@ class RedriveSlice(Operation[None]):
         message, past = found.message, found.lease.unpack_past() if found.lease is not None else Past([])
         name = _goes_to(wanted, past.dead)
         target = letters.tenant.queues.get(name) if name is not None else None
-        sealed_for = past.dead.source if past.dead is not None else letters.name
+        encrypted_for = past.dead.source if past.dead is not None else letters.name
         if target is None or target.status == "draining":
             task.missing = name or task.missing
             return None
         if (
-            target.suspended or (message.sealed and target.name != sealed_for)  # its encryption is bound to that queue
+            target.suspended
+            or (message.encrypted and target.name != encrypted_for)  # its encryption is bound to that queue
         ):
             return None
         if task.dry_run:

@@ -175,7 +175,7 @@ class Ack(SettleOperation):
     ) -> None:
         super().__init__(tenant, caller, queue, receipts)
         check_results(receipts, results)
-        self._has_plaintext = results is not None and any(one is not None and not one.sealed for one in results)
+        self._has_plaintext = results is not None and any(one is not None and not one.encrypted for one in results)
         self.results: dict[tuple[bytes, int], Result | None] = {}
         for parsed, result in zip(self.receipts, results or (), strict=False):
             if parsed is not None:

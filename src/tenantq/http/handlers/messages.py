@@ -285,7 +285,7 @@ def facts_of(facts: Facts) -> MessageFacts:
         body_base64=base64,
         body_hidden=facts.hidden,
         body_error=facts.body_error or None,
-        encrypted=facts.sealed,
+        encrypted=facts.encrypted,
         history=[WireHistory(**msgspec.structs.asdict(one)) for one in facts.history],
         dead=WireDeadLetter(**msgspec.structs.asdict(facts.dead)) if facts.dead is not None else None,
     )
