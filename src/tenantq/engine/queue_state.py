@@ -308,14 +308,16 @@ class QueueState:
 
     def grow(self, size: int, largest: int) -> None:
         """Count the bytes of new messages, of which the largest has ``largest``."""
-        self._largest_bytes = max(self.largest_bytes, largest) if self.bytes > 0 else largest
+        if self.bytes <= 0 or largest > self.largest_bytes:
+            self._largest_bytes = largest
         self.bytes += size
 
     @property
     def largest_bytes(self) -> int:
         """The size of its largest message. After a restart it is a guess, until the queue has been empty."""
-        average = self.bytes // max(1, self.messages)
-        return self._largest_bytes or min(_GUESSED_BYTES_MAX, 1_024 + 4 * average)
+        if self._largest_bytes:
+            return self._largest_bytes  # known, as after most adds
+        return min(_GUESSED_BYTES_MAX, 1_024 + 4 * (self.bytes // max(1, self.messages)))
 
     def group_digest(self, group: str | None) -> bytes:
         """Return the digest of a message's group. Messages of a FIFO queue without a group share the unnamed one."""
