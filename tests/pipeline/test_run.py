@@ -324,8 +324,11 @@ def test_a_journal_and_a_lake_behind_urls_work_like_directories(
         late.commit()
         with pytest.raises(Conflict, match="another run changed the lake"):
             other.commit()
+    gone = Lake("s3://evidence/lake")
+    with pytest.raises(Unavailable, match="s3://evidence/journal: cannot be read"):
+        run(spark, "s3://evidence/journal", gone, RunOptions(now_ms=NOW))
     with pytest.raises(Unavailable, match="s3://evidence/lake/_versions: cannot be read"):
-        run(spark, "s3://evidence/journal", Lake("s3://evidence/lake"), RunOptions(now_ms=NOW))
+        gone.settle()
 
 
 def _fetch_and_forget(spark: SparkSession, lake: Lake) -> None:
