@@ -63,7 +63,7 @@ def test_a_move_task_fails_when_its_destination_is_deleted(server: SqsServer, sq
     id = json.loads(base64.b64decode(begun["TaskHandle"]))["taskId"]
     token = server.key(tenant, "tenant-admin").token
     shown = call("redrive", "letters", "--status", id, "--wait", TENANTQ_URL=server.url, TENANTQ_TOKEN=token)
-    assert (shown.code, shown.out) == (1, "failed: moved 1, skipped 0\n")
+    assert (shown.code, shown.out) == (1, "failed: moved 1, skipped 0; queue 'other' does not exist\n")
 
 
 def test_a_move_task_fails_when_the_source_of_a_message_is_deleted(server: SqsServer, sqs: Any) -> None:
