@@ -5,6 +5,7 @@ The engine never sees plaintext of an encrypted tenant. Nothing here is called f
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence  # msgspec reads the fields' types
@@ -17,7 +18,8 @@ import msgspec
 from tenantq.domain.config import Encryption
 from tenantq.domain.formatting import plural
 from tenantq.domain.message import Delivery, Facts, NewMessage, Result, checked_message, is_plain
-from tenantq.engine.ops.add import batch_bytes
+from tenantq.engine.operation import parts_of
+from tenantq.engine.ops.add import batch_bytes, stored_bytes
 from tenantq.engine.ops.settle import check_results, parse_receipt
 from tenantq.engine.queue_state import TenantState
 from tenantq.engine.tenant_snapshot import MessageCopy, StoredResult
@@ -25,6 +27,7 @@ from tenantq.errors import Erased, Invalid, KeyDisabled, KmsDenied, KmsError, Km
 from tenantq.kms.interface import KeyHealth, KeyRef, Kms
 from tenantq.kms.server_keyring import PREFIX, ServerManagedKeys
 from tenantq.runtime.clock import Clock
+from tenantq.runtime.loop_slices import next_slice
 from tenantq.store.keys import digest
 from tenantq.vault import KeyPolicy, TenantCipher, Vault, VaultHealth, WrappedKey
 from tenantq.vault.stored_keys import StoredDataKeys
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("tenantq")
 _Sealed = TypeVar("_Sealed", Delivery, Facts, MessageCopy)
 
+_AT_ONCE_BYTES: Final = 1 << 20
 REST_MS: Final = 1_000
 """How long fleet polls leave out a tenant whose messages could not be decrypted."""
 
@@ -208,6 +212,9 @@ class MessageEncryption:
         self, tenant: TenantState, queue: str, messages: Sequence[NewMessage | TenantqError], batch_key: str | None
     ) -> SealedBatch:
         """Return encrypted messages with IDs. Add them before awaiting anything else. Raises KmsUnavailable or KmsError."""
+        parts = parts_of(map(stored_bytes, messages))
+        if len(parts) > 1 and sum(map(stored_bytes, messages)) > _AT_ONCE_BYTES:
+            return await self._seal_parts(tenant, queue, messages, parts, batch_key)
         plain = all(isinstance(one, TenantqError) or is_plain(one) for one in messages)
         checked = messages if plain else [checked_message(one) for one in messages]
         good = [one for one in checked if not isinstance(one, TenantqError)]
@@ -235,6 +242,35 @@ class MessageEncryption:
             return SealedBatch(sealed, digests, plain and len({one.priority for one in good}) == 1)
         following = iter(sealed)
         return SealedBatch([one if isinstance(one, TenantqError) else next(following) for one in checked], digests)
+
+    async def _seal_parts(
+        self,
+        tenant: TenantState,
+        queue: str,
+        messages: Sequence[NewMessage | TenantqError],
+        parts: list[slice],
+        batch_key: str | None,
+    ) -> SealedBatch:
+        """Return a large batch encrypted, in slices of the event loop's time."""
+        sealed: list[NewMessage | TenantqError] = []
+        plain = True
+        for part in parts:
+            if sealed:
+                await next_slice()
+            batch = await self.seal_messages(tenant, queue, messages[part], None)
+            sealed += batch.messages
+            plain = plain and batch.plain
+        digests: tuple[bytes, ...] = ()
+        if batch_key is not None:
+            pairs = zip(messages, sealed, strict=True)
+            bodies = [
+                one.body if isinstance(one, NewMessage) and isinstance(kept, NewMessage) else b"" for one, kept in pairs
+            ]
+            sealer = await self._sealer(tenant, 1)
+            raw = await asyncio.to_thread(batch_bytes, bodies)
+            digests = sealer.digest(raw), digest(raw)
+        priorities = {one.priority for one in sealed if isinstance(one, NewMessage)}
+        return SealedBatch(sealed, digests, plain and len(priorities) == 1)
 
     async def recognise(
         self, tenant: TenantState, messages: Sequence[NewMessage | TenantqError], batch_key: str | None

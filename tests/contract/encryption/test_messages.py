@@ -12,6 +12,7 @@ from tenantq.domain import limits
 from tenantq.domain.message import NewMessage, Result
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.errors import Conflict, Invalid, KeyDisabled, KmsError, TenantqError, TooLarge
+from tenantq.service import encryption
 from tests.administration import tenants
 from tests.contract.encryption.house import PLAINTEXT, EncryptedHouse
 from tests.shards import freeze, message
@@ -333,3 +334,34 @@ async def test_58_after_a_crash_under_load_every_acknowledged_message_opens_and_
         await again.close()
         await again.shard.close()
         assert not examine(directory).findings
+
+
+async def test_a_large_batch_is_encrypted_in_parts_and_stays_one_batch(
+    house: EncryptedHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each part lets other tasks run. The batch's key covers all of it, with the places of refused messages."""
+    owner = await house.encrypted()
+    pauses = list[int]()
+
+    async def pause() -> None:
+        pauses.append(1)
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(encryption, "next_slice", pause)
+    batch: list[NewMessage | TenantqError] = [message(bytes([n]) * (1 << 19)) for n in range(6)]
+    batch.insert(2, Invalid("body: wrong"))
+    batch.append(message(b"last", priority=3, attributes={"secret_token": "x"}))
+    add = house.service.messages.add
+    added = await add(owner, None, "work", batch, "once")
+    assert len(pauses) >= 5
+    assert [one.error is not None for one in added] == [False, False, True, *[False] * 5]
+    again = await add(owner, None, "work", batch, "once")
+    assert [(one.raw_id, one.duplicate) for one in again if one.error is None] == [
+        (one.raw_id, True) for one in added if one.error is None
+    ]
+    with pytest.raises(Conflict):
+        await add(owner, None, "work", list(reversed(batch)), "once")
+    bodies = []
+    while got := await house.service.messages.poll(owner, None, "work", max=10):
+        bodies += [one.body for one in got]
+    assert sorted(bodies) == sorted(one.body for one in batch if isinstance(one, NewMessage))
