@@ -10,7 +10,7 @@ from tenantq.engine.fleet import FleetLane
 from tenantq.engine.queue_state import QueueState, WaitingPoll
 
 _SHARED_TURNS = 4  # while others wait, a round delivers at most this many times round_cost_shared
-_ALONE_MAX = 512  # deliveries of a round; polls that want more continue in the next one
+_ALONE_MAX = 256  # deliveries of a round; polls that want more continue in the next one
 
 
 def match_polls(effects: Effects) -> None:

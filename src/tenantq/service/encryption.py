@@ -212,8 +212,8 @@ class MessageEncryption:
         self, tenant: TenantState, queue: str, messages: Sequence[NewMessage | TenantqError], batch_key: str | None
     ) -> SealedBatch:
         """Return encrypted messages with IDs. Add them before awaiting anything else. Raises KmsUnavailable or KmsError."""
-        parts = parts_of(map(stored_bytes, messages))
-        if len(parts) > 1 and sum(map(stored_bytes, messages)) > _AT_ONCE_BYTES:
+        sizes = [stored_bytes(one) for one in messages]
+        if sum(sizes) > _AT_ONCE_BYTES and len(parts := parts_of(sizes)) > 1:
             return await self._seal_parts(tenant, queue, messages, parts, batch_key)
         plain = all(isinstance(one, TenantqError) or is_plain(one) for one in messages)
         checked = messages if plain else [checked_message(one) for one in messages]

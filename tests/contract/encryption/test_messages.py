@@ -348,13 +348,14 @@ async def test_a_large_batch_is_encrypted_in_parts_and_stays_one_batch(
         await asyncio.sleep(0)
 
     monkeypatch.setattr(encryption, "next_slice", pause)
-    batch: list[NewMessage | TenantqError] = [message(bytes([n]) * (1 << 19)) for n in range(6)]
+    batch: list[NewMessage | TenantqError] = [message(bytes([n]) * (1 << 19)) for n in range(5)]
+    batch[1:1] = [message(b"5" * 400_000), message(bytes(1 << 20))]  # one part, although it is large
     batch.insert(2, Invalid("body: wrong"))
     batch.append(message(b"last", priority=3, attributes={"secret_token": "x"}))
     add = house.service.messages.add
     added = await add(owner, None, "work", batch, "once")
     assert len(pauses) >= 5
-    assert [one.error is not None for one in added] == [False, False, True, *[False] * 5]
+    assert [one.error is not None for one in added] == [False, False, True, *[False] * 6]
     again = await add(owner, None, "work", batch, "once")
     assert [(one.raw_id, one.duplicate) for one in again if one.error is None] == [
         (one.raw_id, True) for one in added if one.error is None
