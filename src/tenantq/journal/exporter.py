@@ -115,7 +115,7 @@ class Exporter:
         self._schedule(self._settings.every_ms)
 
     async def close(self, *, to_end: bool = True) -> None:
-        """Stop; export to the end of the journal first, if requested and the target is reachable."""
+        """Stop; export to the end of the journal first, with the record of its last trim, if requested and the target is reachable."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -125,18 +125,23 @@ class Exporter:
             return
         try:
             await self.export_now()
+            async with self._turn:
+                await self._export()
         except Exception as error:  # noqa: BLE001  # the store must be closed cleanly in any case
             log.warning("the journal was not exported to its end; the next start continues: %s", error)
 
     async def export_now(self) -> None:
-        """Export everything that is durable now, segment by segment. Concurrent calls run one after the other."""
+        """Export everything that is durable now, segment by segment, and trim. Concurrent calls run one after the other."""
         async with self._turn:
-            if not self._found_watermark:
-                await self._find_lag()
-            end = self._source.synced_span[1]
-            while self.exported_seq < end:
-                await asyncio.to_thread(self._export_one, end)
+            await self._export()
             await self._trim()
+
+    async def _export(self) -> None:
+        if not self._found_watermark:
+            await self._find_lag()
+        end = self._source.synced_span[1]
+        while self.exported_seq < end:
+            await asyncio.to_thread(self._export_one, end)
 
     async def _find_lag(self) -> None:
         """Find the watermark and measure the lag. If the target is unreachable, all stored records count."""

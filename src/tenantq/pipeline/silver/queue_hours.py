@@ -18,6 +18,7 @@ from tenantq.pipeline.silver.queue_resets import with_resets
 _TARGET: Final = r"^to ([^:]*)"
 _PURGED: Final = r"^([0-9]+) messages"
 _MOVES: Final = ("dead_letter", "redrive")
+_CALL: Final = "redrive call"
 _MOVED_IN: Final = "moved in"
 _LEASE_REMOVED: Final = "lease removed"
 """Effects of rows in addition to their own op. Names of ops have no spaces."""
@@ -176,10 +177,15 @@ def queue_changes(rows: DataFrame) -> DataFrame:
 
 
 def _own(rows: DataFrame) -> DataFrame:
-    """Return the effect of each row on its own queue, and whether a caller asked for it."""
+    """Return the effect of each row on its own queue, and whether a caller asked for it.
+
+    The call that starts a redrive has a row without a message; only the rows of its messages remove them.
+    """
     purged = f.regexp_extract("details", _PURGED, 1)
     return rows.select(
-        "shard", "seq", "n", "ts", "tenant", "queue", "op", "outcome", "bytes", "count",
+        "shard", "seq", "n", "ts", "tenant", "queue",
+        f.when((f.col("op") == "redrive") & (f.col("message_id") == ""), f.lit(_CALL)).otherwise(f.col("op")).alias("op"),
+        "outcome", "bytes", "count",
         f.coalesce(f.col("principal") != "system", f.lit(False)).alias("asked"),
         f.when((f.col("op") == "purge") & (purged != ""), purged.cast("bigint")).alias("purged"),
     )  # fmt: skip
