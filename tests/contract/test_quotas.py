@@ -557,6 +557,42 @@ async def test_47_a_clock_that_goes_far_back_and_returns_opens_no_new_window(
 
 
 @pytest.mark.rocksdb_only("examines a closed directory")
+async def test_47_the_doctor_accepts_a_clock_far_ahead_that_was_corrected_without_an_add(
+    open_shard: OpenShard, clock: ManualClock, tmp_path: Path
+) -> None:
+    """Between the correction and the next add a new hour and day began. The journal does not know when it was noticed."""
+    shard = await open_shard("one")
+    await acme(shard, messages_per_hour=2, messages_per_day=2)
+    clock.jump_wall(9 * DAY_MS)
+    assert not refusals(await add(shard, 2))
+    clock.jump_wall(-9 * DAY_MS)
+    assert refusals(await add(shard))
+    await pass_time(shard, clock, DAY_MS)
+    assert not refusals(await add(shard))
+    await shard.close()
+    assert examine(tmp_path / "one").findings == []
+
+
+@pytest.mark.rocksdb_only("examines a closed directory")
+async def test_47_the_doctor_accepts_a_journal_trimmed_after_a_far_jump(
+    open_shard: OpenShard, clock: ManualClock, tmp_path: Path
+) -> None:
+    """The clock reaches the hour that it had once jumped to. The adds of that time are trimmed."""
+    shard = await open_shard("one")
+    await acme(shard, messages_per_hour=9, messages_per_day=9)
+    clock.jump_wall(9 * DAY_MS)
+    assert not refusals(await add(shard, 2))
+    clock.jump_wall(-9 * DAY_MS)
+    assert not refusals(await add(shard))
+    await shard.journal.trim(shard.journal.span[1])
+    clock.jump_wall(9 * DAY_MS)
+    assert not refusals(await add(shard))
+    assert usage(shard, ACME)["messages_per_day"] > 1
+    await shard.close()
+    assert examine(tmp_path / "one").findings == []
+
+
+@pytest.mark.rocksdb_only("examines a closed directory")
 async def test_47_the_doctor_accepts_windows_after_a_clock_went_back(
     open_shard: OpenShard, clock: ManualClock, tmp_path: Path
 ) -> None:
