@@ -42,8 +42,10 @@ if TYPE_CHECKING:
     from tenantq.errors import LegalHold as LegalHold
     from tenantq.errors import Limited as Limited
     from tenantq.errors import NotFound as NotFound
+    from tenantq.errors import QueueDamaged as QueueDamaged
     from tenantq.errors import QuotaExceeded as QuotaExceeded
     from tenantq.errors import RateLimited as RateLimited
+    from tenantq.errors import RowsDamaged as RowsDamaged
     from tenantq.errors import SealBroken as SealBroken
     from tenantq.errors import ShardDown as ShardDown
     from tenantq.errors import SignatureRefused as SignatureRefused
@@ -72,7 +74,7 @@ _HOMES = {
         "BadAnswer", "Busy", "Closed", "Conflict", "ConnectionFailed", "DiskFull", "Draining", "Erased", "Forbidden",
         "Invalid", "JournalBehind", "KeyDisabled", "KmsDenied", "KmsError", "KmsUnavailable", "LeaseLost", "LegalHold", "Limited",
         "NotFound",
-        "QuotaExceeded", "RateLimited", "SealBroken", "ShardDown", "SignatureRefused", "StoreDamaged", "StoreFailed", "StoreFormat",
+        "QueueDamaged", "QuotaExceeded", "RateLimited", "RowsDamaged", "SealBroken", "ShardDown", "SignatureRefused", "StoreDamaged", "StoreFailed", "StoreFormat",
         "StoreLocked", "Suspended", "TenantqError", "TimedOut", "TooLarge", "Unauthenticated", "Unavailable",
     ),
     "tenantq.domain.message": ("Caller", "Delivery", "NewMessage", "Outcome", "Result"),

@@ -20,6 +20,7 @@
     │   └── KeyDisabled                        the key is disabled, deleted or does not exist
     ├── SealBroken           seal_broken       encrypted bytes cannot be decrypted: changed, or moved from elsewhere
     ├── Erased               erased            the tenant's data keys were destroyed
+    ├── QueueDamaged         queue_damaged     stored rows of the queue cannot be read; other queues work
     ├── BadAnswer                              a client cannot read a reply
     └── Unavailable          unavailable       the shard cannot do this now
         ├── JournalBehind                      too much of the journal waits for its export
@@ -33,6 +34,7 @@
             ├── StoreLocked                    another process uses the data directory
             ├── StoreFormat                    the directory is not a store of a supported version
             ├── StoreDamaged                   stored bytes are missing or changed
+            │   └── RowsDamaged                of one queue
             └── DiskFull                       free space is below the reserve
 
 The default text of an error is its docstring. ``code`` is stable and part of the public interface.
@@ -217,6 +219,12 @@ class Erased(TenantqError):
     status = 410
 
 
+class QueueDamaged(TenantqError):
+    """Stored rows of the queue cannot be read, so it is quarantined. Other queues work. Restore the store from a backup."""
+
+    code = "queue_damaged"
+
+
 class BadAnswer(TenantqError):
     """The reply is too large for this client, or invalid. Request less at a time, or check the address and the versions."""
 
@@ -279,6 +287,12 @@ class StoreFormat(StoreFailed):
 
 class StoreDamaged(StoreFailed):
     """Stored bytes are missing or changed. Restore from a backup. Nothing was changed by this attempt."""
+
+
+class RowsDamaged(StoreDamaged):
+    """Stored rows of one queue are missing or changed. Restore from a backup."""
+
+    prefix = b""  # of the queue's rows
 
 
 class DiskFull(StoreFailed):

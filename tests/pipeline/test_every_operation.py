@@ -128,9 +128,9 @@ async def test_every_operation_reconciles_to_zero(
     async with Server(settings, admin_token=ADMIN, clock=clock) as server:
         await work_with_messages(server, clock)
         await administer(server)
-        assert server._exporter is not None
-        await server._exporter.export_now()
-        await server._exporter.export_now()
+        assert server.runtime.exporter is not None
+        await server.runtime.exporter.export_now()
+        await server.runtime.exporter.export_now()
         await settled(server.shard)
         assert server.shard.journal.span[0] > 1
     report = run(spark, str(data / "journal"), lake, RunOptions(now_ms=clock.wall_ms()))

@@ -38,6 +38,8 @@ def deliver(effects: Effects, queue: QueueState, polls: list[WaitingPoll], count
     picks = _choose(effects, queue, wanted)
     if not picks:
         return 0
+    for poll in polls:
+        effects.polled.setdefault(poll, (len(poll.got), poll.bytes))
     ids = [key[-ID_BYTES:] for _, key, _ in picks]
     stored = _read(effects, queue, ids)
     found = zip(picks, ids, stored, strict=False)

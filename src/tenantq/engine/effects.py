@@ -72,6 +72,7 @@ class Effects:
         "new_members",
         "now",
         "overlay",
+        "polled",
         "results_ready",
         "seq",
         "shared",
@@ -105,6 +106,7 @@ class Effects:
         self.skip: set[bytes] = set()  # vi keys deleted in this round, which scans of the store still see
         self.fresh: dict[Level, bytes] = {}  # the first row put into a level in this round, which scans do not see yet
         self.overlay: dict[bytes, bytes | None] = {}  # lease rows as changed in this round
+        self.polled: dict[Any, tuple[int, int]] = {}  # polls, with the messages and bytes that earlier rounds gave them
         self.heads: dict[bytes, bytes | None] = {}  # group heads as changed in this round
         self.new_members: dict[bytes, dict[bytes, tuple[int, int, bool]]] = {}  # priority, visible_at, delivered before
         self.members_gone: set[bytes] = set()
@@ -170,6 +172,7 @@ class Effects:
             if not tenant.config.create_queues:
                 self.state.catalog.queue(tenant, name)
             return self.create_queue(tenant, name, tenant.config.defaults, caller)
+        queue.check_undamaged()
         if queue.suspension is not None:
             raise queue_suspended(queue)
         if queue.status == "draining":

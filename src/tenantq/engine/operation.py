@@ -99,6 +99,11 @@ class Operation(Generic[R]):
         """Add the operation's effects to the round. Raises TenantqError only before its first effect."""
         raise NotImplementedError
 
+    def undo(self, seq: int) -> None:
+        """Forget what the round of journal record ``seq`` did, which is not written. The operation runs again."""
+        del seq
+        self.error, self.unfinished = None, False
+
     def resolve(self) -> None:
         """Give the waiting caller the reply or the error; called after the sync that covers it."""
         future = self.future

@@ -12,7 +12,7 @@ from tenantq.domain.config import QueueConfig, TenantConfig
 from tenantq.domain.message import Caller, Delivery
 from tenantq.engine.fair_lines import TenantLine
 from tenantq.engine.usage import Usage
-from tenantq.errors import LegalHold, Suspended, TenantqError
+from tenantq.errors import LegalHold, QueueDamaged, Suspended, TenantqError
 from tenantq.journal.erasure_certificate import DestroyedKey
 from tenantq.runtime.clock import Timer
 from tenantq.store.keys import ID_LAST, be64, digest, level_prefix, queue_prefix
@@ -228,6 +228,7 @@ class QueueState:
         "bytes",
         "config",
         "counted",
+        "damaged",
         "demands",
         "doomed",
         "dropping",
@@ -288,6 +289,7 @@ class QueueState:
         self.advancing = False  # an advance is in the tenant's line
         self.sweeping = False  # a sweep is in the tenant's line
         self.suspect = False  # a row was healed, so the counters need a recount
+        self.damaged = False  # rows cannot be read: the queue is quarantined until the store is restored
         self.dropping = False  # the final drop is in the tenant's line
         self.doomed = False  # deleted by force: leases are not waited for
         self.has_lane = False  # fleet polls share out the queues of this name
@@ -328,7 +330,7 @@ class QueueState:
     @property
     def serving(self) -> bool:
         """Whether messages are delivered."""
-        return self.status == "active" and not self.suspended
+        return self.status == "active" and not self.suspended and not self.damaged
 
     @property
     def suspended(self) -> bool:
@@ -340,6 +342,7 @@ class QueueState:
         """Whether dead letters are moved here: also while leased messages may be settled."""
         return (
             self.status != "draining"
+            and not self.damaged
             and self.tenant.takes_letters
             and (self.suspension is None or self.suspension.mode == "settle")
         )
@@ -350,8 +353,14 @@ class QueueState:
         own = self.suspension
         return own if own is not None and own.mode == "freeze" else self.tenant.frozen
 
+    def check_undamaged(self) -> None:
+        """Raise QueueDamaged if rows of the queue cannot be read."""
+        if self.damaged:
+            raise QueueDamaged(tenant=self.tenant.name, queue=self.name)
+
     def check_takes(self) -> None:
-        """Raise Suspended if the queue or its tenant is suspended."""
+        """Raise Suspended if the queue or its tenant is suspended, QueueDamaged if its rows cannot be read."""
+        self.check_undamaged()
         if self.tenant.status == "suspended":
             raise Suspended(tenant=self.tenant.name, queue=self.name)
         if self.suspension is not None:
@@ -407,6 +416,12 @@ class QueueState:
         self.levels.clear()
         self.ready = self.blocked = self.in_flight = self.bytes = 0
         self.next_lease = NEVER
+
+    def reset(self) -> None:
+        """Reset everything that a qc row has."""
+        self.clear()
+        self.next_expiry = NEVER
+        self.totals = [0] * len(TOTALS)
 
     def pack(self) -> bytes:
         """Return the qc row."""

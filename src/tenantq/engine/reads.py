@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from tenantq.domain import limits
 from tenantq.domain.message import Facts, MessagePage, QueueStats, Result
 from tenantq.domain.validation import check_field
 from tenantq.engine.queue_state import TOTALS, QueueState
-from tenantq.errors import Invalid, NotFound
+from tenantq.errors import Invalid, NotFound, RowsDamaged
 from tenantq.journal.record import JournalRow, decode_record, rows
 from tenantq.runtime.futures import wake
 from tenantq.runtime.loop_slices import SLICE_BYTES, SLICE_ITEMS, next_slice
@@ -37,12 +39,16 @@ class Reads:
         queue = self._state.queue(tenant, queue_name)
         letters = queue.tenant.queues.get(self._state.catalog.dead_letter_name(queue))
         now = self._state.shard_clock.now_ms()
-        ready, delayed = queue.ready, queue.delayed
-        for level in queue.levels:  # rows that fell due since the last advance
-            if level.delayed and level.next_due <= now:
-                due = self._count_due(level.prefix, level.horizon, now)
-                ready += due
-                delayed -= due
+        ready, delayed, age_ms = queue.ready, queue.delayed, 0
+        try:
+            for level in queue.levels if not queue.damaged else ():  # rows that fell due since the last advance
+                if level.delayed and level.next_due <= now:
+                    due = self._count_due(level.prefix, level.horizon, now)
+                    ready += due
+                    delayed -= due
+            age_ms = self._oldest_age_ms(queue, now) if not queue.damaged else 0
+        except RowsDamaged as error:
+            self._loop.quarantine(error)
         return QueueStats(
             ready + queue.blocked,
             delayed,
@@ -50,7 +56,7 @@ class Reads:
             queue.blocked,
             letters.messages if letters is not None and letters is not queue else 0,
             queue.bytes,
-            self._oldest_age_ms(queue, now),
+            age_ms,
             queue.status,
             *queue.totals[: len(TOTALS)],
         )
@@ -72,13 +78,24 @@ class Reads:
     async def get(self, tenant: str, queue: str, id: str | bytes) -> Facts:
         """Return everything known about a stored message. Raises NotFound."""
         await self._loop.synced()
-        found, raw = self._state.queue(tenant, queue), id_bytes(id)
-        store, key = self._state.store, found.prefix + raw
-        value = store.get(store.m, key)
-        if value is None:
-            raise self._state.missing_message(found, raw)
-        stored = store.get(store.le, key)
-        return self._facts(found, raw, unpack_message(value), unpack_lease(stored) if stored is not None else None)
+        with self._undamaged(tenant, queue) as found:
+            raw = id_bytes(id)
+            store, key = self._state.store, found.prefix + raw
+            value = store.get(store.m, key)
+            if value is None:
+                raise self._state.missing_message(found, raw)
+            stored = store.get(store.le, key)
+            return self._facts(found, raw, unpack_message(value), unpack_lease(stored) if stored is not None else None)
+
+    @contextmanager
+    def _undamaged(self, tenant: str, queue: str) -> Iterator[QueueState]:
+        """Yield a queue. Raises QueueDamaged if it is quarantined, or if the block reads damaged rows."""
+        found = self._state.queue(tenant, queue)
+        found.check_undamaged()
+        try:
+            yield found
+        except RowsDamaged as error:
+            raise self._loop.quarantine(error) from error
 
     def _facts(self, queue: QueueState, id: bytes, message: MessageRow, lease: LeaseRow | None) -> Facts:
         group = queue.group_digest(message.group)
@@ -90,7 +107,10 @@ class Reads:
         """Return waiting messages without leasing them: in order of delivery, then those blocked by their group."""
         check_field("limit", limit, limits.PeekSize)
         await self._loop.synced()
-        queue = self._state.queue(tenant, queue_name)
+        with self._undamaged(tenant, queue_name) as queue:
+            return await self._peek(queue, limit, cursor)
+
+    async def _peek(self, queue: QueueState, limit: int, cursor: str | None) -> MessagePage:
         lower, blocked_lower = _parse_cursor(queue, cursor)
         store = self._state.store
         keys: list[bytes] = []
@@ -152,7 +172,8 @@ class Reads:
         self._loop.check_open()
         found, raw = self._state.queue(tenant, queue), id_bytes(id)
         await self._loop.synced()
-        result = self._result(found, raw)
+        with self._undamaged(tenant, queue):
+            result = self._result(found, raw)
         if result is None:
             return await self._acked_result(found, raw)
         if result.status != "pending" or wait_ms == 0:

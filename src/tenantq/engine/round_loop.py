@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tenantq.domain.message import LOCAL, Caller, Delivery, check_caller
 from tenantq.engine.background_work import BackgroundWork
@@ -22,10 +22,11 @@ from tenantq.engine.ops.repair import Repair
 from tenantq.engine.ops.settle import Release
 from tenantq.engine.ops.sweep import Advance, Sweep
 from tenantq.engine.polls import Poll
+from tenantq.engine.quarantine import quarantine, undo_round
 from tenantq.engine.queue_state import NEVER, QueueState, WaitingPoll
 from tenantq.engine.round import Round
 from tenantq.engine.state import ShardState
-from tenantq.errors import Busy, Closed, StoreFailed, TenantqError
+from tenantq.errors import Busy, Closed, QueueDamaged, RowsDamaged, StoreFailed, TenantqError
 from tenantq.runtime.clock import Timer
 from tenantq.runtime.futures import wake
 from tenantq.runtime.histogram import Histogram
@@ -250,6 +251,8 @@ class RoundLoop:
                 state.lines.put_back(round.unfinished)
             self._write(round)
         except Exception as error:
+            if isinstance(error, RowsDamaged) and self._undo(round, operations, error):
+                return
             if not isinstance(error, StoreFailed):
                 log.exception("internal error in a round; the shard stops. Synced data is safe.")
                 error = StoreFailed(f"internal error in a round: {error!r}. No operation of this round is confirmed.")
@@ -262,6 +265,23 @@ class RoundLoop:
             self._schedule()
         elif not self._syncing:
             self._idle.set()
+
+    def _undo(self, round: Round, operations: Sequence[Operation[Any]], error: RowsDamaged) -> bool:
+        """Undo a round that read damaged rows; its operations run again. Returns False if that is not possible."""
+        try:
+            undone = undo_round(round.effects, operations, error)
+        except StoreFailed:
+            return False
+        if undone:
+            for queue in self.state.catalog.queues():
+                self._after_round(queue)
+            self._schedule()
+        return undone
+
+    def quarantine(self, error: RowsDamaged) -> QueueDamaged:
+        """Take the queue of damaged rows, which a read found, out of service. Returns the error for the caller."""
+        queue = quarantine(self.state, error)
+        return QueueDamaged(tenant=queue.tenant.name, queue=queue.name) if queue is not None else QueueDamaged()
 
     def _write(self, round: Round) -> None:
         """Write a round's batch and hand it over for syncing. A round without effects is answered immediately."""
@@ -370,13 +390,15 @@ class RoundLoop:
         state = self.state
         if queue.dropping:
             return
-        if queue.suspect:
+        if queue.suspect and not queue.damaged:
             state.push(Repair(queue))
-        if queue.status == "draining":
-            if (queue.in_flight == 0 or queue.doomed) and not defers_drop(queue.tenant):
-                state.push(DropQueue(queue))
-                return
-        elif queue.ready > 0:
+        is_over = queue.in_flight == 0 or queue.doomed or queue.damaged
+        if queue.status == "draining" and is_over and not defers_drop(queue.tenant):
+            state.push(DropQueue(queue))
+            return
+        if queue.damaged:
+            return
+        if queue.status != "draining" and queue.ready > 0:
             if queue.demands:
                 state.queues_to_match[queue] = None
             if queue.has_lane and queue.serving:
@@ -403,7 +425,7 @@ class RoundLoop:
     def _timer_fired(self, queue: QueueState) -> None:
         """Put the background work of a queue into its tenant's line."""
         queue.timer, queue.timer_at = None, NEVER
-        if self.failure is not None or self._closing or queue.dropping:
+        if self.failure is not None or self._closing or queue.dropping or queue.damaged:
             return
         state, now = self.state, self.state.shard_clock.now_ms()
         if queue.next_due <= now and not queue.advancing:

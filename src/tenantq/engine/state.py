@@ -93,6 +93,7 @@ class ShardState:
         self.recent_acks = RecentAcks()
         self.queues_to_match: dict[QueueState, None] = {}  # queues with both ready messages and waiting polls
         self.lanes_to_match: dict[FleetLane, None] = {}
+        self.damaged: dict[QueueState, None] = {}  # quarantined queues
         self.early_polls: dict[TenantState, deque[WaitingPoll]] = {}  # polls that wait for a queue to be created
         self.wake: Callable[[], None] = _nothing  # wakes the round loop
         self.listeners: list[Callable[[DeadLetterEvent | QuotaEvent], None]] = []  # called after the sync

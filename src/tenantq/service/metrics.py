@@ -197,6 +197,8 @@ class Metrics:
         shard = self._shard
         first, last = shard.journal.span
         yield GaugeMetricFamily("tenantq_tenants", "Tenants.", value=len(shard.state.catalog.tenants))
+        damaged = len(shard.state.damaged)
+        yield GaugeMetricFamily("tenantq_damaged_queues", "Queues quarantined for damaged rows.", value=damaged)
         yield CounterMetricFamily("tenantq_rounds", "Rounds run since the start.", value=shard.loop.rounds)
         yield _times("tenantq_round_seconds", "How long rounds took, up to their write.", shard.loop.rounds_took)
         yield _times("tenantq_sync_seconds", "How long syncs took.", shard.loop.syncs_took)

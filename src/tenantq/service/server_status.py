@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
+from tenantq.domain.formatting import plural
 from tenantq.errors import Conflict
 from tenantq.service.admission import Admission
 from tenantq.service.call import Call
@@ -100,6 +101,7 @@ class ServerStatus:
             "journal_lag": exporter.lag_records if exporter is not None else None,
             "journal_lag_bytes": exporter.lag_bytes if exporter is not None else None,
             "keys": self._encryption.summary,
+            "queues": f"{plural(len(shard.state.damaged), 'queue')} damaged" if shard.state.damaged else "ok",
             "adds": "refused: the journal waits for its export" if is_behind else "taken",
             "journal_export": exporter.failure or "ok" if exporter is not None else "off",
             "checks": self.checks.shown() if self.checks is not None else {},

@@ -60,7 +60,13 @@ def check_format(path: Path, *, read_only: bool) -> None:
 
 
 def open_database(
-    path: Path, heart: SyncMarkerFile | None, memory_bytes: int, closing: ExitStack, *, even_if_cut: bool
+    path: Path,
+    heart: SyncMarkerFile | None,
+    memory_bytes: int,
+    closing: ExitStack,
+    *,
+    even_if_cut: bool,
+    compacting: bool = True,
 ) -> Rdict:
     """Return the database of a store if nothing confirmed is missing. Raises StoreDamaged and changes nothing otherwise.
 
@@ -84,7 +90,7 @@ def open_database(
         # The log is read up to its first bad record. The sync marker says whether that lost anything confirmed. The check
         # uses a read-only handle, which changes nothing, so a refusal leaves the evidence as it was.
         _check_nothing_lost(path, open_rocks(directory, memory_bytes, read_only=True), seq)
-    db = open_rocks(directory, memory_bytes, read_only=read_only)
+    db = open_rocks(directory, memory_bytes, read_only=read_only, compacting=compacting)
     if last is None and not read_only:
         sync(path)  # a new store: its file names are durable before anything is confirmed
     return db

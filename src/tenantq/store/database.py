@@ -57,8 +57,8 @@ def last_item(view: Rdict, lower: bytes, upper: bytes) -> tuple[bytes, bytes] | 
     return item if item is not None and item[0] >= lower else None
 
 
-def open_rocks(directory: Path, memory_bytes: int, *, read_only: bool) -> Rdict:
-    """Open the database itself, or raise StoreFailed."""
+def open_rocks(directory: Path, memory_bytes: int, *, read_only: bool, compacting: bool = True) -> Rdict:
+    """Open the database itself, or raise StoreFailed. Without ``compacting``, it leaves its tables as they are."""
     cache = Cache(memory_bytes // 3)
     options = Options(raw_mode=True)
     options.create_if_missing(True)
@@ -78,6 +78,8 @@ def open_rocks(directory: Path, memory_bytes: int, *, read_only: bool) -> Rdict:
     options.set_max_file_opening_threads(1)  # by default RocksDB starts a dozen for every family, at every start
     access = AccessType.read_only(False) if read_only else AccessType.read_write()
     families = {name: _family_options(name, cache) for name in FAMILIES}
+    for family in families.values():
+        family.set_disable_auto_compactions(not compacting)
     try:
         return Rdict(str(directory), options, column_families=families, access_type=access)
     except Exception as error:

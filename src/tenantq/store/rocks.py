@@ -10,21 +10,26 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from typing import Final
 
 from rocksdict import BottommostLevelCompaction, Checkpoint, CompactOptions, WriteBatch
 
-from tenantq.errors import StoreFailed, StoreFormat
+from tenantq.errors import RowsDamaged, StoreDamaged, StoreFailed, StoreFormat
+from tenantq.runtime.durable_files import write_durably
 from tenantq.store.crash_recovery import STAGE, check_format, open_database
 from tenantq.store.database import CONSUMED, bounded, last_item, name_failure
 from tenantq.store.directory_lock import DirectoryLock
 from tenantq.store.framing import current_manifest
 from tenantq.store.interface import Beat, Families, Family
-from tenantq.store.keys import FAMILIES, QUEUE_FAMILIES
+from tenantq.store.keys import FAMILIES, PREFIX_BYTES, QUEUE_FAMILIES
 from tenantq.store.log_space import LogSpace
 from tenantq.store.snapshot import RocksSnapshot
 from tenantq.store.sync_marker import SyncMarkerFile, read_beat
+
+DAMAGED: Final = "damaged"
+"""File in the data directory after a read or a compaction has met damaged bytes: what RocksDB reported."""
 
 
 class RocksStore(Families):
@@ -73,7 +78,10 @@ class RocksStore(Families):
             self.heart: SyncMarkerFile | None = None
             if not read_only:
                 self.heart = self._closing.enter_context(closing(SyncMarkerFile(path / "heart")))
-            self._db = open_database(path, self.heart, memory_bytes, self._closing, even_if_cut=even_if_cut)
+            self._db = open_database(
+                path, self.heart, memory_bytes, self._closing, even_if_cut=even_if_cut,
+                compacting=not (path / DAMAGED).exists(),
+            )  # fmt: skip
         except BaseException:
             self._closing.close()
             raise
@@ -120,7 +128,7 @@ class RocksStore(Families):
         try:
             value: bytes | None = family.view.get(key)
         except Exception as error:
-            raise name_failure(error, self.path) from error
+            raise self._read_failure(error, family, key) from error
         return value
 
     def get_many(self, family: Family, keys: list[bytes]) -> list[bytes | None]:
@@ -128,7 +136,7 @@ class RocksStore(Families):
         try:
             values: list[bytes | None] = family.view.get(keys)
         except Exception as error:
-            raise name_failure(error, self.path) from error
+            raise self._read_failure(error, family, keys[0]) from error
         return values
 
     def scan(self, family: Family, lower: bytes, upper: bytes, limit: int) -> list[bytes]:
@@ -143,7 +151,7 @@ class RocksStore(Families):
                 step()
             iterator.status()
         except Exception as error:
-            raise name_failure(error, self.path) from error
+            raise self._read_failure(error, family, lower) from error
         return keys
 
     def scan_items(self, family: Family, lower: bytes, upper: bytes, limit: int) -> list[tuple[bytes, bytes]]:
@@ -158,7 +166,7 @@ class RocksStore(Families):
                 step()
             iterator.status()
         except Exception as error:
-            raise name_failure(error, self.path) from error
+            raise self._read_failure(error, family, lower) from error
         return items
 
     def last_item(self, family: Family, lower: bytes, upper: bytes) -> tuple[bytes, bytes] | None:
@@ -177,6 +185,35 @@ class RocksStore(Families):
         taken = {name: self._families[name].view.iter(options) for name in families}
         return RocksSnapshot(taken, options, upper, lambda error: name_failure(error, self.path))
 
+    def _read_failure(self, error: Exception, family: Family, key: bytes) -> StoreFailed:
+        """Return the named error for a failed read: RowsDamaged if rows of one queue are damaged."""
+        failure = name_failure(error, self.path)
+        if type(failure) is not StoreDamaged or self.heart is None:
+            return failure
+        for one in self._families.values() if self._note_damage(failure) else ():
+            one.view.set_options({"disable_auto_compactions": "true"})
+        if family.name not in QUEUE_FAMILIES or len(key) < PREFIX_BYTES:
+            return failure
+        damaged = RowsDamaged(failure.message)
+        damaged.prefix = key[:PREFIX_BYTES]
+        return damaged
+
+    def _note_damage(self, failure: StoreFailed) -> bool:
+        """Leave a note that ends compactions, also after a restart. Returns whether it is new.
+
+        RocksDB refuses all writes after a compaction has met damaged bytes. Without compactions only reads of them fail.
+        """
+        if type(failure) is not StoreDamaged or (self.path / DAMAGED).exists():
+            return False
+        with suppress(OSError):  # it only helps the next start
+            write_durably(self.path / DAMAGED, f"{failure.message}\n".encode(), 0o600)
+        return True
+
+    def _check_undamaged(self) -> None:
+        """Raise StoreDamaged if the tables must stay as they are."""
+        if (self.path / DAMAGED).exists():
+            raise StoreDamaged(f"store {self.path}: has damaged bytes; restore from a backup")
+
     # ---- writing ----
 
     def new_batch(self) -> WriteBatch:
@@ -188,7 +225,9 @@ class RocksStore(Families):
         try:
             self._db.write(batch)
         except Exception as error:
-            raise name_failure(error, self.path) from error
+            failure = name_failure(error, self.path)
+            self._note_damage(failure)
+            raise failure from error
         self._log_space.keep()
 
     def sync(self) -> None:
@@ -200,6 +239,7 @@ class RocksStore(Families):
 
     def compact(self, lower: bytes, upper: bytes) -> None:
         """Give back the space of deleted rows in [lower, upper) of every queue family. For a thread."""
+        self._check_undamaged()
         options = CompactOptions()
         for name in CONSUMED:
             self._families[name].view.compact_range(lower, upper, options)
@@ -209,6 +249,7 @@ class RocksStore(Families):
 
         The log is let go once every family has written what stood in it; the tables are written anew without the rows.
         """
+        self._check_undamaged()
         try:
             self.flush()
             options = CompactOptions()
@@ -222,6 +263,7 @@ class RocksStore(Families):
 
         For a thread. What a snapshot or a checkpoint still holds goes when that is let go.
         """
+        self._check_undamaged()
         try:
             self.flush()
             options = CompactOptions()

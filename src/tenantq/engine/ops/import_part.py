@@ -71,6 +71,7 @@ class ImportPart(Operation[ImportedPart]):
     def execute(self, effects: Effects) -> None:
         """Write the messages, results and idempotency keys, and that the part was imported."""
         queue = effects.state.catalog.queue(self.tenant, self.queue)
+        queue.check_undamaged()
         queue.check_fills()
         if queue.status == "draining":
             raise Draining(tenant=self.tenant.name, queue=queue.name)

@@ -304,6 +304,7 @@ def _delete_range(effects: Effects, prefix: bytes) -> None:
 
 def _forget(effects: Effects, queue: QueueState) -> None:
     """Remove a queue from everything that refers to it."""
+    effects.state.damaged.pop(queue, None)
     queue.status = "draining"
     queue.dropping = True
     effects.cleared.add(queue.prefix)

@@ -187,6 +187,7 @@ class RedriveSlice(Operation[None]):
             task.state != "running"
             or letters_queue.status == "draining"
             or letters_queue.suspended
+            or letters_queue.damaged
             or letters_queue.prefix in effects.cleared
         ):
             task.continue_(more=False)
@@ -238,6 +239,7 @@ class RedriveSlice(Operation[None]):
             return None
         if (
             target.suspended
+            or target.damaged
             or (message.encrypted and target.name != encrypted_for)  # its encryption is bound to that queue
         ):
             return None

@@ -35,6 +35,7 @@ class Remove(Operation[list[Outcome]]):
     def execute(self, effects: Effects) -> None:
         """Remove the messages that exist; answer each id in its place."""
         queue = effects.state.catalog.queue(self.tenant, self.queue_name)
+        queue.check_undamaged()
         self.tenant.check_hold(queue.name)
         queue.check_thawed()
         reply: list[Outcome] = []

@@ -65,6 +65,7 @@ class SettleOperation(Operation[list[Outcome]]):
     def execute(self, effects: Effects) -> None:
         """Settle each receipt that is current; answer each in its place."""
         queue = effects.state.catalog.queue(self.tenant, self.queue_name)
+        queue.check_undamaged()
         current, lost = self._current(effects, queue)
         reply: list[Outcome] = []
         if current:
@@ -271,10 +272,11 @@ class Nack(SettleOperation):
         self.reason = reason
         self._done: list[Outcome] = []  # of receipts that earlier rounds settled
         self._rest: list[tuple[bytes, int] | None] = []  # receipts for later rounds
+        self._before = -1, self.receipts, self._done  # the last round, and what was open and done before it
 
     def execute(self, effects: Effects) -> None:
         """Settle receipts. If that moves many bytes to a dead-letter queue, a later round settles the rest."""
-        self._rest = []
+        self._rest, self._before = [], (effects.seq, self.receipts, self._done)
         try:
             super().execute(effects)
         except NotFound as error:
@@ -284,6 +286,12 @@ class Nack(SettleOperation):
         self._done = self.reply = [*self._done, *self.reply]
         self.receipts = self._rest
         self.unfinished, self.cost = bool(self._rest), len(self._rest)
+
+    def undo(self, seq: int) -> None:
+        """Take back the receipts that the round settled."""
+        super().undo(seq)
+        if self._before[0] == seq:
+            _, self.receipts, self._done = self._before
 
     def _current(self, effects: Effects, queue: QueueState) -> tuple[dict[bytes, LeaseRow], dict[int, bytes]]:
         current, lost = super()._current(effects, queue)

@@ -1,0 +1,189 @@
+"""A byte flipped in a table file: the queue whose rows it hit is quarantined, and every other queue works on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from tenantq import Client
+from tenantq.engine.shard import Shard
+from tenantq.errors import QueueDamaged, StoreDamaged
+from tests.acceptance.command import ADMIN_TOKEN, call, serving
+from tests.administration import put_queue, put_tenant
+from tests.shards import journal_rows, message, pass_time
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tenantq.runtime.clock import ManualClock
+    from tests.conftest import OpenShard
+
+MARK = random.Random(7).randbytes(64)
+"""Does not compress, so it is in the table file as it is."""
+
+
+async def fill(shard: Shard, *, leased: bool = False) -> None:
+    """Give two tenants a queue in table files; the bodies of one have the mark."""
+    for tenant, body in (("acme", MARK * 200), ("globex", b"x" * 9_000)):
+        await put_tenant(shard, tenant)
+        await put_queue(shard, tenant, "work", max_attempts=1)
+        await shard.add(tenant, "work", [message(body) for _ in range(8)])
+        if leased:
+            await shard.poll(tenant, "work", max=8, lease_ms=1_000)
+    shard.state.store.erase(b"", b"\xff" * 8)  # as old tables are: nothing is left to compact
+
+
+def flip_a_byte(data: Path) -> None:
+    """Change one byte of a stored body."""
+    (file,) = [path for path in (data / "db").glob("*.sst") if MARK in path.read_bytes()]
+    flip_in(file)
+
+
+def flip_in(file: Path) -> None:
+    """Change one byte of the mark in a file."""
+    raw = bytearray(file.read_bytes())
+    raw[raw.index(MARK) + len(MARK) // 2] ^= 1
+    file.write_bytes(raw)
+
+
+async def compact_and_add(data: Path) -> None:
+    """Open a store, compact it, and add a message."""
+    async with Shard(data) as shard:
+        with contextlib.suppress(Exception):  # the binding has no error class of its own
+            shard.state.store.compact(b"", b"\xff" * 8)
+        await shard.add("globex", "work", [message("refused")])
+
+
+async def test_a_compaction_that_meets_damage_stops_the_server_once(open_shard: OpenShard, tmp_path: Path) -> None:
+    """RocksDB takes no more writes then. After a restart nothing is compacted, and every other queue works."""
+    shard = await open_shard()
+    await fill(shard)
+    await shard.add("acme", "work", [message(MARK + bytes([n])) for n in range(3)])
+    shard.state.store.flush()
+    await shard.close()
+    for file in (tmp_path / "data" / "db").glob("*.sst"):
+        if MARK in file.read_bytes():
+            flip_in(file)
+    with pytest.raises(StoreDamaged):
+        await compact_and_add(tmp_path / "data")
+    shard = await open_shard()
+    await shard.add("globex", "work", [message("taken")])
+    with pytest.raises(QueueDamaged):
+        await shard.poll("acme", "work")
+    assert len(await shard.poll("globex", "work", max=99)) == 9
+    await shard.close()
+
+
+def test_a_server_quarantines_a_damaged_queue_and_serves_the_others(tmp_path: Path) -> None:
+    """Its calls get a typed error, readiness and metrics count it, and the doctor names it."""
+    data = tmp_path / "data"
+
+    async def prepare() -> None:
+        async with Shard(data) as shard:
+            await fill(shard)
+
+    asyncio.run(prepare())
+    flip_a_byte(data)
+    with serving(data) as server, Client(server.url, token=ADMIN_TOKEN) as client:
+        bad, good = client.tenant("acme").queue("work"), client.tenant("globex").queue("work")
+        for _ in range(3):
+            with pytest.raises(QueueDamaged):
+                bad.poll()
+            (got,) = good.poll()
+            got.ack()
+        with pytest.raises(QueueDamaged):
+            bad.add("more")
+        with pytest.raises(QueueDamaged):
+            bad.peek()
+        client.tenant("acme").queue("other").add("works")
+        assert client.tenant("acme").queue("other").poll()
+        assert bad.stats().ready == 8
+        ready = httpx.get(f"{server.url}/readyz")
+        assert (ready.status_code, ready.json()["details"]["queues"]) == (200, "1 queue damaged")
+        metrics = httpx.get(f"{server.url}/metrics", headers={"Authorization": f"Bearer {ADMIN_TOKEN}"})
+        assert "tenantq_damaged_queues 1.0" in metrics.text
+        server.process.terminate()
+        assert server.process.wait(30) == 0
+    examined = call("doctor", "--data-dir", data, "--json")
+    assert examined.code == 1
+    found = {(one["kind"], one["tenant"], one["queue"]) for one in examined.json["findings"]}
+    assert found - {("damaged", "", "")} == {("damaged", "acme", "work")}
+
+
+async def test_a_round_that_meets_damage_is_undone_and_the_rest_of_it_runs_again(
+    open_shard: OpenShard, tmp_path: Path
+) -> None:
+    """Adds, acks and polls of other queues in the same round are done exactly once."""
+    shard = await open_shard()
+    await fill(shard)
+    await shard.close()
+    flip_a_byte(tmp_path / "data")
+    shard = await open_shard()
+    (held,) = await shard.poll("globex", "work")
+    bad = asyncio.ensure_future(shard.poll("acme", "work", max=8, wait_ms=1_000))
+    adds = [asyncio.ensure_future(shard.add("globex", "work", [message("new", key="k")])) for _ in range(2)]
+    ack = asyncio.ensure_future(shard.ack("globex", "work", [held.receipt]))
+    poll = asyncio.ensure_future(shard.poll("globex", "work", max=2))
+    fleet = asyncio.ensure_future(shard.fleet_poll("work", max=1))
+    with pytest.raises(QueueDamaged):
+        await bad
+    assert {one.duplicate for add in adds for one in await add} == {True, False}
+    assert (await ack)[0].ok
+    assert len(await poll) == 2
+    assert [one.tenant for one in await fleet] == ["globex"]
+    stats = shard.reads.stats("globex", "work")
+    assert (stats.ready, stats.in_flight, stats.added_total, stats.acked_total) == (5, 3, 9, 1)
+    await shard.close()
+
+
+async def test_settlements_in_a_round_that_is_undone_are_done_exactly_once(
+    open_shard: OpenShard, tmp_path: Path
+) -> None:
+    """Messages move to the dead letters before and after one that cannot be read."""
+    shard = await open_shard()
+    await fill(shard)
+    held = {}
+    for tenant in ("acme", "globex"):
+        await put_queue(shard, tenant, "work-dlq")
+        held[tenant] = await shard.poll(tenant, "work", max=8, lease_ms=600_000)
+    await shard.close()
+    flip_a_byte(tmp_path / "data")
+    shard = await open_shard()
+    order = [("globex", held["globex"][:2]), ("acme", held["acme"]), ("globex", held["globex"][2:4])]
+    nacks = [
+        asyncio.ensure_future(shard.nack(tenant, "work", [one.receipt for one in messages]))
+        for tenant, messages in order
+    ]
+    first, damaged, last = await asyncio.gather(*nacks, return_exceptions=True)
+    assert isinstance(damaged, QueueDamaged)
+    assert not isinstance(first, BaseException)
+    assert not isinstance(last, BaseException)
+    assert [one.ok for one in (*first, *last)] == [True] * 4
+    stats = shard.reads.stats("globex", "work")
+    assert (stats.in_flight, stats.nacked_total, stats.dead) == (4, 4, 4)
+    assert shard.reads.stats("acme", "work").in_flight == 8
+    rows = [row.message_id for row in await journal_rows(shard, op="nack") if row.outcome == "ok"]
+    assert sorted(rows) == sorted(one.id for one in held["globex"][:4])
+    await shard.close()
+
+
+async def test_leases_that_end_in_a_damaged_queue_stop_nobody_else(
+    open_shard: OpenShard, clock: ManualClock, tmp_path: Path
+) -> None:
+    """The sweep moves messages to the dead letters, and cannot read them. It changed rows before it found out."""
+    shard = await open_shard()
+    await fill(shard, leased=True)
+    await shard.close()
+    flip_a_byte(tmp_path / "data")
+    shard = await open_shard()
+    await pass_time(shard, clock, 5_000)
+    assert shard.failure is None
+    assert [queue.tenant.name for queue in shard.state.damaged] == ["acme"]
+    assert shard.reads.stats("globex", "work-dlq").ready == 8
+    assert shard.reads.stats("acme", "work").in_flight == 8
+    await shard.close()
