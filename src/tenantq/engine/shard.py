@@ -245,8 +245,7 @@ class Shard:
 
     async def _settle(self, operation: SettleOperation | Remove) -> list[Outcome]:
         """Run an operation on a batch of receipts or IDs, in parts if it is large."""
-        parts = operation.parts()
-        if len(parts) == 1:
+        if operation.cost == 1 or len(parts := operation.parts()) == 1:
             return await self.loop.submit(operation)
         return await self.loop.submit_parts(parts, lambda error: Outcome(False, error))
 

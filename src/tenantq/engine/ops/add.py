@@ -53,6 +53,9 @@ def _validate(messages: Sequence[NewMessage | TenantqError]) -> _Batch:
 def _plain(messages: Sequence[NewMessage | TenantqError]) -> _Batch:
     """Return a batch of messages that are known to be just bodies."""
     given: list[NewMessage] = list(messages)  # type: ignore[arg-type]  # errors are not plain
+    if len(given) == 1:
+        (one,) = given
+        return _Batch([one], [b""], one.size, one.encrypted, one.priority)
     count, encrypted = len(given), sum([one.encrypted for one in given])
     is_uniform = encrypted in (0, count) and len({one.priority for one in given}) == 1
     size = sum([len(one.body) for one in given]) - encrypted * limits.ENCRYPTION_BYTES
