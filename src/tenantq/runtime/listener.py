@@ -305,6 +305,7 @@ class Listener(Generic[C, S]):
             await self._resources.aclose()
             raise
         self._tls.append(context)
+        sock.listen(BACKLOG)  # the sockets of shared addresses do not listen before
         self._tls_sockets.append(sock)
         self.loop.add_reader(sock, self._accept, sock, context)
         self._started_on(sock)
