@@ -241,7 +241,8 @@ def _names(names: tuple[str, ...]) -> str:
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     used = [index for index in range(len(head)) if any(row[index] for row in rows)]
     lines = [[head[index] for index in used], ["---"] * len(used), *([row[index] for index in used] for row in rows)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    # Without outer bars the first and the last cell must not be empty.
+    return "".join(" | ".join([line[0] or "-", *line[1:-1], line[-1] or "-"]) + "\n" for line in lines)
 
 
 PARTS: Final[dict[str, Callable[[str], str]]] = {

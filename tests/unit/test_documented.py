@@ -40,7 +40,7 @@ def section(text: str, heading: str) -> str:
 
 def table_rows(text: str) -> list[list[str]]:
     """Return the cells of table rows that begin with code."""
-    return [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| `")]
+    return [line.strip("|").split("|") for line in text.splitlines() if re.match(r"(\| )?`.*\|", line)]
 
 
 def names(rows: list[list[str]]) -> set[str]:
