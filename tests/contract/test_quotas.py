@@ -68,7 +68,7 @@ async def test_46_the_message_above_a_quota_is_refused(shard: Shard, quota: str)
     (error,) = refusals(await add(shard))
     assert isinstance(error, QuotaExceeded)
     assert (error.limit, error.current, error.tenant) == (3, 3, ACME)
-    assert error.message.startswith(f"quotas.{quota}: 3 of 3 ")
+    assert error.message.startswith(f"quotas.{quota}: exceeded (3 of 3 used)")
     assert error.retry_after_ms >= 1
     assert usage(shard, ACME)[quota] == 3
 
@@ -325,7 +325,7 @@ async def test_46_the_lease_above_the_quota_is_not_given(shard: Shard) -> None:
     with pytest.raises(QuotaExceeded) as caught:
         await leased(shard, 1)
     assert (caught.value.limit, caught.value.current) == (3, 3)
-    assert caught.value.message.startswith("quotas.in_flight: 3 of 3 ")
+    assert caught.value.message.startswith("quotas.in_flight: exceeded (3 of 3 used)")
     await shard.ack(ACME, Q, [got[0].receipt])
     assert len(await leased(shard, 9)) == 1
 

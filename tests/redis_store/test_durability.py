@@ -14,7 +14,7 @@ from tenantq.cluster.settings import ClusterSettings
 from tenantq.engine.settings import ShardSettings
 from tenantq.engine.shard import Shard
 from tenantq.errors import DiskFull, Invalid, StoreFailed
-from tenantq.host_server import HostServer
+from tenantq.server.cluster_member import HostServer
 from tenantq.service import Call
 from tenantq.settings import ServerSettings
 from tenantq.store.redis.settings import RedisSettings

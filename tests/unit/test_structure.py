@@ -104,3 +104,9 @@ def test_modules_use_standard_terms() -> None:
     """No module or package goes back to a name that only this project would understand."""
     modules = [path for path in SOURCE.rglob("*") if path.suffix == ".py" or path.is_dir()]
     assert [str(path.relative_to(SOURCE)) for path in modules if OLD_VOCABULARY.fullmatch(path.stem)] == []
+
+
+def test_everything_else_is_in_a_package() -> None:
+    """Only errors, settings and what tests of users need are single modules at the top."""
+    top = {path.stem for path in (SOURCE / "tenantq").glob("*.py")}
+    assert top == {"__init__", "__main__", "errors", "settings", "testing"}

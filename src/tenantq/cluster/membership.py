@@ -60,7 +60,7 @@ class Membership:
         self._listeners: list[Callable[[ClusterView], None]] = []
         self._task: asyncio.Task[None] | None = None
         self._work: dict[int, asyncio.Task[None]] = {}  # by shard: being acquired or released
-        self._stop = False
+        self._stop = self._closed = False
         self._wake = asyncio.Event()
         self._stable_since_ms = clock.monotonic_ms()
         self._moved_ms = clock.monotonic_ms()
@@ -104,8 +104,13 @@ class Membership:
         return any(not one.draining for one in self.view.members.values() if one.id != self.id)
 
     async def close(self) -> None:
-        """Stop taking part and delete this member's row. Shards that are still owned are the holder's to close."""
-        self._stop = True
+        """Stop taking part and delete this member's row. Shards that are still owned are the holder's to close.
+
+        A second call does nothing.
+        """
+        if self._closed:
+            return
+        self._closed = self._stop = True
         self.hurry()
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)

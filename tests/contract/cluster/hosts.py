@@ -12,7 +12,7 @@ from redis.crc import key_slot
 
 from tenantq.cluster.settings import ClusterSettings
 from tenantq.domain.placement import jump_hash, tenant_key
-from tenantq.host_server import HostServer
+from tenantq.server.cluster_member import HostServer
 from tenantq.settings import OFF, ServerSettings
 from tenantq.store.redis.settings import RedisSettings
 from tests.redis_servers import RedisServer, eventually

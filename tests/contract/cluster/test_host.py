@@ -12,7 +12,7 @@ from tenantq.domain.placement import jump_hash, tenant_key
 from tenantq.engine.settings import ShardSettings
 from tenantq.engine.shard import Shard
 from tenantq.errors import Invalid
-from tenantq.host_server import HostServer
+from tenantq.server.cluster_member import HostServer
 from tenantq.store.redis.settings import RedisSettings
 from tests.administration import put_tenant
 from tests.contract.cluster.hosts import SHARDS, TOKEN, client_of, host_settings, hosting, tenant_on

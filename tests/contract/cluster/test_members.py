@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from tenantq.host_server import HostServer
+    from tenantq.server.cluster_member import HostServer
     from tests.contract.cluster.hosts import TwoPrimaries
 
 SECRET = {"cluster": {"shards": SHARDS, "secret": "known to all servers"}}

@@ -32,12 +32,14 @@ READS = {
     "tenants.get", "tenants.list", "tenants.usage", "audit.query", "queues.get", "queues.list", "redrives.get", "access.list_keys",
     "access.list_grants", "status.metrics", "encryption.get", "audit.query_platform", "access.list_platform_keys", "backups.list", "erasures.list",
     "erasures.get", "status.topology", "exports.digest", "access.log_in", "redrives.list",
+    "tenants.residency", "status.cluster",
 }  # fmt: skip
 OF_KEYS = {
     "encryption.rotate",
     "encryption.rewrap",
 }  # of encrypted tenants only: see tests/contract/encryption/test_trouble.py
-ELSEWHERE = {"backups.create"}  # which needs a server around it: tests/contract/backup
+# These need a server or a cluster around them: tests/contract/backup, tests/contract/cluster.
+ELSEWHERE = {"backups.create", "status.drain_member"}
 
 
 async def _release(service: Service, call: Call, _: dict[str, Any]) -> None:

@@ -313,7 +313,7 @@ def test_a_queue_that_must_exist_and_does_not_is_an_error(place: Place) -> None:
 @pytest.mark.parametrize(
     ("schema", "options", "said"),
     [
-        ("text string", {"queue": "q"}, "column 'text': means nothing"),
+        ("text string", {"queue": "q"}, "column 'text': unknown column"),
         ("priority int", {"queue": "q"}, "column body: is missing"),
         ("body int", {"queue": "q"}, "column body: is int, and must be binary or string; cast it"),
         ("body string, attributes map<string,int>", {"queue": "q"}, "must be map<string,string>"),
@@ -325,7 +325,7 @@ def test_a_queue_that_must_exist_and_does_not_is_an_error(place: Place) -> None:
         ("body string", {"queue": "q", "identicalRows": "drop"}, "option identicalRows: Invalid enum value"),
         ("body string", {"queue": "q", "writeId": "x" * 201}, "option writeId"),
         ("body string", {"queue": "q", "url": ""}, "option url: is missing"),
-        ("body string", {"queue": "q", "path": "x"}, "option path: there is no such option"),
+        ("body string", {"queue": "q", "path": "x"}, "option path: unknown option"),
     ],
 )
 def test_what_cannot_be_written_is_refused_when_it_is_planned(schema: str, options: dict[str, str], said: str) -> None:

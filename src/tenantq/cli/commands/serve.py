@@ -27,8 +27,8 @@ from tenantq.cluster.supervision.removed_shards import check_empty
 from tenantq.cluster.supervision.supervisor import Supervisor
 from tenantq.errors import Invalid, TenantqError, Unavailable
 from tenantq.gates.api_key import check_token
-from tenantq.host_server import HostServer
 from tenantq.server import Server
+from tenantq.server.cluster_member import HostServer
 from tenantq.settings import ADMIN_TOKEN, OFF, RPC_DEFAULT, ServerSettings, load_settings, shown_address, shown_url
 from tenantq.store.redis.address import parse_address
 

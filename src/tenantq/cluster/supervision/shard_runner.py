@@ -19,8 +19,8 @@ from tenantq.cluster.addresses import SharedAddress
 from tenantq.cluster.shard_spec import Sockets
 from tenantq.cluster.supervision.messages import ALIVE_EVERY_MS, CLOSE, LENGTH_BYTES, ShardStartup, ShardStatus
 from tenantq.errors import TenantqError, Unavailable
-from tenantq.host_server import HostServer
 from tenantq.server import Server
+from tenantq.server.cluster_member import HostServer
 
 log = logging.getLogger("tenantq")
 

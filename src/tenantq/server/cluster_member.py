@@ -29,13 +29,13 @@ from tenantq.gates.json_web_token import JwtVerifier
 from tenantq.gates.turns import Turns
 from tenantq.runtime.clock import SystemClock
 from tenantq.runtime.tls import check_tls
+from tenantq.server.shard_runtime import ShardRuntime
+from tenantq.server.transports import Transports
 from tenantq.service.server_status import VERSION
 from tenantq.settings import OFF, shown_address, shown_url, split_address
-from tenantq.shard_runtime import ShardRuntime
 from tenantq.sqs.cooldowns import Cooldowns
 from tenantq.store.directory_lock import DirectoryLock
 from tenantq.store.redis.address import parse_address
-from tenantq.transports import Transports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

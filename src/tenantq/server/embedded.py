@@ -13,9 +13,9 @@ from tenantq.errors import Conflict
 from tenantq.gates.turns import Turns
 from tenantq.runtime.clock import Clock, SystemClock
 from tenantq.runtime.tls import check_tls
-from tenantq.shard_runtime import ShardRuntime
+from tenantq.server.shard_runtime import ShardRuntime
+from tenantq.server.transports import Transports
 from tenantq.sqs.cooldowns import Cooldowns
-from tenantq.transports import Transports
 
 if TYPE_CHECKING:
     from collections.abc import Callable
