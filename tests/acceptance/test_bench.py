@@ -120,11 +120,11 @@ def test_what_it_costs_a_victim_to_have_a_neighbour(server: Served) -> None:
     before = _tenants(server)
     report = server.ok("bench", "--case", "neighbour", *SHORT, "--flood", 4, "--victim-rate", 100, "--json").json
     cases = {figures["case"]: figures for figures in report["cases"]}
-    assert list(cases) == ["victim alone", "victim beside the flood", "flood"]
-    assert cases["victim alone"]["calls"] == cases["victim beside the flood"]["calls"] == 20
+    assert list(cases) == ["victim alone", "victim next to the flood", "flood"]
+    assert cases["victim alone"]["calls"] == cases["victim next to the flood"]["calls"] == 20
     assert cases["flood"]["messages"] > 0
     assert report["neighbour"]["flood_per_second"] == cases["flood"]["messages_per_second"]
-    alone, beside = cases["victim alone"]["p99_ms"], cases["victim beside the flood"]["p99_ms"]
+    alone, beside = cases["victim alone"]["p99_ms"], cases["victim next to the flood"]["p99_ms"]
     assert report["neighbour"]["p99_ratio"] == pytest.approx(beside / alone, rel=0.01)
     assert _tenants(server) == before
     erased = {one["tenant"] for one in server.ok("tenant", "erasures", "--json").json["erasures"]}

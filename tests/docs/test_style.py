@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 WORDS_MAX = 40_000
-COMPLAINTS_LEFT = 28
+COMPLAINTS_LEFT = 0
 
 
 @pytest.mark.parametrize("path", WRITTEN, ids=lambda path: str(path.relative_to(PROJECT)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -58,12 +58,12 @@ class TenantRecount:
             self._queues.append(counted)
         self._has_all = len(self._queues) == len(tenant.queues)
         self.skipped += len(tenant.queues) - len(self._queues)
-        store = state.store
-        self._snapshots: dict[str, Any] = {name: store.family(name).view.snapshot() for name in ("m", "li", "qc")}
+        prefix = tenant_prefix(tenant.id)
+        self._snapshot = state.store.snapshot(prefix, after(prefix), "m", "li", "qc")
 
     def close(self) -> None:
         """Release the snapshot."""
-        self._snapshots.clear()
+        self._snapshot.close()
 
     def run(self) -> list[str]:
         """Return a sentence about each counter that differs from a recount."""
@@ -93,20 +93,14 @@ class TenantRecount:
 
     def _count(self, family: str, prefix: bytes, *, with_bytes: bool = False) -> tuple[int, int]:
         count = size = 0
-        end, iterator = after(prefix), self._snapshots[family].iter()
-        iterator.seek(prefix)
-        while iterator.valid() and iterator.key() < end:
+        for _, value in self._snapshot.walk(family, prefix):
             count += 1
             if with_bytes:
-                size += unpack_message(iterator.value()).size
-            iterator.next()
-        iterator.status()
+                size += unpack_message(value).size
         return count, size
 
     def _stored(self, queue: _Counted) -> bytes | None:
-        iterator = self._snapshots["qc"].iter()
-        iterator.seek(queue.prefix)
-        return iterator.value() if iterator.valid() and iterator.key() == queue.prefix else None
+        return self._snapshot.get("qc", queue.prefix)
 
     def _compare_stored(self, queue: _Counted, stored_row: bytes | None, wrong: list[str]) -> None:
         """Compare the stored counters, which a restart would load, with those in memory."""

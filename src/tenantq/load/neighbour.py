@@ -19,7 +19,7 @@ Watching = Callable[[str, Measurement], contextlib.AbstractAsyncContextManager[N
 """Shows the progress of a measurement while a block runs."""
 
 ALONE: Final = "victim alone"
-BESIDE: Final = "victim beside the flood"
+BESIDE: Final = "victim next to the flood"
 FLOOD: Final = "flood"
 _QUEUE: Final = "bench"
 _REASON: Final = "end of a tenantq bench"

@@ -170,6 +170,7 @@ async def test_every_route_with_httpx(http: httpx.AsyncClient) -> None:
     await call("DELETE", tenant + "/grants/{principal}", 204, principal=principal)
     await call("POST", tenant + "/revocations", 204, {"token_id": "abc", "until": 4_000_000_000_000})
     assert (await call("GET", tenant + "/usage"))["quotas"]["backlog"]["limit"] == 1_000
+    assert (await call("GET", tenant + "/residency"))["allowed"]
     audit = await call("GET", tenant + "/audit", query="?action=create_queue&limit=1")
     assert audit["rows"] == [] or audit["rows"][0]["op"] == "create_queue"
     assert (await call("GET", "/v1/audit", query="?order=newest&limit=1"))["rows"][0]["tenant"] in {"acme", ""}
@@ -189,6 +190,8 @@ async def test_every_route_with_httpx(http: httpx.AsyncClient) -> None:
     made = await call("POST", "/v1/backups", 201, {"name": "one"})
     assert (await call("GET", "/v1/backups"))["backups"] == [made]
     assert (await call("GET", "/v1/topology"))["shards"]
+    assert (await call("GET", "/v1/cluster", 409))["code"] == "conflict"
+    assert (await call("POST", "/v1/cluster/members/{id}/drain", 409, {}, id="m-1"))["code"] == "conflict"
     assert (await call("GET", "/readyz"))["status"] == "ready"
     assert (await call("GET", "/healthz")) == {"status": "ok"}
     assert "tenantq_http_connections 1" in await call("GET", "/metrics")

@@ -11,6 +11,7 @@ from rocksdict import WriteBatch
 from tenantq.domain.names import PROBE_TENANTS
 from tenantq.domain.validation import validated
 from tenantq.engine.catalog import USAGE_ROW
+from tenantq.engine.recount import TenantRecount
 from tenantq.engine.usage import WindowsRow
 from tenantq.errors import Conflict, Invalid
 from tenantq.journal.checkpoint import CHECKPOINT_ROW
@@ -345,3 +346,16 @@ def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, Any]) -> Non
     """With the section."""
     with pytest.raises(Invalid, match=f"checks.{next(iter(wrong))}"):
         validated(CheckSettings(**wrong), "checks.")
+
+
+async def test_a_recount_is_of_the_moment_in_which_the_counters_were_read(house: House) -> None:
+    """Work that goes on while the rows are counted is no difference."""
+    await house.tenant("acme")
+    owner = await house.key("acme")
+    await house.add(owner, "work")
+    recount = TenantRecount(house.shard.state, house.shard.tenant("acme"), 10_000)
+    for _ in range(3):
+        await house.add(owner, "work")
+    await house.take(owner, "work")
+    assert recount.run() == []
+    recount.close()
