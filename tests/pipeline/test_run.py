@@ -272,7 +272,7 @@ def test_an_invoice_line_is_traced_back_to_journal_offsets(spark: SparkSession, 
     assert found.rows == len(charged)
     assert int(found.line["quantity"]) == int(found.quantity) == sum(row.count for row in charged)
     assert offsets(spark, made.lake, "2026-01/acme/Operations") == [f"0:{row.seq}.{row.n}" for row in charged]
-    with pytest.raises(NotFound, match="no invoice line"):
+    with pytest.raises(NotFound, match="no such invoice line"):
         explain(spark, made.lake, "2026-01/nobody/Operations")
 
 

@@ -55,13 +55,13 @@ async def test_a_large_batch_decodes_to_the_same_request_in_slices(monkeypatch: 
     async def pause() -> None:
         pauses.append(1)
 
-    monkeypatch.setattr("tenantq.runtime.loop_slices.next_slice", pause)
+    monkeypatch.setattr("tenantq.http.sliced_lists.next_slice", pause)
     route = Route("POST", "/x", messages.add, tag="", request=AddRequest)
     body = json.dumps(
         {"messages": [{"body": "x" * 100_000, "priority": n % 10} for n in range(30)], "key": "k"}
     ).encode()
     assert msgspec.to_builtins(await route.decode_large(body)) == msgspec.to_builtins(route.decode(body))
-    assert len(pauses) == 10
+    assert len(pauses) >= 10
     assert route_module.ITEMS_MAX >= 1_000 * 43
 
 
