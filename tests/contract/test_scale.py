@@ -122,9 +122,9 @@ class Reading:
         self._options: list[Options] = []
         open_rocks = database.open_rocks
 
-        def watched(directory: Path, memory_bytes: int, *, read_only: bool) -> Rdict:
+        def watched(directory: Path, memory_bytes: int, **options: bool) -> Rdict:
             self._options.clear()
-            return open_rocks(directory, memory_bytes, read_only=read_only)
+            return open_rocks(directory, memory_bytes, **options)
 
         monkeypatch.setattr(database, "Options", self._make)
         monkeypatch.setattr(crash_recovery, "open_rocks", watched)

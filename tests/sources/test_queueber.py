@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
     from tests.acceptance.command import Served
 
-NOW_S = int(time.time())
+NOW_S = int(time.time())  # when tests are collected, perhaps long before they run
 NOW_MS = NOW_S * 1_000
+DAY_S = 86_400
 
 
 @pytest.fixture
@@ -40,8 +41,8 @@ def store(directory: Path, *, one_family: bool = False) -> list[bytes]:
     written = QueueberStore(directory, one_family=one_family)
     for number in range(5):
         written.add(ids[number], b"item %d" % number, NOW_S - 100 + number)
-    written.add(ids[5], b"later \xff\x00", NOW_S + 3_600)
-    written.lease(uuid7(NOW_MS, 99), {ids[6]: b"held 6", ids[7]: b"held 7"}, NOW_S + 600)
+    written.add(ids[5], b"later \xff\x00", NOW_S + DAY_S)
+    written.lease(uuid7(NOW_MS, 99), {ids[6]: b"held 6", ids[7]: b"held 7"}, NOW_S + DAY_S)
     written.close()
     return ids
 
