@@ -153,14 +153,17 @@ class NotFound(TenantqError):
     status = 404
 
 
+_NAME_SHOWN_CHARS = 80  # of a name that a caller made up
+
+
 def no_tenant(name: str) -> NotFound:
     """Return the error for a tenant that does not exist."""
-    return NotFound(f"tenant '{name}' does not exist", tenant=name)
+    return NotFound(f"tenant '{name[:_NAME_SHOWN_CHARS]}' does not exist", tenant=name)
 
 
 def no_queue(name: str, tenant: str | None) -> NotFound:
     """Return the error for a queue that does not exist."""
-    return NotFound(f"queue '{name}' does not exist", tenant=tenant, queue=name)
+    return NotFound(f"queue '{name[:_NAME_SHOWN_CHARS]}' does not exist", tenant=tenant, queue=name)
 
 
 class Conflict(TenantqError):

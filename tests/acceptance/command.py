@@ -74,7 +74,11 @@ def call(*arguments: object, stdin: bytes = b"", **variables: str) -> Done:
         mock.patch.object(sys, "stderr", err),
         mock.patch.dict(os.environ, environment(**variables), clear=True),
     ):
-        code = run_here([str(argument) for argument in arguments])
+        umask = os.umask(0o022)
+        try:
+            code = run_here([str(argument) for argument in arguments])
+        finally:
+            os.umask(umask)  # a server sets its own
         out.flush()
         err.flush()
     return Done(code, _written(out), _written(err))

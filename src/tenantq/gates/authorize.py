@@ -54,7 +54,7 @@ class Authorizer:
     def check(self, principal: Principal, tenant: str, action: str, queue: str | None = None) -> None:
         """Raise Forbidden unless ``principal`` may do this. The text does not reveal whether the tenant exists."""
         if not self.allowed(principal, tenant, action, queue):
-            where = "" if queue is None else f" on queue '{queue}'"
+            where = "" if queue is None else f" on queue '{queue[:80]}'"
             text = f"action '{action}'{where} is not allowed for this credential. Ask an administrator for a grant."
             raise Forbidden(text, tenant=tenant, queue=queue)
 

@@ -70,6 +70,7 @@ class Queues:
             return changes
 
         with await self._admission.admit_queue(call, tenant, "put_queue", queue) as admitted:
+            check_settings(changes)
             try:
                 owner = self._shard.tenant(admitted.tenant)
                 await self._shard.submit(EditQueue(owner, admitted.caller, queue, edit=edit))

@@ -33,7 +33,7 @@ class SqsSource:
         self.problems: dict[str, int] = {}
         self._errors = (BotoCoreError, ClientError)
         try:
-            self._client: Any = boto3.client("sqs", endpoint_url=endpoint, region_name=region)
+            self._client: Any = boto3.Session().client("sqs", endpoint_url=endpoint, region_name=region)
             self._urls = {name.rpartition("/")[2]: self._url(name) for name in names}
         except self._errors as error:
             raise Unavailable(f"the source SQS: {error}") from error

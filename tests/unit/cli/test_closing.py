@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ class Failing:
     """A server that cannot be closed in good order."""
 
     def __init__(self, failure: StoreFailed | None, raised: Exception | None) -> None:
-        self.shard = SimpleNamespace(failure=failure)
+        self.failure = failure
         self._raised = raised
 
     async def close(self, _: int | None) -> None:
