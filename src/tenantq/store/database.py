@@ -1,7 +1,8 @@
-"""The RocksDB database itself: how it is opened, and names for its failures.
+"""The RocksDB database: its options, and our errors for its failures.
 
-Facts this file rests on (measured, see docs/internals/decisions/0002-rocksdict.md): a lower bound in the read options of the binding hides every row, so
-scans seek to their start and bound only their end; an iterator points into the bytes of its upper bound, so those must live as long as it does.
+This file relies on measurements (docs/internals/decisions/0002-rocksdict.md). A lower bound in the binding's read options
+hides every row, so scans seek to their start and bound only their end. An iterator points into the bytes of its upper
+bound, which must therefore live as long as the iterator.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tenantq.errors import DiskFull, StoreDamaged, StoreFailed
 from tenantq.store.keys import FAMILIES
 
 CONSUMED: Final = ("m", "vi", "le", "li", "gr", "ex", "ik", "re")
-"""Families whose rows go when their messages do."""
+"""Families whose rows are deleted with their messages."""
 _POINT_READ: Final = ("m", "le", "ik", "re", "qc", "meta")
 
 
@@ -69,7 +70,7 @@ def open_rocks(directory: Path, memory_bytes: int, *, read_only: bool, compactin
     options.set_max_total_wal_size(memory_bytes)
     options.set_max_background_jobs(2)
     environment = Env()
-    environment.lower_thread_pool_cpu_priority()  # compactions give way to callers; flushes do not: writes wait for them
+    environment.lower_thread_pool_cpu_priority()  # compactions yield to callers; flushes do not, because writes wait for them
     options.set_env(environment)
     options.set_keep_log_file_num(3)
     options.set_max_log_file_size(4 << 20)

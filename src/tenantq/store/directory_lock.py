@@ -1,4 +1,4 @@
-"""The lock of a data directory: one process at a time has it."""
+"""The lock of a data directory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tenantq.errors import StoreLocked
 
 
 class DirectoryLock:
-    """Makes sure that one process at a time has a data directory."""
+    """Ensures that one process at a time uses a data directory."""
 
     def __init__(self, directory: Path, name: str = "lock") -> None:
         self._file = (directory / name).open("a+", encoding="ascii")  # held until close
@@ -29,5 +29,5 @@ class DirectoryLock:
         self._file.flush()
 
     def close(self) -> None:
-        """Let another process have the directory."""
+        """Release the directory."""
         self._file.close()

@@ -1,9 +1,11 @@
-"""A look at RocksDB's MANIFEST and logs before they are opened.
+"""Checks the framing of RocksDB's MANIFEST and logs before RocksDB opens them.
 
-RocksDB reads a file whose record type was changed by a flipped bit in an endless loop, and takes a MANIFEST record whose
-length was changed for one that a crash cut off: the edit is ignored and the table files it named are deleted. In a log it passes
-over zeros and reads on behind them. So the framing is walked here first: blocks of 32 KiB, in them records of checksum(4),
-length(2), type(1), payload; types 1 full, 2 first, 3 middle, 4 last. Checksums are RocksDB's own business.
+A flipped bit in a record type sends RocksDB into an endless loop. A MANIFEST record with a changed length looks like one
+that a crash cut off: RocksDB ignores the edit and deletes the table files that it named. In a log RocksDB skips zeros and
+continues after them.
+
+A file consists of blocks of 32 KiB with records of checksum(4), length(2), type(1) and payload. Types are 1 full, 2 first,
+3 middle, 4 last. Checksums are left to RocksDB.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _FOLLOWS = {None: (_FULL, _FIRST), _FIRST: (_MIDDLE, _LAST), _MIDDLE: (_MIDDLE, 
 
 
 def current_manifest(directory: Path) -> Path | None:
-    """Return the MANIFEST that is in force, or None where there is no database yet."""
+    """Return the current MANIFEST, or None if there is no database yet."""
     try:
         name = (directory / "CURRENT").read_bytes().decode("ascii").removesuffix("\n")
     except FileNotFoundError:
@@ -63,9 +65,9 @@ def check_manifest(directory: Path, last: Beat | None) -> None:
 
 
 def torn_logs(directory: Path) -> list[tuple[Path, int]]:
-    """Return the logs in which something stands behind the last whole record that is none, and where that begins.
+    """Return the logs with bytes after the last complete record that are not a record, and where those begin.
 
-    It is what a power cut leaves of a write that was never synced, since its pages reach the disk in any order; or it is damage.
+    They come from damage, or from an unsynced write before a power failure, whose pages reach the disk in any order.
     """
     torn = []
     for log in sorted(directory.glob("*.log")):
@@ -77,10 +79,10 @@ def torn_logs(directory: Path) -> list[tuple[Path, int]]:
 
 
 def walk(data: bytes) -> tuple[int, Literal["end", "room", "cut", "wrong"]]:
-    """Go from record to record; return where that stops, and why.
+    """Walk from record to record; return where the walk stops, and why.
 
-    At the end of the file, at room that was reserved and not written, at a record that the end of the file cuts off, or at
-    something that is no record.
+    ``end``: at the end of the file. ``room``: at reserved space. ``cut``: at a record that the end of the file cuts off.
+    ``wrong``: at bytes that are not a record.
     """
     unfinished: int | None = None
     start = 0

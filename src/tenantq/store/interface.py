@@ -1,4 +1,4 @@
-"""The interface of a store, whatever keeps its rows.
+"""The interface of a store.
 
 A store has eleven families of rows (see keys.py). One event loop reads and changes it, in atomic batches. How to add
 one: docs/internals/extending.md.
@@ -126,7 +126,7 @@ class Store(Protocol):
     Every failure is a StoreFailed or a subclass.
     """
 
-    path: Path  # the data directory, for local files, whatever keeps the rows
+    path: Path  # the data directory, for local files of every store
     meta: Family
     m: Family
     vi: Family

@@ -1,8 +1,8 @@
-"""Room ahead in the write-ahead log: bytes that are on the disk before they are needed.
+"""Preallocated space in the write-ahead log.
 
-To sync a file that has grown, the file system has to write down its length and its blocks as well, in a journal of its own and by
-a thread of its own. A log that is filled with zeros ahead is only overwritten: its sync takes about half the time, and less of the
-processor. RocksDB takes zeros for the end of a log, and cuts them off where it closes one.
+Syncing a file that has grown also writes its length and blocks, through the file system's own journal and thread. A log that
+is filled with zeros in advance is only overwritten, so its sync takes about half the time and less CPU. RocksDB treats zeros
+as the end of a log, and truncates them when it closes one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ZEROS: Final = bytes(AHEAD_BYTES)
 
 
 class LogSpace:
-    """Keeps zeros ahead in the newest log of a database, for the one thread that writes to it: it never fills while a write goes on."""
+    """Keeps zeros ahead in the newest log of a database. Only the writing thread uses it, never during a write."""
 
     __slots__ = ("_directory", "_file", "_length")
 
@@ -45,7 +45,7 @@ class LogSpace:
         self._length = os.fstat(self._file).st_size
 
     def close(self) -> None:
-        """Let the log go."""
+        """Close the log."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

@@ -1,8 +1,8 @@
-"""The open store, on RocksDB through rocksdict: read, write, sync, with every failure given a name.
+"""The open store on RocksDB, through rocksdict. Every failure is one of our own errors.
 
-Facts this file rests on (measured, see docs/internals/decisions/0002-rocksdict.md):
-``write`` without sync and then ``flush_wal(True)`` from another thread leaves the interpreter free during the fsync;
-the ``keys()`` and ``items()`` iterators of the binding end silently at a damaged block, ``iter()`` tells by ``status()``.
+This file relies on measurements (docs/internals/decisions/0002-rocksdict.md). An unsynced ``write`` followed by
+``flush_wal(True)`` on another thread releases the interpreter during the fsync. The binding's ``keys()`` and ``items()``
+end silently at a damaged block; ``iter()`` reports it through ``status()``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DAMAGED: Final = "damaged"
 
 
 class RocksStore(Families):
-    """The open store of one shard. Those of its methods that are for threads say so; all others belong to the event loop's."""
+    """The open store of one shard. Methods that other threads may call say so; all others belong to the event loop."""
 
     __slots__ = (
         "_closing",
@@ -59,16 +59,16 @@ class RocksStore(Families):
     def __init__(
         self, path: Path, *, memory_bytes: int = 96 << 20, read_only: bool = False, even_if_cut: bool = False
     ) -> None:
-        """Open the store in directory ``path``, making it if there is none.
+        """Open the store in directory ``path``; create it if it is missing.
 
-        ``even_if_cut`` is for who examines it: synced records may be missing from the journal's end.
+        With ``even_if_cut``, synced records may be missing from the journal's end, for tools that examine a store.
 
-        Raises StoreLocked, StoreFormat or StoreDamaged, and then has changed nothing.
+        Raises StoreLocked, StoreFormat or StoreDamaged. Nothing has changed then.
         """
         self.path = path
         if read_only and not (path / "format").exists():
             raise StoreFormat(f"{path} holds no tenantq store")
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)  # who has the files has every message that is not encrypted
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)  # the files contain every message that is not encrypted
         self._closing = ExitStack()
         self._closing.enter_context(closing(DirectoryLock(path)))
         try:
@@ -99,15 +99,15 @@ class RocksStore(Families):
         return read_beat(self.path / "heart")
 
     def watch(self, lost: Callable[[StoreFailed], None]) -> None:
-        """Do nothing: the directory is this process's own until it lets it go."""
+        """Do nothing: this process owns the directory until it closes the store."""
 
     @property
     def is_doubtful(self) -> bool:
-        """Return False: nobody else can own the directory."""
+        """Return False: no other process can own the directory."""
         return False
 
     def close(self) -> None:
-        """Close the database and let the directory go, in any case; then raise what went wrong, if anything did."""
+        """Close the database and release the directory in any case, then raise the first failure."""
         failures: list[Exception] = []
         closing = [family.view.close for family in self._families.values()]
         self.drop_families()
@@ -177,9 +177,9 @@ class RocksStore(Families):
             raise name_failure(error, self.path) from error
 
     def snapshot(self, lower: bytes, upper: bytes, *families: str) -> RocksSnapshot:  # noqa: ARG002  # other stores need it
-        """Return the rows in [lower, upper) of families as they are now. No write comes between them: all are this thread's.
+        """Return a snapshot of the rows in [lower, upper) of some families. Another thread may read it.
 
-        Another thread may read them. What is before ``lower`` costs nothing here, and can be read too.
+        All families are of the same moment, because only this thread writes. Rows before ``lower`` can be read as well.
         """
         options = bounded(upper)
         taken = {name: self._families[name].view.iter(options) for name in families}
@@ -199,7 +199,7 @@ class RocksStore(Families):
         return damaged
 
     def _note_damage(self, failure: StoreFailed) -> bool:
-        """Leave a note that ends compactions, also after a restart. Returns whether it is new.
+        """Write a file that stops compactions, also after a restart. Returns whether it is new.
 
         RocksDB refuses all writes after a compaction has met damaged bytes. Without compactions only reads of them fail.
         """
@@ -210,7 +210,7 @@ class RocksStore(Families):
         return True
 
     def _check_undamaged(self) -> None:
-        """Raise StoreDamaged if the tables must stay as they are."""
+        """Raise StoreDamaged if the tables must not be rewritten."""
         if (self.path / DAMAGED).exists():
             raise StoreDamaged(f"store {self.path}: has damaged bytes; restore from a backup")
 
@@ -221,7 +221,7 @@ class RocksStore(Families):
         return WriteBatch(raw_mode=True)
 
     def write(self, batch: WriteBatch) -> None:
-        """Apply ``batch`` atomically. It survives the process at once, the machine only after ``sync``."""
+        """Apply ``batch`` atomically. It survives the process immediately, and the machine after ``sync``."""
         try:
             self._db.write(batch)
         except Exception as error:
@@ -231,23 +231,23 @@ class RocksStore(Families):
         self._log_space.keep()
 
     def sync(self) -> None:
-        """Make everything written so far durable. Safe from any thread, and leaves the interpreter free."""
+        """Make everything written so far durable. Safe from any thread; releases the interpreter."""
         try:
             self._db.flush_wal(True)
         except Exception as error:
             raise name_failure(error, self.path) from error
 
     def compact(self, lower: bytes, upper: bytes) -> None:
-        """Give back the space of deleted rows in [lower, upper) of every queue family. For a thread."""
+        """Reclaim the space of deleted rows in [lower, upper) of every queue family. For a thread."""
         self._check_undamaged()
         options = CompactOptions()
         for name in CONSUMED:
             self._families[name].view.compact_range(lower, upper, options)
 
     def scrub(self, family: Family, lower: bytes, upper: bytes) -> None:
-        """Leave nothing of deleted rows in [lower, upper) in any file: neither in tables nor in the log. From any thread.
+        """Remove deleted rows in [lower, upper) from all files: tables and log. Safe from any thread.
 
-        The log is let go once every family has written what stood in it; the tables are written anew without the rows.
+        A flush makes the log obsolete, and a compaction rewrites the tables without the rows.
         """
         self._check_undamaged()
         try:
@@ -259,9 +259,9 @@ class RocksStore(Families):
             raise name_failure(error, self.path) from error
 
     def erase(self, lower: bytes, upper: bytes) -> None:
-        """Leave nothing of deleted rows in [lower, upper) of any queue family, nor of any deleted row of meta, in any file.
+        """Remove deleted rows in [lower, upper) of all queue families, and deleted rows of meta, from all files.
 
-        For a thread. What a snapshot or a checkpoint still holds goes when that is let go.
+        For a thread. Rows that a snapshot or checkpoint still holds are removed when it is closed.
         """
         self._check_undamaged()
         try:
@@ -275,7 +275,7 @@ class RocksStore(Families):
             raise name_failure(error, self.path) from error
 
     def forget_deletions(self) -> bool:
-        """Let RocksDB drop tables that hold nothing but deletions: it looks at them when a snapshot is let go."""
+        """Have RocksDB drop tables that contain only deletions; it checks them whenever a snapshot is closed."""
         self._db.snapshot()
         return any(self._db.property_int_value(f"rocksdb.num-running-{work}") for work in ("flushes", "compactions"))
 
@@ -285,9 +285,9 @@ class RocksStore(Families):
             family.view.flush()
 
     def checkpoint(self) -> Path:
-        """Put everything written so far into STAGE, by hard links, and return where. For a thread, one at a time.
+        """Copy everything written so far into STAGE by hard links, and return its path. For a thread, one at a time.
 
-        The memory tables are flushed first, since that leaves the interpreter free and the checkpoint itself does not.
+        The flush comes first because it releases the interpreter, which the checkpoint itself does not.
         """
         stage = self.path / STAGE
         shutil.rmtree(stage, ignore_errors=True)
@@ -301,7 +301,7 @@ class RocksStore(Families):
         return stage
 
     def manifest(self) -> tuple[int, int]:
-        """Return the number and the size of the MANIFEST in force."""
+        """Return number and size of the current MANIFEST."""
         for _ in range(3):
             try:
                 return int(self._manifest.name[9:]), self._manifest.stat().st_size
@@ -310,6 +310,6 @@ class RocksStore(Families):
         return 0, 0
 
     def free_bytes(self) -> int:
-        """Return the space left on the store's disk."""
+        """Return the free space of the store's disk."""
         info = os.statvfs(self.path)
         return info.f_bavail * info.f_frsize

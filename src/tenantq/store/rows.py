@@ -47,7 +47,7 @@ _decode_extras = msgspec.msgpack.Decoder(Extras).decode
 
 
 def pack_extras(group: str | None, attributes: dict[str, str], encrypted_attributes: bytes = b"") -> bytes:
-    """Return the bytes of a message's group and attributes; empty where it has neither."""
+    """Return the bytes of a message's group and attributes; empty if it has neither."""
     if encrypted_attributes:
         return _encode(Extras(group, attributes, encrypted_attributes))
     return _encode((group, attributes)) if attributes or group is not None else b""
@@ -174,7 +174,7 @@ def unpack_lease(value: bytes) -> LeaseRow:
 
 
 class KeyRow(msgspec.Struct, frozen=True, array_like=True):
-    """The message that an idempotency key stands for."""
+    """The message of an idempotency key."""
 
     id: bytes
     body_digest: bytes

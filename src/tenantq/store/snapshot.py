@@ -1,7 +1,7 @@
-"""A part of a store as it was at one moment, however the store goes on.
+"""A snapshot of some families of a RocksDB store.
 
-It rests on iterators, which show what was there when they were made. The binding's own snapshots do not: their iterators show what is
-there now.
+It consists of iterators, which show the rows at the time of their creation. The binding's own snapshots do not work:
+their iterators show current rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class RocksSnapshot:
-    """Some families as they were. What was deleted since keeps its space on disk, and in memory, until this is let go."""
+    """Some families at one moment. Rows that were deleted since then keep their space until the snapshot is closed."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class RocksSnapshot:
         name_failure: Callable[[Exception], StoreFailed],
     ) -> None:
         self._iterators = iterators
-        self._bound = (options, upper)  # the binding points into these bytes, and does not keep them itself
+        self._bound = (options, upper)  # the binding points into these bytes without keeping them alive
         self._name_failure = name_failure
 
     def get(self, family: str, key: bytes) -> bytes | None:
@@ -70,7 +70,7 @@ class RocksSnapshot:
         return found
 
     def walk(self, family: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Go through the rows whose keys start with ``prefix``, in order. One walk of a family at a time."""
+        """Iterate over the rows whose keys start with ``prefix``, in order. One walk of a family at a time."""
         iterator = self._iterators[family]
         try:
             iterator.seek(prefix)
