@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 
 class Liveness:
-    """Observes heartbeats. Only time in which the store answered counts, so an outage of the store kills nobody."""
+    """Observes heartbeats. Only time in which the store answered counts, so an outage of the store declares no member dead."""
 
     def __init__(self, dead_ms: int, step_ms_max: int) -> None:
         """``step_ms_max``: a longer gap between two observations counts as this much."""

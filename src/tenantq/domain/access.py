@@ -82,7 +82,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     expires_at: WallTime | None = None
 
     def allows(self, action: str, queue: str | None, now_ms: int) -> bool:
-        """Tell whether this grant allows ``action``. ``queue`` is None for actions without a queue."""
+        """Return whether this grant allows ``action``. ``queue`` is None for actions without a queue."""
         if self.expires_at is not None and self.expires_at <= now_ms:
             return False
         if action not in self.actions and (self.role is None or action not in MATRIX[self.role]):
@@ -91,7 +91,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def matches(pattern: str, queue: str) -> bool:
-    """Tell whether a queue pattern covers a queue's name."""
+    """Return whether a queue pattern covers a queue's name."""
     return pattern == "*" or _compiled(pattern).match(queue) is not None
 
 
@@ -111,7 +111,7 @@ def check_grant(grant: Grant) -> Grant:
 
 
 def can_be_granted_to(principal: str) -> bool:
-    """Tell whether a principal can have stored grants. ``anonymous`` and ``system`` cannot."""
+    """Return whether a principal can have stored grants. ``anonymous`` and ``system`` cannot."""
     kind, _, who = principal.partition(":")
     return kind in PRINCIPALS and bool(who)
 
