@@ -10,7 +10,7 @@ DOCUMENT = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "access
 def rows(heading: str) -> list[list[str]]:
     """Return the cells of the first table under a heading, the head first."""
     section = DOCUMENT.split(f"\n{heading}\n")[1].split("\n#")[0]
-    lines = [line for line in section.splitlines() if line.startswith("|") and not line.startswith("| --")]
+    lines = [line for line in section.splitlines() if " | " in line and not line.startswith(("| --", "--"))]
     return [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines]
 
 
@@ -19,7 +19,7 @@ def _documented() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {role: set() for role in head[1:]}
     for action, *cells in body:
         for role, cell in zip(head[1:], cells, strict=True):
-            assert cell in {"yes", ""}, (action, role)
+            assert cell in {"yes", "", "-"}, (action, role)
             if cell == "yes":
                 found[role].add(action)
     return found
