@@ -128,7 +128,7 @@ class ShardRuntime:
         parts.callback(checks.close)
 
     async def _start_exporter(self, exporter: Exporter) -> None:
-        """Start the exporter beside the requests: a handover does not wait for it, and its failure stops no shard."""
+        """Start the exporter in the background: a handover does not wait for it, and its failure stops no shard."""
         try:
             await exporter.start()
         except TenantqError as error:

@@ -48,7 +48,7 @@ from tenantq.runtime.durable_files import sync, sync_all
 
 _CLAIM_MS: Final = 1_800_000  # longer than any commit takes
 _EMPTY: Final = "empty.parquet"
-"""A file beside the log of a table without rows: it has the columns, so plain Parquet readers find a table too."""
+"""A file of a table without rows. It has the columns, so that plain Parquet readers find a table too."""
 
 
 class DataFile(msgspec.Struct, frozen=True):

@@ -30,7 +30,7 @@ class SparkCommand:
         self._session: SparkSession | None = None
 
     def open(self, rows: int | None = None) -> SparkSession:
-        """Return the session, started at the first call for about so many rows."""
+        """Return the session. The first call starts it, sized for about this number of rows."""
         if self._session is None:
             self._session = self._start(rows)
             signal.signal(signal.SIGINT, self.received)  # Spark replaced it
