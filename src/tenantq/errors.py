@@ -4,7 +4,8 @@
     ├── Unauthenticated      unauthenticated   the credential is missing or invalid
     │   └── SignatureRefused                   the signature of a signed request is wrong
     ├── Forbidden            forbidden         the credential does not allow the action
-    │   └── Suspended                          the tenant or queue is suspended
+    │   ├── Suspended                          the tenant or queue is suspended
+    │   └── KeySuspended     key_suspended     the API key is suspended because of an alert
     ├── Limited                                a limit is reached; the fields say which, and when to retry
     │   ├── RateLimited      rate_limited      too many operations or bytes per second
     │   └── QuotaExceeded    quota_exceeded    a quota is used up
@@ -27,6 +28,7 @@
         ├── Busy                               the tenant has too many operations waiting
         ├── Closed                             the shard or the client is closing or closed
         ├── ShardDown                          the tenant's shard is not running
+        │   └── TenantMoved                    the tenant is moving to another shard
         ├── ConnectionFailed                   the server was not reached, or the connection broke before the reply
         ├── TimedOut                           no reply arrived in time
         ├── KmsUnavailable                     the key management service is unreachable, or throttles
@@ -104,7 +106,13 @@ class Forbidden(TenantqError):
 
 
 class Suspended(Forbidden):
-    """The tenant is suspended: adds and polls are refused. Leased messages can be settled unless it is frozen."""
+    """The tenant is suspended: adds and polls are refused. Leased messages can be acked or nacked, except in mode freeze."""
+
+
+class KeySuspended(Forbidden):
+    """The API key is suspended because of an alert. A platform administrator can release it."""
+
+    code = "key_suspended"
 
 
 class Limited(TenantqError):
@@ -130,6 +138,7 @@ class QuotaExceeded(Limited):
     """A quota is used up. Wait until it resets, free some of it, or ask for a higher one."""
 
     code = "quota_exceeded"
+    quota = ""  # its name, where the engine refused the work
 
 
 class Invalid(TenantqError, ValueError):
@@ -260,6 +269,10 @@ class ShardDown(Unavailable):
     """The tenant's shard is restarting. Other shards are not affected. Retry later."""
 
     retry_after_ms = 1_000
+
+
+class TenantMoved(ShardDown):
+    """The tenant is moving to another shard. Retry later."""
 
 
 class ConnectionFailed(Unavailable):

@@ -12,11 +12,14 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Collection
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Final
 
 import msgspec
@@ -37,15 +40,18 @@ from tenantq.backup.scrub import JournalEnds, scrub
 from tenantq.cluster.layout import DIRECTORY, REMEMBERED
 from tenantq.engine.data_key_rows import DATA_KEY_ROW
 from tenantq.engine.shard import Shard, StoreCheckpoint
-from tenantq.errors import Closed, Conflict, DiskFull, Invalid, TenantqError, Unavailable
+from tenantq.errors import Closed, Conflict, DiskFull, Invalid, NotFound, TenantqError, Unavailable
 from tenantq.journal.export_target import DirectoryTarget
 from tenantq.journal.manifest import Head, Manifest, manifest_names, read_manifest
-from tenantq.journal.signing import PUBLIC_FILE, SigningKey, retired_ids
+from tenantq.journal.segment_retention import removed_name
+from tenantq.journal.signing import PUBLIC_FILE, PublicKeys, SignedDocument, SigningKey, retired_ids
 from tenantq.runtime.durable_files import write_durably
 from tenantq.store.interface import Beat
 from tenantq.store.sync_marker import SyncMarkerFile
 
 _PARTIAL: Final = "partial"
+_RESTORE_TEST: Final = "restore_test.json"
+_TEXT_CHARS_MAX: Final = 1_000
 
 
 class BackupItem(msgspec.Struct, frozen=True):
@@ -58,6 +64,18 @@ class BackupItem(msgspec.Struct, frozen=True):
     segments_upto: int | None = None
     version: str | None = None
     error: str = ""
+    lacks_segments: bool = False  # a restore needs segments that are not in it
+
+
+class RestoreTest(SignedDocument, frozen=True, kw_only=True):
+    """The result of restoring a backup into a temporary directory."""
+
+    signature_prefix = b"tenantq restore test\n"
+
+    name: str
+    ok: bool
+    text: str
+    at: int  # wall clock
 
 
 class Backups:
@@ -72,19 +90,22 @@ class Backups:
         *,
         reserve_bytes: int = 0,
         home: Path | None = None,
+        elsewhere: bool = False,
     ) -> None:
         """``home`` is the data directory of all shards, with their exported journal and their audit key.
 
-        Raises Invalid if ``directory`` is inside the data directory, because a lost disk would take both.
+        ``elsewhere``: the store has its own backups. Raises Invalid if ``directory`` is inside the data directory, because a lost disk would take both.
         """
         self.directory = directory.absolute()
         self._shard = shard
         self._data_dir = data_dir.absolute()
         self._home = (home or data_dir).absolute()
         self._key = key
+        self.elsewhere = elsewhere
         self._reserve_bytes = reserve_bytes
         self._lock = asyncio.Lock()
         self._keys_lock = asyncio.Lock()
+        self.segments_lock = asyncio.Lock()  # held while segments are copied or removed
         self._running: asyncio.Task[BackupManifest] | None = None
         self._stopping = threading.Event()
         if self.directory.resolve().is_relative_to(self._home.resolve()):
@@ -117,6 +138,52 @@ class Backups:
         """Return all backups, sorted by name."""
         return await asyncio.to_thread(self._list)
 
+    async def test(self, name: str) -> RestoreTest:
+        """Restore a backup of all shards into a temporary directory, in another process. The doctor checks it there.
+
+        Raises NotFound if the backup does not exist, and Conflict if a backup or test is running.
+        """
+        try:
+            source = self.directory / check_backup_name(name)
+        except Invalid as error:
+            raise NotFound(f"no such backup: {error.message}") from error
+        size = (await asyncio.to_thread(read_backup_manifest, source)).size
+        if self._lock.locked():
+            raise Conflict("a backup or restore test is running. Wait until it is complete.")
+        async with self._lock:
+            await asyncio.to_thread(self._check_space, source, size)
+            place = Path(mkdtemp(prefix=".restore-test-", dir=self.directory))
+            command = ("-m", "tenantq", "backup", "restore", "--from", source, "--data-dir", place / "data")
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, *command, "--public-key", self._home / PUBLIC_FILE,
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            )  # fmt: skip
+            try:
+                _, errors = await process.communicate()
+            finally:
+                if process.returncode is None:
+                    process.kill()
+                    await process.wait()
+                await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
+        ok = process.returncode == 0
+        text = "restored and checked" if ok else errors.decode(errors="replace").strip()[-_TEXT_CHARS_MAX:]
+        test = RestoreTest(name=name, ok=ok, text=text, at=self._shard.state.wall_ms()).signed(self._key)
+        await asyncio.to_thread(write_durably, self.directory / _RESTORE_TEST, msgspec.json.encode(test))
+        return test
+
+    async def last_test(self) -> RestoreTest | None:
+        """Return the last restore test with a valid signature of this server, or None."""
+        try:
+            raw = await asyncio.to_thread((self.directory / _RESTORE_TEST).read_bytes)
+            test = msgspec.json.decode(raw, type=RestoreTest)
+        except (OSError, msgspec.DecodeError):
+            return None
+        return test if test.is_signed_by(PublicKeys.of(self._home)) else None
+
+    async def needs_segments(self) -> bool:
+        """Return whether a backup was made without exported segments that its restore needs."""
+        return any(one.error or one.lacks_segments for one in await self.listed())
+
     async def refresh_data_keys(self) -> None:
         """Write the current wrapped data keys, which removes those of deleted tenants from every backup. Raises Unavailable."""
         async with self._keys_lock:
@@ -137,7 +204,8 @@ class Backups:
             raise Conflict(f"backup {destination.name} already exists. Choose another name.")
         checkpoint = await self._shard.checkpoint()
         try:
-            manifest = await asyncio.to_thread(self._write, destination, checkpoint, segments=segments)
+            async with self.segments_lock:
+                manifest = await asyncio.to_thread(self._write, destination, checkpoint, segments=segments)
         finally:
             await asyncio.to_thread(shutil.rmtree, checkpoint.stage, ignore_errors=True)
         await self.refresh_data_keys()
@@ -157,7 +225,6 @@ class Backups:
                 drop_data_keys(old, erased, now_ms)
 
     def _exported(self) -> list[Manifest]:
-        """Return the manifests of all exported segments."""
         target = DirectoryTarget(self._home / JOURNAL)
         return [read_manifest(target, name) for name in manifest_names(target, self._shard.name)]
 
@@ -169,6 +236,8 @@ class Backups:
             archive = []  # an old archive, or one of another server: the journal is exported to another target
         sources = {f"db/{path.name}": path for path in sorted(checkpoint.stage.iterdir()) if _is_data(path)}
         names = [name for one in archive for name in (one.name, one.file)]
+        if archive and archive[0].first_seq > 1:  # the statement that the server has removed the segments before it
+            names.append(removed_name(self._shard.name))
         sources |= {f"{JOURNAL}/{name}": self._home / JOURNAL / name for name in names}
         sources["format"] = self._data_dir / "format"
         if (self._data_dir / REMEMBERED).exists():
@@ -244,7 +313,18 @@ class Backups:
             except (TenantqError, OSError) as error:
                 items.append(BackupItem(path.name, error=str(error)))
                 continue
-            items.append(BackupItem(path.name, one.created_at, one.last_seq, one.size, one.segments_upto, one.version))
+            lacks = one.segments_upto + 1 < one.first_seq
+            items.append(
+                BackupItem(
+                    path.name,
+                    one.created_at,
+                    one.last_seq,
+                    one.size,
+                    one.segments_upto,
+                    one.version,
+                    lacks_segments=lacks,
+                )
+            )
         return items
 
 

@@ -4,8 +4,6 @@ Backups are old states, but this file is always current. So no backup has the ke
 decrypted from any backup.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
@@ -93,7 +91,7 @@ def _read(path: Path) -> DataKeyFile:
     except OSError as error:
         raise Invalid(f"data keys {path}: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise StoreDamaged(f"{path}: is no file of data keys: {error}") from error
+        raise StoreDamaged(f"{path}: not a data key file: {error}") from error
     if content.format != FORMAT:
-        raise Invalid(f"{path}: is of format {content.format}; this program reads format {FORMAT}")
+        raise Invalid(f"{path}: unsupported format {content.format} (supported: {FORMAT})")
     return content

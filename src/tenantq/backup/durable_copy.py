@@ -1,7 +1,5 @@
 """Copies files durably with their hashes, and directories that appear atomically."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """The signed manifest of a backup, with all its files. A directory without one is not a backup."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable
@@ -59,7 +57,7 @@ def check_backup_name(name: str) -> str:
     if type(name) is not str or _NAME.fullmatch(name) is None:
         raise Invalid("name: 1 to 80 characters of A-Z, a-z, 0-9, '.', '_' and '-', the first a letter or digit")
     if name == DIRECTORY:
-        raise Invalid(f"name: {DIRECTORY!r} is where the backups of the other shards are; choose another")
+        raise Invalid(f"name: {DIRECTORY!r} is reserved for the backups of other shards. Choose another name.")
     return name
 
 

@@ -1,7 +1,5 @@
 """Restores a verified backup, of one shard or several, to a data directory that the doctor has checked. Atomic."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -13,8 +11,8 @@ from tenantq.backup.data_keys import read_data_keys
 from tenantq.backup.durable_copy import atomic_directory, copy_file
 from tenantq.backup.manifest import JOURNAL, BackupManifest, check_segments, verify_backup
 from tenantq.cluster.layout import HOME, REMEMBERED, remember_count, shard_count, shard_dir
-from tenantq.doctor import examine
 from tenantq.doctor.report import StoreFigures
+from tenantq.doctor.store_check import examine
 from tenantq.engine.catalog import TENANT_ROW, TenantRow
 from tenantq.engine.data_key_rows import DataKeyRows
 from tenantq.errors import Conflict, Invalid, NotFound, StoreDamaged
@@ -22,6 +20,7 @@ from tenantq.gates.key_maker import KEY_FILE as KEY_MAKER
 from tenantq.gates.key_maker import read_root
 from tenantq.journal.export_target import DirectoryTarget, ExportTarget
 from tenantq.journal.manifest import manifest_names, read_manifest
+from tenantq.journal.segment_retention import read_removed, removed_name
 from tenantq.journal.signing import KEY_FILE, PUBLIC_FILE, PublicKey, SigningKey, retired_name
 from tenantq.runtime.durable_files import write_durably
 from tenantq.store.rocks import RocksStore
@@ -277,6 +276,8 @@ def _put_segments(partial: Path, segments: ExportTarget, manifest: BackupManifes
         here.write(one.file, segments.read(one.file))
         here.write(name, segments.read(name))
         count += 1
+    if read_removed(segments, manifest.shard) is not None:
+        here.write(removed_name(manifest.shard), segments.read(removed_name(manifest.shard)))
     return count
 
 

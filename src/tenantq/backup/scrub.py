@@ -1,7 +1,5 @@
 """Removes rows from a checkpoint for good: their keys and their bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -1,14 +1,12 @@
 """Checks the catalog of tenants, queues and data keys, and finds rows that belong to none."""
 
-from __future__ import annotations
-
 import msgspec
 
 from tenantq.doctor.report import FindingLog
 from tenantq.domain.names import FIFO_SUFFIX
-from tenantq.engine.catalog import NEXT_TENANT_ID, QUEUE_ROW, TENANT_ROW, QueueRow, TenantRow
+from tenantq.engine.catalog import NEXT_TENANT_ID, QUEUE_ROW, TENANT_ROW, QueueRow, TenantRow, tenants_in_transit
 from tenantq.engine.data_key_rows import DATA_KEY_ROW
-from tenantq.store.interface import Store
+from tenantq.store.interface import StoreReader
 from tenantq.store.keys import PREFIX_BYTES, QUEUE_FAMILIES, after, digest, split_prefix
 from tenantq.store.row_pages import pages_of_items, pages_of_keys
 from tenantq.vault.stored_keys import is_key
@@ -35,9 +33,9 @@ class KnownQueue(msgspec.Struct, frozen=True):
         return digest(group.encode())
 
 
-def load_queues(store: Store, log: FindingLog) -> dict[bytes, KnownQueue]:
+def load_queues(store: StoreReader, log: FindingLog) -> dict[bytes, KnownQueue]:
     """Return every queue by its prefix, and record findings about the catalog."""
-    tenants = _load_tenants(store, log)
+    tenants, transit = _load_tenants(store, log), tenants_in_transit(store)
     queues: dict[bytes, KnownQueue] = {}
     names: set[tuple[int, str]] = set()
     for page in pages_of_items(store, store.meta, QUEUE_ROW, after(QUEUE_ROW)):
@@ -45,6 +43,8 @@ def load_queues(store: Store, log: FindingLog) -> dict[bytes, KnownQueue]:
             prefix, row = key[len(QUEUE_ROW) :], _decode_queue(value)
             tenant_id, queue_id = split_prefix(prefix)
             tenant = tenants.get(tenant_id)
+            if tenant_id in transit:
+                continue
             if tenant is None:
                 log.found("catalog", "The queue does not belong to any tenant.", tenant=f"#{tenant_id}", queue=row.name)
             elif queue_id >= tenant.next_queue_id:
@@ -54,11 +54,12 @@ def load_queues(store: Store, log: FindingLog) -> dict[bytes, KnownQueue]:
             names.add((tenant_id, row.name))
             erasing = tenant is not None and tenant.erasing is not None
             queues[prefix] = KnownQueue(prefix, _name(tenants, tenant_id), row.name, erasing)
+    log.tenants = {row.name for row in tenants.values()}
     log.figures.tenants, log.figures.queues = len(tenants), len(queues)
     return queues
 
 
-def _load_tenants(store: Store, log: FindingLog) -> dict[int, TenantRow]:
+def _load_tenants(store: StoreReader, log: FindingLog) -> dict[int, TenantRow]:
     tenants: dict[int, TenantRow] = {}
     names: set[str] = set()
     raw = store.get(store.meta, NEXT_TENANT_ID)
@@ -68,7 +69,7 @@ def _load_tenants(store: Store, log: FindingLog) -> dict[int, TenantRow]:
             id, row = int.from_bytes(key[len(TENANT_ROW) :]), _decode_tenant(value)
             if row.name in names:
                 log.found("catalog", "Two tenants have the same name.", tenant=row.name)
-            if id >= next_id:
+            if id >= next_id and not row.earlier:  # other shards have their own ids
                 log.found("catalog", "The tenant's ID may be assigned again.", tenant=row.name)
             names.add(row.name)
             tenants[id] = row
@@ -80,13 +81,17 @@ def _name(tenants: dict[int, TenantRow], id: int) -> str:
     return tenant.name if tenant is not None else f"#{id}"
 
 
-def find_orphans(store: Store, queues: dict[bytes, KnownQueue], log: FindingLog) -> None:
+def find_orphans(store: StoreReader, queues: dict[bytes, KnownQueue], log: FindingLog) -> None:
     """Report every prefix with rows that is not a queue's. Known prefixes are skipped without reading them."""
+    transit = {id.to_bytes(_TENANT_ID_BYTES) for id in tenants_in_transit(store)}
     for name in QUEUE_FAMILIES:
         family, lower = store.family(name), b""
         while first := store.scan(family, lower, _END, 1):
             prefix = first[0][:PREFIX_BYTES]
             lower = after(prefix)
+            if prefix[:_TENANT_ID_BYTES] in transit:
+                lower = after(prefix[:_TENANT_ID_BYTES])
+                continue
             if prefix in queues:
                 continue
             count = 1
@@ -101,7 +106,7 @@ def find_orphans(store: Store, queues: dict[bytes, KnownQueue], log: FindingLog)
             )
 
 
-def load_data_keys(store: Store, log: FindingLog) -> dict[int, set[int]]:
+def load_data_keys(store: StoreReader, log: FindingLog) -> dict[int, set[int]]:
     """Return the numbers of data keys by tenant id, and record findings about them."""
     found: dict[int, set[int]] = {}
     for page in pages_of_items(store, store.meta, DATA_KEY_ROW, after(DATA_KEY_ROW)):
@@ -116,6 +121,8 @@ def load_data_keys(store: Store, log: FindingLog) -> dict[int, set[int]]:
                 text = f"Data key {number} is unreadable, and so is everything encrypted with it. Restore it from the data-key file next to the backups."
                 log.found("keys", text, tenant=f"#{tenant_id}")
         log.progress("data keys", len(page))
+    for tenant_id in tenants_in_transit(store):
+        found.pop(tenant_id, None)
     for tenant_id, numbers in found.items():
         row = store.get(store.meta, TENANT_ROW + tenant_id.to_bytes(_TENANT_ID_BYTES))
         if row is None:

@@ -1,12 +1,10 @@
 """Checks the journal: no gap from the anchor to the end, every record chained to the previous one."""
 
-from __future__ import annotations
-
 from tenantq.doctor.report import FindingLog
 from tenantq.doctor.usage_check import UsageRecount
 from tenantq.errors import StoreDamaged
 from tenantq.journal.record import ANCHOR_KEY, GENESIS, decode_record
-from tenantq.store.interface import Store
+from tenantq.store.interface import StoreReader
 from tenantq.store.keys import be64, from_be64
 from tenantq.store.row_pages import pages_of_items
 
@@ -14,7 +12,7 @@ _END = b"\xff" * 9
 _HASH_BYTES = 32
 
 
-def last_time_ms(store: Store) -> int:
+def last_time_ms(store: StoreReader) -> int:
     """Return the latest shard time in the store, from the sync marker or the newest record."""
     beat = store.last_beat()
     newest = store.last_item(store.jn, b"", _END)
@@ -22,7 +20,7 @@ def last_time_ms(store: Store) -> int:
     return max(journaled, beat.engine_ms if beat is not None else 0)
 
 
-def examine_journal(store: Store, log: FindingLog) -> None:
+def examine_journal(store: StoreReader, log: FindingLog) -> None:
     """Check the chain from the anchor, or from the first record if nothing was trimmed."""
     anchor = store.get(store.meta, ANCHOR_KEY)
     seq, link = (from_be64(anchor), anchor[8 : 8 + _HASH_BYTES]) if anchor else (0, GENESIS)

@@ -1,6 +1,4 @@
-"""Verifies the live journal of a closed data directory: its chain, its checkpoints and its archive."""
-
-from __future__ import annotations
+"""Verifies the live journal of a data directory: its chain, its checkpoints and its archive."""
 
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -8,14 +6,14 @@ from typing import Final
 
 import msgspec
 
+from tenantq.doctor.store_check import open_embedded
 from tenantq.errors import StoreFailed
 from tenantq.journal.chain import ChainWalk
 from tenantq.journal.checkpoint import CHECKPOINT_ROW
 from tenantq.journal.record import ANCHOR_KEY, GENESIS
 from tenantq.journal.signing import PublicKey, PublicKeys
-from tenantq.store.interface import Store
+from tenantq.store.interface import StoreReader
 from tenantq.store.keys import after, from_be64
-from tenantq.store.rocks import RocksStore
 from tenantq.store.row_pages import pages_of_items
 
 FINDINGS_MAX: Final = 100
@@ -48,19 +46,19 @@ class LiveJournalCheck:
         self,
         data_dir: Path,
         key: PublicKey | PublicKeys | None,
-        open_store: Callable[[Path], Store] | None = None,
+        open_store: Callable[[Path], StoreReader] | None = None,
     ) -> None:
-        """Open the store, with ``open_store`` if it is not the embedded one. Raises StoreLocked or StoreFormat."""
+        """Open the store, with ``open_store`` if it is not the embedded one. Raises StoreFormat."""
         self._key = key
-        self._store: Store = (
-            open_store(data_dir) if open_store is not None else RocksStore(data_dir, read_only=True, even_if_cut=True)
+        self._store: StoreReader = (
+            open_store(data_dir) if open_store is not None else open_embedded(data_dir, even_if_cut=True)
         )
+        self.is_running = self._store.path != data_dir  # a checkpoint of a store that a server is writing to
         anchor = self._store.get(self._store.meta, ANCHOR_KEY)
         self._anchor = (from_be64(anchor), anchor[8 : 8 + len(GENESIS)]) if anchor else (0, GENESIS)
         self.first_seq = self._anchor[0] + 1
 
     def close(self) -> None:
-        """Close the store."""
         self._store.close()
 
     def run(
@@ -85,7 +83,9 @@ class LiveJournalCheck:
             self._compare_anchor(archive or {}, archived_seq, found)
             self._take_rows(walk, report)
             beat = self._store.last_beat()
-            ends = [(beat.seq, "the heart, which notes every sync")] if beat is not None else []
+            ends = [(beat.seq, "the sync marker")] if beat is not None else []
+            if archived_seq is not None and self.is_running:
+                archived_seq = min(archived_seq, walk.seq)  # the server has exported more since the checkpoint
             walk.end(*ends, *([(archived_seq, "the archive")] if archived_seq is not None else []))
         except StoreFailed as error:
             found(walk.seq + 1, f"The journal cannot be read further: {error.message}.")

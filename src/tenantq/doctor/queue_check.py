@@ -5,8 +5,6 @@ were accounted for, a second walk over that index reports the extra ones. So mem
 read once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
@@ -16,8 +14,9 @@ from tenantq.doctor import index_check
 from tenantq.doctor.catalog_check import KnownQueue
 from tenantq.doctor.counters_check import Recount, compare
 from tenantq.doctor.report import FindingLog, Kind
+from tenantq.engine.data_key_rows import data_key_row
 from tenantq.errors import SealBroken
-from tenantq.store.interface import Family, Store
+from tenantq.store.interface import Family, StoreReader
 from tenantq.store.keys import (
     EXPIRES_KEY,
     EXPIRES_RESULT,
@@ -68,15 +67,16 @@ class QueueCheck:
     """The check of one queue."""
 
     def __init__(
-        self, store: Store, queue: KnownQueue, log: FindingLog, now: int, data_keys: Mapping[int, set[int]]
+        self, store: StoreReader, queue: KnownQueue, log: FindingLog, now: int, data_keys: Mapping[int, set[int]]
     ) -> None:
         self.store = store
         self.queue = queue
         self.log = log
-        self.now = now
         self._key_numbers = data_keys.get(split_prefix(queue.prefix)[0], set())
         value = store.get(store.qc, queue.prefix)
         self.counters = unpack_counters(value) if value is not None else None
+        beat = store.last_beat()  # a queue of a running shard was read just now
+        self.now = max(now, beat.engine_ms) if beat is not None else now
         self.recount = Recount(self.counters)
         self.accounted = {
             "vi": 0,
@@ -88,7 +88,6 @@ class QueueCheck:
         }  # index rows by family; m and k: expiry rows by kind
 
     def run(self) -> None:
-        """Check all rows of the queue."""
         store, prefix = self.store, self.queue.prefix
         for page in pages_of_items(store, store.m, prefix, after(prefix)):
             self._messages([(key[PREFIX_BYTES:], value) for key, value in page])
@@ -163,7 +162,8 @@ class QueueCheck:
             self.found("keys", "The message is marked as encrypted but is not.", id)
             return
         self.log.figures.encrypted += 1
-        if not (numbers <= self._key_numbers or self.queue.erasing):
+        missing = [data_key_row(split_prefix(self.queue.prefix)[0], number) for number in numbers - self._key_numbers]
+        if None in self.store.get_many(self.store.meta, missing) and not self.queue.erasing:
             self.found("keys", "The data key that encrypted the message is missing.", id)
 
     def _look_up(self, family: Family, suffixes: list[bytes]) -> list[bytes | None]:

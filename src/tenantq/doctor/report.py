@@ -1,7 +1,5 @@
 """The doctor's report: findings, each with a kind and one sentence, and figures of the store."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Literal
 
@@ -52,6 +50,7 @@ class DoctorReport(msgspec.Struct, frozen=True):
     findings: list[Finding]
     findings_total: int
     figures: StoreFigures
+    unchecked: list[str] = []  # queues, each with the reason
 
     @property
     def clean(self) -> bool:
@@ -66,6 +65,7 @@ def joined(reports: Mapping[str, DoctorReport], twice: Iterable[str] = ()) -> Do
         for name in StoreFigures.__struct_fields__:
             setattr(log.figures, name, getattr(log.figures, name) + getattr(report.figures, name))
         log.total += report.findings_total
+        log.unchecked += [f"shard {shard} {one}" for one in report.unchecked]
         log.findings += [msgspec.structs.replace(one, shard=shard) for one in report.findings]
     for tenant in twice:
         log.found("catalog", "Two shards have a tenant with this name; only one is served.", tenant=tenant)
@@ -79,12 +79,13 @@ class FindingLog:
     def __init__(self, progress: Callable[[str, int], None] | None = None) -> None:
         self.figures = StoreFigures()
         self.findings: list[Finding] = []
+        self.unchecked: list[str] = []
+        self.tenants: set[str] = set()  # names
         self.total = 0
         self._progress = progress
         self._rows = 0
 
     def found(self, kind: Kind, text: str, *, tenant: str = "", queue: str = "", id: bytes = b"") -> None:
-        """Record a finding."""
         self.total += 1
         if len(self.findings) < FINDINGS_LISTED_MAX:
             shown = id_text(id) if len(id) == 16 else id.hex()
@@ -97,5 +98,4 @@ class FindingLog:
             self._progress(where, self._rows)
 
     def report(self) -> DoctorReport:
-        """Return the report."""
-        return DoctorReport(self.findings, self.total, self.figures)
+        return DoctorReport(self.findings, self.total, self.figures, self.unchecked)

@@ -1,10 +1,9 @@
 """Checks a data directory: the catalog, every queue and the journal."""
 
-from __future__ import annotations
-
 import struct
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -14,72 +13,74 @@ from tenantq.doctor.journal_check import examine_journal, last_time_ms
 from tenantq.doctor.queue_check import QueueCheck
 from tenantq.doctor.report import DoctorReport, FindingLog, joined
 from tenantq.domain.names import DEFAULT_TENANT, PROBE_TENANTS
-from tenantq.engine.catalog import Catalog
-from tenantq.errors import StoreDamaged, StoreFailed
-from tenantq.store.interface import Store
+from tenantq.errors import StoreDamaged, StoreFailed, StoreLocked
+from tenantq.store.interface import Store, StoreReader, TooLargeToCopy
 from tenantq.store.rocks import RocksStore
+from tenantq.store.running_store import open_running
 
 
-def open_embedded(data_dir: Path) -> Store:
-    """Open the store of a data directory read-only."""
-    return RocksStore(data_dir, read_only=True)
+def open_embedded(data_dir: Path, *, even_if_cut: bool = False) -> Store:
+    """Open the store of a data directory read-only; a checkpoint of it if a server is running."""
+    try:
+        return RocksStore(data_dir, read_only=True, even_if_cut=even_if_cut)
+    except StoreLocked:
+        return open_running(data_dir, even_if_cut=even_if_cut)
 
 
 def examine(
     data_dir: Path,
     progress: Callable[[str, int], None] | None = None,
-    open_store: Callable[[Path], Store] = open_embedded,
+    open_store: Callable[[Path], StoreReader] = open_embedded,
 ) -> DoctorReport:
     """Check the store in ``data_dir``, or the one that ``open_store`` opens, and return a report. Changes nothing.
 
-    ``progress`` is called with the current place and the number of rows checked so far. Raises StoreLocked if another process uses
-    the directory, StoreFormat if it has no tenantq store.
+    ``progress`` is called with the current place and the number of rows checked so far. Raises StoreFormat if the directory has no
+    tenantq store.
     """
-    log = FindingLog(progress)
-    try:
-        store = open_store(data_dir)
-    except StoreDamaged as error:
-        log.found("damaged", error.message)
-        return log.report()
-    try:
-        _examine(store, log)
-    finally:
-        store.close()
-    return log.report()
+    return _examine_shard(data_dir, progress, open_store).report()
 
 
-StoreOpener = Callable[[Path], Store]
+StoreOpener = Callable[[Path], StoreReader]
 
 
 def examine_shards(
     shards: Sequence[tuple[str, Path, StoreOpener]], progress: Callable[[str, int], None] | None = None
 ) -> DoctorReport:
     """Check the stores of all shards, given by name, directory and opener, and that no tenant is on two of them."""
-    reports: dict[str, DoctorReport] = {}
-    names: Counter[str] = Counter()
-    for name, path, open_store in shards:
-        reports[name] = examine(path, progress, open_store)
-        names.update(_tenants(path, open_store))
-    return joined(reports, sorted(name for name, count in names.items() if count > 1))
+    logs = {name: _examine_shard(path, progress, open_store) for name, path, open_store in shards}
+    twice = _found_twice(log.tenants for log in logs.values())
+    if twice:  # unless one has moved meanwhile
+        twice &= _found_twice(_tenants(path, open_store) for _, path, open_store in shards)
+    return joined({name: log.report() for name, log in logs.items()}, sorted(twice))
+
+
+def _found_twice(shards: Iterable[set[str]]) -> set[str]:
+    names = Counter(name for tenants in shards for name in tenants - {DEFAULT_TENANT, *PROBE_TENANTS})
+    return {name for name, count in names.items() if count > 1}
 
 
 def _tenants(data_dir: Path, open_store: StoreOpener) -> set[str]:
-    """Return the tenants that only one shard may have; none if the store is unreadable, which is its own finding."""
+    log = FindingLog()
+    with _Damage(log, "the catalog cannot be read"), closing(open_store(data_dir)) as store:
+        load_queues(store, log)
+    return log.tenants
+
+
+def _examine_shard(data_dir: Path, progress: Callable[[str, int], None] | None, open_store: StoreOpener) -> FindingLog:
+    log = FindingLog(progress)
     try:
         store = open_store(data_dir)
-    except StoreDamaged:
-        return set()
+    except StoreDamaged as error:
+        log.found("damaged", error.message)
+        return log
     try:
-        catalog = Catalog(store)
-        catalog.load()
-        return set(catalog.tenants) - {DEFAULT_TENANT, *PROBE_TENANTS}
-    except (StoreFailed, msgspec.MsgspecError, struct.error, LookupError):
-        return set()
+        _examine(store, log)
     finally:
         store.close()
+    return log
 
 
-def _examine(store: Store, log: FindingLog) -> None:
+def _examine(store: StoreReader, log: FindingLog) -> None:
     queues: dict[bytes, KnownQueue] = {}
     with _Damage(log, "the catalog cannot be read"):
         queues = load_queues(store, log)
@@ -91,8 +92,11 @@ def _examine(store: Store, log: FindingLog) -> None:
     with _Damage(log, "the newest journal record cannot be read"):
         now = last_time_ms(store)
     for queue in queues.values():
-        with _Damage(log, "the queue's rows cannot be read to their end", queue):
-            QueueCheck(store, queue, log, now, data_keys).run()
+        try:
+            with _Damage(log, "the queue's rows cannot be read to their end", queue):
+                QueueCheck(store, queue, log, now, data_keys).run()
+        except TooLargeToCopy as error:
+            log.unchecked.append(f"{queue.tenant}/{queue.name}: {error}")
     with _Damage(log, "the journal cannot be read to its end"):
         examine_journal(store, log)
 

@@ -1,15 +1,13 @@
 """Compares a tenant's counted hours and days with the adds in the journal."""
 
-from __future__ import annotations
-
 import msgspec
 
 from tenantq.doctor.report import FindingLog
 from tenantq.domain.limits import DAY_MS, HOUR_MS
-from tenantq.engine.catalog import TENANT_ROW, USAGE_ROW, TenantRow
+from tenantq.engine.catalog import TENANT_ROW, USAGE_ROW, TenantRow, tenants_in_transit
 from tenantq.engine.usage import Usage, Window, WindowsRow
 from tenantq.journal.record import Record
-from tenantq.store.interface import Store
+from tenantq.store.interface import StoreReader
 from tenantq.store.keys import after
 from tenantq.store.row_pages import pages_of_items
 
@@ -43,22 +41,26 @@ class UsageRecount:
                     number, before = added.get(what, (window.number, 0))
                     added[what] = window.number, count + (before if number == window.number else 0)
 
-    def compare(self, store: Store, log: FindingLog) -> None:
+    def compare(self, store: StoreReader, log: FindingLog) -> None:
         """Record every stored window that differs, as far as the journal covers it."""
-        names = {
-            key[len(TENANT_ROW) :]: _decode_tenant(value).name
+        rows = {
+            key[len(TENANT_ROW) :]: _decode_tenant(value)
             for page in pages_of_items(store, store.meta, TENANT_ROW, after(TENANT_ROW))
             for key, value in page
         }
+        names = {id: row.name for id, row in rows.items()}
+        transit = tenants_in_transit(store)
         stored: dict[str, WindowsRow] = {}
         for page in pages_of_items(store, store.meta, USAGE_ROW, after(USAGE_ROW)):
             for key, value in page:
                 name = names.get(key[len(USAGE_ROW) :])
+                if int.from_bytes(key[len(USAGE_ROW) :]) in transit:
+                    continue
                 if name is None:
                     log.found("orphan", "Usage counters do not belong to any tenant.", tenant=key.hex())
                 else:
                     stored[name] = _decode_windows(value)
-        for name in names.values():
+        for name in (row.name for row in rows.values() if not row.earlier):  # others were counted on several shards
             self._compare_one(name, stored.get(name, WindowsRow(0, 0, 0, 0)), log)
 
     def _compare_one(self, tenant: str, kept: WindowsRow, log: FindingLog) -> None:

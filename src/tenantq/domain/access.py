@@ -32,21 +32,25 @@ TenantAction = Literal[
     # queues
     "list_queues", "get_queue", "put_queue", "pause_queue", "resume_queue", "delete_queue",
     # the tenant
-    "get_tenant", "usage", "audit", "export", "import",
+    "get_tenant", "usage", "get_metrics", "audit", "export", "import",
+    # templates
+    "list_templates", "put_template", "delete_template",
     # encryption
     "get_encryption", "rotate_keys", "rewrap_keys",
     # access
-    "list_keys", "create_key", "revoke_key", "list_grants", "put_grant", "delete_grant", "revoke_token",
+    "list_keys", "create_key", "revoke_key", "list_grants", "put_grant", "delete_grant", "review_grant", "revoke_token",
 ]  # fmt: skip
 PlatformAction = Literal[
     "list_tenants", "put_tenant", "suspend_tenant", "resume_tenant", "delete_tenant", "metrics", "audit_platform",
     "list_platform_keys", "create_platform_key", "revoke_platform_key",
-    "hold_tenant", "release_hold", "list_erasures", "create_backup", "list_backups", "get_cluster", "drain_member",
+    "hold_tenant", "release_hold", "list_erasures", "create_backup", "list_backups", "test_backup", "get_cluster", "drain_member",
+    "place_tenant", "grow_cluster", "list_containments", "release_containment",
+    "list_signups", "approve_signup", "reject_signup",
 ]  # fmt: skip
 Action = Literal[TenantAction, PlatformAction]
 ACTIONS: Final[tuple[str, ...]] = get_args(Action)
 
-_READ: Final = {"list_queues", "get_queue", "get_tenant", "usage", "get_encryption"}
+_READ: Final = {"list_queues", "get_queue", "get_tenant", "usage", "get_metrics", "get_encryption", "list_templates"}
 
 MATRIX: Final[dict[str, frozenset[str]]] = {
     "platform-admin": frozenset(ACTIONS),
@@ -58,10 +62,15 @@ MATRIX: Final[dict[str, frozenset[str]]] = {
     ),
     "producer": frozenset({"add", "result", "get_queue", "read_body"}),
     "consumer": frozenset({"poll", "ack", "nack", "release", "extend", "get_queue", "read_body"}),
-    "auditor": frozenset(_READ | {"audit", "trace", "list_keys", "list_grants"}),
+    "auditor": frozenset(_READ | {"audit", "trace", "list_keys", "list_grants", "review_grant"}),
     "viewer": frozenset(_READ | {"peek", "get", "result", "trace"}),
 }
 """Actions of each role in the tenant of the grant. ``platform-admin`` applies to every tenant."""
+
+VIEWS: Final = (
+    "audit", "audit_platform", "get_tenant", "get_encryption", "list_keys", "list_platform_keys", "list_grants",
+)  # fmt: skip
+"""Reads of configuration and of the audit trail. They are journaled, and not billed."""
 
 PRINCIPALS: Final = ("key", "jwt", "cert")
 """Kinds of principals that can have stored grants: the part before the colon."""
@@ -141,11 +150,20 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
     created_at: int
     created_by: str
     revoked_at: int | None = None
+    suspended_until: int | None = None  # by containment
 
     @property
     def principal(self) -> str:
-        """The principal of the key."""
         return f"key:{self.id}"
+
+    def is_over(self, now_ms: int) -> bool:
+        """Return whether it is revoked or expired."""
+        expires_at = self.grant.expires_at
+        return self.revoked_at is not None or (expires_at is not None and expires_at <= now_ms)
+
+    def is_suspended(self, now_ms: int) -> bool:
+        """Return whether containment suspends it."""
+        return self.suspended_until is not None and now_ms < self.suspended_until
 
 
 class KeyUse(msgspec.Struct, frozen=True):

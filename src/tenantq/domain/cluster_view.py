@@ -1,7 +1,5 @@
 """What the store says about a cluster: its members, its shards, and which member each shard is assigned to."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Final
 
@@ -29,11 +27,11 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     acquiring: tuple[int, ...] = ()  # shards that it takes as soon as their owners release them
     loads: dict[int, float] = {}  # by shard: smoothed, in units of one busy core
     version: str = ""  # of the program
+    shards: int = 0  # its setting ``cluster.shards``; 0: it takes the number from the store
     joined_at: int = 0  # wall time in ms
 
     @property
     def load(self) -> float:
-        """The load of all its shards."""
         return sum(self.loads.values())
 
 
@@ -100,3 +98,4 @@ class TenantPlacement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     regions: tuple[str, ...] = ()
     pinned: bool = False  # placed by an operator
     dedicated: bool = False  # its shards hold no other tenant
+    moving_to: int | None = None  # the shard that its rows are being copied to

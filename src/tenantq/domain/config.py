@@ -1,11 +1,10 @@
 """Settings of tenants and queues."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
+from tenantq.domain.alert_rules import AlertRules
 from tenantq.domain.limits import (
     ATTRIBUTES_MAX,
     DAY_MS,
@@ -15,10 +14,11 @@ from tenantq.domain.limits import (
     AttributeName,
     DelayMs,
     LeaseMs,
+    OptionalReason,
     RotationMs,
     TtlMs,
 )
-from tenantq.domain.names import QueueName, RegionName
+from tenantq.domain.names import PlanName, QueueName, RegionName
 from tenantq.domain.quotas import NO_QUOTAS, Quotas
 from tenantq.domain.rates import NO_LIMITS, Concurrency, Limits
 from tenantq.domain.validation import about, all_fields, between, build, items, text
@@ -56,8 +56,8 @@ class QueueConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
     lease_ms: Annotated[LeaseMs, about("Lease of polls that name none.")] = 30_000
     max_attempts: Annotated[Attempts, about("Deliveries before a message becomes a dead letter; 0: no limit.")] = 5
-    ttl_ms: Annotated[TtlMs, about("Time to live of messages that name none; none: forever.")] | None = None
-    dead_letter: Annotated[QueueName, about("Dead-letter queue; none: the queue's name with -dlq.")] | None = None
+    ttl_ms: Annotated[TtlMs, about("Time to live of messages that name none. Default: forever.")] | None = None
+    dead_letter: Annotated[QueueName, about("Dead-letter queue. Default: the queue's name with -dlq.")] | None = None
     dead_on_poll: Annotated[bool, about("Keep a message out of attempts in place until a poll reaches it.")] = False
     backoff_base_ms: Annotated[
         DelayMs, about("A nack without a delay waits a random part of this, doubled with every attempt.")
@@ -84,7 +84,7 @@ class Encryption(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             msgspec.Meta(
                 pattern="^(local|aws-kms|gcp-kms|azure-kv):.",
                 max_length=ENCRYPTION_KEY_CHARS_MAX,
-                description="Key that wraps the data keys, as provider:key; none: the server's default.",
+                description="Key that wraps the data keys, as provider:key. Default: the server's default.",
                 extra={"allowed": "provider:key with provider local, aws-kms, gcp-kms or azure-kv"},
             ),
         ]
@@ -103,19 +103,30 @@ class Encryption(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class TenantConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """Settings of one tenant."""
 
+    plan: (
+        Annotated[PlanName, about("Plan whose values the tenant got last; none: its values were set one by one.")]
+        | None
+    ) = None
     weight: Annotated[int, between(1, WEIGHT_MAX, "Share of every round compared with other tenants.")] = 1
     create_queues: Annotated[bool, about("Create a queue with its first message.")] = True
-    regions: Annotated[tuple[RegionName, ...], items(0, 32, "Where the tenant may be served; empty: anywhere.")] = ()
+    regions: Annotated[tuple[RegionName, ...], items(0, 32, "Where the tenant may be served. Default: anywhere.")] = ()
     quotas: Quotas = NO_QUOTAS
     limits: Limits = NO_LIMITS
     concurrency: Concurrency = Concurrency()
     encryption: Encryption = Encryption()
+    alerts: AlertRules = AlertRules()
     defaults: QueueConfig = QueueConfig()
 
     def __post_init__(self) -> None:
         """Refuse a dead-letter queue in the defaults of queues."""
         if self.defaults.dead_letter is not None:
             raise Invalid("defaults.dead_letter: cannot be the same for all queues; set it per queue")
+
+
+class TenantChanges(TenantConfig, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Settings of a tenant to change, and why."""
+
+    reason: Annotated[OptionalReason, about("Why the settings change, for the audit trail.")] = ""
 
 
 def change_config(config: _S, changes: dict[str, Any]) -> _S:

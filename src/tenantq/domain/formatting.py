@@ -1,13 +1,12 @@
 """Durations, times, sizes and text in the form that people read and type."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, overload
 
-_UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 _WHOLE: Final = re.compile(rf"(?:{_PART.pattern})+")
 _WORDS: Final[dict[str, bool | None]] = {"none": None, "null": None, "true": True, "false": False}
 _UNITS: Final = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
@@ -21,7 +20,7 @@ _UNPRINTABLE: Final = re.compile(
 
 
 def parse_duration(text: str) -> int | None:
-    """Return the milliseconds of ``30s``, ``5m``, ``1h30m``, ``1.5d``, ``250ms`` or ``250``, or None for other text."""
+    """Return the milliseconds of ``30s``, ``5m``, ``1h30m``, ``1.5d``, ``1w``, ``250ms`` or ``250``, or None for other text."""
     text = text.strip().lower()
     if len(text) > 40 or not text.isascii():
         return None
@@ -86,12 +85,33 @@ def parse_value(name: str, text: str) -> Any:
     return text if size is None else size
 
 
+def dotted(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the names and values of settings. Names of nested ones are dotted."""
+    for name, value in settings.items():
+        if isinstance(value, dict) and value:
+            yield from dotted(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
 def parse_size(text: str) -> int | None:
     """Return the bytes of ``100``, ``10KiB`` or ``2GiB``, or None for other text."""
     if text.isascii() and text.isdigit():
         return int(text)
     size = _BYTES.fullmatch(text)
     return int(size[1]) * _UNITS[size[2]] if size is not None else None
+
+
+def show_size(count: int) -> str:
+    """Return a number of bytes with a binary unit."""
+    if count < 1_024:
+        return f"{count} B"
+    value = float(count)
+    for unit in ("KiB", "MiB", "GiB"):
+        value /= 1_024
+        if value < 999.5:
+            return f"{value:.1f} {unit}" if value < 99.95 else f"{value:.0f} {unit}"
+    return f"{value / 1_024:.1f} TiB"
 
 
 def printable(text: str) -> str:

@@ -55,6 +55,7 @@ TIME_MS_MAX: Final = 253_402_300_799_999
 KEYS_MAX: Final = 10_000
 GRANTS_MAX: Final = 100_000
 REVOCATIONS_MAX: Final = 100_000
+CONTAINMENTS_MAX: Final = 10_000
 ENCRYPTION_BYTES: Final = 33
 """How much longer an encrypted body, result or set of attributes is stored. No tenant is charged for it."""
 

@@ -1,7 +1,5 @@
 """Messages, deliveries and results: frozen value objects, times in milliseconds."""
 
-from __future__ import annotations
-
 from typing import Literal, TypeGuard
 
 import msgspec

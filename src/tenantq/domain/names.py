@@ -1,20 +1,16 @@
 """Names of tenants, queues, shards and regions."""
 
-from __future__ import annotations
-
 import re
 import zlib
 from typing import Annotated, Final
 
 from tenantq.domain.validation import check_field, matching
 
-TenantName = Annotated[
-    str,
-    matching(
-        "[a-z0-9][a-z0-9-]{1,30}[a-z0-9]",
-        "3 to 32 characters of a-z, 0-9 and '-', with a letter or digit at both ends",
-    ),
-]
+_TENANT: Final = "[a-z0-9][a-z0-9-]{1,30}[a-z0-9]"
+_TENANT_IN_WORDS: Final = "3 to 32 characters of a-z, 0-9 and '-', with a letter or digit at both ends"
+TenantName = Annotated[str, matching(_TENANT, _TENANT_IN_WORDS)]
+OptionalTenantName = Annotated[str, matching(f"(?:{_TENANT})?", f"empty, or {_TENANT_IN_WORDS}")]
+TenantNameOrAll = Annotated[str, matching(rf"\*|{_TENANT}", f"'*', or {_TENANT_IN_WORDS}")]
 _QUEUE: Final = r"[A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}\.fifo"
 QueueName = Annotated[
     str,
@@ -37,6 +33,10 @@ _REGION: Final = "[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?"
 _REGION_IN_WORDS: Final = "1 to 32 characters of a-z, 0-9 and '-', with a letter or digit at both ends"
 RegionName = Annotated[str, matching(_REGION, _REGION_IN_WORDS)]
 OptionalRegionName = Annotated[str, matching(f"(?:{_REGION})?", f"empty, or {_REGION_IN_WORDS}")]
+
+PlanName = Annotated[str, matching(_REGION, _REGION_IN_WORDS)]
+TemplateName = Annotated[str, matching(_REGION, _REGION_IN_WORDS)]
+TargetName = Annotated[str, matching(_REGION, _REGION_IN_WORDS)]  # of alerts
 
 DEFAULT_TENANT: Final = "default"
 PROBE_TENANTS: Final = ("tenantq-probe-a", "tenantq-probe-b")  # the server's own, to probe the isolation of tenants

@@ -49,7 +49,6 @@ class _Entry(TopologyShard, frozen=True, forbid_unknown_fields=True):
     count: Annotated[int, between(1, SHARDS_MAX)] | None = None
 
     def expanded(self) -> list[TopologyShard]:
-        """Return the shards of the table."""
         names = [self.name] if self.count is None else [f"{self.name}-{at}" for at in range(1, self.count + 1)]
         return [TopologyShard(name, self.region, self.address, self.operations_per_hour, self.bytes) for name in names]
 

@@ -1,7 +1,5 @@
 """Quotas of a tenant, and the state of its usage against them."""
 
-from __future__ import annotations
-
 from typing import Annotated, Final, Literal
 
 import msgspec

@@ -1,7 +1,5 @@
 """Rate limits and concurrency limits of tenants and queues."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
@@ -26,7 +24,7 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         Annotated[int, between(1, BYTES_PER_SEC_MAX, "Bytes of bodies per second, also the burst.")] | None
     ) = None
     burst: (
-        Annotated[int, between(1, OPS_PER_SEC_MAX, "Operations at once after a pause; none: one second's worth.")]
+        Annotated[int, between(1, OPS_PER_SEC_MAX, "Operations at once after a pause. Default: one second's worth.")]
         | None
     ) = None
 

@@ -4,8 +4,6 @@ A struct declares them in ``json_rules``, and OpenAPI shows them. They are writt
 generators make a separate type of each of its options.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 Schema = dict[str, Any]

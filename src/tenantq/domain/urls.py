@@ -1,7 +1,5 @@
 """URLs to which secrets may be sent, or from which keys may be fetched."""
 
-from __future__ import annotations
-
 import ipaddress
 import urllib.parse
 

@@ -5,8 +5,6 @@ when it decodes or converts, OpenAPI shows it, and the reference documentation l
 Invalid with one form of text: ``field: problem (value, allowed range)``.
 """
 
-from __future__ import annotations
-
 import re
 import reprlib
 from collections.abc import Callable, Iterator
@@ -132,6 +130,11 @@ def _compiled(pattern: str) -> Callable[[str], re.Match[str] | None]:
 def all_fields(struct: msgspec.Struct) -> dict[str, Any]:
     """Return a struct as a mapping of all its fields, including those that have their default."""
     return {field: _plain(getattr(struct, field)) for field in struct.__struct_fields__}
+
+
+def projected(kind: type[_S], source: object, **given: Any) -> _S:
+    """Return a ``kind`` with the fields that ``source`` also has, and ``given`` in place of the others."""
+    return kind(**{name: getattr(source, name) for name in kind.__struct_fields__ if hasattr(source, name)} | given)
 
 
 def _plain(value: Any) -> Any:

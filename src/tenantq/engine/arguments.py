@@ -1,7 +1,5 @@
 """Checks of arguments that several operations share."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 from tenantq.domain import limits

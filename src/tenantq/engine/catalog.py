@@ -4,9 +4,9 @@ tenant/<id be32>      name, configuration, next queue id
 queue/<P>             name, configuration, status
 usage/<id be32>       messages added in the current hour and day
 next_tenant_id        be32; ids are never reused
+moved/<name>          a tenant that left this shard: where it went, and its row until its other rows are deleted
+arriving/<id be32>    a tenant whose rows are being copied to this shard
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
@@ -19,9 +19,10 @@ from tenantq.domain.names import dead_letter_name
 from tenantq.engine import quota_checks
 from tenantq.engine.fair_lines import TenantLine
 from tenantq.engine.queue_state import Erasing, Hold, QueueState, Status, Suspension, TenantState, TenantStatus
-from tenantq.errors import Invalid, NotFound, Unavailable, no_queue, no_tenant
-from tenantq.store.interface import Batch, Store
-from tenantq.store.keys import after, queue_prefix, split_prefix, tenant_prefix
+from tenantq.engine.work_counters import TenantCounters, WorkSums
+from tenantq.errors import Invalid, NotFound, TenantMoved, TenantqError, Unavailable, no_queue, no_tenant
+from tenantq.store.interface import Batch, Store, StoreReader
+from tenantq.store.keys import after, split_prefix, tenant_prefix
 from tenantq.store.row_pages import pages_of_items, rows_under
 from tenantq.store.rows import unpack_counters
 
@@ -29,6 +30,8 @@ TENANT_ROW: Final = b"tenant/"
 QUEUE_ROW: Final = b"queue/"
 USAGE_ROW: Final = b"usage/"
 NEXT_TENANT_ID: Final = b"next_tenant_id"
+MOVED_ROW: Final = b"moved/"
+ARRIVING_ROW: Final = b"arriving/"
 _PAGE = 10_000
 _CONFIGS_MAX = 1_000
 
@@ -46,6 +49,24 @@ class TenantRow(msgspec.Struct, frozen=True):
     suspension: Suspension | None = None
     erasing: Erasing | None = None
     next_data_key: int = 0
+    earlier: tuple[tuple[int, int], ...] = ()  # shards that it lived on before, each with ``since`` there
+
+
+class MovedRow(msgspec.Struct, frozen=True):
+    """A tenant that left this shard. While it has ``row``, the tenant may still come back, and its other rows exist."""
+
+    id: int
+    target: int  # the shard that it went to
+    row: bytes = b""  # its tenant row
+
+
+class ArrivingRow(msgspec.Struct, frozen=True):
+    """A tenant whose rows are being copied to this shard."""
+
+    name: str
+    source: int  # the shard that has it
+    row: bytes = b""  # its tenant row, once all other rows are here
+    key_ids: tuple[str, ...] = ()  # its API keys, copied with the row
 
 
 class QueueRow(msgspec.Struct, frozen=True):
@@ -62,6 +83,8 @@ class QueueRow(msgspec.Struct, frozen=True):
 _encode = msgspec.msgpack.Encoder().encode
 _decode_tenant = msgspec.msgpack.Decoder(TenantRow).decode
 _decode_queue = msgspec.msgpack.Decoder(QueueRow).decode
+_decode_moved = msgspec.msgpack.Decoder(MovedRow).decode
+_decode_arriving = msgspec.msgpack.Decoder(ArrivingRow).decode
 
 
 class Catalog:
@@ -72,18 +95,36 @@ class Catalog:
         self.tenants: dict[str, TenantState] = {}
         self._by_id: dict[int, TenantState] = {}
         self._first_tenant_id = self._next_tenant_id = first_tenant_id
+        self.deleted_work = WorkSums()  # of tenants deleted since the start
+        self.deleted_counters = TenantCounters()
         self._configs: dict[bytes, TenantConfig] = {}  # tenants of one plan share one object
+        self.moved: dict[str, MovedRow] = {}
+        self.arriving: dict[int, ArrivingRow] = {}
 
     # ---- reading ----
 
     def tenant(self, name: str) -> TenantState:
-        """Return a tenant. Raises NotFound, or Invalid if the name is not text."""
+        """Return a tenant. Raises NotFound, TenantMoved, or Invalid if the name is not text."""
         if type(name) is not str:
-            raise Invalid(f"tenant: a name is text, not {type(name).__name__}")
+            raise Invalid(f"tenant: must be text, not {type(name).__name__}")
         tenant = self.tenants.get(name)
         if tenant is None:
-            raise no_tenant(name)
+            raise self.missing(name)
         return tenant
+
+    def missing(self, name: str) -> TenantqError:
+        """Return the error for a tenant that is not here: TenantMoved if it has left or is arriving, else NotFound."""
+        return TenantMoved(tenant=name) if name in self.moved or self.is_in_transit(name) else no_tenant(name)
+
+    def check_here(self, name: str) -> None:
+        """Raise TenantMoved for a tenant that has left or is arriving."""
+        if (self.moved or self.arriving) and name not in self.tenants and isinstance(self.missing(name), TenantMoved):
+            raise self.missing(name)
+
+    def is_in_transit(self, name: str) -> bool:
+        """Return whether a tenant is on its way from or to this shard, so that no other tenant may take its name."""
+        moved = self.moved.get(name)
+        return (moved is not None and bool(moved.row)) or any(one.name == name for one in self.arriving.values())
 
     def tenant_by_id(self, id: int) -> TenantState:
         """Return a tenant by its id. Raises NotFound."""
@@ -119,6 +160,8 @@ class Catalog:
 
     def create_tenant(self, batch: Batch, name: str, config: TenantConfig, seq: int) -> TenantState:
         """Create a tenant with a new id, in the round of journal record ``seq``."""
+        if name in self.moved:
+            self.put_moved(batch, name, None)
         if self._next_tenant_id > limits.TENANT_ID_MAX:
             raise Unavailable("all tenant ids are used up")
         tenant = TenantState(self._next_tenant_id, name, self.shared(config), TenantLine(config.weight))
@@ -131,11 +174,35 @@ class Catalog:
 
     def save_tenant(self, batch: Batch, tenant: TenantState) -> None:
         """Write a tenant's row."""
-        row = TenantRow(
-            tenant.name, tenant.config, tenant.next_queue_id, tenant.status, tenant.version, tenant.since, tenant.hold,
-            tenant.suspension, tenant.erasing, tenant.next_data_key,
-        )  # fmt: skip
-        batch.put(TENANT_ROW + tenant_prefix(tenant.id), _encode(row), self._store.meta.handle)
+        batch.put(TENANT_ROW + tenant_prefix(tenant.id), _encode(_row_of(tenant)), self._store.meta.handle)
+
+    def put_moved(self, batch: Batch, name: str, row: MovedRow | None) -> None:
+        """Note that a tenant has left this shard; None: it has not."""
+        if row is not None:
+            self.moved[name] = row
+            batch.put(MOVED_ROW + name.encode(), _encode(row), self._store.meta.handle)
+        elif self.moved.pop(name, None) is not None:
+            batch.delete(MOVED_ROW + name.encode(), self._store.meta.handle)
+
+    def put_arriving(self, batch: Batch, id: int, row: ArrivingRow | None) -> None:
+        """Note that a tenant is being copied to this shard; None: no more."""
+        if row is not None:
+            self.arriving[id] = row
+            batch.put(ARRIVING_ROW + tenant_prefix(id), _encode(row), self._store.meta.handle)
+        elif self.arriving.pop(id, None) is not None:
+            batch.delete(ARRIVING_ROW + tenant_prefix(id), self._store.meta.handle)
+
+    def name_arriving_queue(self, id: int, key: bytes, value: bytes) -> None:
+        """Have the store know the name of a queue of an arriving tenant, given its row."""
+        self._store.name_queue(key[len(QUEUE_ROW) :], f"{self.arriving[id].name}:{_decode_queue(value).name}")
+
+    def take_out(self, batch: Batch, tenant: TenantState, target: int) -> MovedRow:
+        """Stop serving a tenant that leaves for another shard. All its rows but its own stay."""
+        moved = MovedRow(tenant.id, target, _encode(_row_of(tenant)))
+        batch.delete(TENANT_ROW + tenant_prefix(tenant.id), self._store.meta.handle)
+        self.put_moved(batch, tenant.name, moved)
+        del self.tenants[tenant.name], self._by_id[tenant.id]
+        return moved
 
     def save_usage(self, batch: Batch, tenant: TenantState) -> None:
         """Write the hourly and daily usage of a tenant."""
@@ -147,7 +214,12 @@ class Catalog:
         batch.delete(TENANT_ROW + prefix, self._store.meta.handle)
         batch.delete(USAGE_ROW + prefix, self._store.meta.handle)
         batch.delete_range(QUEUE_ROW + prefix, QUEUE_ROW + after(prefix), self._store.meta.handle)
+        for queue in tenant.queues.values():
+            self._store.name_queue(queue.prefix, None)
         del self.tenants[tenant.name], self._by_id[tenant.id]
+        self.deleted_work.merge(tenant.usage.dropped)
+        if tenant.has_counters:
+            self.deleted_counters.merge(tenant.counters)
 
     def create_queue(
         self, batch: Batch, tenant: TenantState, name: str, config: QueueConfig, *, system_made: bool
@@ -158,6 +230,7 @@ class Catalog:
         queue = QueueState(tenant, tenant.next_queue_id, name, config, "active")
         tenant.next_queue_id += 1
         tenant.queues[name] = queue
+        self._store.name_queue(queue.prefix, f"{tenant.name}:{name}")
         queue.system_made = system_made
         tenant.usage.queues += not system_made
         self.save_tenant(batch, tenant)
@@ -170,10 +243,13 @@ class Catalog:
         batch.put(QUEUE_ROW + queue.prefix, _encode(row), self._store.meta.handle)
 
     def drop_queue(self, batch: Batch, queue: QueueState) -> None:
-        """Delete a queue."""
+        """Delete a queue. Its totals stay in those of its tenant."""
         batch.delete(QUEUE_ROW + queue.prefix, self._store.meta.handle)
+        self._store.name_queue(queue.prefix, None)
         del queue.tenant.queues[queue.name]
         queue.tenant.usage.queues -= not queue.system_made
+        queue.tenant.usage.dropped.merge(queue.work)
+        self.save_usage(batch, queue.tenant)
 
     # ---- loading ----
 
@@ -182,37 +258,56 @@ class Catalog:
         store = self._store
         raw = store.get(store.meta, NEXT_TENANT_ID)
         self._next_tenant_id = int.from_bytes(raw) if raw else self._first_tenant_id
-        by_id = self._by_id
         for key, value in self._rows(TENANT_ROW):
-            row = _decode_tenant(value)
-            id = int.from_bytes(key[len(TENANT_ROW) :])
-            tenant = TenantState(
-                id, row.name, self.shared(row.config), TenantLine(row.config.weight), row.next_queue_id
-            )
-            tenant.status, tenant.version, tenant.since, tenant.hold = row.status, row.version, row.since, row.hold
-            tenant.suspension, tenant.erasing, tenant.next_data_key = row.suspension, row.erasing, row.next_data_key
-            by_id[id] = self.tenants[row.name] = tenant
-        for key, value in self._rows(USAGE_ROW):
+            self._add_tenant(int.from_bytes(key[len(TENANT_ROW) :]), _decode_tenant(value))
+        for key, value in self._rows(MOVED_ROW):
+            self.moved[key[len(MOVED_ROW) :].decode()] = _decode_moved(value)
+        for key, value in self._rows(ARRIVING_ROW):
+            self.arriving[int.from_bytes(key[len(ARRIVING_ROW) :])] = _decode_arriving(value)
+        self._load_queues(b"")
+        for tenant in self._by_id.values():
+            quota_checks.mark_reported(tenant)
+
+    def load_tenant(self, id: int, row: bytes) -> TenantState:
+        """Load one tenant, whose other rows are in the store, and return it."""
+        tenant = self._add_tenant(id, _decode_tenant(row))
+        self._load_queues(tenant_prefix(id))
+        quota_checks.mark_reported(tenant)
+        return tenant
+
+    def _add_tenant(self, id: int, row: TenantRow) -> TenantState:
+        tenant = TenantState(id, row.name, self.shared(row.config), TenantLine(row.config.weight), row.next_queue_id)
+        tenant.status, tenant.version, tenant.since, tenant.hold = row.status, row.version, row.since, row.hold
+        tenant.suspension, tenant.erasing, tenant.next_data_key = row.suspension, row.erasing, row.next_data_key
+        tenant.earlier = row.earlier
+        self._by_id[id] = self.tenants[row.name] = tenant
+        return tenant
+
+    def _load_queues(self, prefix: bytes) -> None:
+        """Load the usage and the queues of all tenants, or of one. Rows of tenants that left or arrive are passed over."""
+        store, by_id = self._store, self._by_id
+        for key, value in self._rows(USAGE_ROW + prefix):
             owner = by_id.get(int.from_bytes(key[len(USAGE_ROW) :]))
             if owner is not None:
                 owner.usage.load(value)
         by_prefix: dict[bytes, QueueState] = {}
-        for key, value in self._rows(QUEUE_ROW):
+        for key, value in self._rows(QUEUE_ROW + prefix):
             tenant_id, queue_id = split_prefix(key[len(QUEUE_ROW) :])
+            tenant = by_id.get(tenant_id)
+            if tenant is None:
+                continue
             stored = _decode_queue(value)
-            tenant = by_id[tenant_id]
             queue = QueueState(tenant, queue_id, stored.name, stored.config, stored.status)
             queue.doomed, queue.system_made = stored.doomed, stored.system_made
             queue.suspension = stored.suspension
             tenant.usage.queues += not queue.system_made
-            by_prefix[queue_prefix(tenant_id, queue_id)] = tenant.queues[stored.name] = queue
-        for page in pages_of_items(store, store.qc, b"", b"\xff" * 9, _PAGE):
+            by_prefix[queue.prefix] = tenant.queues[stored.name] = queue
+            store.name_queue(queue.prefix, f"{tenant.name}:{queue.name}")
+        for page in pages_of_items(store, store.qc, prefix, after(prefix) if prefix else b"\xff" * 9, _PAGE):
             for key, value in page:
                 if key in by_prefix:
                     by_prefix[key].load(unpack_counters(value))
                     by_prefix[key].count_usage()
-        for tenant in by_id.values():
-            quota_checks.mark_reported(tenant)
 
     @property
     def is_new(self) -> bool:
@@ -221,3 +316,18 @@ class Catalog:
 
     def _rows(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         return rows_under(self._store, self._store.meta, prefix, _PAGE)
+
+
+def tenants_in_transit(store: StoreReader) -> set[int]:
+    """Return the ids of the tenants that have rows in a store without being served there."""
+    leaving = {row.id for _, value in rows_under(store, store.meta, MOVED_ROW) if (row := _decode_moved(value)).row}
+    return leaving | {
+        int.from_bytes(key[len(ARRIVING_ROW) :]) for key, _ in rows_under(store, store.meta, ARRIVING_ROW)
+    }
+
+
+def _row_of(tenant: TenantState) -> TenantRow:
+    return TenantRow(
+        tenant.name, tenant.config, tenant.next_queue_id, tenant.status, tenant.version, tenant.since, tenant.hold,
+        tenant.suspension, tenant.erasing, tenant.next_data_key, tenant.earlier,
+    )  # fmt: skip

@@ -4,21 +4,17 @@ Waking another thread and being woken by it takes about as long as a sync on a f
 nothing else waits, the event loop syncs by itself. Otherwise a thread syncs while the loop continues.
 """
 
-from __future__ import annotations
-
 import asyncio
 import queue
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from tenantq.engine.round import Round
 from tenantq.errors import StoreFailed
 from tenantq.runtime.clock import Clock
 from tenantq.runtime.histogram import Histogram
 from tenantq.store.interface import Store
-
-if TYPE_CHECKING:
-    from tenantq.engine.round import Round
 
 QUICK_MS: Final = 2
 """A longer sync indicates a slow disk, which the event loop does not wait for."""

@@ -3,8 +3,6 @@
 datakey/<tenant id be32><number be32>     a wrapped key, in the vault's own format; opaque to the engine
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Mapping
 from typing import Final
@@ -24,6 +22,11 @@ def tenant_range(tenant_id: int) -> tuple[bytes, bytes]:
     return DATA_KEY_ROW + prefix, DATA_KEY_ROW + after(prefix)
 
 
+def data_key_row(tenant_id: int, number: int) -> bytes:
+    """Return the key of a wrapped key's row."""
+    return DATA_KEY_ROW + _PLACE.pack(tenant_id, number)
+
+
 class DataKeyRows:
     """The wrapped keys of all tenants. A tenant that never encrypted anything is not in ``by_tenant``."""
 
@@ -39,7 +42,7 @@ class DataKeyRows:
 
     def put(self, batch: Batch, tenant_id: int, number: int, value: bytes) -> None:
         """Write a row, new or in place of one."""
-        batch.put(DATA_KEY_ROW + _PLACE.pack(tenant_id, number), value, self._store.meta.handle)
+        batch.put(data_key_row(tenant_id, number), value, self._store.meta.handle)
         self.by_tenant.setdefault(tenant_id, {})[number] = value
 
     def drop(self, batch: Batch, tenant_id: int) -> int:
@@ -49,8 +52,8 @@ class DataKeyRows:
 
     # ---- loading ----
 
-    def load(self) -> None:
-        """Read everything from the store."""
-        for key, value in rows_under(self._store, self._store.meta, DATA_KEY_ROW, _PAGE):
+    def load(self, prefix: bytes = b"") -> None:
+        """Read the rows of all tenants from the store, or of the one whose keys start with ``prefix``."""
+        for key, value in rows_under(self._store, self._store.meta, DATA_KEY_ROW + prefix, _PAGE):
             tenant_id, number = _PLACE.unpack(key[len(DATA_KEY_ROW) :])
             self.by_tenant.setdefault(tenant_id, {})[number] = value

@@ -1,12 +1,11 @@
 """Dead letters: the atomic move of a message that has no attempts left, with reason and history."""
 
-from __future__ import annotations
-
 from tenantq.domain.message import DeadLetter, Result
 from tenantq.engine import discard, groups
 from tenantq.engine.effects import Effects
-from tenantq.engine.queue_state import DEAD, QueueState
+from tenantq.engine.queue_state import QueueState
 from tenantq.engine.state import DeadLetterEvent
+from tenantq.engine.work_counters import DEAD
 from tenantq.store.keys import EXPIRES_RESULT, EXPIRES_TTL, expiry_key
 from tenantq.store.rows import (
     ENCRYPTED,
@@ -74,7 +73,7 @@ def bury(
     keeps = queue.config.dead_on_poll and queue.config.dead_letter is not None
     since = effects.now if target.fifo else message.visible_at
     move_in(effects, target, id, message, moved, lives_since=since if keeps else None)
-    queue.totals[DEAD] += 1
+    queue.work.totals[DEAD] += 1
     _fail_result(effects, queue, id, reason)
     effects.log(
         "dead_letter", queue, effects.state.system, ids=id, size=lease.size, priority=lease.priority,
@@ -101,7 +100,7 @@ def move_in(
     effects.batch.put(target.prefix + id, value, effects.store.m.handle)
     if lease.expires_at:
         effects.batch.put(expiry_key(target.prefix, lease.expires_at, EXPIRES_TTL, id), b"", effects.store.ex.handle)
-        target.next_expiry = min(target.next_expiry, lease.expires_at)
+        target.note_expiry(lease.expires_at)
     lease.group = target.group_digest(message.group)
     effects.put_lease(target, id, lease)
     target.grow(lease.size, lease.size)
@@ -123,5 +122,5 @@ def write_result(effects: Effects, queue: QueueState, id: bytes, result: Result,
     """Store a result until ``expires_at`` and wake its waiters after the sync."""
     effects.batch.put(queue.prefix + id, pack_result(ResultRow(result, expires_at)), effects.store.re.handle)
     effects.batch.put(expiry_key(queue.prefix, expires_at, EXPIRES_RESULT, id), b"", effects.store.ex.handle)
-    queue.next_expiry = min(queue.next_expiry, expires_at)
+    queue.note_expiry(expires_at)
     effects.results_ready.append((queue, id))

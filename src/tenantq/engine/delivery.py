@@ -1,7 +1,5 @@
 """Delivery: leases the next messages of a queue to its waiting polls. Each message has its own lease."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import chain
 
@@ -11,7 +9,8 @@ from tenantq.domain.message import Delivery
 from tenantq.engine import dead_letter, discard, groups
 from tenantq.engine.effects import Effects
 from tenantq.engine.operation import BYTES_PER_COST
-from tenantq.engine.queue_state import DELIVERED, Level, QueueState, WaitingPoll
+from tenantq.engine.queue_state import Level, QueueState, WaitingPoll
+from tenantq.engine.work_counters import DELIVERED, WAITS
 from tenantq.journal.record import column
 from tenantq.store.keys import ID_BYTES, SUFFIX_BYTES, be64, from_be64
 from tenantq.store.rows import ENCRYPTED, HAS_EXTRAS, LEASE_HEAD, MESSAGE_HEAD, LeaseRow, MessageRow, unpack_message
@@ -61,7 +60,7 @@ def deliver(effects: Effects, queue: QueueState, polls: list[WaitingPoll], count
     for level, key, _ in chain((pick for pick, _, _ in rest), unread):  # no poll, or not this round, had room for these
         level.cursor = min(level.cursor, key[-SUFFIX_BYTES:])
     queue.in_flight += delivered
-    queue.totals[DELIVERED] += delivered
+    queue.work.totals[DELIVERED] += delivered
     queue.tenant.line.charge(delivered)
     queue.count_usage()
     effects.dirty[queue] = None
@@ -202,7 +201,6 @@ class _Leasing:
         self.waits: list[int] = []
 
     def add(self, id: bytes, message: MessageRow, before: LeaseRow | None, visible_at: int) -> None:
-        """Lease a message to the poll."""
         effects, queue, poll, until = self._effects, self._queue, self._poll, self.until
         token = effects.state.randomness.getrandbits(64) or 1
         if before is None:
@@ -255,7 +253,8 @@ class _Leasing:
     def journal(self) -> None:
         """Add the journal entry."""
         if self.ids:
-            self._queue.next_lease = min(self._queue.next_lease, self.until)
+            self._queue.note_lease(self.until)
+            self._queue.work.count_times(WAITS, self.waits)
             self._effects.log(
                 "poll", self._queue, self._poll.caller, ids=b"".join(self.ids), size=column(self.sizes),
                 priority=column(self.priorities), attempt=column(self.attempts), wait_ms=column(self.waits),

@@ -1,10 +1,9 @@
 """Discarding: deletes a message from its queue for good."""
 
-from __future__ import annotations
-
 from tenantq.engine import groups
 from tenantq.engine.effects import Effects
-from tenantq.engine.queue_state import EXPIRED, QueueState
+from tenantq.engine.queue_state import QueueState
+from tenantq.engine.work_counters import EXPIRED
 from tenantq.store.keys import EXPIRES_TTL, expiry_key
 from tenantq.store.rows import LeaseRow, MessageRow
 
@@ -19,7 +18,7 @@ def discard(
         groups.leave(effects, queue, group, id, blocked=blocked)
     if queue.result_waiters:
         effects.results_ready.append((queue, id))
-    queue.totals[EXPIRED] += 1
+    queue.work.totals[EXPIRED] += 1
     effects.log(
         "expire", queue, effects.state.system, ids=id, size=message.size, priority=message.priority,
         attempt=lease.attempts if lease is not None else 0, outcome="expired",

@@ -1,7 +1,5 @@
 """Free disk space: nothing is added while less is free than the reserve, which settling and deleting need."""
 
-from __future__ import annotations
-
 import logging
 from typing import Final
 

@@ -1,19 +1,19 @@
 """The effects of a round: the rows, counters and journal entries that its operations change, in one batch."""
 
-from __future__ import annotations
-
 from collections import deque
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
 from tenantq.domain.config import QueueConfig
 from tenantq.domain.message import Caller
 from tenantq.engine import quota_checks
-from tenantq.engine.queue_state import HEALED, Level, QueueState, TenantState, queue_suspended
+from tenantq.engine.queue_state import Level, QueueState, TenantState, queue_suspended
 from tenantq.engine.state import DeadLetterEvent, QuotaEvent, ShardState
+from tenantq.engine.work_counters import HEALED
 from tenantq.errors import Draining, Suspended, TenantqError
-from tenantq.journal.record import JournalEntry
+from tenantq.journal.record import JournalEntry, entry_of
+from tenantq.journal.signing import SigningKey
 from tenantq.store.keys import be64
 from tenantq.store.rows import (
     KeyRow,
@@ -25,9 +25,6 @@ from tenantq.store.rows import (
     unpack_lease,
     unpack_message,
 )
-
-if TYPE_CHECKING:
-    from tenantq.journal.signing import SigningKey
 
 _BYTES_ALONE = 4 << 20
 _BYTES_SHARED = 1 << 20
@@ -93,7 +90,7 @@ class Effects:
         self.now = state.shard_clock.now_ms()
         self.wall = state.shard_clock.wall_offset_ms()
         self.signing_key: SigningKey | None = None  # signs the round's record, if set
-        self.batch = state.store.new_batch()
+        self.batch = state.new_batch()
         self.entries: list[JournalEntry] = []
         self.answered: list[Any] = []  # operations whose callers get their answer after the sync
         self.events: list[DeadLetterEvent | QuotaEvent] = []  # for the listeners, after the sync
@@ -134,21 +131,11 @@ class Effects:
 
     def log_tenant(self, op: str, tenant: TenantState, caller: Caller, details: str = "") -> None:
         """Add a journal entry about a tenant."""
-        self.entries.append(
-            JournalEntry(
-                op,
-                tenant.name,
-                "",
-                caller.principal,
-                caller.remote,
-                caller.request_id,
-                details=details,
-                user_agent=caller.user_agent,
-            )
-        )
+        self.entries.append(entry_of(op, tenant.name, caller, details))
 
     def log_refusal(self, op: str, tenant: TenantState, caller: Caller, error: TenantqError) -> None:
         """Add a journal entry about an operation refused as a whole. Equal refusals of one round share an entry with a count."""
+        tenant.counters.count_refusal(error)
         name = tenant.name or (error.tenant if error.tenant in self.state.catalog.tenants else None) or ""
         known = (op, name, error.queue or "", caller.principal, caller.remote)
         entry = self._refusals.get((*known, error.code))
@@ -201,7 +188,7 @@ class Effects:
 
     def heal(self, queue: QueueState, id: bytes, what: str) -> None:
         """Count and journal an inconsistent row that was repaired."""
-        queue.totals[HEALED] += 1
+        queue.work.totals[HEALED] += 1
         queue.suspect = True
         self.dirty[queue] = None
         self.log("heal", queue, self.state.system, ids=id, outcome="healed", details=what)
@@ -241,7 +228,6 @@ class Effects:
         self._gone.update(keys)
 
     def put_lease(self, queue: QueueState, id: bytes, row: LeaseRow) -> None:
-        """Write a lease row."""
         key = queue.prefix + id
         value = pack_lease(row)
         self.overlay[key] = value

@@ -1,7 +1,5 @@
 """Erasure of a tenant: data keys first, then rows, then the bytes in all files. Each step is durable and can be repeated."""
 
-from __future__ import annotations
-
 import asyncio
 
 import msgspec

@@ -56,8 +56,6 @@ class TenantLine:
 class FairLines:
     """All lines that have work, furthest behind first."""
 
-    __slots__ = ("_heap", "_tickets", "active", "cost", "last", "switches", "time", "turn_cost")
-
     def __init__(self, turn_cost: int) -> None:
         self.turn_cost = turn_cost
         self.time = 0.0  # the virtual time of the line served last, when its turn began
@@ -134,6 +132,19 @@ class FairLines:
             self._enter(line, line.time)
             self.time = min(self.time, line.time)  # a newcomer must not wait for work that was not done
 
+    def set_aside(self) -> TenantLine:
+        """Skip the next line until ``restore``, and return it."""
+        line = self.next_line()
+        heapq.heappop(self._heap)
+        self.active -= 1
+        return line
+
+    def restore(self, lines: list[TenantLine]) -> None:
+        """Return lines that were set aside, with the turn they had."""
+        for line in lines:
+            self.active += 1
+            self._enter(line, line.time)
+
     def drain(self) -> list[Any]:
         """Remove and return everything, for a shard that stops."""
         left: list[Any] = []
@@ -175,22 +186,35 @@ class RoundBudget:
         self._shared_until_ms = -1
         self.is_shared = False  # several tenants had work when the last round was picked, or lately
 
-    def pick(self, lines: FairLines) -> list[Any]:
-        """Take the next round's operations from the lines, in fair turns, up to the budget."""
+    def pick(self, lines: FairLines, *, large_syncs: bool = False) -> list[Any]:
+        """Take the next round's operations from the lines, in fair turns, up to the budget.
+
+        While tenants share rounds, a large operation runs in a round alone, and waits while another one is synced
+        (``large_syncs``). Otherwise every small operation would wait for the write and the sync of several large ones.
+        """
         shared = self.is_shared = self._is_shared(lines)
         operations: list[Any] = []
         budget = float(self._settings.round_cost_shared) if shared else self._cost
         served: set[TenantLine] = set()
+        aside: list[TenantLine] = []
         while lines and budget > 0:
             if shared:  # one turn per round: a loud tenant gets few replies at a time, and so sends few calls at a time
                 line = lines.next_line()
                 if line in served:
                     break
+                if (operations or large_syncs) and self.is_large(line.operations[0]):
+                    aside.append(lines.set_aside())
+                    continue
                 served.add(line)
             turn = lines.take_turn(budget, whole=not shared)
             budget -= sum([operation.cost for operation in turn])
             operations += turn
+        lines.restore(aside)
         return operations
+
+    def is_large(self, operation: Work) -> bool:
+        """Return whether an operation is more than all of a round that tenants share."""
+        return operation.cost > self._settings.round_cost_shared
 
     def adapt(self, lines: FairLines, operations: list[Any], unstarted: list[Any]) -> None:
         """Put back the operations that the round did not start, and adapt the budget to what it ran."""

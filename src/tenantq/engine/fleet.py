@@ -11,8 +11,6 @@ behind, or one very long job, do not lock their tenant out. Only queues with wor
 nothing.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 from collections import deque
@@ -30,8 +28,6 @@ _STALE_ENTRIES_MAX: Final = 64
 
 class FleetLane:
     """The queues of one name, and the fleet polls that wait for them."""
-
-    __slots__ = ("_active", "_entries", "_starts", "_time", "_turns", "demands", "name", "weight")
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -4,8 +4,6 @@ A poll for whole groups gets the head and as many followers as it has room for. 
 available again, nothing behind them is delivered: the head is then either in flight or first in order.
 """
 
-from __future__ import annotations
-
 from tenantq.engine.effects import Effects
 from tenantq.engine.queue_state import QueueState
 from tenantq.store.keys import ID_BYTES

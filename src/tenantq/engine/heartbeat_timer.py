@@ -1,7 +1,5 @@
 """The heartbeat of a shard: updates the store's sync marker after every sync, and while the store still changes files."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from tenantq.engine.shard_clock import ShardClock

@@ -1,7 +1,5 @@
 """Where a shard's journal begins and ends."""
 
-from __future__ import annotations
-
 from tenantq.journal.record import ANCHOR_KEY, GENESIS, decode_record
 from tenantq.store.interface import Store
 from tenantq.store.keys import from_be64

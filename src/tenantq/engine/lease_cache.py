@@ -1,7 +1,5 @@
 """A cache of recent lease rows, which saves an ack most reads of the store."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import islice
 from typing import Final
@@ -14,8 +12,6 @@ LEASES_MAX: Final = 32_768
 
 class LeaseCache:
     """The newest lease rows by key, as the last written round left them."""
-
-    __slots__ = ("rows",)
 
     def __init__(self) -> None:
         self.rows: dict[bytes, bytes] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
@@ -20,6 +21,7 @@ ADVANCE: Final = 1  # count delayed rows that became visible
 RANGE: Final = 2  # purge, drop: delete by range
 SCAN: Final = 3  # sweep, redrive: walk over rows
 POINT: Final = 4  # add, ack, ...: read and write single rows
+LAST: Final = 5  # a tenant leaves or arrives: nothing of the round comes after it
 
 BYTES_PER_COST: Final = 4_096
 
@@ -50,14 +52,13 @@ _Batch = TypeVar("_Batch", bound="Operation[Any]")
 
 
 def split(operation: _Batch, field: str, sizes: list[int]) -> list[tuple[_Batch, int]]:
-    """Return the operations in which a checked batch runs, and how many items each has.
+    """Return the operations in which a checked batch runs, and how many items each has; none if it is not divided.
 
     ``field`` holds the items of the batch, which have these sizes.
     """
-    parts = parts_of(sizes)
+    parts, operations = parts_of(sizes), list[tuple[_Batch, int]]()
     if len(parts) == 1:
-        return [(operation, len(sizes))]
-    operations = []
+        return []
     for part in parts:
         one = copy.copy(operation)
         setattr(one, field, getattr(operation, field)[part])
@@ -79,7 +80,7 @@ class Operation(Generic[R]):
     future: asyncio.Future[R] | None = field(default=None, init=False)  # None: no caller waits for the reply
     reply: R = field(default=None, init=False)  # type: ignore[assignment]  # operations with another result set it
     error: TenantqError | None = field(default=None, init=False)
-    entered_round: int = field(default=0, init=False)
+    entered_us: int = field(default=0, init=False)  # when its wait for a turn began; 0: it had its turn
     unfinished: bool = field(default=False, init=False)  # the round had no room for all of it
     phase: ClassVar[int] = POINT
     journal_op: ClassVar[str] = ""  # its name in the journal if it is refused
@@ -92,8 +93,11 @@ class Operation(Generic[R]):
 
     @property
     def line(self) -> TenantLine:
-        """The line it waits in."""
         return self.tenant.line
+
+    def parts(self) -> Sequence[tuple[Operation[R], int]]:
+        """Return the operations in which a large batch runs, and how many items each has; none if it runs as one."""
+        return ()
 
     def execute(self, effects: Effects) -> None:
         """Add the operation's effects to the round. Raises TenantqError only before its first effect."""

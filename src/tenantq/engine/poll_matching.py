@@ -1,7 +1,5 @@
 """Poll matching: polls that wait for one queue share its ready messages, one message each in turn."""
 
-from __future__ import annotations
-
 from collections import deque
 
 from tenantq.engine.delivery import deliver

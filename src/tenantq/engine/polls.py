@@ -1,7 +1,5 @@
 """Polls: operations that wait for messages of one queue, or of one queue name in many tenants."""
 
-from __future__ import annotations
-
 from collections import deque
 
 from tenantq.domain import limits
@@ -65,7 +63,6 @@ class Poll(Operation[list[Delivery]]):
         return len(self.got) >= self.max or self.bytes >= limits.REPLY_BYTES_MAX
 
     def stop_waiting(self) -> None:
-        """Answer a poll that got nothing in its time."""
         if self.future is not None and not self.future.done() and not self.got:
             self.future.set_result([])
 

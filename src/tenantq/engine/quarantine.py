@@ -4,8 +4,6 @@ Nothing of the round was written. So its operations run again in the next round,
 round that changed more than messages cannot be undone in memory; the shard stops then, as after any other failure of the store.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from typing import Any, Final

@@ -4,10 +4,8 @@ While a snapshot is open, the store cannot reclaim the space of messages that ar
 their lifetime are limited.
 """
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -16,17 +14,16 @@ from tenantq.domain.message import Facts, MessagePage
 from tenantq.domain.validation import check_field
 from tenantq.engine import reads
 from tenantq.engine.queue_state import QueueState
+from tenantq.engine.round_loop import RoundLoop
 from tenantq.engine.state import ShardState
 from tenantq.engine.tenant_snapshot import TenantSnapshot
 from tenantq.errors import NotFound, QuotaExceeded
 from tenantq.runtime.clock import Timer
+from tenantq.runtime.loop_slices import SLICE_BYTES, SLICE_ITEMS, next_slice
 from tenantq.runtime.randomness import id_bytes, id_text
 from tenantq.store.interface import StoreSnapshot
 from tenantq.store.keys import after
 from tenantq.store.rows import unpack_lease, unpack_message
-
-if TYPE_CHECKING:
-    from tenantq.engine.round_loop import RoundLoop
 
 _WALK_ROWS: Final = 2_000  # keys to walk before other tasks get their turn
 
@@ -99,7 +96,7 @@ class QueueSnapshots:
         of_tenant = sum(1 for one in self._open.values() if one.queue.tenant is queue.tenant)
         if of_tenant >= limits.SNAPSHOTS_OF_TENANT_MAX or len(self._open) >= limits.SNAPSHOTS_MAX:
             raise QuotaExceeded(
-                "too many snapshots are open; close those that are not needed, or wait until they go by themselves",
+                "too many snapshots are open; close those that are not needed, or wait until they expire",
                 limit=limits.SNAPSHOTS_OF_TENANT_MAX,
                 current=of_tenant,
                 tenant=queue.tenant.name,
@@ -133,25 +130,36 @@ class QueueSnapshots:
             await asyncio.sleep(0)
             self._find(queue, taken.id)
 
-    def read(
+    async def read(
         self, tenant: str, queue: str, id: str, *, start: str | None = None, end: str | None = None, limit: int = 100
     ) -> MessagePage:
-        """Return messages of a snapshot by id, from ``start`` on and before ``end``; ``cursor`` is the next page's start."""
+        """Return messages of a snapshot by id, from ``start`` on and before ``end``; ``cursor`` is the next page's start.
+
+        A page ends at PAGE_BYTES_MAX. It is read in slices.
+        """
         check_field("limit", limit, limits.PeekSize)
         first, last = id_bytes(start) if start is not None else b"", id_bytes(end) if end is not None else None
-        self._loop.check_open()
-        opened = self._find(self._state.queue(tenant, queue), id)
-        self._keep(opened)
-        prefix = opened.queue.prefix
-        lower = prefix + first
-        upper = prefix + last if last is not None else after(prefix)
-        rows = opened.snapshot.items("m", lower, upper, limit + 1, limits.PAGE_BYTES_MAX)
-        more = rows.pop()[0] if rows.cut or len(rows) > limit else None
-        if not rows:
-            return MessagePage([])
-        leases = dict(opened.snapshot.items("le", rows[0][0], rows[-1][0] + b"\0", len(rows)))
-        found = [opened.facts(key[len(prefix) :], value, leases.get(key)) for key, value in rows]
-        return MessagePage(found, id_text(more[len(prefix) :]) if more is not None else None)
+        found: list[Facts] = []
+        size = 0
+        while True:
+            self._loop.check_open()
+            opened = self._find(self._state.queue(tenant, queue), id)
+            self._keep(opened)
+            prefix = opened.queue.prefix
+            upper = prefix + last if last is not None else after(prefix)
+            count = min(SLICE_ITEMS, limit - len(found))
+            rows = opened.snapshot.items("m", prefix + first, upper, count + 1, SLICE_BYTES)
+            more = rows.pop()[0] if rows.cut or len(rows) > count else None
+            if rows:
+                leases = dict(opened.snapshot.items("le", rows[0][0], rows[-1][0] + b"\0", len(rows)))
+                found += [opened.facts(key[len(prefix) :], value, leases.get(key)) for key, value in rows]
+                size += sum([len(value) for _, value in rows])
+            if more is None:
+                return MessagePage(found)
+            first = more[len(prefix) :]
+            if len(found) >= limit or size >= limits.PAGE_BYTES_MAX:
+                return MessagePage(found, id_text(first))
+            await next_slice()
 
     def close(self, tenant: str, queue: str, id: str) -> None:
         """Close a snapshot before its time."""

@@ -12,6 +12,7 @@ from tenantq.domain.config import QueueConfig, TenantConfig
 from tenantq.domain.message import Caller, Delivery
 from tenantq.engine.fair_lines import TenantLine
 from tenantq.engine.usage import Usage
+from tenantq.engine.work_counters import ACKED, ADDED, DELIVERED, TOTALS, TenantCounters, WorkSums
 from tenantq.errors import LegalHold, QueueDamaged, Suspended, TenantqError
 from tenantq.journal.erasure_certificate import DestroyedKey
 from tenantq.runtime.clock import Timer
@@ -21,11 +22,6 @@ from tenantq.store.rows import CountersRow, LevelRow, pack_counters
 NEVER: Final = (1 << 63) - 1
 _FIRST: Final = b""
 _NOTHING: Final = b"\xff" * 24
-
-TOTALS: Final = (
-    "added", "added_bytes", "delivered", "acked", "nacked", "lease_expired", "dead", "expired", "removed", "healed",
-)  # fmt: skip
-ADDED, ADDED_BYTES, DELIVERED, ACKED, NACKED, LEASE_EXPIRED, DEAD, EXPIRED, REMOVED, HEALED = range(len(TOTALS))
 
 Status = Literal["active", "paused", "draining"]
 TenantStatus = Literal["active", "suspended"]
@@ -68,8 +64,8 @@ class TenantState:
     """A tenant and its queues."""
 
     __slots__ = (
-        "config", "erasing", "gone", "hold", "id", "line", "name", "next_data_key", "next_queue_id", "queues", "since",
-        "starved", "status", "suspension", "usage", "version",
+        "_counters", "config", "earlier", "erasing", "gone", "hold", "id", "line", "name", "next_data_key",
+        "next_queue_id", "queues", "since", "starved", "status", "suspension", "usage", "version",
     )  # fmt: skip
 
     def __init__(self, id: int, name: str, config: TenantConfig, line: TenantLine, next_queue_id: int = 1) -> None:
@@ -85,10 +81,24 @@ class TenantState:
         self.suspension: Suspension | None = None  # if it is suspended; None: by an earlier version, with mode settle
         self.hold: Hold | None = None  # while set, nothing of the tenant is deleted by hand
         self.erasing: Erasing | None = None  # while set, the tenant stays frozen until it is deleted
+        self.earlier: tuple[tuple[int, int], ...] = ()  # shards that it lived on before, each with ``since`` there
         self.next_data_key = 0  # numbers below were used; they are never reused
         self.usage = Usage()
         self.starved: dict[QueueState, None] = {}  # queues that could deliver if the in_flight quota allowed
         self.gone = False  # deleted; waiting operations are refused
+        self._counters: TenantCounters | None = None  # most tenants are idle
+
+    @property
+    def counters(self) -> TenantCounters:
+        """What happened to its calls since the server started."""
+        if self._counters is None:
+            self._counters = TenantCounters()
+        return self._counters
+
+    @property
+    def has_counters(self) -> bool:
+        """Whether anything was counted since the server started."""
+        return self._counters is not None
 
     @property
     def frozen(self) -> Suspension | None:
@@ -108,7 +118,7 @@ class TenantState:
         """Raise LegalHold if the tenant is under legal hold."""
         if self.hold is not None:
             raise LegalHold(
-                f"the tenant is under legal hold ({self.hold.reason}); nothing of it is deleted until that is released",
+                f"the tenant is under legal hold ({self.hold.reason}); release the hold before you delete anything of it",
                 tenant=self.name,
                 queue=queue,
             )
@@ -124,9 +134,8 @@ def _check_thawed(frozen: Suspension | None, tenant: str, queue: str | None) -> 
 
 
 def queue_suspended(queue: QueueState) -> Suspended:
-    """Return the error for a suspended queue."""
     return Suspended(
-        "the queue is suspended: it takes no new messages and hands none out",
+        "the queue is suspended: it neither accepts nor delivers messages",
         tenant=queue.tenant.name,
         queue=queue.name,
     )
@@ -229,15 +238,18 @@ class QueueState:
         "config",
         "counted",
         "damaged",
+        "deadline_cursor",
         "demands",
         "doomed",
         "dropping",
+        "expiry_cursor",
         "fifo",
         "fleet_cost_ms",
         "fleet_entry",
         "fleet_time",
         "fleet_turn",
         "has_lane",
+        "heat",
         "id",
         "in_flight",
         "levels",
@@ -257,7 +269,8 @@ class QueueState:
         "tenant",
         "timer",
         "timer_at",
-        "totals",
+        "work",
+        "work_seen",
     )  # fmt: skip
 
     def __init__(self, tenant: TenantState, id: int, name: str, config: QueueConfig, status: Status) -> None:
@@ -277,9 +290,12 @@ class QueueState:
         self._largest_bytes = 0  # of its messages; 0: unknown
         self.counted = (0, 0, 0)  # messages, bytes and leases, as the tenant's sums have them
         self.system_made = False  # for dead letters; not charged to the quota of queues
-        self.totals = [0] * len(TOTALS)
+        self.work = WorkSums()
+        self.heat = 0.0  # recent work, which the metrics keep
+        self.work_seen = 0  # by the metrics
         self.next_lease = NEVER  # no lease ends before this
         self.next_expiry = NEVER  # nothing expires before this
+        self.deadline_cursor = self.expiry_cursor = _FIRST  # sweeps start here: no row is before
         self.passed_over = 0  # deliveries in a row that were preferred to a lower priority
         self.low_turn = 0  # which lower priority is next to get such a delivery
         self.demands: deque[WaitingPoll] = deque()
@@ -393,7 +409,6 @@ class QueueState:
 
     @property
     def messages(self) -> int:
-        """All messages in the queue."""
         return self.ready + self.delayed + self.blocked + self.in_flight
 
     def count_usage(self) -> None:
@@ -411,6 +426,27 @@ class QueueState:
         """No delayed row becomes visible before this."""
         return min((level.next_due for level in self.levels if level.delayed), default=NEVER)
 
+    def log_fields(self) -> dict[str, str | int]:
+        """Return the fields of log records about this queue."""
+        tenant = self.tenant
+        return {"tenant": tenant.name, "tenant_id": tenant.id, "queue": self.name, "queue_id": self.id}
+
+    @property
+    def work_done(self) -> int:
+        """Messages added, delivered and acked so far."""
+        totals = self.work.totals
+        return totals[ADDED] + totals[DELIVERED] + totals[ACKED]
+
+    def note_lease(self, ends_at: int) -> None:
+        """Note that a lease ends at ``ends_at``."""
+        self.next_lease = min(self.next_lease, ends_at)
+        self.deadline_cursor = min(self.deadline_cursor, be64(ends_at))
+
+    def note_expiry(self, expires_at: int) -> None:
+        """Note that a row expires at ``expires_at``."""
+        self.next_expiry = min(self.next_expiry, expires_at)
+        self.expiry_cursor = min(self.expiry_cursor, be64(expires_at))
+
     def clear(self) -> None:
         """Reset the counters after all rows were deleted by range."""
         self.levels.clear()
@@ -421,7 +457,8 @@ class QueueState:
         """Reset everything that a qc row has."""
         self.clear()
         self.next_expiry = NEVER
-        self.totals = [0] * len(TOTALS)
+        self.deadline_cursor = self.expiry_cursor = _FIRST
+        self.work.totals = [0] * len(TOTALS)
 
     def pack(self) -> bytes:
         """Return the qc row."""
@@ -431,7 +468,7 @@ class QueueState:
         ]
         return pack_counters(
             CountersRow(
-                levels, self.blocked, self.in_flight, self.bytes, self.next_lease, self.next_expiry, self.totals
+                levels, self.blocked, self.in_flight, self.bytes, self.next_lease, self.next_expiry, self.work.totals
             )
         )
 
@@ -444,5 +481,6 @@ class QueueState:
             level.next_due = stored.next_due
         self.ready = sum(level.ready for level in self.levels)
         self.blocked, self.in_flight, self.bytes = row.blocked, row.in_flight, row.bytes
-        self.totals = [*row.totals, *[0] * (len(TOTALS) - len(row.totals))]
+        self.work.totals = [*row.totals, *[0] * (len(TOTALS) - len(row.totals))]
+        self.work_seen = self.work_done
         self.next_lease, self.next_expiry = row.next_lease, row.next_expiry

@@ -1,7 +1,5 @@
 """Checks of a tenant's usage against its quotas."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from tenantq.domain.quotas import QuotaState, state_of
@@ -65,7 +63,9 @@ def exceeded(tenant: TenantState, name: str, limit: int, current: int, wall_ms: 
     wait_ms = max(1, resets_at - wall_ms) if resets_at is not None else 1_000
     when = "Wait until it resets" if resets_at is not None else "Finish or remove messages"
     text = f"quotas.{name}: exceeded ({current} of {limit} used). {when}, or ask for a higher quota."
-    return QuotaExceeded(text, limit=limit, current=current, retry_after_ms=wait_ms, tenant=tenant.name)
+    error = QuotaExceeded(text, limit=limit, current=current, retry_after_ms=wait_ms, tenant=tenant.name)
+    error.quota = name
+    return error
 
 
 def newly_exceeded(tenant: TenantState, wall_ms: int) -> list[tuple[str, QuotaState, int, int]]:

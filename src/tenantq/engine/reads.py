@@ -1,16 +1,16 @@
 """Reads that need no round: messages, pages, results, figures and traces."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from tenantq.domain import limits
 from tenantq.domain.message import Facts, MessagePage, QueueStats, Result
 from tenantq.domain.validation import check_field
-from tenantq.engine.queue_state import TOTALS, QueueState
+from tenantq.engine.queue_state import QueueState
+from tenantq.engine.round_loop import RoundLoop
+from tenantq.engine.work_counters import TOTALS
 from tenantq.errors import Invalid, NotFound, RowsDamaged
 from tenantq.journal.record import JournalRow, decode_record, rows
 from tenantq.runtime.futures import wake
@@ -18,9 +18,6 @@ from tenantq.runtime.loop_slices import SLICE_BYTES, SLICE_ITEMS, next_slice
 from tenantq.runtime.randomness import id_bytes, id_text
 from tenantq.store.keys import SUFFIX_BYTES, after, be64, from_be64
 from tenantq.store.rows import QUEUE_DEFAULT_ATTEMPTS, LeaseRow, MessageRow, unpack_lease, unpack_message, unpack_result
-
-if TYPE_CHECKING:
-    from tenantq.engine.round_loop import RoundLoop
 
 _TRACE_SLICE = 64
 _ADD_RECORDS_MAX = 256  # a message is added at most this many records after its ID was created
@@ -58,8 +55,18 @@ class Reads:
             queue.bytes,
             age_ms,
             queue.status,
-            *queue.totals[: len(TOTALS)],
+            *queue.work.totals[: len(TOTALS)],
         )
+
+    def oldest_age_ms(self, queue: QueueState) -> int:
+        """Return how long the oldest message of a queue that could be delivered has been waiting; 0 if there is none."""
+        if queue.damaged:
+            return 0
+        try:
+            return self._oldest_age_ms(queue, self._state.shard_clock.now_ms())
+        except RowsDamaged as error:
+            self._loop.quarantine(error)
+            return 0
 
     def _count_due(self, prefix: bytes, horizon: bytes, now: int) -> int:
         store = self._state.store
@@ -340,4 +347,4 @@ def _parse_cursor(queue: QueueState, cursor: str | None) -> tuple[bytes | None, 
         return queue.prefix + raw + b"\0", queue.prefix
     if len(raw) == 32:
         return None, queue.prefix + raw + b"\0"
-    raise Invalid("cursor: not one that peek returned")
+    raise Invalid("cursor: not a cursor of peek")

@@ -1,7 +1,5 @@
 """Recent acks: which messages were acked lately, in a table of fixed size."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterable
 from typing import Final
@@ -11,8 +9,6 @@ _SLOTS: Final = 1 << 15  # 512 KB a shard
 
 class RecentAcks:
     """Times of the latest acks. A new ack may replace an older one, and a restart forgets all."""
-
-    __slots__ = ("_hashes", "_times")
 
     def __init__(self) -> None:
         self._hashes = array("q", bytes(8 * _SLOTS))

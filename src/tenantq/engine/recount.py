@@ -1,7 +1,5 @@
 """Compares a tenant's counters with its rows: the snapshot is taken on the event loop, and counted on a thread."""
 
-from __future__ import annotations
-
 from itertools import islice
 from typing import Final
 
@@ -23,8 +21,6 @@ _BYTES_COUNTED_MAX: Final = 64 << 20
 
 class _Counted:
     """A queue's counters when the snapshot was taken."""
-
-    __slots__ = ("bytes", "in_flight", "is_counted", "messages", "name", "prefix")
 
     def __init__(self, queue: QueueState) -> None:
         self.name = queue.name

@@ -1,7 +1,5 @@
 """A round: runs operations together, writes their effects with one journal record, and answers their callers."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 
@@ -12,7 +10,7 @@ from tenantq.engine.operation import POINT, REGISTER, Operation
 from tenantq.engine.polls import Poll
 from tenantq.engine.queue_state import TenantState
 from tenantq.engine.state import QuotaEvent, ShardState
-from tenantq.errors import StoreFailed, TenantqError, no_tenant
+from tenantq.errors import StoreFailed, TenantMoved, TenantqError
 from tenantq.journal import checkpoint
 from tenantq.journal.record import JournalEntry, Record, encode_record
 from tenantq.runtime.futures import wake
@@ -26,13 +24,14 @@ _BYTES_MAX = 1 << 20  # of bodies to write; a write of more would take the event
 class Round:
     """One round: its effects, and what happens to them after the write and after the sync."""
 
-    __slots__ = ("_started_ms", "_state", "covers", "effects", "unfinished")
+    __slots__ = ("_started_ms", "_state", "covers", "effects", "is_large", "unfinished")
 
     def __init__(self, state: ShardState, seq: int, *, shared: bool = False) -> None:
         self._state = state
         self._started_ms = state.clock.monotonic_ms()
         self.effects = Effects(state, seq, shared=shared)
         self.unfinished: list[Operation[Any]] = []  # continue in a later round
+        self.is_large = False  # it runs one operation that is more than a round that tenants share
         self.covers = 0  # the last record written when the round was handed over for the sync
 
     def run(self, operations: list[Operation[Any]]) -> list[Operation[Any]]:
@@ -56,13 +55,14 @@ class Round:
                 if operation.tenant.gone:
                     if operation.future is None:
                         continue  # background work that has lost its object
-                    raise no_tenant(operation.tenant.name)
+                    raise self._state.catalog.missing(operation.tenant.name)
                 operation.execute(effects)
             except StoreFailed:
                 raise
             except TenantqError as error:
                 operation.error = error
-                effects.log_refusal(operation.journal_op, operation.tenant, operation.caller, error)
+                if not isinstance(error, TenantMoved):  # the caller tries again at the other shard
+                    effects.log_refusal(operation.journal_op, operation.tenant, operation.caller, error)
             if operation.unfinished and operation.error is None:
                 self.unfinished.append(operation)
             elif operation.phase != REGISTER or operation.error is not None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from tenantq.domain.message import LOCAL, Caller, Delivery, check_caller
-from tenantq.engine.background_work import BackgroundWork
 from tenantq.engine.committer import Committer
 from tenantq.engine.disk_space import DiskSpace
 from tenantq.engine.fair_lines import RoundBudget
@@ -29,13 +29,16 @@ from tenantq.engine.state import ShardState
 from tenantq.errors import Busy, Closed, QueueDamaged, RowsDamaged, StoreFailed, TenantqError
 from tenantq.runtime.clock import Timer
 from tenantq.runtime.futures import wake
-from tenantq.runtime.histogram import Histogram
+from tenantq.runtime.histogram import FIRST_BITS, Histogram
 from tenantq.store.keys import after
 
 log = logging.getLogger("tenantq")
 
 _ROUNDS_UNSYNCED_MAX = 2
 _WORTH_A_ROUND = 64  # while another round syncs, less waiting cost than this waits for that sync
+_SYNCED_HERE_BYTES_MAX = 64 << 10  # of bodies; more would take a fast disk milliseconds
+_LONG_ROUND_US = 500
+_REST_TURNS = 4  # after a long round that tenants share
 _R = TypeVar("_R")
 
 
@@ -49,11 +52,13 @@ class RoundLoop:
         self._store, self._journal, self._clock = state.store, state.journal, state.clock
         self._probe = probe
         self._loop = asyncio.get_running_loop()
+        self._context = contextvars.Context()  # a round belongs to no request
         self._durable = settings.durability == "fsync"
         self._line_max = settings.line_ops_max
         self._closing = False
         self._closed = False
         self._step_scheduled = False
+        self._rest_turns = 0  # of the event loop before the next round
         self._idle = asyncio.Event()
         self._idle.set()
         self._syncing: deque[Round] = deque()  # written, and not reported as synced yet
@@ -67,7 +72,11 @@ class RoundLoop:
         self.failure: StoreFailed | None = None  # why the shard stopped, if it did
         self.stopped = asyncio.Event()  # set when the shard stops because of a failure
         self.rounds = 0  # run so far
+        self.operations = 0  # run in them
+        self._entered_us = 0  # when the first operation since the last round entered; 0: none did
+        self.round_sizes = Histogram()  # operations, as units of the first bin
         self.rounds_took = Histogram()  # from the first operation to the write
+        self.writes_took = Histogram()  # of their batches
         state.wake = self._schedule
         state.store.watch(self._lose_store)
         self._committer = Committer(state.store, self._loop, state.clock, self._synced, probe)
@@ -79,6 +88,8 @@ class RoundLoop:
         """Set the queues' timers and start serving."""
         for queue in self.state.catalog.queues():
             self._after_round(queue)
+        if self._durable and not self._store.found_is_durable:  # replies about what was found wait for this sync
+            self._hand_over(Round(self.state, self._journal.seq))
         self._heartbeat.start()
         self._schedule()
 
@@ -153,7 +164,7 @@ class RoundLoop:
             raise Busy(tenant=operation.tenant.name or None)
         future: asyncio.Future[_R] = self._loop.create_future()
         operation.future = future
-        operation.entered_round = self.rounds
+        operation.entered_us = self._entered_us or self._enter()
         self.state.lines.push(line, operation)
         if not self._step_scheduled:
             self._schedule()
@@ -179,10 +190,11 @@ class RoundLoop:
         line = first.tenant.line
         if line.operations and len(line.operations) + len(parts) > self._line_max:
             raise Busy(tenant=first.tenant.name or None)
+        entered_us = self._entered_us or self._enter()
         futures: list[asyncio.Future[list[_R]]] = []
         for part, _ in parts:
             part.future = self._loop.create_future()
-            part.entered_round = self.rounds
+            part.entered_us = entered_us
             futures.append(part.future)
             self.state.lines.push(line, part)
         self._schedule()
@@ -215,11 +227,16 @@ class RoundLoop:
     async def synced(self) -> None:
         """Return when everything written so far is durable. Reads call it, because a crash could undo the rest."""
         self.check_open()
-        if self._durable and self._journal.synced_seq < self._journal.seq:
+        if self._durable and (self._syncing or self._journal.synced_seq < self._journal.seq):
             future: asyncio.Future[None] = self._loop.create_future()
             self._sync_waiters.append((self._journal.seq, future))
             await future
             self.check_open()
+
+    def _enter(self) -> int:
+        """Return when the operations that enter before the next round began to wait: the time of the first."""
+        self._entered_us = self._clock.monotonic_us()
+        return self._entered_us
 
     # ---- rounds ----
 
@@ -227,11 +244,17 @@ class RoundLoop:
         if not self._step_scheduled and self.failure is None and not self._closed:
             self._step_scheduled = True
             self._idle.clear()
-            self._loop.call_soon(self._step)
+            self._loop.call_soon(self._rest if self._rest_turns else self._step, context=self._context)
+
+    def _rest(self) -> None:
+        """Let the loop turn a few times before the next round: a short request needs several turns to enter and leave."""
+        self._rest_turns -= 1
+        self._loop.call_soon(self._rest if self._rest_turns else self._step, context=self._context)
 
     def _step(self) -> None:
         """Run one round unless too many are unsynced. Earlier rounds are synced at the same time."""
         self._step_scheduled = False
+        self._entered_us = 0
         state = self.state
         if self.failure is not None or len(self._syncing) >= _ROUNDS_UNSYNCED_MAX:
             return
@@ -241,12 +264,17 @@ class RoundLoop:
             if not self._syncing:
                 self._idle.set()
             return
+        operations = self._budget.pick(state.lines, large_syncs=any(one.is_large for one in self._syncing))
+        if not (operations or state.queues_to_match or state.lanes_to_match):
+            return  # only large operations wait, until another one is synced
         self.rounds += 1
-        operations = self._budget.pick(state.lines)
         round = Round(state, self._journal.seq + 1, shared=self._budget.is_shared)
+        round.is_large = self._budget.is_shared and bool(operations) and self._budget.is_large(operations[0])
         started_us = self._clock.monotonic_us()
         try:
-            self._budget.adapt(state.lines, operations, round.run(operations))
+            unstarted = round.run(operations)
+            _count_turns(operations, unstarted, started_us)
+            self._budget.adapt(state.lines, operations, unstarted)
             if round.unfinished:
                 state.lines.put_back(round.unfinished)
             self._write(round)
@@ -260,7 +288,13 @@ class RoundLoop:
             round.fail(error)
             self._fail(error)
             return
-        self.rounds_took.count(self._clock.monotonic_us() - started_us)
+        took_us = self._clock.monotonic_us() - started_us
+        self.rounds_took.count(took_us)
+        if self._budget.is_shared and took_us >= _LONG_ROUND_US:
+            self._rest_turns = _REST_TURNS
+        size = len(operations) - len(unstarted)
+        self.operations += size
+        self.round_sizes.count(size << FIRST_BITS)
         if state.lines or state.queues_to_match or state.lanes_to_match:
             self._schedule()
         elif not self._syncing:
@@ -288,7 +322,9 @@ class RoundLoop:
         if round.finish():
             link, size = round.add_record(self._journal.link, self.state.ids.last)
             self._probe("before_write")
-            self._store.write(round.effects.batch)
+            started_us = self._clock.monotonic_us()
+            self.state.write(round.effects.batch)
+            self.writes_took.count(self._clock.monotonic_us() - started_us)
             self._journal.link, self._journal.seq = link, round.effects.seq
             self._journal.bytes += size
             self.state.leases.apply(round.effects.overlay, round.effects.cleared)
@@ -298,7 +334,7 @@ class RoundLoop:
                 if self._sync_timer is None:
                     self._sync_timer = self._clock.call_later(self.state.settings.sync_every_ms, self._sync_behind)
             else:
-                self._hand_over(round, here=self._may_sync_here())
+                self._hand_over(round, here=self._may_sync_here(round))
         elif self._syncing:
             self._hand_over(round)  # it may have read rows that are not durable yet, so it is answered after the sync
         else:
@@ -313,9 +349,11 @@ class RoundLoop:
             if task.letters.tenant.gone:
                 task.cancel()
 
-    def _may_sync_here(self) -> bool:
-        """Return whether to sync on the event loop: the disk is fast, and too little work waits for another round."""
-        return not self._syncing and self.state.lines.cost < _WORTH_A_ROUND and self._committer.is_quick
+    def _may_sync_here(self, round: Round) -> bool:
+        """Return whether to sync on the event loop: few bytes, the disk is fast, and too little work waits for another round."""
+        if self._syncing or round.effects.moved_bytes > _SYNCED_HERE_BYTES_MAX:
+            return False
+        return self.state.lines.cost < _WORTH_A_ROUND and self._committer.is_quick
 
     def _hand_over(self, round: Round, *, here: bool = False) -> None:
         round.covers = self._journal.seq
@@ -459,6 +497,16 @@ class RoundLoop:
             poll.resolve()
 
 
+def _count_turns(operations: Sequence[Operation[Any]], unstarted: Sequence[Operation[Any]], now_us: int) -> None:
+    """Count how long operations waited for their turn."""
+    still_waiting = set(unstarted) if unstarted else ()
+    for operation in operations:
+        entered_us = operation.entered_us
+        if entered_us and (not still_waiting or operation not in still_waiting):
+            operation.tenant.counters.turns.count(now_us - entered_us)
+            operation.entered_us = 0
+
+
 def _take_waiting(demands: deque[WaitingPoll], error: StoreFailed | None) -> list[WaitingPoll]:
     """Remove and return the polls to end. Without an error, one that has messages stays: the next round answers it."""
     polls = list(demands)
@@ -466,3 +514,21 @@ def _take_waiting(demands: deque[WaitingPoll], error: StoreFailed | None) -> lis
     if error is None:
         demands += [poll for poll in polls if poll.got]
     return [poll for poll in polls if poll not in demands]
+
+
+class BackgroundWork:
+    """Runs long work on the store on threads: compactions, erasures, checkpoints. It must finish before the store closes."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Future[Any]] = set()
+
+    def begin(self, work: Callable[..., _R], *arguments: Any) -> asyncio.Future[_R]:
+        """Run ``work`` on a thread."""
+        running = asyncio.get_running_loop().run_in_executor(None, work, *arguments)
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
+        return running
+
+    async def finished(self) -> None:
+        """Return when all work has ended, successfully or not."""
+        await asyncio.gather(*self._running, return_exceptions=True)

@@ -1,7 +1,5 @@
 """Settings of one shard."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import msgspec
@@ -15,7 +13,9 @@ _Cost = Annotated[int, between(1, 100_000)]
 class ShardSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of one shard process."""
 
-    name: Annotated[ShardName, about("Name of the shard in topologies; none: its name in the journal.")] | None = None
+    name: Annotated[ShardName, about("Name of the shard in topologies. Default: its name in the journal.")] | None = (
+        None
+    )
     address: Annotated[str, about("Address for clients, as listed in a topology.")] | None = None
     region: Annotated[RegionName, about("Region of the shard. A tenant with regions is served only there.")] | None = (
         None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 
@@ -17,10 +17,8 @@ from tenantq.domain.message import (
     SYSTEM,
     AddResult,
     Caller,
-    Delivery,
     NewMessage,
     Outcome,
-    Result,
     check_batch,
     check_caller,
 )
@@ -28,21 +26,18 @@ from tenantq.domain.names import DEFAULT_TENANT
 from tenantq.domain.validation import check_field, validated
 from tenantq.engine.arguments import check_bool
 from tenantq.engine.erasure import TenantErasure
-from tenantq.engine.operation import PART_ITEMS, Operation, parts_of
+from tenantq.engine.operation import BYTES_PER_COST, PART_BYTES, PART_ITEMS, Operation, parts_of
 from tenantq.engine.ops.add import Add, check_batch_bytes, digest_of_batch, refused_add, stored_bytes
 from tenantq.engine.ops.lifecycle import PutTenant
 from tenantq.engine.ops.redrive import RedriveFilter, RedriveTask, check_filter
-from tenantq.engine.ops.remove import Remove
-from tenantq.engine.ops.settle import Ack, Extend, Nack, Release, SettleOperation
-from tenantq.engine.polls import FleetPoll, Poll
 from tenantq.engine.queue_snapshots import QueueSnapshots
 from tenantq.engine.queue_state import TenantState
 from tenantq.engine.reads import Reads
 from tenantq.engine.round_loop import RoundLoop
 from tenantq.engine.settings import ShardSettings
 from tenantq.engine.shard_journal import ShardJournal
-from tenantq.engine.state import DeadLetterEvent, QuotaEvent, ShardState
-from tenantq.errors import Closed, Invalid, StoreFailed, TenantqError
+from tenantq.engine.state import ShardState
+from tenantq.errors import Closed, StoreFailed, TenantqError
 from tenantq.runtime.clock import Clock, SystemClock
 from tenantq.runtime.loop_slices import next_slice
 from tenantq.runtime.randomness import Randomness, system_randomness
@@ -60,6 +55,10 @@ class StoreCheckpoint(msgspec.Struct, frozen=True):
     taken: Beat
 
 
+def _refused(error: TenantqError) -> Any:
+    return Outcome(False, error)
+
+
 def _no_probe(_: str) -> None:
     pass
 
@@ -68,8 +67,8 @@ class Shard:
     """The engine of one data directory, used from one event loop.
 
     Open it with ``async with Shard(path) as shard``. ``submit`` runs an operation and returns its typed reply after the
-    sync that makes it durable (with ``durability="os"``: after the write). The verbs for messages (``add``, ``poll``,
-    ``ack`` and so on) are shorthands for it. Reads are in ``reads``, ``journal`` and ``snapshots``. Times are milliseconds.
+    sync that makes it durable (with ``durability="os"``: after the write). Reads are in ``reads``, ``journal`` and
+    ``snapshots``. Times are milliseconds.
     """
 
     def __init__(
@@ -175,17 +174,14 @@ class Shard:
 
     @cached_property
     def journal(self) -> ShardJournal:
-        """The shard's journal."""
         return ShardJournal(self.loop)
 
     @cached_property
     def snapshots(self) -> QueueSnapshots:
-        """Snapshots of queues and tenants."""
         return QueueSnapshots(self.loop)
 
     @cached_property
     def erasure(self) -> TenantErasure:
-        """Erasure of tenants."""
         return TenantErasure(self.loop, self.journal)
 
     def tenant(self, name: str) -> TenantState:
@@ -197,11 +193,14 @@ class Shard:
         return self.state.catalog.tenant(tenant) if tenant is not None else self.state.platform
 
     async def submit(self, operation: Operation[_R]) -> _R:
-        """Run an operation and return its reply once it is durable.
+        """Run an operation, a large batch in parts, and return its reply once it is durable.
 
         Raises what the operation raises, Busy if its tenant has too many operations waiting, and StoreFailed or Closed
         if the shard has stopped.
         """
+        if operation.cost > PART_ITEMS and (parts := operation.parts()):
+            batch: Any = parts  # only operations on many leases or messages have parts
+            return await self.loop.submit_parts(batch, _refused)  # type: ignore[return-value]
         return await self.loop.submit(operation)
 
     # ---- messages ----
@@ -221,11 +220,13 @@ class Shard:
         loop, owner = self.loop, self.loop.state.catalog.tenant(tenant)
         check_batch("messages", messages)
         batch = len(messages)
-        if batch == 1 or len(parts := parts_of([stored_bytes(one) for one in messages])) == 1:
+        if batch <= PART_ITEMS:
             operation = Add(
                 owner, caller, queue, messages, batch_key=batch_key, batch_digests=batch_digests, encrypted_plain=encrypted_plain
             )  # fmt: skip
-            return await loop.submit(operation)
+            if batch == 1 or operation.cost < batch + PART_BYTES / BYTES_PER_COST:
+                return await loop.submit(operation)
+        parts = parts_of([stored_bytes(one) for one in messages])
         check_batch_bytes(sum(one.size for one in messages if type(one) is NewMessage and type(one.body) is bytes))
         has_ids = any(isinstance(one, NewMessage) and one.raw_id is not None for one in messages)  # then do not wait
         adds: list[Add] = []
@@ -242,118 +243,6 @@ class Shard:
             for add in adds:
                 add.batch_digests = digests
         return await loop.submit_parts([(add, len(add.bodies)) for add in adds], refused_add)
-
-    async def _settle(self, operation: SettleOperation | Remove) -> list[Outcome]:
-        """Run an operation on a batch of receipts or IDs, in parts if it is large."""
-        if operation.cost == 1 or len(parts := operation.parts()) == 1:
-            return await self.loop.submit(operation)
-        return await self.loop.submit_parts(parts, lambda error: Outcome(False, error))
-
-    async def poll(
-        self,
-        tenant: str,
-        queue: str,
-        *,
-        max: int = 1,
-        wait_ms: int = 0,
-        lease_ms: int | None = None,
-        whole_groups: bool = False,
-        caller: Caller = LOCAL,
-    ) -> list[Delivery]:
-        """Lease up to ``max`` ready messages; with ``wait_ms`` wait for the first. See ``Poll``."""
-        loop = self.loop
-        operation = Poll(
-            loop.state.catalog.tenant(tenant), caller, queue, max=max, wait_ms=wait_ms, lease_ms=lease_ms,
-            whole_groups=whole_groups,
-        )  # fmt: skip
-        return await loop.submit(operation)
-
-    async def fleet_poll(
-        self,
-        queue: str,
-        *,
-        tenants: Collection[str] | None = None,
-        max: int = 1,
-        wait_ms: int = 0,
-        lease_ms: int | None = None,
-        caller: Caller = LOCAL,
-    ) -> list[Delivery]:
-        """Lease messages of one queue name in many tenants (None: all), in weighted fair turns."""
-        allowed = None
-        if tenants is not None:
-            if not isinstance(tenants, list | tuple | set | frozenset):
-                raise Invalid(f"tenants: must be a list of names, not {type(tenants).__name__}")
-            allowed = frozenset(self.tenant(name).id for name in tenants)
-            if len(allowed) > limits.FLEET_TENANTS_MAX:
-                raise Invalid(f"tenants: {len(allowed)} named, allowed are {limits.FLEET_TENANTS_MAX}")
-        platform = self.state.platform
-        return await self.submit(
-            FleetPoll(platform, caller, queue, allowed, max=max, wait_ms=wait_ms, lease_ms=lease_ms)
-        )
-
-    async def ack(
-        self,
-        tenant: str,
-        queue: str,
-        receipts: Sequence[str],
-        *,
-        results: Sequence[Result | None] | None = None,
-        caller: Caller = LOCAL,
-    ) -> list[Outcome]:
-        """Finish leased messages, each with a result or without."""
-        return await self._settle(Ack(self.tenant(tenant), caller, queue, receipts, results))
-
-    async def nack(
-        self,
-        tenant: str,
-        queue: str,
-        receipts: Sequence[str],
-        *,
-        delay_ms: int | None = None,
-        reason: str = "",
-        any_receipt: bool = False,
-        caller: Caller = LOCAL,
-    ) -> list[Outcome]:
-        """Report messages as failed; each is retried after ``delay_ms`` or the queue's backoff. See ``Nack``."""
-        owner = self.tenant(tenant)
-        return await self._settle(
-            Nack(owner, caller, queue, receipts, delay_ms=delay_ms, reason=reason, any_receipt=any_receipt)
-        )
-
-    async def release(self, tenant: str, queue: str, receipts: Sequence[str], caller: Caller = LOCAL) -> list[Outcome]:
-        """Return messages at once, in their old place, without using up an attempt."""
-        return await self._settle(Release(self.tenant(tenant), caller, queue, receipts))
-
-    async def extend(
-        self,
-        tenant: str,
-        queue: str,
-        receipts: Sequence[str],
-        *,
-        lease_ms: int,
-        any_receipt: bool = False,
-        held_ms_max: int | None = None,
-        caller: Caller = LOCAL,
-    ) -> list[Outcome]:
-        """Set leases to end ``lease_ms`` from now. See ``Extend``."""
-        operation = Extend(
-            self.tenant(tenant), caller, queue, receipts, lease_ms=lease_ms, any_receipt=any_receipt,
-            held_ms_max=held_ms_max,
-        )  # fmt: skip
-        return await self._settle(operation)
-
-    async def remove(
-        self, tenant: str, queue: str, ids: Sequence[str | bytes], caller: Caller = LOCAL
-    ) -> list[Outcome]:
-        """Delete messages by id, whatever their state."""
-        return await self._settle(Remove(self.tenant(tenant), caller, queue, ids))
-
-    def release_undelivered(self, deliveries: Sequence[Delivery], caller: Caller = LOCAL) -> None:
-        """Release messages whose poller went away before it received them; see ``RoundLoop.release_undelivered``.
-
-        A poll that is cancelled while it waits does this by itself.
-        """
-        self.loop.release_undelivered(deliveries, caller)
 
     async def redrive(
         self,
@@ -374,16 +263,18 @@ class Shard:
             check_field("rate", rate, limits.RedriveRate)
         loop = self.loop
         loop.check_open()
-        found = loop.state.queue(tenant, queue)
+        loop.state.queue(tenant, queue)
         check_caller(caller)
         check_bool("dry_run", dry_run)
-        wanted = check_filter(filter if filter is not None else RedriveFilter())
+        wanted = await check_filter(filter if filter is not None else RedriveFilter())
+        loop.check_open()
+        found = loop.state.queue(tenant, queue)
         task = RedriveTask.of_queue(loop.state, found, caller, wanted, rate, dry_run=dry_run)
         loop.redrives = {one for one in loop.redrives if one.state == "running"} | {task}
         task.start()
         return task
 
-    # ---- copies and listeners ----
+    # ---- copies ----
 
     async def checkpoint(self) -> StoreCheckpoint:
         """Copy the store by hard links, with everything acknowledged so far. One at a time; the caller removes it."""
@@ -391,11 +282,3 @@ class Shard:
         await loop.synced()
         stage = await loop.background.begin(loop.state.store.checkpoint)
         return StoreCheckpoint(stage, loop.state.shard_clock.beat(loop.state.journal.synced_seq))
-
-    def on_dead_letter(self, listener: Callable[[DeadLetterEvent], None]) -> None:
-        """Call ``listener`` once for every message that becomes a dead letter, after it is durable."""
-        self.state.listeners.append(lambda event: listener(event) if isinstance(event, DeadLetterEvent) else None)
-
-    def on_quota(self, listener: Callable[[QuotaEvent], None]) -> None:
-        """Call ``listener`` once when a quota reaches its soft limit, and once when it is exhausted."""
-        self.state.listeners.append(lambda event: listener(event) if isinstance(event, QuotaEvent) else None)

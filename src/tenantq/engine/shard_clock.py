@@ -1,11 +1,9 @@
 """The shard's own time: it never goes back, and no jump of the wall clock moves it.
 
 Leases, delays and lifetimes are measured on it. It is anchored to the wall clock when the store is first opened, and
-then follows the monotonic clock, also across restarts while the machine stays up. Times that users see are converted
+then follows the monotonic clock, also across restarts while the machine stays up. On another machine it follows the store's clock. Times that users see are converted
 to wall time when the reply is built, so they are right after the clock was corrected.
 """
-
-from __future__ import annotations
 
 from typing import Final
 
@@ -18,10 +16,11 @@ _UNSTEADY_MS: Final = 2
 class ShardClock:
     """Milliseconds on the shard's own scale."""
 
-    __slots__ = ("_clock", "_offset_ms", "_shift", "boot_id")
+    def __init__(self, clock: Clock, last: Beat | None, floor_ms: int, since_last_ms: int | None = None) -> None:
+        """Continue from ``last``, and never before ``floor_ms``, the time of the newest journal record.
 
-    def __init__(self, clock: Clock, last: Beat | None, floor_ms: int) -> None:
-        """Continue from ``last``, and never before ``floor_ms``, the time of the newest journal record."""
+        ``since_last_ms``: the age of ``last`` by a clock that all owners of the shard share, if there is one.
+        """
         self._clock = clock
         self.boot_id = clock.boot_id()
         monotonic_ms, wall_ms = clock.monotonic_ms(), clock.wall_ms()
@@ -29,6 +28,8 @@ class ShardClock:
             now = wall_ms
         elif last.boot_id == self.boot_id and monotonic_ms >= last.monotonic_ms and any(self.boot_id):
             now = last.engine_ms + monotonic_ms - last.monotonic_ms
+        elif since_last_ms is not None:
+            now = last.engine_ms + since_last_ms  # another machine, whose wall clock may differ
         else:
             # Another boot: use the wall clock, less its offset from the shard's time at the last beat.
             now = wall_ms - (last.wall_ms - last.engine_ms)

@@ -1,7 +1,5 @@
 """A shard's journal: reading, signing and trimming it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, Final
 
@@ -35,7 +33,6 @@ class ShardJournal:
 
     @property
     def synced_span(self) -> tuple[int, int]:
-        """The first record that the journal holds and the last that is durable."""
         return self._journal.first, self._journal.synced_seq
 
     @property
@@ -44,7 +41,6 @@ class ShardJournal:
         return self._journal.bytes
 
     def scan(self, first_seq: int, last_seq: int, limit: int) -> list[tuple[int, bytes]]:
-        """Return up to ``limit`` records in order, as they are stored."""
         page = self._store.scan_items(self._store.jn, be64(first_seq), be64(last_seq + 1), limit)
         return [(from_be64(key), value) for key, value in page]
 

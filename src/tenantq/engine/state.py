@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from tenantq.domain.config import TenantConfig
 from tenantq.domain.message import SYSTEM
 from tenantq.domain.names import check_queue_name
+from tenantq.domain.signup import Signup
+from tenantq.domain.template import Template
 from tenantq.engine.access_store import AccessStore
 from tenantq.engine.catalog import Catalog
 from tenantq.engine.data_key_rows import DataKeyRows
@@ -21,10 +23,13 @@ from tenantq.engine.queue_state import QueueState, TenantState, WaitingPoll
 from tenantq.engine.recent_acks import RecentAcks
 from tenantq.engine.settings import ShardSettings
 from tenantq.engine.shard_clock import ShardClock
+from tenantq.engine.stored_rows import StoredRows
+from tenantq.engine.tenant_rows import CapturedBatch, TenantCapture
 from tenantq.errors import NotFound
 from tenantq.runtime.clock import Clock
 from tenantq.runtime.randomness import MessageIds, Randomness, id_text
-from tenantq.store.interface import Store
+from tenantq.store.interface import Batch, Store
+from tenantq.store.keys import tenant_prefix
 
 _LANES_MAX = 1_000
 
@@ -70,18 +75,18 @@ class ShardState:
         self.randomness = randomness
         self.settings = settings
         self.journal = JournalState(store)
-        self.shard_clock = ShardClock(clock, store.heart.last, self.journal.engine_ms)
+        self.shard_clock = ShardClock(clock, store.heart.last, self.journal.engine_ms, store.heart.since_last_ms)
         self.ids = MessageIds(randomness, self.journal.last_id)
         self.catalog = Catalog(store, first_tenant_id)
         self.catalog.load()
         self.access = AccessStore(store)
         self.access.load(self.catalog)
+        self.signups = StoredRows(store, b"signup/", Signup)  # by id
+        self.templates = StoredRows(store, b"template/", Template)  # by name
         self.data_keys = DataKeyRows(store)
         self.data_keys.load()
         for tenant in self.catalog.tenants.values():
-            tenant.next_data_key = max(
-                tenant.next_data_key, *(number + 1 for number in self.data_keys.of(tenant.id)), 0
-            )
+            self._count_data_keys(tenant)
         self.system = SYSTEM  # the caller of background work
         self.platform = TenantState(
             0, "", TenantConfig(), TenantLine(system=True)
@@ -95,8 +100,41 @@ class ShardState:
         self.lanes_to_match: dict[FleetLane, None] = {}
         self.damaged: dict[QueueState, None] = {}  # quarantined queues
         self.early_polls: dict[TenantState, deque[WaitingPoll]] = {}  # polls that wait for a queue to be created
+        self.captures: dict[int, TenantCapture] = {}  # by tenant id: tenants that are being copied to another shard
         self.wake: Callable[[], None] = _nothing  # wakes the round loop
         self.listeners: list[Callable[[DeadLetterEvent | QuotaEvent], None]] = []  # called after the sync
+
+    # ---- batches, and tenants that come from other shards ----
+
+    def new_batch(self) -> Batch:
+        """Return a batch for ``write``."""
+        return CapturedBatch(self.store) if self.captures else self.store.new_batch()
+
+    def write(self, batch: Batch) -> None:
+        """Apply a batch atomically, and give its changes to the captures."""
+        if not isinstance(batch, CapturedBatch):
+            self.store.write(batch)
+            return
+        for capture in self.captures.values():
+            for change in batch.changes:
+                capture.note(change)
+        self.store.write(batch.inner)
+
+    def load_tenant(self, id: int, row: bytes, key_ids: Sequence[str] = ()) -> TenantState:
+        """Load a tenant whose rows are in the store, except its own, and return it."""
+        tenant = self.catalog.load_tenant(id, row)
+        self.access.load_tenant(id, tenant.name, key_ids)
+        self.data_keys.load(tenant_prefix(id))
+        self.templates.load(tenant_prefix(id))
+        self._count_data_keys(tenant)
+        for queue in tenant.queues.values():
+            queue.has_lane = queue.name in self.lanes
+        return tenant
+
+    def _count_data_keys(self, tenant: TenantState) -> None:
+        tenant.next_data_key = max(tenant.next_data_key, *(number + 1 for number in self.data_keys.of(tenant.id)), 0)
+
+    # ---- reading ----
 
     def queue(self, tenant: str, queue: str) -> QueueState:
         """Return a queue by name. Raises NotFound, or Invalid if a name is invalid."""

@@ -1,7 +1,5 @@
 """A snapshot of a tenant between two rounds, which exports read while the shard keeps working."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final
 

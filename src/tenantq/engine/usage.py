@@ -17,6 +17,7 @@ import msgspec
 
 from tenantq.domain.limits import DAY_MS, HOUR_MS
 from tenantq.domain.quotas import QuotaState
+from tenantq.engine.work_counters import TOTALS, WorkSums
 
 COUNTED: Final = ("messages_per_hour", "messages_per_day", "backlog", "stored_bytes", "in_flight", "queues")
 """The quotas that the shard counts. The others limit a single message or consumer."""
@@ -35,6 +36,7 @@ class WindowsRow(msgspec.Struct, frozen=True, array_like=True):
     left_hour_messages: int = 0
     left_day: int = 0
     left_day_messages: int = 0
+    dropped: list[int] = []  # totals of the queues that were deleted
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -63,7 +65,7 @@ class Window(msgspec.Struct, gc=False):
 class Usage:
     """One tenant's usage."""
 
-    __slots__ = ("bytes", "day", "hour", "in_flight", "messages", "queues", "reported")
+    __slots__ = ("bytes", "day", "dropped", "hour", "in_flight", "messages", "queues", "reported")
 
     def __init__(self) -> None:
         self.messages = 0
@@ -72,6 +74,7 @@ class Usage:
         self.queues = 0
         self.hour = Window()
         self.day = Window()
+        self.dropped = WorkSums()  # work of the queues that were deleted; only its totals are stored
         self.reported: dict[str, QuotaState] = {}  # the last reported state of each quota; missing: good
 
     def windows(self, wall_ms: int) -> tuple[Window, Window]:
@@ -92,7 +95,6 @@ class Usage:
         return hour, day
 
     def added(self, count: int, wall_ms: int) -> None:
-        """Count added messages."""
         self.hour, self.day = self.windows(wall_ms)
         self.hour.messages += count
         self.day.messages += count
@@ -104,6 +106,7 @@ class Usage:
             WindowsRow(
                 hour.number, hour.messages, day.number, day.messages,
                 hour.left_number, hour.left_messages, day.left_number, day.left_messages,
+                self.dropped.totals if any(self.dropped.totals) else [],
             )
         )  # fmt: skip
 
@@ -112,6 +115,7 @@ class Usage:
         row = msgspec.msgpack.decode(value, type=WindowsRow)
         self.hour = Window(row.hour, row.hour_messages, row.left_hour, row.left_hour_messages)
         self.day = Window(row.day, row.day_messages, row.left_day, row.left_day_messages)
+        self.dropped.totals = [*row.dropped, *[0] * (len(TOTALS) - len(row.dropped))]
 
     def used(self, wall_ms: int) -> dict[str, int]:
         """Return how much of each counted quota is used."""

@@ -13,7 +13,8 @@ from typing import Final, Protocol
 import msgspec
 
 from tenantq.domain.access import Principal, StoredKey
-from tenantq.errors import Invalid, Unauthenticated
+from tenantq.domain.formatting import show_time
+from tenantq.errors import Invalid, KeySuspended, Unauthenticated
 
 PREFIX: Final = "tq"
 ID_BYTES: Final = 10
@@ -53,28 +54,30 @@ def token_hash(token: str) -> bytes:
 def check_token(token: object) -> str:
     """Return a token chosen by a user. Raises Invalid, without showing the token, if clients could not send it."""
     if type(token) is not str or not TOKEN_CHARS_MIN <= len(token) <= TOKEN_CHARS_MAX:
-        raise Invalid(f"token: it takes {TOKEN_CHARS_MIN} to {TOKEN_CHARS_MAX} characters, best random ones")
+        raise Invalid(f"token: must have {TOKEN_CHARS_MIN} to {TOKEN_CHARS_MAX} characters, preferably random")
     if any(not "!" <= one <= "~" for one in token):
         raise Invalid("token: must be printable ASCII without spaces, as clients send it")
     return token
 
 
 def find_key(source: ApiKeySource, hash: bytes, now_ms: int) -> StoredKey | None:
-    """Return the key of this hash, or None. Raises Unauthenticated if it is revoked or expired."""
+    """Return the key of this hash, or None. Raises what ``check_key`` raises."""
     key = source.key(hash)
-    if key is None:
-        return None
-    if is_over(key, now_ms):
-        raise Unauthenticated
+    if key is not None:
+        check_key(key, now_ms)
     return key
 
 
-def is_over(key: StoredKey, now_ms: int) -> bool:
-    """Return whether a key is revoked or expired."""
-    expires_at = key.grant.expires_at
-    return key.revoked_at is not None or (expires_at is not None and expires_at <= now_ms)
+def check_key(key: StoredKey, now_ms: int) -> None:
+    """Raise Unauthenticated if a key is revoked or expired, KeySuspended while it is suspended."""
+    if key.is_over(now_ms):
+        raise Unauthenticated
+    if key.is_suspended(now_ms):
+        raise KeySuspended(
+            f"API key {key.id} is suspended until {show_time(key.suspended_until or 0)} because of an alert. "
+            "A platform administrator can release it."
+        )
 
 
 def key_principal(key: StoredKey) -> Principal:
-    """Return the principal of a key."""
     return Principal(key.principal, key.tenant, (key.grant,), key.grant.expires_at)

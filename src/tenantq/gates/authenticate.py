@@ -6,6 +6,8 @@ invalid when it expires, when stored keys or revocations change, and when the ke
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Mapping
 from hashlib import sha256
@@ -13,13 +15,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tenantq.domain.access import Grant, Principal, StoredKey
 from tenantq.domain.names import DEFAULT_TENANT
-from tenantq.errors import Forbidden, Unauthenticated
-from tenantq.gates.api_key import TOKEN_CHARS_MAX, ApiKeySource, find_key, is_over, key_principal
+from tenantq.errors import Forbidden, TenantqError, Unauthenticated
+from tenantq.gates.api_key import TOKEN_CHARS_MAX, ApiKeySource, check_key, find_key, key_principal
 from tenantq.gates.certificate import CertificateMap
 from tenantq.runtime.clock import Clock
 
 if TYPE_CHECKING:
     from tenantq.gates.json_web_token import JwtVerifier
+
+log = logging.getLogger("tenantq")
 
 ANONYMOUS: Final = Principal("anonymous", DEFAULT_TENANT, (Grant(role="producer"), Grant(role="consumer")))
 """The caller without a credential, if the server allows it."""
@@ -31,7 +35,8 @@ _DOTS: Final = 2  # of a JSON web token
 _ASK: Final = -1  # version of a source that was not queried yet
 _OF_ANOTHER: Final = -2  # version of another shard's source, trusted for a short time
 REMOTE_TRUST_MS: Final = 500
-"""How long another shard's answer about a credential is trusted."""
+"""How long another shard's answer about a credential is trusted. A key in use is asked for again after half of it, so that its
+callers do not notice a shard that changes its owner."""
 _TWO_TENANTS: Final = "The token and the certificate belong to different tenants. Send credentials of one tenant."
 
 
@@ -62,7 +67,16 @@ class OtherShardCredentials(Protocol):
 class _Verified:
     """A verified credential, and the versions it was verified against."""
 
-    __slots__ = ("believed_until_ms", "expires_at", "generation", "key_id", "principal", "token_id", "version")
+    __slots__ = (
+        "believed_until_ms",
+        "expires_at",
+        "generation",
+        "key_id",
+        "principal",
+        "refreshing",
+        "token_id",
+        "version",
+    )
 
     def __init__(
         self,
@@ -80,6 +94,7 @@ class _Verified:
         self.token_id = token_id
         self.generation = generation  # of the keys that sign tokens
         self.believed_until_ms = 0  # monotonic clock, if another shard has answered
+        self.refreshing = generation != _NO_GENERATION  # the other shard is asked again; only for keys
 
     def believe(self, now_ms: int) -> None:
         """Trust it for a short time only, because another shard has answered."""
@@ -115,6 +130,7 @@ class Authenticator:
         self._cleared: dict[str, int] = {}  # principals of certificates: until when another shard's answer is trusted
         self.other_shards: OtherShardCredentials | None = None  # set if there are several shards
         self.last_used: dict[str, int] = {}  # key ID: wall clock; cleared when stored
+        self._refreshing: set[asyncio.Task[None]] = set()
 
     def cached(self, bearer: str | None, certificate: Mapping[str, Any] | None) -> Principal | None:
         """Return the principal if these credentials are cached and still valid; None: use ``authenticate``."""
@@ -151,8 +167,8 @@ class Authenticator:
         """Return the principal.
 
         A bearer token takes precedence over a certificate, and must belong to the same tenant. Raises Unauthenticated, always
-        with the same text; Forbidden, if the credential does not belong to exactly one tenant; Unavailable, while the keys
-        that sign tokens are not available.
+        with the same text; Forbidden, if the credential does not belong to exactly one tenant; KeySuspended; Unavailable, while
+        the keys that sign tokens are not available.
         """
         principal = self.cached(bearer, certificate)
         if principal is not None:
@@ -216,12 +232,22 @@ class Authenticator:
         """Return the principal of another shard's key. It is trusted for a short time only, because it may be revoked there."""
         key = await self.other_shards.key(hash) if self.other_shards is not None else None
         now = self._clock.wall_ms()
-        if key is None or is_over(key, now):
+        if key is None:
             raise Unauthenticated
+        check_key(key, now)
         verified = _Verified(key_principal(key), self._source.version)
         verified.believe(self._clock.monotonic_ms())
         self._remember(self._tokens, hash, verified)
         return verified.principal
+
+    async def _refresh(self, hash: bytes) -> None:
+        """Ask again for another shard's key. Without an answer the last one counts until its time is over."""
+        try:
+            await self._key_of_other_shard(hash)
+        except (Unauthenticated, Forbidden):
+            self._tokens.pop(hash, None)
+        except TenantqError as error:
+            log.debug("a key was not confirmed: %s", error)
 
     async def _clear(self, principal: Principal) -> None:
         """Raise Unauthenticated if the tenant's own shard has revoked the holder of a certificate."""
@@ -243,14 +269,20 @@ class Authenticator:
     def _still_holds(self, verified: _Verified, hash: bytes, now: int) -> bool:
         """Check the source again, which has changed, or whether another shard's answer is still trusted."""
         if verified.version == _OF_ANOTHER:
-            return self._clock.monotonic_ms() < verified.believed_until_ms and not self._revoked(verified, now)
+            left_ms = verified.believed_until_ms - self._clock.monotonic_ms()
+            if 0 < left_ms <= REMOTE_TRUST_MS // 2 and not verified.refreshing:
+                verified.refreshing = True
+                task = asyncio.get_running_loop().create_task(self._refresh(hash))
+                self._refreshing.add(task)
+                task.add_done_callback(self._refreshing.discard)
+            return left_ms > 0 and not self._revoked(verified, now)
         if verified.key_id is None:
             is_here = self.other_shards is None or self.other_shards.is_here(verified.principal.tenant)
             holds = is_here and not self._revoked(verified, now)
         else:
             try:
                 key = find_key(self._source, hash, now)
-            except Unauthenticated:
+            except (Unauthenticated, Forbidden):
                 return False
             holds = key is not None and key_principal(key) == verified.principal
         verified.version = self._source.version

@@ -6,8 +6,6 @@
 - The platform's administrator may do everything in all tenants.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Collection, Iterator
 from typing import Final, Protocol

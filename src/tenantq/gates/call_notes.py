@@ -3,8 +3,6 @@
 A flood costs a bounded number of rows, and no call is left out of the counts.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Callable
@@ -66,20 +64,6 @@ class CallNotes:
     tenth of that for one tenant, calls are counted by tenant and outcome only; beyond ``kinds_max`` of these, by outcome. If
     ``write`` fails, what it was given is kept, merged, for the next flush.
     """
-
-    __slots__ = (
-        "_clock",
-        "_flush_ms",
-        "_kinds",
-        "_kinds_max",
-        "_kinds_of",
-        "_overflow",
-        "_rows_now",
-        "_rows_per_second",
-        "_second",
-        "_timer",
-        "_write",
-    )
 
     def __init__(
         self,

@@ -4,8 +4,6 @@ The listener has verified the chain and the dates. The common name is ignored: o
 written with its kind: ``DNS:worker.acme.example``, ``DNS:*.acme.example``, ``URI:spiffe://acme/worker``, ``IP:10.0.0.7``.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import re
 import ssl
@@ -45,7 +43,7 @@ class CertificateMap:
     def __init__(self, settings: CertificateSettings) -> None:
         """Check every entry. Raises Invalid that names the first invalid one."""
         if len(settings.names) > NAMES_MAX:
-            raise Invalid(f"certificates: {len(settings.names)} names, allowed are up to {NAMES_MAX}")
+            raise Invalid(f"certificates: too many names ({len(settings.names)}, allowed: {NAMES_MAX})")
         self._names: dict[str, tuple[str, Grant]] = {}
         for name, entry in settings.names.items():
             normal = _checked(name)

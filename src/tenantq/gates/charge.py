@@ -9,6 +9,7 @@ import msgspec
 from tenantq.domain.rates import Limits, Rate
 
 RateKind = Literal["read", "write"]
+Scope = Literal["tenant", "queue", "principal"]
 
 
 class Charge(msgspec.Struct, frozen=True):
@@ -21,6 +22,7 @@ class Charge(msgspec.Struct, frozen=True):
     queue_rate: Rate | None
     ops: int
     bytes: int
+    owner: Scope = "tenant"  # of the first bucket; "principal": ``tenant`` is a principal, which no tenant is called
 
     @classmethod
     def of(
@@ -36,6 +38,11 @@ class Charge(msgspec.Struct, frozen=True):
         """Return a charge against the current limits of a tenant and of one of its queues."""
         queue_rate = _rate(queue_limits, kind) if queue is not None else None
         return cls(kind, tenant, _rate(tenant_limits, kind), queue, queue_rate, ops, bytes)
+
+    @classmethod
+    def of_principal(cls, principal: str, ops_per_sec: int, kind: RateKind, ops: int, bytes: int) -> Charge:
+        """Return a charge against the limit of a contained principal."""
+        return cls(kind, principal, Rate(ops_per_sec=ops_per_sec), None, None, ops, bytes, "principal")
 
     @property
     def is_unlimited(self) -> bool:

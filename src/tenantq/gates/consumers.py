@@ -1,7 +1,5 @@
 """Consumers: limits how many poll a queue at a time."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from typing import Annotated, Final
 
@@ -33,8 +31,6 @@ class Consumers:
 
     Only queues with a limit are watched, so there are never more consumers in memory than the limits allow.
     """
-
-    __slots__ = ("_clock", "_idle_ms", "_queues")
 
     def __init__(self, clock: Clock, idle_ms: int = 60_000) -> None:
         self._clock = clock

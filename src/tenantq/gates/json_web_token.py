@@ -4,8 +4,6 @@ The signature is verified first; nothing in a token is trusted before. An invali
 same text. A valid token that does not name exactly one tenant is Forbidden. No error contains anything of the token.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import logging
@@ -46,8 +44,8 @@ class JwtSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         "ES256",
         "EdDSA",
     )
-    issuer: Annotated[_NotEmpty, about("Accepted issuer; none: any.")] | None = None
-    audience: Annotated[_NotEmpty, about("Accepted audience; none: only tokens without one.")] | None = None
+    issuer: Annotated[_NotEmpty, about("Accepted issuer. Default: any.")] | None = None
+    audience: Annotated[_NotEmpty, about("Accepted audience. Default: only tokens without one.")] | None = None
     leeway_s: Annotated[int, between(0, 3_600, "Tolerated difference from the issuer's clock.")] = 30
     secret_file: Annotated[str, about("Shared secrets for HS256, one per line.")] | None = None
     jwks_file: Annotated[str, about("File with the public keys.")] | None = None

@@ -3,8 +3,6 @@
 ``generation`` grows whenever the keys change: what was verified under an older one has to be verified again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from tenantq.domain.rates import Rate
-from tenantq.gates.charge import Charge
+from tenantq.gates.charge import Charge, Scope
 from tenantq.gates.token_bucket import TokenBucket
 
 
@@ -17,7 +17,7 @@ class LimitStatus(NamedTuple):
 
     missing_ms: int  # until it would admit the charge
     setting: str
-    scope: Literal["tenant", "queue"]
+    scope: Scope
     per_sec: int
     burst: int
     amount: int  # what the charge needs
@@ -73,8 +73,6 @@ class _BucketPair(msgspec.Struct, gc=False):  # it never refers back, so there a
 class Buckets:
     """Buckets by tenant and by (tenant, queue). They are created when first used and dropped when full again."""
 
-    __slots__ = ("_queue_names", "_queues", "_tenants", "_to_collect")
-
     def __init__(self) -> None:
         self._tenants: dict[str, _BucketPair] = {}
         self._queues: dict[tuple[str, str | None], _BucketPair] = {}
@@ -128,7 +126,6 @@ class Buckets:
             self._queue_pair(charge, rate).charge(rate, charge.ops, charge.bytes, now)
 
     def refund(self, charge: Charge, now: int) -> None:
-        """Return the tokens of the charge."""
         if charge.tenant_rate is not None and (pair := self._tenants.get(charge.tenant)) is not None:
             pair.refund(charge.tenant_rate, charge.ops, charge.bytes, now)
         if charge.queue_rate is not None and (pair := self._queues.get((charge.tenant, charge.queue))) is not None:
@@ -137,11 +134,10 @@ class Buckets:
     def statuses(self, charge: Charge, now: int) -> Iterator[LimitStatus]:
         """Yield every limit that applies to the charge, as it stands now."""
         tenant, queue = self._tenants.get(charge.tenant), self._queues.get((charge.tenant, charge.queue))
-        yield from _statuses(charge, "tenant", charge.tenant_rate, tenant, now)
+        yield from _statuses(charge, charge.owner, charge.tenant_rate, tenant, now)
         yield from _statuses(charge, "queue", charge.queue_rate, queue, now)
 
     def forget(self, tenant: str) -> None:
-        """Drop all buckets of a tenant."""
         self._tenants.pop(tenant, None)
         for queue in self._queue_names.pop(tenant, ()):
             del self._queues[tenant, queue]
@@ -179,7 +175,7 @@ class Buckets:
 
 
 def _statuses(
-    charge: Charge, scope: Literal["tenant", "queue"], rate: Rate | None, pair: _BucketPair | None, now: int
+    charge: Charge, scope: Scope, rate: Rate | None, pair: _BucketPair | None, now: int
 ) -> Iterator[LimitStatus]:
     if rate is None:
         return

@@ -48,8 +48,6 @@ class _WaitingCharges:
 class RateLimits:
     """Token buckets per tenant and per queue, on the clock's monotonic time. Limits come with each charge, so changes apply at once."""
 
-    __slots__ = ("_clock", "_lines", "_read", "_waiting_max", "_write")
-
     def __init__(self, clock: Clock, *, waiting_max: int = 1_000) -> None:
         self._clock = clock
         self._write = Buckets()
@@ -152,7 +150,7 @@ class RateLimits:
             limit=status.per_sec,
             current=left,
             retry_after_ms=wait,
-            tenant=charge.tenant,
+            tenant=charge.tenant if charge.owner == "tenant" else None,
             queue=charge.queue,
         )
 
@@ -249,7 +247,7 @@ class RateLimits:
 
 def _check_fits(charge: Charge) -> None:
     """Raise TooLarge if the charge exceeds what may ever come at once."""
-    for scope, rate in (("tenant", charge.tenant_rate), ("queue", charge.queue_rate)):
+    for scope, rate in ((charge.owner, charge.tenant_rate), ("queue", charge.queue_rate)):
         if rate is None:
             continue
         if rate.ops_per_sec is not None and charge.ops > rate.ops_burst:
@@ -262,6 +260,6 @@ def _check_fits(charge: Charge) -> None:
         raise TooLarge(
             f"limits.{charge.kind}.{setting}: {amount} in one call can never pass, {most} at once is the most for this "
             f"{scope}. Send less in a call, or have the limit raised",
-            tenant=charge.tenant,
+            tenant=charge.tenant if charge.owner == "tenant" else None,
             queue=charge.queue,
         )

@@ -7,16 +7,15 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import msgspec
 
+from tenantq.domain.alert_rules import AlertKind, Severity
 from tenantq.domain.validation import about, between
 from tenantq.runtime.clock import Clock
 
 log = logging.getLogger("tenantq")
-
-AlertKind = Literal["denials", "cross_tenant", "new_places", "self_check"]
 
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
@@ -44,8 +43,9 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     kind: AlertKind
     tenant: str
     principal: str  # empty if it concerns the whole tenant
+    home: str = ""  # tenant of the principal; empty: the platform
     details: str
-    severity: Literal["warning", "critical"]
+    severity: Severity
     at: int  # wall clock
 
 
@@ -85,8 +85,6 @@ class Signals:
     An alert goes to ``raise_alert`` and to the log. Memory is bounded: the least recently seen subjects and keys are dropped.
     """
 
-    __slots__ = ("_clock", "_keys", "_keys_max", "_raise_alert", "_subjects_max", "_windows", "settings")
-
     def __init__(
         self,
         clock: Clock,
@@ -104,11 +102,11 @@ class Signals:
         self._windows: OrderedDict[tuple[str, str, str], _Window] = OrderedDict()
         self._keys: OrderedDict[str, _Key] = OrderedDict()
 
-    def denied(self, principal: str, tenant: str) -> None:
-        """Note a call that was denied; ``tenant`` may be empty."""
+    def denied(self, principal: str, tenant: str, home: str = "") -> None:
+        """Note a call to ``tenant``, which may be empty, that was denied to a principal of ``home``."""
         most = self.settings.denials_per_minute
         details = f"more than {most} calls denied in a minute"
-        self._note("denials", principal, tenant, (principal, ""), most, MINUTE_MS, details)
+        self._note("denials", principal, tenant, (principal, ""), most, MINUTE_MS, details, home)
         if tenant:
             self._note("denials", "", tenant, ("", tenant), most, MINUTE_MS, f"{details} in this tenant")
 
@@ -116,7 +114,7 @@ class Signals:
         """Note a call of ``principal``, which belongs to ``tenant``, to a tenant that it has no grant in."""
         most = self.settings.cross_tenant_per_minute
         details = f"more than {most} calls in a minute to tenants without a grant, the last to {target[:80]!r}"
-        self._note("cross_tenant", principal, tenant, (principal, ""), most, MINUTE_MS, details)
+        self._note("cross_tenant", principal, tenant, (principal, ""), most, MINUTE_MS, details, tenant)
 
     def key_used(self, principal: str, tenant: str, remote: str) -> None:
         """Note where a key was used from. The first network raises no alert."""
@@ -141,16 +139,12 @@ class Signals:
         if lives_elsewhere:
             most = self.settings.new_places_per_hour
             details = f"used from more than {most} new networks in an hour, the last is {place}"
-            self._note("new_places", principal, tenant, (principal, ""), most, HOUR_MS, details)
+            self._note("new_places", principal, tenant, (principal, ""), most, HOUR_MS, details, tenant)
 
     def places(self, principal: str) -> tuple[str, ...]:
         """Return the known networks of a key, the latest last, to be stored across restarts."""
         key = self._keys.get(principal)
         return () if key is None else tuple(key.places)
-
-    def export_places(self) -> dict[str, tuple[str, ...]]:
-        """Return the networks of all keys."""
-        return {principal: tuple(key.places) for principal, key in self._keys.items()}
 
     def import_places(self, places: Mapping[str, Sequence[str]]) -> None:
         """Restore exported networks. Known ones stay and count as later."""
@@ -177,6 +171,7 @@ class Signals:
         most: int,
         length_ms: int,
         details: str,
+        home: str = "",
     ) -> None:
         """Count an event of a kind for a principal or tenant, and raise an alert beyond the limit."""
         now = self._clock.monotonic_ms()
@@ -190,12 +185,14 @@ class Signals:
         if window.add(now, length_ms) <= most or now < window.quiet_until:
             return
         window.quiet_until = now + self.settings.quiet_ms
-        log.warning("alert, %s: principal %r, tenant %r: %s", kind, principal, tenant, details)
+        fields = {"kind": kind, "principal": principal, "tenant": tenant}
+        log.warning("alert, %s: principal %r, tenant %r: %s", kind, principal, tenant, details, extra=fields)
         self._raise_alert(
             Alert(
                 kind=kind,
                 tenant=tenant,
                 principal=principal,
+                home=home,
                 details=details,
                 severity="critical" if kind == "cross_tenant" else "warning",
                 at=self._clock.wall_ms(),

@@ -3,8 +3,6 @@
 The secret never travels. It is recomputed from the key's id, and counts only if the token it makes is the one whose hash is stored.
 """
 
-from __future__ import annotations
-
 import hmac
 from collections import OrderedDict
 from typing import Final
@@ -40,7 +38,6 @@ class SignedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def scope(self) -> str:
-        """The scope of the signing key."""
         return f"{self.day}/{self.region}/{self.service}/aws4_request"
 
 

@@ -56,7 +56,6 @@ class SlotQueue:
         return waiter
 
     def remove(self, waiter: SlotWaiter) -> None:
-        """Remove a waiter, if present."""
         waiters = self.tenants.get(waiter.tenant)
         if waiters is not None:
             waiters.pop(waiter, None)

@@ -45,11 +45,6 @@ class Ticket:
     ) -> None:
         self.release()
 
-    @property
-    def released(self) -> bool:
-        """Whether the slots were released."""
-        return not self._slots
-
     def release(self) -> None:
         """Release all slots. A second call does nothing."""
         slots, self._slots = self._slots, []
@@ -69,24 +64,6 @@ class Ticket:
 
 class Slots:
     """Limits on requests in flight. ``concurrency`` comes with each call, so a change applies at once."""
-
-    __slots__ = (
-        "_adds",
-        "_clock",
-        "_connections",
-        "_loop",
-        "_polls",
-        "_reconciled",
-        "_server",
-        "_tenants",
-        "_tickets",
-        "_waiters",
-        "_waiting",
-        "connection_requests",
-        "server_requests",
-        "wait_ms",
-        "waiting_per_tenant",
-    )
 
     def __init__(
         self,
@@ -122,14 +99,6 @@ class Slots:
     def waiting(self) -> int:
         """How many requests wait for a slot."""
         return len(self._waiters)
-
-    def in_flight_of(self, tenant: str) -> int:
-        """Return how many requests of a tenant are in flight."""
-        return self._tenants.in_flight.get(tenant, 0)
-
-    def waiting_of(self, tenant: str) -> int:
-        """Return how many requests of a tenant wait."""
-        return self._waiting[tenant]
 
     def try_take(
         self,

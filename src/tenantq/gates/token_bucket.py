@@ -21,7 +21,6 @@ class TokenBucket(msgspec.Struct, gc=False):  # contains only numbers, so the ga
 
     @classmethod
     def full(cls, burst: int, now_ms: int) -> TokenBucket:
-        """Return a full bucket."""
         return cls(burst * _UNITS, now_ms)
 
     def tokens(self, rate: int, burst: int, now_ms: int) -> int:
@@ -34,7 +33,6 @@ class TokenBucket(msgspec.Struct, gc=False):  # contains only numbers, so the ga
         return -(-missing // rate) if missing > 0 else 0
 
     def has(self, amount: int, rate: int, burst: int, now_ms: int) -> bool:
-        """Return whether ``amount`` tokens are available."""
         passed = now_ms - self.at_ms
         level = self.level + passed * rate if passed > 0 else self.level
         return amount * _UNITS <= level and amount <= burst
@@ -59,7 +57,6 @@ class TokenBucket(msgspec.Struct, gc=False):  # contains only numbers, so the ga
         self.at_ms = now_ms
 
     def is_full(self, rate: int, burst: int, now_ms: int) -> bool:
-        """Return whether the bucket is full."""
         return self._level_at(rate, burst, now_ms) >= burst * _UNITS
 
     def _level_at(self, rate: int, burst: int, now_ms: int) -> int:

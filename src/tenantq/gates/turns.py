@@ -5,12 +5,12 @@ connections would be served a hundred times before the next one. While several c
 requests started per turn of the loop is limited as well, so that rounds run in between.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections import Counter, deque
 from typing import Final, Protocol
+
+from tenantq.runtime.loop_slices import loop_slices
 
 EACH_TURN: Final = 32
 """Requests started per turn of the event loop while several callers share it: about the size of a round that tenants share."""
@@ -33,10 +33,9 @@ class Wake(Protocol):
 class Turns:
     """Wakes the connections whose requests have arrived, in the event loop's next turns."""
 
-    __slots__ = ("_last", "_lines", "_loop", "_scheduled", "_shared_until")
-
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._slices = loop_slices(loop)
         self._lines: dict[str | None, deque[Wake]] = {}  # by credential, the next one first
         self._scheduled = False
         self._last: str | None = None  # the latest caller
@@ -46,7 +45,7 @@ class Turns:
         """Wake ``wake`` in the caller's turn. Callers are distinguished by their unverified credential."""
         if caller != self._last:
             self._last = caller
-            self._shared_until = self._loop.time() + SHARED_LATELY_S
+            self._shared_until = self._slices.shared_until = self._loop.time() + SHARED_LATELY_S
         line = self._lines.get(caller)
         if line is None:
             line = self._lines[caller] = deque()

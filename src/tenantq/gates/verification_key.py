@@ -4,8 +4,6 @@ Every key is bound to the algorithms of its own kind when it is read. Public key
 a secret file only, so that no public key is ever taken for a shared secret, whatever a token's header says.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging
@@ -44,7 +42,6 @@ class VerificationKey(msgspec.Struct, frozen=True):
 
     @property
     def identity(self) -> tuple[str | None, frozenset[str], bytes]:
-        """The identity of the key."""
         return self.id, self.algorithms, self.fingerprint
 
 

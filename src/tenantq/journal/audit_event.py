@@ -1,7 +1,5 @@
 """A journal row as an audit event: with an id, a resource and a result."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -24,7 +22,6 @@ def audit_event(row: JournalRow) -> dict[str, Any]:
 
 
 def audit_events(rows: Sequence[JournalRow]) -> list[dict[str, Any]]:
-    """Return many rows as events."""
     return [audit_event(row) for row in rows]
 
 

@@ -1,7 +1,5 @@
 """Audit events as JSON lines, CSV and Parquet, written in chunks with bounded memory."""
 
-from __future__ import annotations
-
 import csv
 import io
 from abc import ABC, abstractmethod
@@ -36,7 +34,6 @@ class AuditFormat(ABC):
         """Return the bytes of more events; empty while they are buffered."""
 
     def end(self) -> bytes:
-        """Return the remaining bytes."""
         return b""
 
 
@@ -57,7 +54,6 @@ class JsonLines(AuditFormat):
         self._encode = msgspec.json.Encoder().encode
 
     def add(self, events: Sequence[Event]) -> bytes:
-        """Return their lines."""
         return b"".join(self._encode(event) + b"\n" for event in events)
 
 
@@ -71,11 +67,9 @@ class Csv(AuditFormat):
     content_type = "text/csv; charset=utf-8; header=present"
 
     def start(self) -> bytes:
-        """Return the header."""
         return _csv([["time" if name == "ts" else name for name in EVENT_FIELDS]])
 
     def add(self, events: Sequence[Event]) -> bytes:
-        """Return their lines."""
         return _csv([[_cell(name, event[name]) for name in EVENT_FIELDS] for event in events])
 
 
@@ -104,7 +98,7 @@ class Parquet(AuditFormat):
             import pyarrow as pa  # noqa: PLC0415  # an extra
             import pyarrow.parquet as pq  # noqa: PLC0415  # an extra
         except ImportError as error:
-            raise Invalid("format: parquet needs pyarrow. Install tenantq[parquet].") from error
+            raise Invalid("format: parquet requires pyarrow. Run pip install '.[parquet]' in the checkout.") from error
         self._pa = pa
         kinds = {"ts": pa.timestamp("ms", tz="UTC"), **dict.fromkeys(NUMBERS, pa.int64())}
         self._schema = pa.schema([pa.field(name, kinds.get(name, pa.string())) for name in EVENT_FIELDS])

@@ -7,7 +7,7 @@ segments. One call does a bounded amount of work: it may return few rows, or non
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -15,9 +15,7 @@ from tenantq.domain import limits
 from tenantq.errors import Invalid, Unavailable
 from tenantq.journal.record import JournalRow, LiveJournal, decode_record, rows
 from tenantq.journal.row_filter import JournalFilter
-
-if TYPE_CHECKING:
-    from tenantq.journal.segment_index import SegmentIndex, SegmentSpan
+from tenantq.journal.segment_index import SegmentIndex, SegmentSpan
 
 log = logging.getLogger("tenantq.journal")
 
@@ -221,7 +219,9 @@ class _PageSearch:
                         if self._add(row):
                             return row.seq, row.n
         except ImportError as error:
-            raise Unavailable("older rows are in segments. Install tenantq[parquet] on the server.") from error
+            raise Unavailable(
+                "older rows are in segments. On the server, run pip install '.[parquet]' in the checkout."
+            ) from error
         except (OSError, ValueError) as error:
             raise Unavailable(
                 f"cannot read the segment {span.file}. Try again, or run tenantq audit verify."

@@ -4,8 +4,6 @@ Credentials, region and endpoint come from the usual AWS sources (``AWS_…`` va
 URL: ``s3://bucket/prefix?region=…&endpoint_override=…``.
 """
 
-from __future__ import annotations
-
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -16,7 +14,7 @@ from tenantq.journal.export_target import shown_url
 
 
 class BucketTarget:
-    """Objects below a prefix. Objects are written atomically."""
+    """An ``ExportTarget`` below a prefix. Objects are written atomically."""
 
     def __init__(self, url: str) -> None:
         try:
@@ -27,12 +25,10 @@ class BucketTarget:
         self._root = self._root.rstrip("/")
 
     def write(self, name: str, data: bytes) -> None:
-        """Write an object."""
         with self._fs.open_output_stream(f"{self._root}/{name}") as stream:
             stream.write(data)
 
     def read(self, name: str) -> bytes:
-        """Read an object."""
         with self._fs.open_input_file(f"{self._root}/{name}") as stream:
             data: bytes = stream.read()
             return data

@@ -1,7 +1,5 @@
 """Verifies the live journal record by record: its chain, its checkpoints and its exported archive."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Final
 

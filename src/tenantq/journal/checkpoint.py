@@ -4,8 +4,6 @@ A checkpoint is stored next to the journal under the number of its record, in th
 record, and thereby everything before it.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, Final, Protocol

@@ -1,7 +1,5 @@
 """Targets of the export: a directory, or any fsspec URL. Files are written atomically."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +30,7 @@ class ExportTarget(Protocol):
 
 
 class DirectoryTarget:
-    """A local directory."""
+    """An ``ExportTarget`` in a local directory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -47,11 +45,9 @@ class DirectoryTarget:
             sync(parent.parent)
 
     def read(self, name: str) -> bytes:
-        """Read a file."""
         return (self.path / name).read_bytes()
 
     def open(self, name: str) -> BinaryIO:
-        """Open a file."""
         return (self.path / name).open("rb")
 
     def names(self, under: str) -> list[str]:
@@ -69,14 +65,14 @@ class DirectoryTarget:
 
 
 class RemoteTarget:
-    """An fsspec URL. Object stores write objects atomically. Every failure is an OSError."""
+    """An ``ExportTarget`` at an fsspec URL. Object stores write objects atomically. Every failure is an OSError."""
 
     def __init__(self, url: str, **options: Any) -> None:
         try:
             import fsspec  # noqa: PLC0415  # an extra
         except ImportError as error:
             raise Invalid(
-                f"{shown_url(url)}: needs fsspec and the library of that store. Install tenantq[remote]."
+                f"{shown_url(url)}: requires fsspec and the library of that store. Run pip install '.[remote]' in the checkout."
             ) from error
         try:
             self._fs, self._root = fsspec.core.url_to_fs(url, **options)
@@ -86,14 +82,12 @@ class RemoteTarget:
             raise Invalid(f"{shown_url(url)}: not a URL that fsspec supports") from None
 
     def write(self, name: str, data: bytes) -> None:
-        """Write an object."""
         path = f"{self._root}/{name}"
         with _as_os_error():
             self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
             self._fs.pipe_file(path, data)
 
     def read(self, name: str) -> bytes:
-        """Read an object."""
         with _as_os_error():
             data: bytes = self._fs.cat_file(f"{self._root}/{name}")
             return data
@@ -153,12 +147,13 @@ def local_path(where: str) -> Path | None:
 
 
 def open_target(where: str | Path, **options: Any) -> ExportTarget:
-    """Return the target for a path or URL."""
     if isinstance(where, str) and where.startswith("s3://"):
         try:
             from tenantq.journal.bucket_target import BucketTarget  # noqa: PLC0415  # needs pyarrow, which is an extra
         except ImportError as error:
-            raise Invalid("export.target: a bucket needs pyarrow. Install tenantq[parquet].") from error
+            raise Invalid(
+                "export.target: a bucket requires pyarrow. Run pip install '.[parquet]' in the checkout."
+            ) from error
         return BucketTarget(where)
     path = local_path(str(where))
     return DirectoryTarget(path) if path is not None else RemoteTarget(str(where), **options)

@@ -4,8 +4,6 @@ The manifests at the target are the watermark: exactly what they cover is export
 the head. A crash in between leaves a segment without a manifest, which the next run deletes and writes again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging
@@ -120,7 +118,7 @@ class Exporter:
             self._timer.cancel()
             self._timer = None
         if self._running is not None:
-            await asyncio.gather(self._running, return_exceptions=True)
+            await asyncio.wait([self._running])  # cancelling the caller does not stop it
         if not to_end:
             return
         try:

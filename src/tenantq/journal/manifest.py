@@ -1,7 +1,5 @@
 """Signed manifests of segments. A segment without one does not count; the last one is the end of the export."""
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, datetime
 from typing import Final
@@ -41,7 +39,7 @@ class Manifest(SignedDocument, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """The manifest's own file name."""
-        return f"{MANIFESTS}/shard={self.shard}/{span_name(self.first_seq, self.last_seq)}.json"
+        return manifest_name(self.shard, self.first_seq, self.last_seq)
 
 
 class Head(SignedDocument, frozen=True, kw_only=True):
@@ -55,6 +53,11 @@ class Head(SignedDocument, frozen=True, kw_only=True):
     def name(self) -> str:
         """The head's file name."""
         return f"{MANIFESTS}/shard={self.shard}/{HEAD}"
+
+
+def manifest_name(shard: str, first_seq: int, last_seq: int) -> str:
+    """Return the file name of a segment's manifest."""
+    return f"{MANIFESTS}/shard={shard}/{span_name(first_seq, last_seq)}.json"
 
 
 def span_name(first_seq: int, last_seq: int) -> str:

@@ -3,14 +3,13 @@
 On disk: sha256(previous hash + payload), then the payload. The chain starts from 32 zero bytes.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from typing import Final, Protocol
 
 import msgspec
 
+from tenantq.domain.message import Caller
 from tenantq.errors import StoreDamaged
 from tenantq.runtime.randomness import id_text
 
@@ -87,6 +86,14 @@ class JournalRow(msgspec.Struct, frozen=True):
     details: str
     count: int
     user_agent: str
+
+
+def entry_of(op: str, tenant: str, caller: Caller, details: str, queue: str = "") -> JournalEntry:
+    """Return the entry of an action that concerns no messages."""
+    return JournalEntry(
+        op, tenant, queue, caller.principal, caller.remote, caller.request_id, details=details,
+        user_agent=caller.user_agent,
+    )  # fmt: skip
 
 
 def column(values: list[int]) -> list[int] | int:

@@ -1,7 +1,5 @@
 """Filters of journal rows, and the audit result of a row's outcome."""
 
-from __future__ import annotations
-
 from typing import Final, Literal, get_args
 
 import msgspec

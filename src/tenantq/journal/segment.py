@@ -4,8 +4,6 @@ The first row of each record has ``link`` and ``payload``: the record's hash and
 can recompute the chain and compare the rows with what was journaled.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator, Sequence
 from typing import Any, Final

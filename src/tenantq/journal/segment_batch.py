@@ -1,7 +1,5 @@
 """The records of one segment."""
 
-from __future__ import annotations
-
 from tenantq.domain.limits import HOUR_MS
 from tenantq.journal.export_settings import ExportSettings
 from tenantq.journal.record import decode_record
@@ -9,8 +7,6 @@ from tenantq.journal.record import decode_record
 
 class SegmentBatch:
     """Records of one segment, as they are stored. Decoded they would be many small objects for the garbage collector."""
-
-    __slots__ = ("last_link", "last_seq", "records", "rows", "size", "times")
 
     def __init__(self) -> None:
         self.records: list[bytes] = []

@@ -1,12 +1,11 @@
 """Maps records to segments and their hours, by file names alone."""
 
-from __future__ import annotations
-
 import re
 import threading
 from array import array
 from bisect import bisect_left, bisect_right
 from datetime import UTC, datetime
+from itertools import takewhile
 from typing import Final
 
 import msgspec
@@ -37,7 +36,7 @@ class SegmentIndex:
 
     def __init__(self, target: ExportTarget, shard: str) -> None:
         self.target = target
-        self._shard = shard
+        self.shard = shard
         self._lock = threading.Lock()
         self._firsts, self._lasts, self._hours = array("q"), array("q"), array("q")
         self._listed = False
@@ -60,11 +59,28 @@ class SegmentIndex:
             self._list()
             return self._span(bisect_right(self._firsts, seq) - 1)
 
+    def older_than(self, before: int) -> list[SegmentSpan]:
+        """Return the oldest segments, up to the first with records of the wall clock ``before`` or later; never the newest one."""
+        with self._lock:
+            self._list()
+            spans = (self._span(place) for place in range(len(self._firsts) - 1))
+            return list(takewhile(lambda span: span.hour_at + HOUR_MS <= before, filter(None, spans)))
+
+    def drop_upto(self, seq: int) -> list[SegmentSpan]:
+        """Forget the segments that end at ``seq`` or before, and return them."""
+        with self._lock:
+            self._list()
+            count = bisect_right(self._lasts, seq)
+            dropped = [span for place in range(count) if (span := self._span(place)) is not None]
+            for column in (self._firsts, self._lasts, self._hours):
+                del column[:count]
+            return dropped
+
     def _span(self, place: int) -> SegmentSpan | None:
         if not 0 <= place < len(self._firsts):
             return None
         first, last, hour_at = self._firsts[place], self._lasts[place], self._hours[place]
-        return SegmentSpan(first, last, hour_at, segment_name(self._shard, hour_at, first, last))
+        return SegmentSpan(first, last, hour_at, segment_name(self.shard, hour_at, first, last))
 
     def _append(self, first: int, last: int, hour_at: int) -> None:
         self._firsts.append(first)
@@ -81,7 +97,7 @@ class SegmentIndex:
             (int(found[4]), int(found[5]), _hour_at(found[1], found[2]))
             for name in names
             if (found := _SEGMENT.fullmatch(name)) is not None
-            and found[3] == self._shard
+            and found[3] == self.shard
             and found.groups()[2:] in known
         )
         for span in spans:

@@ -1,7 +1,5 @@
 """The encoding of large segments in a process of low priority, so that callers of the server do not wait for the GIL."""
 
-from __future__ import annotations
-
 import logging
 import os
 import subprocess

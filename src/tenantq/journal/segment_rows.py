@@ -1,7 +1,5 @@
 """Reads the matching rows of one segment. Arrow skips row groups that cannot match, by their statistics."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import BinaryIO, Final

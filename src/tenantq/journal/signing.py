@@ -58,7 +58,6 @@ class PublicKey:
         return True
 
     def pem(self) -> bytes:
-        """Return the key in PEM format."""
         return self._key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
@@ -81,7 +80,6 @@ class PublicKeys:
 
     @classmethod
     def of(cls, data_dir: Path) -> PublicKeys:
-        """Return all keys of a data directory."""
         files = [data_dir / PUBLIC_FILE, *sorted(data_dir.glob(retired_name("*")))]
         return cls([PublicKey.load(file) for file in files if file.exists()])
 
@@ -164,5 +162,4 @@ class SignedDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return msgspec.structs.replace(named, signature=key.sign(named.signed_text()))
 
     def is_signed_by(self, key: PublicKey | PublicKeys) -> bool:
-        """Return whether the signature is one of ``key``."""
         return bool(self.signature) and key.verifies(self.signature, self.signed_text())

@@ -1,10 +1,8 @@
-"""The provider ``aws-kms``: symmetric keys of AWS KMS, through boto3 (``pip install 'tenantq[aws]'``).
+"""The provider ``aws-kms``: symmetric keys of AWS KMS, through boto3 (``pip install '.[aws]'``).
 
 A key is named by its id, its ARN, or an alias (``alias/…`` or its ARN). An ARN includes the region. The context becomes the
 encryption context, so it appears in CloudTrail and can be a condition of a key policy.
 """
-
-from __future__ import annotations
 
 import re
 import threading

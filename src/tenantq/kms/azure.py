@@ -1,11 +1,9 @@
-"""The provider ``azure-kv``: keys of Azure Key Vault or Managed HSM (``pip install 'tenantq[azure]'``).
+"""The provider ``azure-kv``: keys of Azure Key Vault or Managed HSM (``pip install '.[azure]'``).
 
 A key is named by its identifier, ``https://VAULT/keys/NAME`` or ``https://VAULT/keys/NAME/VERSION``, in one of the configured
 vaults. RSA keys wrap with RSA-OAEP-256, symmetric ones with AES key wrap. Neither supports a context, so its hash is wrapped
 together with the key and compared afterwards. Wrapped bytes include the version that wrapped them, so rotation needs nothing else.
 """
-
-from __future__ import annotations
 
 import base64
 import hashlib

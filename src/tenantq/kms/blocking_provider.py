@@ -1,7 +1,5 @@
 """The base of providers whose client library blocks: it runs them in threads and maps the library's errors."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from abc import ABC, abstractmethod

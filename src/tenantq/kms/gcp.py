@@ -1,10 +1,8 @@
-"""The provider ``gcp-kms``: symmetric keys of Google Cloud KMS, through google-cloud-kms (``pip install 'tenantq[gcp]'``).
+"""The provider ``gcp-kms``: symmetric keys of Google Cloud KMS, through google-cloud-kms (``pip install '.[gcp]'``).
 
 A key is named ``projects/…/locations/…/keyRings/…/cryptoKeys/…``; Cloud KMS finds the version itself. The context is additional
 authenticated data. Requests and replies carry checksums, as Google advises.
 """
-
-from __future__ import annotations
 
 import json
 import re

@@ -13,6 +13,7 @@ import msgspec
 
 from tenantq.domain.validation import check_field, text
 from tenantq.errors import Invalid
+from tenantq.runtime.histogram import Histogram
 
 KmsKeyName = Annotated[str, text(2_048)]
 PROVIDERS: Final = ("local", "aws-kms", "gcp-kms", "azure-kv")
@@ -83,6 +84,14 @@ class Kms(KeyWrapper, Protocol):
 
     def health(self) -> list[KeyHealth]:
         """Return the health of every key used so far."""
+
+    @property
+    def took(self) -> Histogram:
+        """How long the attempts took."""
+
+    @property
+    def failed(self) -> int:
+        """How many calls failed, after all attempts."""
 
 
 _LENGTH = struct.Struct(">I")

@@ -60,8 +60,6 @@ def check_key_name(name: object) -> str:
 class Unlock:
     """The secret that unlocks a keyring: a passphrase, or a master key of 32 bytes. No text shows it."""
 
-    __slots__ = ("_secret", "kind")
-
     def __init__(self, kind: Literal["passphrase", "master_key"], secret: bytes) -> None:
         if kind == "master_key" and len(secret) != KEY_BYTES:
             raise Invalid(f"master key: must be {KEY_BYTES} random bytes or {2 * KEY_BYTES} hexadecimal digits")

@@ -1,7 +1,5 @@
 """The provider ``local``: keys in a keyring file. The file is read again when it changes."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -77,7 +75,6 @@ class LocalKms(BlockingProvider):
         return f"LocalKms({str(self._path)!r})"
 
     def check_key(self, key: str) -> None:
-        """Raise Invalid unless ``key`` can be the name of a key in a keyring."""
         check_key_name(key)
 
     def _wrap(self, key: str, plaintext: bytes, context: Context) -> bytes:
@@ -94,7 +91,6 @@ class LocalKms(BlockingProvider):
         self._stamp = ()
 
     def _fresh(self) -> Keyring:
-        """Return the current keyring."""
         try:
             if self._keyring is None or stamp_of(self._path) != self._stamp:
                 return self._read()

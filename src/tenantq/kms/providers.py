@@ -1,7 +1,5 @@
 """Opens the configured providers. A provider's library is only imported if it is configured."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from importlib import import_module
@@ -43,6 +41,6 @@ def _provider(extra: str, kind: str) -> Any:
         module = import_module(f"tenantq.kms.{extra}")
     except ModuleNotFoundError as error:
         raise Invalid(
-            f"kms.{extra}: a library is missing ({error.name}). Run: pip install 'tenantq[{extra}]'"
+            f"kms.{extra}: a library is missing ({error.name}). Run pip install '.[{extra}]' in the checkout."
         ) from None
     return getattr(module, kind)

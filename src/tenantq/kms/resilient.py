@@ -4,8 +4,6 @@ After a failure the key cools down: for a short time every further call fails at
 needlessly, and an overloaded key management system is not flooded.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import OrderedDict
@@ -20,6 +18,7 @@ from tenantq.kms.settings import RetrySettings
 from tenantq.runtime.backoff import Backoff
 from tenantq.runtime.clock import Clock, sleep_ms
 from tenantq.runtime.futures import wake
+from tenantq.runtime.histogram import Histogram
 from tenantq.runtime.randomness import Randomness
 
 log = logging.getLogger("tenantq")
@@ -57,12 +56,13 @@ class ResilientKms:
         self._settings = settings or RetrySettings()
         self._health: OrderedDict[str, KeyHealth] = OrderedDict()
         self._cooldowns: dict[str, _Cooldown] = {}
+        self.took = Histogram()  # the attempts
+        self.failed = 0  # calls
 
     def __repr__(self) -> str:
         return f"ResilientKms({self.name!r})"
 
     def check_key(self, key: str) -> None:
-        """Raise Invalid unless ``key`` can be the name of a key here. Makes no call."""
         self._wrapper.check_key(key)
 
     async def wrap(self, key: str, plaintext: bytes, context: Context) -> bytes:
@@ -90,7 +90,6 @@ class ResilientKms:
         return list(self._health.values())
 
     async def close(self) -> None:
-        """Close connections and threads."""
         await self._wrapper.close()
 
     async def _call(self, key: str, call: Callable[[], Awaitable[bytes]]) -> bytes:
@@ -100,6 +99,7 @@ class ResilientKms:
         attempt = 0
         while True:
             attempt += 1
+            started_us = clock.monotonic_us()
             try:
                 answer = await self._within(max(1, min(settings.call_ms, end - clock.monotonic_ms())), call)
             except KmsUnavailable as error:
@@ -122,6 +122,8 @@ class ResilientKms:
             else:
                 self._record_success(key)
                 return answer
+            finally:
+                self.took.count(clock.monotonic_us() - started_us)
             await sleep_ms(clock, pause)
 
     def _pause_ms(self, attempt: int, error: KmsUnavailable) -> int:
@@ -172,6 +174,7 @@ class ResilientKms:
     def _record_failure(self, key: str, error: TenantqError) -> None:
         before = self._health.get(key, KeyHealth(self.name, key))
         state = _state_after(error)
+        self.failed += 1
         now = self._clock.wall_ms()
         if before.state != state:
             log.error("%s: key %s cannot be used: %s", self.name, key, error)

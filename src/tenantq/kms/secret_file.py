@@ -1,7 +1,5 @@
 """Files with secrets, which are read only if no other user can read them."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

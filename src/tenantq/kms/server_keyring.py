@@ -3,8 +3,6 @@
 It is as safe as the directory: a copy of the whole directory includes the keys. A backup of the store alone does not.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Callable

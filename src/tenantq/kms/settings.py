@@ -1,7 +1,5 @@
 """Settings of the key management systems. Reading them needs none of the providers' libraries."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec
@@ -28,10 +26,10 @@ class LocalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class AwsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The provider ``aws-kms``. boto3 finds the credentials: environment, files, the machine's role."""
 
-    region: Annotated[str, about("Region of keys that are not named by an ARN; none: the default of boto3.")] | None = (
-        None
-    )
-    endpoint_url: Annotated[str, about("Endpoint; none: the public one of the region.")] | None = None
+    region: (
+        Annotated[str, about("Region of keys that are not named by an ARN. Default: the default of boto3.")] | None
+    ) = None
+    endpoint_url: Annotated[str, about("Endpoint. Default: the public one of the region.")] | None = None
     profile: Annotated[str, about("Profile of the shared credentials file.")] | None = None
 
     def __post_init__(self) -> None:
@@ -44,7 +42,7 @@ class GcpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The provider ``gcp-kms``. Without a file it uses the application default credentials."""
 
     credentials_file: Annotated[str, about("Credentials of a service account, mode 0600.")] | None = None
-    endpoint: Annotated[str, about("Endpoint; none: the public one.")] | None = None
+    endpoint: Annotated[str, about("Endpoint. Default: the public one.")] | None = None
 
     def __post_init__(self) -> None:
         """Refuse an endpoint to which keys must not be sent."""
@@ -84,7 +82,7 @@ class RetrySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class KmsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which key management systems a server uses. Tenants can use only providers with a section here, and ``local``."""
 
-    default_key: Annotated[str, about("Key for tenants that name none; none: a local key per tenant.")] | None = None
+    default_key: Annotated[str, about("Key for tenants that name none. Default: a local key per tenant.")] | None = None
     local: LocalSettings | None = None  # none: a keyring in the data directory
     aws: AwsSettings | None = None
     gcp: GcpSettings | None = None

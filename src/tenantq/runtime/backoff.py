@@ -1,7 +1,5 @@
 """Exponential backoff: how long to wait before the next attempt."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from tenantq.runtime.randomness import Randomness

@@ -1,7 +1,5 @@
 """Clocks. They are injected, so that tests control the time."""
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 import itertools

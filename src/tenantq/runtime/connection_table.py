@@ -4,8 +4,6 @@ A connection is a stranger until a credential was accepted on it. When a limit i
 answered is closed, so that silent connections cannot keep clients out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import islice
 from typing import Final, Generic, Protocol, TypeVar

@@ -1,7 +1,5 @@
 """Files that survive a power failure: write a temporary file, sync it, rename it, and sync the directory."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor

@@ -1,11 +1,38 @@
-"""Helpers for futures."""
+"""Futures and tasks."""
 
-from __future__ import annotations
-
+import asyncio
+import logging
 from asyncio import Future
+from collections.abc import Coroutine
+from typing import Any
+
+log = logging.getLogger("tenantq")
 
 
 def wake(future: Future[None] | None) -> None:
     """Complete a future unless it is done."""
     if future is not None and not future.done():
         future.set_result(None)
+
+
+class BackgroundTasks:
+    """Runs work that no caller waits for. A failure is logged."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run ``work`` as a task."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._done)
+
+    async def finish(self) -> None:
+        """Return when all tasks have ended, also those that they start. Cancelling the caller cancels none."""
+        while self._running:
+            await asyncio.wait(self._running)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("background task failed: %s", error)

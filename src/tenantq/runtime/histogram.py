@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Final
 
 FIRST_BITS: Final = 6
 """The first bin ends at 2^6 microseconds."""
+_FIRST_US: Final = 1 << FIRST_BITS
 BINS: Final = 20
 """The last of these bins ends at 2^25 microseconds, about half a minute. One more bin holds longer durations."""
+BOUNDS: Final = (*(str((1 << (FIRST_BITS + at)) / 1_000_000) for at in range(BINS)), "+Inf")
+"""The end of each bin in seconds."""
 
 
 class Histogram:
@@ -19,18 +23,26 @@ class Histogram:
         self._bins = [0] * (BINS + 1)
         self.sum_us = 0
 
+    @property
+    def total(self) -> int:
+        """How many durations it has counted."""
+        return sum(self._bins)
+
     def count(self, us: int) -> None:
         """Count one duration. A negative one counts as zero."""
-        us = max(us, 1)
+        if us <= _FIRST_US:
+            us = max(us, 1)
+            self._bins[0] += 1
+        else:
+            at = (us - 1).bit_length() - FIRST_BITS
+            self._bins[min(BINS, at)] += 1
         self.sum_us += us
-        at = (us - 1).bit_length() - FIRST_BITS
-        self._bins[0 if at < 0 else min(BINS, at)] += 1
+
+    def merge(self, other: Histogram, sign: int = 1) -> None:
+        """Add the counts of ``other``; subtract them if ``sign`` is -1."""
+        self._bins = [mine + sign * theirs for mine, theirs in zip(self._bins, other._bins, strict=True)]
+        self.sum_us += sign * other.sum_us
 
     def cumulative(self) -> list[tuple[str, float]]:
         """Return the end of each bin in seconds and the number of durations up to it, as Prometheus expects."""
-        found: list[tuple[str, float]] = []
-        total = 0
-        for at, count in enumerate(self._bins):
-            total += count
-            found.append((str((1 << (FIRST_BITS + at)) / 1_000_000) if at < BINS else "+Inf", total))
-        return found
+        return list(zip(BOUNDS, accumulate(self._bins), strict=True))

@@ -9,8 +9,9 @@ import socket
 import ssl
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import AsyncExitStack
-from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Final, Generic, TypeVar, cast
 
+from msgspec import Meta, Struct
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from tenantq.runtime.clock import Clock, Timer
@@ -28,36 +29,44 @@ _NO_FILES_PAUSE_S: Final = 0.5
 log = logging.getLogger("tenantq")
 
 
-class ListenerSettings(Protocol):
-    """The bounds that every listener has."""
+BufferBytes = Annotated[int, Meta(ge=1_024, le=1 << 40)]
+TimeoutMs = Annotated[int, Meta(ge=100, le=3_600_000)]
 
-    @property
-    def connections_max(self) -> int:
-        """Open connections, with unfinished TLS handshakes."""
 
-    @property
-    def connections_per_address_max(self) -> int | None:
-        """Open connections of one address; None: half of all."""
+class ListenerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What every listener accepts from its clients: sizes in bytes, times in milliseconds."""
 
-    @property
-    def connections_per_credential_max(self) -> int | None:
-        """Open connections of one credential; None: half of all."""
-
-    @property
-    def buffered_bytes_max(self) -> int:
-        """Bytes of requests in memory, over all connections."""
-
-    @property
-    def unsent_bytes_max(self) -> int:
-        """Bytes of replies that are not sent yet, over all connections."""
-
-    @property
-    def write_buffer_bytes(self) -> int:
-        """Unsent bytes above which a connection does not start its next request."""
-
-    @property
-    def write_timeout_ms(self) -> int:
-        """How long a client may accept nothing while bytes wait for it."""
+    connections_max: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="Open connections; one more gets an error and is closed.")
+    ] = 10_000
+    connections_per_address_max: (
+        Annotated[
+            int,
+            Meta(ge=1, le=1_000_000, description="Open connections of one address. Default: half of connections_max."),
+        ]
+        | None
+    ) = None
+    connections_per_credential_max: (
+        Annotated[
+            int,
+            Meta(
+                ge=1, le=1_000_000, description="Open connections of one credential. Default: half of connections_max."
+            ),
+        ]
+        | None
+    ) = None
+    buffered_bytes_max: Annotated[
+        BufferBytes, Meta(description="Requests of all connections; more gets `unavailable`.")
+    ] = 256 << 20
+    write_timeout_ms: Annotated[TimeoutMs, Meta(description="Time for a client to read some of the waiting reply.")] = (
+        30_000
+    )
+    write_buffer_bytes: Annotated[
+        int, Meta(ge=1_024, le=1 << 30, description="Unsent bytes above which the connection's next request waits.")
+    ] = 256 << 10
+    unsent_bytes_max: Annotated[
+        BufferBytes, Meta(description="Unsent bytes of all connections; beyond it the one with the most is closed.")
+    ] = 512 << 20
 
 
 class ListenerMetrics:

@@ -1,7 +1,5 @@
 """TLS contexts that reload their files when these change."""
 
-from __future__ import annotations
-
 import logging
 import ssl
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Typed TOML files."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """Opening a RocksDB store after any stop: checks its format, repairs logs that a crash has torn, and refuses lost work."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable
@@ -23,6 +21,8 @@ from tenantq.store.sync_marker import SyncMarkerFile, read_beat
 FORMAT: Final = 1
 STAGE: Final = "checkpoint.new"
 """The directory of a checkpoint while it is copied. One that a crash left is removed on opening."""
+EXAMINED: Final = "checkpoint.examined-"
+"""Prefix of the checkpoints that tools take of a running store. Those that a crash left are removed on opening."""
 _BEFORE_STORE: Final = {
     "lock",
     ".format.new",

@@ -5,8 +5,6 @@ hides every row, so scans seek to their start and bound only their end. An itera
 bound, which must therefore live as long as the iterator.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Final
 
@@ -36,10 +34,10 @@ def name_failure(error: Exception, path: Path | str) -> StoreFailed:
     if isinstance(error, StoreFailed):
         return error
     if "No space left" in text or "File too large" in text or "Disk quota" in text:
-        return DiskFull(f"store {path}: no room to write ({text}); nothing of this round is confirmed")
+        return DiskFull(f"store {path}: not enough disk space ({text}). Nothing of this round is confirmed.")
     if text.startswith(("Corruption", "Invalid argument")) or "No such file" in text or "checksum" in text:
-        return StoreDamaged(f"store {path}: {text}; restore from a backup")
-    return StoreFailed(f"store {path}: {text}; nothing of this round is confirmed")
+        return StoreDamaged(f"store {path}: {text}. Restore from a backup.")
+    return StoreFailed(f"store {path}: {text}. Nothing of this round is confirmed.")
 
 
 def bounded(upper: bytes) -> ReadOptions:

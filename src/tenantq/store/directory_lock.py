@@ -1,7 +1,5 @@
 """The lock of a data directory."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 from pathlib import Path
@@ -21,7 +19,7 @@ class DirectoryLock:
             holder = self._file.read(20).strip() or "unknown"
             self._file.close()
             raise StoreLocked(
-                f"{directory} is in use by process {holder}; stop it, or choose another directory"
+                f"{directory} is in use by process {holder}; stop it, or choose another directory with --data-dir"
             ) from error
         self._file.seek(0)
         self._file.truncate()
@@ -29,5 +27,4 @@ class DirectoryLock:
         self._file.flush()
 
     def close(self) -> None:
-        """Release the directory."""
         self._file.close()

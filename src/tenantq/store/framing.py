@@ -8,8 +8,6 @@ A file consists of blocks of 32 KiB with records of checksum(4), length(2), type
 3 middle, 4 last. Checksums are left to RocksDB.
 """
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 from typing import Literal

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
 from tenantq.errors import StoreFailed
+from tenantq.runtime.histogram import Histogram
 
 
 class Beat(msgspec.Struct, frozen=True):
@@ -33,8 +34,21 @@ class SyncMarker(Protocol):
 
     last: Beat | None
 
+    @property
+    def since_last_ms(self) -> int | None:
+        """The age of ``last`` by a clock of the store; None if it has none."""
+
     def beat(self, beat: Beat) -> None:
         """Store it in place of the last one."""
+
+
+class StoreFigure(NamedTuple):
+    """A figure of a store for the metrics. A name that ends with ``_total`` is a counter's. Histograms have no labels."""
+
+    name: str
+    meaning: str
+    labels: dict[str, str]
+    value: float | Histogram
 
 
 class Family:
@@ -103,6 +117,7 @@ class Families:
     ex: Family
     qc: Family
     jn: Family
+    found_is_durable = True
 
     def __init__(self, families: Mapping[str, Family]) -> None:
         self._families = dict(families)
@@ -110,7 +125,6 @@ class Families:
             setattr(self, name, family)
 
     def family(self, name: str) -> Family:
-        """Return a family by name."""
         return self._families[name]
 
     def drop_families(self) -> None:
@@ -120,11 +134,16 @@ class Families:
         self._families.clear()
 
 
-class Store(Protocol):
-    """The open store of one shard. Methods that may run on other threads say so; all others belong to the event loop.
+class ManyDeleted(Exception):  # no failure: the caller looks elsewhere
+    """A scan has met too many deleted rows."""
 
-    Every failure is a StoreFailed or a subclass.
-    """
+
+class TooLargeToCopy(Exception):
+    """The rows of a queue are too many to be read at one moment while a server changes them."""
+
+
+class StoreReader(Protocol):
+    """The rows of one shard, for reading. Every failure is a StoreFailed or a subclass."""
 
     path: Path  # the data directory, for local files of every store
     meta: Family
@@ -139,27 +158,14 @@ class Store(Protocol):
     qc: Family
     jn: Family
 
-    @property
-    def heart(self) -> SyncMarker | None:
-        """Where beats are stored; None if the store was opened read-only."""
-
     def last_beat(self) -> Beat | None:
         """Return the newest beat that is stored."""
 
     def family(self, name: str) -> Family:
         """Return a family by name."""
 
-    def watch(self, lost: Callable[[StoreFailed], None]) -> None:
-        """Call ``lost``, from any thread, if this process loses the store while no call is using it."""
-
-    @property
-    def is_doubtful(self) -> bool:
-        """Whether the store has not answered for so long that another process may own it by now."""
-
     def close(self) -> None:
         """Close everything in any case, then raise the first failure."""
-
-    # ---- reading ----
 
     def get(self, family: Family, key: bytes) -> bytes | None:
         """Return the value of ``key``, or None."""
@@ -167,8 +173,11 @@ class Store(Protocol):
     def get_many(self, family: Family, keys: list[bytes]) -> list[bytes | None]:
         """Return the values of ``keys`` in order, None for each that is absent."""
 
-    def scan(self, family: Family, lower: bytes, upper: bytes, limit: int) -> list[bytes]:
-        """Return up to ``limit`` keys in [lower, upper), in order."""
+    def scan(self, family: Family, lower: bytes, upper: bytes, limit: int, *, deleted_max: int = 0) -> list[bytes]:
+        """Return up to ``limit`` keys in [lower, upper), in order.
+
+        Raises ManyDeleted if that would pass more than ``deleted_max`` deleted rows; 0: any number may be passed.
+        """
 
     def scan_items(self, family: Family, lower: bytes, upper: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Return up to ``limit`` keys in [lower, upper) with their values, in order. Safe from any thread."""
@@ -176,10 +185,34 @@ class Store(Protocol):
     def last_item(self, family: Family, lower: bytes, upper: bytes) -> tuple[bytes, bytes] | None:
         """Return the greatest key in [lower, upper) with its value, or None."""
 
+
+class Store(StoreReader, Protocol):
+    """The open store of one shard. Methods that may run on other threads say so; all others belong to the event loop."""
+
+    @property
+    def heart(self) -> SyncMarker | None:
+        """Where beats are stored; None if the store was opened read-only."""
+
+    def watch(self, lost: Callable[[StoreFailed], None]) -> None:
+        """Call ``lost``, from any thread, if this process loses the store while no call is using it."""
+
+    found_is_durable: bool
+    """Whether the rows that were found at the opening are as durable as ``sync`` makes them."""
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the store has not answered for so long that another process may own it by now."""
+
     def snapshot(self, lower: bytes, upper: bytes, *families: str) -> StoreSnapshot:
         """Return a snapshot of the rows in [lower, upper) of some families; another thread may read it."""
 
     # ---- writing ----
+
+    def name_queue(self, prefix: bytes, name: str | None) -> None:
+        """Take note of ``TENANT:QUEUE`` before the first row of a queue is written; None: it is deleted.
+
+        A store may show the name in its keys.
+        """
 
     def new_batch(self) -> Batch:
         """Return a batch for ``write``."""
@@ -218,6 +251,9 @@ class Store(Protocol):
 
     def free_bytes(self) -> int:
         """Return the free space for rows."""
+
+    def figures(self) -> list[StoreFigure]:
+        """Return the store's figures for the metrics, from memory."""
 
 
 OpenStore: TypeAlias = "Callable[[str], Awaitable[Store]]"

@@ -17,8 +17,6 @@
 All numbers are big-endian, so byte order is number order.
 """
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from typing import Final
@@ -51,7 +49,6 @@ def from_be64(raw: bytes) -> int:
 
 
 def queue_prefix(tenant_id: int, queue_id: int) -> bytes:
-    """Return P."""
     return _PREFIX.pack(tenant_id, queue_id)
 
 
@@ -78,7 +75,6 @@ def level_prefix(prefix: bytes, priority: int) -> bytes:
 
 
 def waiting_key(prefix: bytes, priority: int, visible_at: int, id: bytes) -> bytes:
-    """Return a vi key."""
     return prefix + bytes((9 - priority,)) + be64(visible_at) + id
 
 
@@ -88,7 +84,6 @@ def split_waiting_key(key: bytes) -> tuple[bytes, int, int, bytes]:
 
 
 def deadline_key(prefix: bytes, deadline: int, id: bytes) -> bytes:
-    """Return a li key."""
     return prefix + be64(deadline) + id
 
 
@@ -98,7 +93,6 @@ def split_deadline_key(key: bytes) -> tuple[bytes, int, bytes]:
 
 
 def expiry_key(prefix: bytes, expires_at: int, kind: bytes, ref: bytes) -> bytes:
-    """Return an ex key."""
     return prefix + be64(expires_at) + kind + ref
 
 
@@ -108,5 +102,5 @@ def split_expiry_key(key: bytes) -> tuple[bytes, int, bytes, bytes]:
 
 
 def digest(data: bytes) -> bytes:
-    """Return the 16 bytes that stand for an idempotency key, a group or a body."""
+    """Return the 16-byte digest of an idempotency key, a group or a body."""
     return hashlib.blake2b(data, digest_size=16).digest()

@@ -5,8 +5,6 @@ is filled with zeros in advance is only overwritten, so its sync takes about hal
 as the end of a log, and truncates them when it closes one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from pathlib import Path
@@ -18,8 +16,6 @@ _ZEROS: Final = bytes(AHEAD_BYTES)
 
 class LogSpace:
     """Keeps zeros ahead in the newest log of a database. Only the writing thread uses it, never during a write."""
-
-    __slots__ = ("_directory", "_file", "_length")
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -45,7 +41,6 @@ class LogSpace:
         self._length = os.fstat(self._file).st_size
 
     def close(self) -> None:
-        """Close the log."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

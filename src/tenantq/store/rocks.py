@@ -5,8 +5,6 @@ This file relies on measurements (docs/internals/decisions/0002-rocksdict.md). A
 end silently at a damaged block; ``iter()`` reports it through ``status()``.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable
@@ -18,11 +16,11 @@ from rocksdict import BottommostLevelCompaction, Checkpoint, CompactOptions, Wri
 
 from tenantq.errors import RowsDamaged, StoreDamaged, StoreFailed, StoreFormat
 from tenantq.runtime.durable_files import write_durably
-from tenantq.store.crash_recovery import STAGE, check_format, open_database
+from tenantq.store.crash_recovery import EXAMINED, STAGE, check_format, open_database
 from tenantq.store.database import CONSUMED, bounded, last_item, name_failure
 from tenantq.store.directory_lock import DirectoryLock
 from tenantq.store.framing import current_manifest
-from tenantq.store.interface import Beat, Families, Family
+from tenantq.store.interface import Beat, Families, Family, ManyDeleted, StoreFigure
 from tenantq.store.keys import FAMILIES, PREFIX_BYTES, QUEUE_FAMILIES
 from tenantq.store.log_space import LogSpace
 from tenantq.store.snapshot import RocksSnapshot
@@ -33,28 +31,7 @@ DAMAGED: Final = "damaged"
 
 
 class RocksStore(Families):
-    """The open store of one shard. Methods that other threads may call say so; all others belong to the event loop."""
-
-    __slots__ = (
-        "_closing",
-        "_db",
-        "_families",
-        "_log_space",
-        "_manifest",
-        "ex",
-        "gr",
-        "heart",
-        "ik",
-        "jn",
-        "le",
-        "li",
-        "m",
-        "meta",
-        "path",
-        "qc",
-        "re",
-        "vi",
-    )
+    """A ``Store`` on RocksDB; see there which methods other threads may call."""
 
     def __init__(
         self, path: Path, *, memory_bytes: int = 96 << 20, read_only: bool = False, even_if_cut: bool = False
@@ -74,7 +51,8 @@ class RocksStore(Families):
         try:
             check_format(path, read_only=read_only)
             if not read_only:
-                shutil.rmtree(path / STAGE, ignore_errors=True)
+                for left in (path / STAGE, *path.glob(f"{EXAMINED}*")):
+                    shutil.rmtree(left, ignore_errors=True)
             self.heart: SyncMarkerFile | None = None
             if not read_only:
                 self.heart = self._closing.enter_context(closing(SyncMarkerFile(path / "heart")))
@@ -94,8 +72,11 @@ class RocksStore(Families):
         self._manifest = current_manifest(path / "db") or path
         self._log_space = LogSpace(path / "db")
 
+    def call_on_close(self, clean_up: Callable[[], None]) -> None:
+        """Call ``clean_up`` after the database has been closed."""
+        self._closing.callback(clean_up)
+
     def last_beat(self) -> Beat | None:
-        """Return the newest beat that is stored."""
         return read_beat(self.path / "heart")
 
     def watch(self, lost: Callable[[StoreFailed], None]) -> None:
@@ -124,7 +105,6 @@ class RocksStore(Families):
     # ---- reading ----
 
     def get(self, family: Family, key: bytes) -> bytes | None:
-        """Return the value of ``key``, or None."""
         try:
             value: bytes | None = family.view.get(key)
         except Exception as error:
@@ -132,18 +112,18 @@ class RocksStore(Families):
         return value
 
     def get_many(self, family: Family, keys: list[bytes]) -> list[bytes | None]:
-        """Return the values of ``keys`` in order, None for each that is absent."""
         try:
             values: list[bytes | None] = family.view.get(keys)
         except Exception as error:
             raise self._read_failure(error, family, keys[0]) from error
         return values
 
-    def scan(self, family: Family, lower: bytes, upper: bytes, limit: int) -> list[bytes]:
-        """Return up to ``limit`` keys in [lower, upper), in order."""
+    def scan(self, family: Family, lower: bytes, upper: bytes, limit: int, *, deleted_max: int = 0) -> list[bytes]:
         keys: list[bytes] = []
+        options = bounded(upper)
+        options.set_max_skippable_internal_keys(deleted_max)
         try:
-            iterator = family.view.iter(bounded(upper))
+            iterator = family.view.iter(options)
             iterator.seek(lower)
             take, step, valid = iterator.key, iterator.next, iterator.valid
             while len(keys) < limit and valid():
@@ -151,11 +131,12 @@ class RocksStore(Families):
                 step()
             iterator.status()
         except Exception as error:
+            if deleted_max and "incomplete" in str(error):
+                raise ManyDeleted from error
             raise self._read_failure(error, family, lower) from error
         return keys
 
     def scan_items(self, family: Family, lower: bytes, upper: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """Return up to ``limit`` keys in [lower, upper) with their values, in order."""
         items: list[tuple[bytes, bytes]] = []
         try:
             iterator = family.view.iter(bounded(upper))
@@ -170,7 +151,6 @@ class RocksStore(Families):
         return items
 
     def last_item(self, family: Family, lower: bytes, upper: bytes) -> tuple[bytes, bytes] | None:
-        """Return the greatest key in [lower, upper) with its value, or None."""
         try:
             return last_item(family.view, lower, upper)
         except Exception as error:
@@ -216,12 +196,13 @@ class RocksStore(Families):
 
     # ---- writing ----
 
+    def name_queue(self, prefix: bytes, name: str | None) -> None:
+        """Do nothing: keys contain the prefix only."""
+
     def new_batch(self) -> WriteBatch:
-        """Return a batch for ``write``."""
         return WriteBatch(raw_mode=True)
 
     def write(self, batch: WriteBatch) -> None:
-        """Apply ``batch`` atomically. It survives the process immediately, and the machine after ``sync``."""
         try:
             self._db.write(batch)
         except Exception as error:
@@ -231,14 +212,12 @@ class RocksStore(Families):
         self._log_space.keep()
 
     def sync(self) -> None:
-        """Make everything written so far durable. Safe from any thread; releases the interpreter."""
         try:
             self._db.flush_wal(True)
         except Exception as error:
             raise name_failure(error, self.path) from error
 
     def compact(self, lower: bytes, upper: bytes) -> None:
-        """Reclaim the space of deleted rows in [lower, upper) of every queue family. For a thread."""
         self._check_undamaged()
         options = CompactOptions()
         for name in CONSUMED:
@@ -313,3 +292,34 @@ class RocksStore(Families):
         """Return the free space of the store's disk."""
         info = os.statvfs(self.path)
         return info.f_bavail * info.f_frsize
+
+    def figures(self) -> list[StoreFigure]:
+        """Return RocksDB's statistics, from memory; none once it is closed."""
+        if not self._families:
+            return []
+        found = [
+            StoreFigure(name, meaning, {"family": family.name}, family.view.property_int_value(source) or 0)
+            for name, source, meaning in _FAMILY_FIGURES
+            for family in self._families.values()
+        ]
+        found += [
+            StoreFigure(name, meaning, {}, self._db.property_int_value(source) or 0)
+            for name, source, meaning in _DATABASE_FIGURES
+        ]
+        return found
+
+
+_FAMILY_FIGURES: Final = (
+    ("tenantq_rocksdb_keys", "rocksdb.estimate-num-keys", "Keys of a family, estimated by RocksDB."),
+    ("tenantq_rocksdb_sst_bytes", "rocksdb.live-sst-files-size", "Bytes of a family's live files."),
+    ("tenantq_rocksdb_memtable_bytes", "rocksdb.cur-size-all-mem-tables", "Bytes of a family in memory."),
+    ("tenantq_rocksdb_level0_files", "rocksdb.num-files-at-level0", "Files of a family that wait for compaction."),
+    ("tenantq_rocksdb_compaction_pending_bytes", "rocksdb.estimate-pending-compaction-bytes",
+     "Bytes of a family to compact."),
+)  # fmt: skip
+_DATABASE_FIGURES: Final = (
+    ("tenantq_rocksdb_block_cache_bytes", "rocksdb.block-cache-usage", "Bytes in the block cache."),
+    ("tenantq_rocksdb_compactions_running", "rocksdb.num-running-compactions", "Compactions that run."),
+    ("tenantq_rocksdb_write_stopped", "rocksdb.is-write-stopped", "Whether RocksDB has stopped writes."),
+    ("tenantq_rocksdb_background_errors", "rocksdb.background-errors", "Errors of flushes and compactions."),
+)

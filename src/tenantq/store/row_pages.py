@@ -1,11 +1,9 @@
 """Scans in pages, which bounds the memory of long ranges and large values."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final
 
-from tenantq.store.interface import Family, Store
+from tenantq.store.interface import Family, StoreReader
 from tenantq.store.keys import after
 
 KEYS_PER_PAGE: Final = 1_000
@@ -14,7 +12,7 @@ VALUES_PER_PAGE: Final = 64
 
 
 def pages_of_keys(
-    store: Store, family: Family, lower: bytes, upper: bytes, size: int = KEYS_PER_PAGE
+    store: StoreReader, family: Family, lower: bytes, upper: bytes, size: int = KEYS_PER_PAGE
 ) -> Iterator[list[bytes]]:
     """Iterate over the keys in [lower, upper)."""
     while page := store.scan(family, lower, upper, size):
@@ -23,7 +21,7 @@ def pages_of_keys(
 
 
 def pages_of_items(
-    store: Store, family: Family, lower: bytes, upper: bytes, size: int = VALUES_PER_PAGE
+    store: StoreReader, family: Family, lower: bytes, upper: bytes, size: int = VALUES_PER_PAGE
 ) -> Iterator[list[tuple[bytes, bytes]]]:
     """Iterate over the keys in [lower, upper) with their values."""
     while page := store.scan_items(family, lower, upper, size):
@@ -31,7 +29,9 @@ def pages_of_items(
         lower = page[-1][0] + b"\0"
 
 
-def rows_under(store: Store, family: Family, prefix: bytes, size: int = KEYS_PER_PAGE) -> Iterator[tuple[bytes, bytes]]:
+def rows_under(
+    store: StoreReader, family: Family, prefix: bytes, size: int = KEYS_PER_PAGE
+) -> Iterator[tuple[bytes, bytes]]:
     """Iterate over the rows whose keys start with ``prefix``, in order."""
     for page in pages_of_items(store, family, prefix, after(prefix), size):
         yield from page

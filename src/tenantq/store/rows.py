@@ -1,7 +1,5 @@
 """Values on disk, versioned by the store's format number."""
 
-from __future__ import annotations
-
 import struct
 
 import msgspec
@@ -15,7 +13,7 @@ MESSAGE_HEAD = struct.Struct(">BBHQQQ")
 HAS_EXTRAS = 1
 ENCRYPTED = 2
 QUEUE_DEFAULT_ATTEMPTS = 0xFFFF
-"""In place of max_attempts: the queue's own counts, as it is when it is asked for."""
+"""Stored in place of max_attempts: the current setting of the queue applies."""
 
 
 class Extras(msgspec.Struct, frozen=True, array_like=True):
@@ -154,7 +152,6 @@ def pack_lease(row: LeaseRow) -> bytes:
 
 
 def pack_past(past: Past) -> bytes:
-    """Return the bytes of a history."""
     return _encode(past)
 
 
@@ -189,7 +186,7 @@ unpack_key = msgspec.msgpack.Decoder(KeyRow).decode
 
 
 class ResultRow(msgspec.Struct, frozen=True, array_like=True):
-    """A result and when it goes."""
+    """A result and when it expires."""
 
     result: Result
     expires_at: int

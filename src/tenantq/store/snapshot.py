@@ -31,12 +31,10 @@ class RocksSnapshot:
         self._name_failure = name_failure
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """Return the value of ``key``, or None."""
         found = self.items(family, key, key + b"\0", 1)
         return found[0][1] if found else None
 
     def keys(self, family: str, lower: bytes, limit: int) -> list[bytes]:
-        """Return up to ``limit`` keys from ``lower`` on, in order."""
         found: list[bytes] = []
         try:
             iterator = self._iterators[family]
@@ -50,7 +48,6 @@ class RocksSnapshot:
         return found
 
     def items(self, family: str, lower: bytes, upper: bytes, limit: int, bytes_max: int | None = None) -> Items:
-        """Return up to ``limit`` rows in [lower, upper), in order; with ``bytes_max`` one row more than fills it, at most."""
         found, size = Items(), 0
         try:
             iterator = self._iterators[family]
@@ -70,7 +67,6 @@ class RocksSnapshot:
         return found
 
     def walk(self, family: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Iterate over the rows whose keys start with ``prefix``, in order. One walk of a family at a time."""
         iterator = self._iterators[family]
         try:
             iterator.seek(prefix)
@@ -85,5 +81,4 @@ class RocksSnapshot:
             raise self._name_failure(error) from error
 
     def close(self) -> None:
-        """Close the snapshot. Nothing can be read afterwards."""
         self._iterators.clear()

@@ -8,8 +8,6 @@ time: a killed process loses nothing of it, a power failure leaves an older but 
 a file of another size, or with an empty slot, is damaged.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import struct
@@ -31,6 +29,8 @@ _NEVER = Beat(0, 0, 0, 0, bytes(16), False, 0, 0)
 class SyncMarkerFile:
     """The open heart file of a store."""
 
+    since_last_ms: int | None = None  # a file has no clock
+
     def __init__(self, path: Path) -> None:
         self.last: Beat | None
         if not path.exists():
@@ -51,7 +51,6 @@ class SyncMarkerFile:
             self._map.flush()
 
     def close(self) -> None:
-        """Close the file."""
         self._map.close()
 
 

@@ -59,22 +59,6 @@ class VaultContext:
 class TenantKeys:
     """The keys of one tenant."""
 
-    __slots__ = (
-        "_context",
-        "_flights",
-        "_renew_after",
-        "_wrapped",
-        "_writing",
-        "broken",
-        "current",
-        "current_until",
-        "erased",
-        "held",
-        "policy",
-        "tenant_id",
-        "uses_left",
-    )  # fmt: skip
-
     def __init__(self, tenant_id: int, context: VaultContext) -> None:
         self.tenant_id = tenant_id
         self.held = context.cache.of(tenant_id)  # keys in memory
@@ -250,7 +234,12 @@ class TenantKeys:
         self._hold(number, plain, started)
         if number != SECRET:
             self._encrypt_with(created, uses_left=uses)
-            log.info("tenant %d: data key %d encrypts from now on", self.tenant_id, number)
+            log.info(
+                "tenant %d: data key %d encrypts from now on",
+                self.tenant_id,
+                number,
+                extra={"tenant_id": self.tenant_id},
+            )
         return True
 
     async def _wrap(self, number: int, ref: KeyRef, plain: bytes) -> bytes:
@@ -401,7 +390,12 @@ class TenantKeys:
             return
         self._renew_after = self._context.clock.monotonic_ms() + RENEWAL_DELAY_MS
         if not self.erased:
-            log.warning("tenant %d: cannot renew the data keys, retrying: %s", self.tenant_id, error)
+            log.warning(
+                "tenant %d: cannot renew the data keys, retrying: %s",
+                self.tenant_id,
+                error,
+                extra={"tenant_id": self.tenant_id},
+            )
 
     def _raise_if_erased(self) -> None:
         if self.erased:

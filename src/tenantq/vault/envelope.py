@@ -12,8 +12,6 @@ name. Every part but the last has a fixed width, so no two places have the same 
 Nonces are 96 random bits. With at most 2^30 uses of a key, the probability of two equal nonces is below 2^-36.
 """
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from collections.abc import Sequence
@@ -84,7 +82,6 @@ class DataKey(PlainKey):
         self._places = {kind: _PLACE.pack(FORMAT, number, tenant_id, code) for kind, code in _KINDS.items()}
 
     def encrypt(self, queue: str, id: bytes, kind: Kind, plaintext: bytes, nonce: bytes) -> bytes:
-        """Return the envelope of one plaintext."""
         return self.encrypt_many(queue, kind, [id], [plaintext], nonce)[0]
 
     def decrypt(self, queue: str, id: bytes, kind: Kind, blob: bytes) -> bytes:

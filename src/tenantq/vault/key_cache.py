@@ -1,14 +1,10 @@
 """The unwrapped keys of all tenants in memory, limited in number and age."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tenantq.runtime.clock import Clock, Timer
-
-if TYPE_CHECKING:
-    from tenantq.vault.envelope import PlainKey
+from tenantq.vault.envelope import PlainKey
 
 SWEEPS_PER_AGE: Final = 4
 
@@ -46,12 +42,10 @@ class KeyCache:
             self._timer = self._clock.call_later(self._sweep_ms, self._sweep)
 
     def forget(self, tenant_id: int) -> None:
-        """Drop all keys of one tenant."""
         for number in [*self.of(tenant_id)]:
             self._drop(tenant_id, number)
 
     def clear(self) -> None:
-        """Drop all keys."""
         for tenant_id in [*self._tenants]:
             self.forget(tenant_id)
         if self._timer is not None:

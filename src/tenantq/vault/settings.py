@@ -1,7 +1,5 @@
 """Settings of the vault: rotation of data keys, and how long they stay in memory."""
 
-from __future__ import annotations
-
 from typing import Annotated, Final
 
 import msgspec

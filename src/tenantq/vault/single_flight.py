@@ -1,7 +1,5 @@
 """Runs work once for all callers that want it at the same time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -14,8 +12,6 @@ Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 class SingleFlight:
     """Tasks in progress, by name."""
-
-    __slots__ = ("_spawn", "_tasks")
 
     def __init__(self, spawn: Spawn) -> None:
         self._spawn = spawn

@@ -1,21 +1,17 @@
 """Wrapped keys in a shard's store. Every change is an operation of a round, journaled and synced with it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from tenantq.domain.message import SYSTEM
 from tenantq.engine.ops.data_keys import PutDataKey, ReplaceDataKey
 from tenantq.engine.queue_state import TenantState
+from tenantq.engine.shard import Shard
 from tenantq.kms.interface import KeyRef
 from tenantq.vault.settings import USES_MAX
 from tenantq.vault.wrapped_key import WrappedKey
-
-if TYPE_CHECKING:
-    from tenantq.engine.shard import Shard
 
 DAMAGED: Final = "damaged"
 """Provider of a key whose row is unreadable. Restore it from the data key file next to the backups."""
@@ -60,7 +56,6 @@ class StoredDataKeys:
         self._shard = shard
 
     async def list(self, tenant_id: int) -> Mapping[int, WrappedKey]:
-        """Return all of a tenant's keys by number."""
         return self.known(tenant_id)
 
     def known(self, tenant_id: int) -> dict[int, WrappedKey]:
@@ -68,16 +63,13 @@ class StoredDataKeys:
         return {number: _key_of(number, row) for number, row in self._shard.state.data_keys.of(tenant_id).items()}
 
     def next_number(self, tenant_id: int) -> int:
-        """Return the lowest number that was never used; 0: the tenant never had a key."""
         return self._tenant(tenant_id).next_data_key
 
     async def put(self, tenant_id: int, key: WrappedKey) -> bool:
-        """Store a new key. Returns False, and changes nothing, if the number exists."""
         details = f"wrapped by {key.key}"
         return await self._shard.submit(PutDataKey(self._tenant(tenant_id), SYSTEM, key.number, _encode(key), details))
 
     async def replace(self, tenant_id: int, old: WrappedKey, new: WrappedKey) -> bool:
-        """Replace ``old`` by ``new`` of the same number. Returns False if the stored key is not ``old``."""
         row = self._shard.state.data_keys.of(tenant_id).get(old.number)
         if row is None or _key_of(old.number, row) != old:
             return False
@@ -90,5 +82,4 @@ class StoredDataKeys:
         return self._shard.state.catalog.tenant_by_id(tenant_id)
 
     async def drop_all(self, tenant_id: int) -> int:
-        """Destroy all of a tenant's keys and return how many."""
         return await self._shard.erasure.drop_data_keys(tenant_id, reason="the tenant is erased")

@@ -8,8 +8,6 @@ await reader.load([blob])
 reader.decrypt("orders", id, "body", blob)
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections import Counter
@@ -55,8 +53,6 @@ class TenantCipher:
 
     ``encrypt`` and ``digest`` need ``Vault.ready`` first; ``decrypt`` needs ``load``.
     """
-
-    __slots__ = ("_held", "_keys", "_now", "_random_bytes")
 
     def __init__(self, keys: TenantKeys, clock: Clock, random_bytes: Callable[[int], bytes]) -> None:
         self._keys = keys

@@ -1,7 +1,5 @@
 """Wrapped keys, and the interface of their store."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Protocol
 

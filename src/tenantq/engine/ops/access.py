@@ -1,7 +1,5 @@
 """Keys, grants and revocations, and the refusals that the gates report. Each is journaled in the commit that makes it true."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -45,7 +43,6 @@ class RevokeKey(Operation[None]):
     journal_op = "revoke_key"
 
     def execute(self, effects: Effects) -> None:
-        """Mark the key as revoked."""
         wall_ms = effects.now + effects.wall
         key = effects.state.access.revoke_key(effects.batch, _id(self.tenant), self.key_id, wall_ms)
         effects.log_tenant("revoke_key", self.tenant, self.caller, f"{key.id} {key.name!r}")
@@ -60,10 +57,23 @@ class PutGrant(Operation[None]):
     journal_op = "put_grant"
 
     def execute(self, effects: Effects) -> None:
-        """Store the grant."""
         tenant = self.tenant
-        effects.state.access.put_grant(effects.batch, tenant.id, tenant.name, self.principal, self.grant)
+        wall_ms = effects.now + effects.wall
+        effects.state.access.put_grant(effects.batch, tenant.id, tenant.name, self.principal, self.grant, wall_ms)
         effects.log_tenant("put_grant", tenant, self.caller, f"{self.principal}: {_shown(self.grant)}")
+
+
+@dataclass(eq=False)
+class ReviewGrant(Operation[None]):
+    """Store that a principal's grant in a tenant was reviewed."""
+
+    principal: str
+    journal_op = "review_grant"
+
+    def execute(self, effects: Effects) -> None:
+        tenant, wall_ms = self.tenant, effects.now + effects.wall
+        effects.state.access.review_grant(effects.batch, tenant.id, tenant.name, self.principal, wall_ms)
+        effects.log_tenant("review_grant", tenant, self.caller, self.principal)
 
 
 @dataclass(eq=False)
@@ -74,7 +84,6 @@ class DropGrant(Operation[None]):
     journal_op = "delete_grant"
 
     def execute(self, effects: Effects) -> None:
-        """Delete the grant."""
         effects.state.access.drop_grant(effects.batch, self.tenant.id, self.tenant.name, self.principal)
         effects.log_tenant("delete_grant", self.tenant, self.caller, self.principal)
 
@@ -106,7 +115,6 @@ class NoteKeyUse(Operation[None]):
     journal_op = "note_key_use"
 
     def execute(self, effects: Effects) -> None:
-        """Write one row for each key."""
         for key_id, use in self.uses.items():
             effects.state.access.note_use(effects.batch, key_id, use)
         effects.log_tenant("note_key_use", self.tenant, self.caller, f"{len(self.uses)} keys")
@@ -123,5 +131,4 @@ class NoteEntries(Operation[None]):
         self.cost = max(1, len(self.entries))
 
     def execute(self, effects: Effects) -> None:
-        """Add the entries to the round's record."""
         effects.entries += self.entries

@@ -15,8 +15,9 @@ from tenantq.domain.validation import check_field
 from tenantq.engine import groups
 from tenantq.engine.effects import Effects
 from tenantq.engine.operation import BYTES_PER_COST, Operation
-from tenantq.engine.queue_state import ADDED, ADDED_BYTES, QueueState, TenantState
+from tenantq.engine.queue_state import QueueState, TenantState
 from tenantq.engine.quota_checks import RemainingQuota
+from tenantq.engine.work_counters import ADDED, ADDED_BYTES
 from tenantq.errors import Conflict, TenantqError, TooLarge
 from tenantq.journal.record import column
 from tenantq.store.keys import EXPIRES_KEY, EXPIRES_TTL, ID_BYTES, be64, digest, expiry_key
@@ -190,6 +191,10 @@ class Add(Operation[list[AddResult]]):
             reply.append(AddResult(id))
         self.reply = reply
         codes = [one.error.code for one in reply if one.error is not None]
+        if codes:
+            for one in reply:
+                if one.error is not None:
+                    self.tenant.counters.count_quota(one.error)
         for code in sorted(set(codes)):
             details = f"{codes.count(code)} messages"
             effects.log("add", queue, self.caller, outcome="refused", error_code=code, details=details)
@@ -202,8 +207,8 @@ class Add(Operation[list[AddResult]]):
         total = sum(sizes)
         queue.grow(total, max(sizes))
         effects.moved_bytes += total
-        queue.totals[ADDED] += len(ids)
-        queue.totals[ADDED_BYTES] += total
+        queue.work.totals[ADDED] += len(ids)
+        queue.work.totals[ADDED_BYTES] += total
         effects.dirty[queue] = None
         effects.adding[self.tenant] = None
         self.tenant.usage.added(len(ids), effects.now + effects.wall)
@@ -223,6 +228,8 @@ class Add(Operation[list[AddResult]]):
             refusals.append(refused)
         self.reply = [AddResult(_NO_ID, error=one) for one in refusals]
         effects.log_refusal(self.journal_op, self.tenant, self.caller, refusals[0])
+        for one in refusals[1:]:
+            self.tenant.counters.count_quota(one)
         return True
 
     def _earlier_message(
@@ -290,7 +297,7 @@ def _put_message(effects: Effects, queue: QueueState, id: bytes, message: NewMes
     put(queue.prefix + id, row, store.m.handle)
     if expires_at:
         put(expiry_key(queue.prefix, expires_at, EXPIRES_TTL, id), b"", store.ex.handle)
-        queue.next_expiry = min(queue.next_expiry, expires_at)
+        queue.note_expiry(expires_at)
     group = queue.group_digest(message.group) if queue.fifo or message.group is not None else b""
     if not group or groups.join(effects, queue, group, id, priority, visible_at):
         effects.insert_waiting(queue, id, priority, visible_at, delivered_before=False)
@@ -353,4 +360,4 @@ def put_key(effects: Effects, queue: QueueState, hashed: bytes, row: KeyRow) -> 
         effects.batch.delete(expiry_key(queue.prefix, earlier.expires_at, EXPIRES_KEY, hashed), ex)
     effects.put_key(queue, hashed, row)
     effects.batch.put(expiry_key(queue.prefix, row.expires_at, EXPIRES_KEY, hashed), b"", ex)
-    queue.next_expiry = min(queue.next_expiry, row.expires_at)
+    queue.note_expiry(row.expires_at)

@@ -1,7 +1,5 @@
 """Wrapped data keys: store, replace and destroy them. Only the vault can unwrap them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -65,7 +63,6 @@ class ReplaceDataKey(Operation[bool]):
         _check_data_key(self.number, self.new)
 
     def execute(self, effects: Effects) -> None:
-        """Write the row."""
         rows, tenant = effects.state.data_keys, self.tenant
         self.reply = rows.of(tenant.id).get(self.number) == self.old
         if self.reply:

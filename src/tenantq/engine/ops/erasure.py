@@ -1,7 +1,5 @@
 """The certificate row of a deleted tenant. It is written with the deletion and signed later."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

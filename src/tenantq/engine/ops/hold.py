@@ -1,7 +1,5 @@
 """Legal hold: while a tenant is under one, nothing of it is deleted by hand."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tenantq.domain import limits

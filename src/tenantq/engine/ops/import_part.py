@@ -1,7 +1,5 @@
 """Import a part of an export: messages and results as they were in the exported queue."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -14,9 +12,10 @@ from tenantq.engine import dead_letter, groups
 from tenantq.engine.effects import Effects
 from tenantq.engine.operation import BYTES_PER_COST, Operation
 from tenantq.engine.ops.add import not_encrypted, put_key
-from tenantq.engine.queue_state import ADDED, ADDED_BYTES, QueueState
+from tenantq.engine.queue_state import QueueState
 from tenantq.engine.quota_checks import RemainingQuota
 from tenantq.engine.tenant_snapshot import MessageCopy, StoredIdempotencyKey, StoredResult
+from tenantq.engine.work_counters import ADDED, ADDED_BYTES
 from tenantq.errors import Conflict, Draining
 from tenantq.journal.record import column
 from tenantq.store.interface import Store
@@ -45,6 +44,7 @@ class ImportedPart(msgspec.Struct, frozen=True):
     results: int = 0
     there: int = 0  # messages whose ids the queue already has
     expired: int = 0  # messages and results that have expired
+    digest: str = ""  # of all messages of the part, with their bodies
 
 
 @dataclass(eq=False)
@@ -139,8 +139,8 @@ class ImportPart(Operation[ImportedPart]):
     def _count(self, effects: Effects, queue: QueueState, fresh: Sequence[MessageCopy], sizes: list[int]) -> None:
         total = sum(sizes)
         queue.grow(total, BODY_BYTES_MAX)
-        queue.totals[ADDED] += len(fresh)
-        queue.totals[ADDED_BYTES] += total
+        queue.work.totals[ADDED] += len(fresh)
+        queue.work.totals[ADDED_BYTES] += total
         effects.adding[self.tenant] = None
         self.tenant.usage.added(len(fresh), effects.now + effects.wall)
         queue.count_usage()
@@ -178,7 +178,7 @@ def _put(effects: Effects, queue: QueueState, one: MessageCopy, extras: bytes, s
         effects.put_lease(queue, id, row)
     if expires_at:
         effects.batch.put(expiry_key(queue.prefix, expires_at, EXPIRES_TTL, id), b"", store.ex.handle)
-        queue.next_expiry = min(queue.next_expiry, expires_at)
+        queue.note_expiry(expires_at)
     if not group or groups.join(effects, queue, group, id, one.priority, visible_at, delivered_before=before):
         effects.insert_waiting(queue, id, one.priority, visible_at, delivered_before=before)
 

@@ -1,7 +1,5 @@
 """Operations on the journal: sign it, and trim exported records."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tenantq.engine.effects import Effects
@@ -21,7 +19,6 @@ class SignJournal(Operation[None]):
     journal_op = "checkpoint"
 
     def execute(self, effects: Effects) -> None:
-        """Have the round's record signed."""
         effects.signing_key = self.key
         effects.log_tenant(CHECKPOINT_OP, self.tenant, self.caller, f"signed by {self.key.public.id}")
 

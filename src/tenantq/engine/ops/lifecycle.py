@@ -1,7 +1,5 @@
 """Tenants and queues: create, configure, pause, purge, delete."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,12 +11,14 @@ import msgspec
 from tenantq.domain.config import QueueConfig, TenantConfig, change_config
 from tenantq.domain.message import SYSTEM
 from tenantq.domain.names import check_queue_name, check_tenant_name
+from tenantq.domain.plans import PLANS, PlanSettings
 from tenantq.engine.arguments import check_bool, check_reason
 from tenantq.engine.effects import Effects
 from tenantq.engine.operation import RANGE, Operation
 from tenantq.engine.ops.erasure import put_erasure
 from tenantq.engine.ops.import_part import forget_imports
-from tenantq.engine.queue_state import NEVER, REMOVED, QueueState, Status, TenantState, WaitingPoll
+from tenantq.engine.queue_state import NEVER, QueueState, Status, TenantState, WaitingPoll
+from tenantq.engine.work_counters import REMOVED
 from tenantq.errors import Conflict, Draining, Invalid, TenantqError, no_tenant
 from tenantq.journal.erasure_certificate import ErasureCertificate
 from tenantq.journal.record import without_surrogates
@@ -34,8 +34,9 @@ class PutTenant(Operation[bool]):
     """Create a tenant, or change one. Replies whether it is new."""
 
     name: str
-    changes: dict[str, Any]
+    changes: dict[str, Any]  # settings, and a reason that is only journaled
     may_create: bool = True
+    plans: PlanSettings | None = None  # None: new tenants get no plan
     journal_op = "configure_tenant"
 
     def __post_init__(self) -> None:
@@ -48,18 +49,25 @@ class PutTenant(Operation[bool]):
         self.reply = tenant is None
         if tenant is not None:
             tenant.check_thawed()
+        elif catalog.is_in_transit(self.name) or (self.name in catalog.moved and not self.may_create):
+            raise catalog.missing(self.name)
         elif not self.may_create:
             raise Conflict(
                 "the tenant was deleted a moment ago. Send the request again to create a new one.", tenant=self.name
             )
-        config = change_config(tenant.config if tenant is not None else TenantConfig(), self.changes)
+        changes = self.changes
+        if tenant is None and self.plans is not None:
+            changes = {"plan": self.plans.default, **changes}
+        plans = self.plans or PLANS
+        settings = {name: one for name, one in changes.items() if name != "reason"}
+        config = plans.change(tenant.config if tenant is not None else TenantConfig(), settings)
         region = effects.state.settings.region
         if config.regions and region not in config.regions:
-            here = f"this server is in {region!r}" if region is not None else "this server names no region"
+            here = f"this server is in {region!r}" if region is not None else "this server has no region"
             raise Invalid(f"regions: no shard is in any of {', '.join(config.regions)}; {here}", tenant=self.name)
         if tenant is None:
             tenant = catalog.create_tenant(effects.batch, self.name, config, effects.seq)
-            effects.log_tenant("create_tenant", tenant, self.caller, _shown(self.changes))
+            effects.log_tenant("create_tenant", tenant, self.caller, _shown(plans.shown(changes)))
             return
         tenant.config = config
         tenant.version += 1
@@ -70,7 +78,9 @@ class PutTenant(Operation[bool]):
             *islice(tenant.queues.values(), 1),
         ):  # so that their quotas are checked in this round
             effects.touch(queue)
-        effects.log_tenant("configure_tenant", tenant, self.caller, f"version {tenant.version}: {_shown(self.changes)}")
+        effects.log_tenant(
+            "configure_tenant", tenant, self.caller, f"version {tenant.version}: {_shown(plans.shown(changes))}"
+        )
 
 
 @dataclass(eq=False)
@@ -83,19 +93,15 @@ class DeleteTenant(Operation[ErasureCertificate]):
     phase = RANGE
 
     def execute(self, effects: Effects) -> None:
-        """Delete every row under the tenant's id."""
         tenant = effects.state.catalog.tenant(self.name)
         tenant.check_hold()
         self.reply = self._certificate(effects, tenant)
         put_erasure(effects, self.reply)
         for queue in list(tenant.queues.values()):
-            _forget(effects, queue)
+            forget_queue(effects, queue, Draining(tenant=tenant.name, queue=queue.name))
         early = effects.state.early_polls.pop(tenant, deque())
         end_polls(effects, early, no_tenant(tenant.name))
-        effects.state.data_keys.drop(effects.batch, tenant.id)
-        effects.state.access.drop_tenant(effects.batch, tenant.id, tenant.name)
-        _delete_range(effects, tenant_prefix(tenant.id))
-        forget_imports(effects, tenant_prefix(tenant.id))
+        delete_rows(effects, tenant.id, tenant.name)
         tenant.gone = True
         effects.state.catalog.drop_tenant(effects.batch, tenant)
         effects.log_tenant("delete_tenant", tenant, self.caller, self.reason)
@@ -136,7 +142,6 @@ class PutQueue(Operation[bool]):
         check_queue_name(self.name)
 
     def execute(self, effects: Effects) -> None:
-        """Write the queue's row."""
         queue = self.tenant.queues.get(self.name)
         self.reply = queue is None
         if self.only_create and queue is not None and queue.status != "draining":
@@ -181,7 +186,6 @@ class PauseQueue(Operation[None]):
         check_queue_name(self.name)
 
     def execute(self, effects: Effects) -> None:
-        """Change the queue's status."""
         queue = effects.state.catalog.queue(self.tenant, self.name)
         if queue.status == "draining":
             raise Draining(tenant=self.tenant.name, queue=queue.name)
@@ -213,7 +217,6 @@ class Purge(Operation[int]):
         check_queue_name(self.name)
 
     def execute(self, effects: Effects) -> None:
-        """Delete the rows."""
         queue = effects.state.catalog.queue(self.tenant, self.name)
         self.tenant.check_hold(queue.name)
         queue.check_thawed()
@@ -222,7 +225,7 @@ class Purge(Operation[int]):
         effects.cleared.add(queue.prefix)
         queue.clear()
         queue.next_expiry = NEVER
-        queue.totals[REMOVED] += count
+        queue.work.totals[REMOVED] += count
         effects.results_ready += [(queue, id) for id in queue.result_waiters]
         effects.touch(queue)
         effects.log("purge", queue, self.caller, size=size, details=f"{count} messages: {self.reason}")
@@ -289,7 +292,7 @@ class DropQueue(Operation[None]):
             queue.dropping = False
             return
         count, size = queue.messages, queue.bytes
-        _forget(effects, queue)
+        forget_queue(effects, queue, Draining(tenant=queue.tenant.name, queue=queue.name))
         _delete_range(effects, queue.prefix)
         forget_imports(effects, queue.prefix)
         effects.state.catalog.drop_queue(effects.batch, queue)
@@ -302,8 +305,17 @@ def _delete_range(effects: Effects, prefix: bytes) -> None:
         effects.batch.delete_range(prefix, after(prefix), effects.store.family(name).handle)
 
 
-def _forget(effects: Effects, queue: QueueState) -> None:
-    """Remove a queue from everything that refers to it."""
+def delete_rows(effects: Effects, tenant_id: int, name: str) -> None:
+    """Delete all rows of a tenant, except those of the catalog."""
+    effects.state.data_keys.drop(effects.batch, tenant_id)
+    effects.state.access.drop_tenant(effects.batch, tenant_id, name)
+    effects.state.templates.drop_tenant(effects.batch, tenant_id)
+    _delete_range(effects, tenant_prefix(tenant_id))
+    forget_imports(effects, tenant_prefix(tenant_id))
+
+
+def forget_queue(effects: Effects, queue: QueueState, error: TenantqError) -> None:
+    """Remove a queue from everything that refers to it. Its waiting polls get the error."""
     effects.state.damaged.pop(queue, None)
     queue.status = "draining"
     queue.dropping = True
@@ -318,7 +330,7 @@ def _forget(effects: Effects, queue: QueueState) -> None:
     effects.state.queues_to_match.pop(queue, None)
     effects.dirty.pop(queue, None)
     effects.results_ready += [(queue, id) for id in queue.result_waiters]
-    end_polls(effects, queue.demands, Draining(tenant=queue.tenant.name, queue=queue.name))
+    end_polls(effects, queue.demands, error)
 
 
 def end_polls(effects: Effects, demands: deque[WaitingPoll], error: TenantqError) -> None:

@@ -15,14 +15,17 @@ from tenantq.engine import dead_letter
 from tenantq.engine.effects import Effects
 from tenantq.engine.operation import PART_BYTES, SCAN, Operation
 from tenantq.engine.ops.remove import remove_message
-from tenantq.engine.queue_state import REMOVED, QueueState
+from tenantq.engine.queue_state import QueueState
 from tenantq.engine.state import ShardState
+from tenantq.engine.work_counters import REMOVED
 from tenantq.errors import Invalid
+from tenantq.runtime.loop_slices import next_slice
 from tenantq.runtime.randomness import id_bytes
 from tenantq.store.keys import after
 from tenantq.store.rows import LeaseRow, Past, pack_past
 
 _SLICE_MS = 100
+_PARSED_AT_ONCE = 2_000  # IDs
 
 
 class RedriveFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,8 +38,8 @@ class RedriveFilter(msgspec.Struct, frozen=True, kw_only=True):
     to: str | None = None  # the queue they go to; None: the one they came from
 
 
-def check_filter(wanted: RedriveFilter) -> RedriveFilter:
-    """Return ``wanted``, or raise Invalid if a condition is invalid."""
+async def check_filter(wanted: RedriveFilter) -> RedriveFilter:
+    """Return ``wanted`` with its IDs parsed, in slices. Raises Invalid if a condition is invalid."""
     if type(wanted) is not RedriveFilter:
         raise Invalid(f"filter: must be a RedriveFilter, not {type(wanted).__name__}")
     for name in (wanted.source, wanted.to):
@@ -52,7 +55,11 @@ def check_filter(wanted: RedriveFilter) -> RedriveFilter:
         raise Invalid(f"filter: ids must be a set of message ids, not {type(wanted.ids).__name__}")
     if len(wanted.ids) > limits.REDRIVE_IDS_MAX:
         raise too_many_ids(len(wanted.ids))
-    return msgspec.structs.replace(wanted, ids=frozenset(id_bytes(id) for id in wanted.ids))
+    given, ids = list(wanted.ids), set[str | bytes]()
+    for start in range(0, len(given), _PARSED_AT_ONCE):
+        ids.update(map(id_bytes, given[start : start + _PARSED_AT_ONCE]))
+        await next_slice()
+    return msgspec.structs.replace(wanted, ids=frozenset(ids))
 
 
 def too_many_ids(count: int) -> Invalid:
@@ -60,15 +67,6 @@ def too_many_ids(count: int) -> Invalid:
     return Invalid(
         f"filter: {count} ids, allowed are {limits.REDRIVE_IDS_MAX}; redrive them in parts, or by their reason"
     )
-
-
-class RedriveProgress(msgspec.Struct, frozen=True):
-    """The progress of a redrive."""
-
-    state: Literal["running", "done", "cancelled", "failed"]
-    moved: int  # or, in a dry run, would be moved
-    skipped: int  # did not pass the filter, or their queue is gone or suspended
-    dry_run: bool
 
 
 class RedriveTask:
@@ -124,11 +122,6 @@ class RedriveTask:
             if name in tenant.queues:
                 tenant.queues[name].check_takes()
         return cls(state, letters, caller, filter, rate, dry_run=dry_run)
-
-    @property
-    def progress(self) -> RedriveProgress:
-        """Its progress."""
-        return RedriveProgress(self.state, self.moved, self.skipped, self.dry_run)
 
     def start(self) -> None:
         """Put the next slice into the tenant's line."""
@@ -246,7 +239,7 @@ class RedriveSlice(Operation[None]):
         if task.dry_run:
             return target.name, message.size
         remove_message(effects, letters, id)
-        letters.totals[REMOVED] += 1
+        letters.work.totals[REMOVED] += 1
         past.dead = None
         fresh = LeaseRow(
             0, 0, 0, 0, effects.now, 0, message.size, message.priority, message.max_attempts, past=pack_past(past)

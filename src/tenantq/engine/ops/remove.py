@@ -10,7 +10,8 @@ from tenantq.engine import discard, groups
 from tenantq.engine.effects import Effects
 from tenantq.engine.operation import Operation, split
 from tenantq.engine.ops.settle import OK
-from tenantq.engine.queue_state import REMOVED, QueueState, TenantState
+from tenantq.engine.queue_state import QueueState, TenantState
+from tenantq.engine.work_counters import REMOVED
 from tenantq.errors import Invalid, NotFound, TenantqError
 from tenantq.runtime.randomness import id_bytes
 
@@ -49,7 +50,7 @@ class Remove(Operation[list[Outcome]]):
             if size is None:
                 reply.append(Outcome(False, effects.state.missing_message(queue, id)))
                 continue
-            queue.totals[REMOVED] += 1
+            queue.work.totals[REMOVED] += 1
             removed.append(id)
             sizes.append(size)
             reply.append(OK)
@@ -69,7 +70,7 @@ def _parse_id(id: str | bytes) -> bytes | Invalid:
 
 
 def remove_message(effects: Effects, queue: QueueState, id: bytes) -> int | None:
-    """Take a message out of the queue wherever it stands; return its size, or None if it is not there."""
+    """Remove a message in any state; return its size, or None if it does not exist."""
     found = effects.locate(queue, id)
     if found is None:
         return None

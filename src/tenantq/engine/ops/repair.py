@@ -1,7 +1,5 @@
 """Repair a queue in which an inconsistent row was found: trust the rows, and recount them."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from typing import Final
@@ -41,6 +39,7 @@ class Repair(Operation[None]):
                 "queue %s/%s is too large to recount while serving: stop and run tenantq doctor",
                 queue.tenant.name,
                 queue.name,
+                extra=queue.log_fields(),
             )
             return
         bodies = {key[8:]: unpack_message(value) for key, value in self._rows(effects, store.m)}

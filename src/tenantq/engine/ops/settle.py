@@ -1,7 +1,5 @@
 """Settle leases: ack, nack, release, extend. Only the current receipt is valid, and only until its deadline."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 from functools import cached_property
@@ -16,7 +14,8 @@ from tenantq.engine.arguments import check_reason
 from tenantq.engine.effects import Effects
 from tenantq.engine.operation import BYTES_PER_COST, PART_BYTES, Operation, split
 from tenantq.engine.ops.add import not_encrypted
-from tenantq.engine.queue_state import ACKED, NACKED, QueueState, TenantState
+from tenantq.engine.queue_state import QueueState, TenantState
+from tenantq.engine.work_counters import ACKED, NACKED, PROCESSING
 from tenantq.errors import Invalid, LeaseLost, NotFound, TenantqError
 from tenantq.journal.record import column
 from tenantq.runtime.backoff import Backoff
@@ -46,6 +45,7 @@ class SettleOperation(Operation[list[Outcome]]):
     """
 
     ends_lease = True
+    ends_processing = False
 
     def __init__(
         self, tenant: TenantState, caller: Caller, queue: str, receipts: Sequence[object], *, any_receipt: bool = False
@@ -73,12 +73,14 @@ class SettleOperation(Operation[list[Outcome]]):
             ids = b"".join(current)
             sizes, priorities = column([one.size for one in leases]), column([one.priority for one in leases])
             attempts = column([one.attempts for one in leases])
-            held = column([effects.now - one.leased_at for one in leases])
+            held = [effects.now - one.leased_at for one in leases]
+            if self.ends_processing:
+                queue.work.count_times(PROCESSING, held)
             outcomes = self.settle_all(effects, queue, current)
             effects.dirty[queue] = None
             effects.log(
                 self.journal_op, queue, self.caller, ids=ids, size=sizes, priority=priorities, attempt=attempts,
-                process_ms=held, details=self.details(),
+                process_ms=column(held), details=self.details(),
             )  # fmt: skip
             if len(outcomes) == len(self.receipts):
                 self.reply = list(outcomes.values())
@@ -165,6 +167,7 @@ class Ack(SettleOperation):
     """Finish messages, with or without results."""
 
     journal_op = "ack"
+    ends_processing = True
 
     def __init__(
         self,
@@ -220,7 +223,7 @@ class Ack(SettleOperation):
         effects.forget(keys)
         queue.in_flight -= len(keys)
         queue.bytes -= size
-        queue.totals[ACKED] += len(keys)
+        queue.work.totals[ACKED] += len(keys)
         return dict.fromkeys(current, OK)
 
     def settle(self, effects: Effects, queue: QueueState, id: bytes, lease: LeaseRow) -> Outcome:
@@ -233,7 +236,7 @@ class Ack(SettleOperation):
         effects.forget([key])
         queue.in_flight -= 1
         queue.bytes -= lease.size
-        queue.totals[ACKED] += 1
+        queue.work.totals[ACKED] += 1
         if lease.expires_at:
             delete(expiry_key(queue.prefix, lease.expires_at, EXPIRES_TTL, id), store.ex.handle)
         if lease.group:
@@ -252,6 +255,7 @@ class Nack(SettleOperation):
     """Report messages as failed. Each is retried after ``delay_ms`` or the queue's backoff, or becomes a dead letter."""
 
     journal_op = "nack"
+    ends_processing = True
 
     def __init__(
         self,
@@ -318,14 +322,13 @@ class Nack(SettleOperation):
             config = queue.config
             backoff = Backoff(config.backoff_base_ms, config.backoff_max_ms)
             delay_ms = backoff.full_jitter_ms(lease.attempts, effects.state.randomness)
-        queue.totals[NACKED] += 1
+        queue.work.totals[NACKED] += 1
         if queue.has_lane:
             effects.state.lanes[queue.name].settle(queue, effects.now - lease.leased_at)
         end_delivery(effects, queue, id, lease, "nacked", self.reason, self.reason or "MAX_ATTEMPTS", delay_ms)
         return OK
 
     def details(self) -> str:
-        """Return the reason."""
         return self.reason
 
 
@@ -436,5 +439,5 @@ class Extend(SettleOperation):
         lease.deadline = effects.now + self.lease_ms
         effects.batch.put(queue.prefix + be64(lease.deadline) + id, b"", li)
         effects.put_lease(queue, id, lease)
-        queue.next_lease = min(queue.next_lease, lease.deadline)
+        queue.note_lease(lease.deadline)
         return Outcome(True, lease_until=lease.deadline + effects.wall)

@@ -57,6 +57,15 @@ def _suspend(effects: Effects, tenant: TenantState, caller: Caller, mode: Suspen
     end_polls(effects, effects.state.early_polls.pop(tenant, deque()), Suspended(tenant=tenant.name))
 
 
+def resume(effects: Effects, tenant: TenantState) -> None:
+    """Change the tenant's status, and have its queues re-examined: leases and lifetimes that are over end now."""
+    tenant.status, tenant.suspension = "active", None
+    tenant.version += 1
+    effects.state.catalog.save_tenant(effects.batch, tenant)
+    for queue in tenant.queues.values():
+        effects.touch(queue)
+
+
 def freeze(effects: Effects, tenant: TenantState, caller: Caller, reason: str) -> None:
     """Freeze a tenant. This replaces any other suspension."""
     _suspend(effects, tenant, caller, "freeze", reason)
@@ -97,14 +106,10 @@ class ResumeTenant(Operation[None]):
         check_reason(self.reason)
 
     def execute(self, effects: Effects) -> None:
-        """Change the tenant's status, and have its queues re-examined: leases and lifetimes that are over end now."""
+        """Resume the tenant. Raises Conflict if it is being deleted."""
         tenant = effects.state.catalog.tenant(self.name)
         _check_erasing(tenant)
-        tenant.status, tenant.suspension = "active", None
-        tenant.version += 1
-        effects.state.catalog.save_tenant(effects.batch, tenant)
-        for queue in tenant.queues.values():
-            effects.touch(queue)
+        resume(effects, tenant)
         effects.log_tenant("resume_tenant", tenant, self.caller, self.reason)
 
 

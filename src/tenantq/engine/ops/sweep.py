@@ -7,11 +7,14 @@ from tenantq.engine import discard
 from tenantq.engine.effects import Effects
 from tenantq.engine.operation import ADVANCE, PART_BYTES, SCAN, Operation
 from tenantq.engine.ops.settle import end_delivery
-from tenantq.engine.queue_state import LEASE_EXPIRED, NEVER, Level, QueueState
+from tenantq.engine.queue_state import NEVER, Level, QueueState
+from tenantq.engine.work_counters import LEASE_EXPIRED
+from tenantq.store.interface import Family, ManyDeleted
 from tenantq.store.keys import (
     EXPIRES_KEY,
     EXPIRES_TTL,
     ID_LAST,
+    PREFIX_BYTES,
     SUFFIX_BYTES,
     after,
     be64,
@@ -22,8 +25,13 @@ from tenantq.store.keys import (
 from tenantq.store.rows import unpack_result
 
 _ADVANCE_ROWS = 2_000
+_ADVANCE_ROWS_SHARED = 512
+_ADVANCED_PER_COST = 64  # they are counted only
 _ROWS_PER_COST = 4
 _ROWS_SHARED = 32
+_DELETED_MAX = 4_096  # passed to find the next time: about half a millisecond
+_LEASES_AHEAD_MS = 100  # searched if many deleted rows are ahead
+_EXPIRIES_AHEAD_MS = 1_000
 
 
 class Advance(Operation[None]):
@@ -37,26 +45,29 @@ class Advance(Operation[None]):
         queue.advancing = True
 
     def execute(self, effects: Effects) -> None:
-        """Move the horizon of each level up to now, or as far as one slice goes."""
+        """Move the horizon of each level up to now, or as far as one slice of rows goes. Its tenant is charged for them."""
         queue = self.queue
         queue.advancing = False
+        left = _ADVANCE_ROWS_SHARED if effects.shared else _ADVANCE_ROWS
         for level in queue.levels:
-            if level.delayed and level.next_due <= effects.now:
-                self._advance(effects, level)
+            if level.delayed and level.next_due <= effects.now and left > 0:
+                left -= self._advance(effects, level, left)
         effects.touch(queue)
 
-    def _advance(self, effects: Effects, level: Level) -> None:
+    def _advance(self, effects: Effects, level: Level, limit: int) -> int:
+        """Count up to ``limit`` rows of a level; return how many there were."""
         store = effects.store
         end = be64(effects.now) + ID_LAST
         lower = level.prefix + level.horizon + b"\0" if level.horizon else level.prefix
-        due = store.scan(store.vi, lower, level.prefix + end + b"\0", _ADVANCE_ROWS)
+        due = store.scan(store.vi, lower, level.prefix + end + b"\0", limit)
+        self.tenant.line.charge(len(due) / _ADVANCED_PER_COST)
         level.ready += len(due)
         level.delayed -= len(due)
         self.queue.ready += len(due)
-        if len(due) == _ADVANCE_ROWS:
+        if len(due) == limit:
             level.horizon = due[-1][-SUFFIX_BYTES:]
             level.next_due = 0
-            return
+            return limit
         level.horizon = max(level.horizon, end)
         level.next_due = NEVER
         if level.delayed:
@@ -66,6 +77,7 @@ class Advance(Operation[None]):
             else:
                 lost, level.delayed = level.delayed, 0
                 effects.heal(self.queue, b"", f"{lost} delayed messages counted but not found")
+        return len(due)
 
 
 class Sweep(Operation[None]):
@@ -84,6 +96,7 @@ class Sweep(Operation[None]):
         queue.sweeping = False
         if queue.prefix in effects.cleared or queue.frozen is not None:
             return
+        is_changed = queue in effects.dirty  # the scans do not see rows that this round has put
         # Collect first: then expiring leases can only lower the times that collecting has read from the store.
         limit = effects.state.settings.sweep_rows
         if effects.shared:
@@ -93,14 +106,16 @@ class Sweep(Operation[None]):
             rows += self._collect(effects, limit)
         if queue.next_lease <= effects.now:
             rows += self._expire_leases(effects, limit)
+        if is_changed:
+            queue.deadline_cursor = queue.expiry_cursor = b""
         self.tenant.line.charge(max(0.0, rows / _ROWS_PER_COST - self.cost))
         effects.touch(queue)
 
     def _expire_leases(self, effects: Effects, limit: int) -> int:
         """End the leases whose deadline has passed, up to ``limit``; return how many rows were read."""
         queue, store = self.queue, effects.store
-        lower, upper = queue.prefix, queue.prefix + be64(effects.now + 1)
-        keys = store.scan(store.li, lower, upper, limit)
+        end = be64(effects.now + 1)
+        keys = store.scan(store.li, queue.prefix + queue.deadline_cursor, queue.prefix + end, limit)
         parsed = [split_deadline_key(key) for key in keys]
         leases = effects.leases(queue, [id for _, _, id in parsed])
         expired: list[bytes] = []
@@ -112,6 +127,7 @@ class Sweep(Operation[None]):
             if effects.moved_bytes >= PART_BYTES:
                 whole = False
                 break
+            queue.deadline_cursor = key[PREFIX_BYTES:] + b"\0"
             if lease is None or not lease.token or lease.deadline != deadline:
                 effects.batch.delete(key, store.li.handle)
                 effects.heal(queue, id, "deadline row without a lease")
@@ -120,7 +136,7 @@ class Sweep(Operation[None]):
             sizes.append(lease.size)
             attempts.append(lease.attempts)
             held.append(effects.now - lease.leased_at)
-            queue.totals[LEASE_EXPIRED] += 1
+            queue.work.totals[LEASE_EXPIRED] += 1
             if queue.has_lane:
                 effects.state.lanes[queue.name].settle(queue, effects.now - lease.leased_at)
             end_delivery(effects, queue, id, lease, "lease_expired", "", "LEASE_EXPIRED", 0)
@@ -130,15 +146,14 @@ class Sweep(Operation[None]):
                 process_ms=held, outcome="expired",
             )  # fmt: skip
         if whole:
-            following = store.scan(store.li, upper, after(queue.prefix), 1)
-            queue.next_lease = from_be64(following[0][8:16]) if following else NEVER
+            queue.next_lease, queue.deadline_cursor = self._first_time(effects, store.li, _LEASES_AHEAD_MS), end
         return len(keys)
 
     def _collect(self, effects: Effects, limit: int) -> int:
         """Delete what has expired, up to ``limit`` rows; return how many were read."""
         queue, store = self.queue, effects.store
-        upper = queue.prefix + be64(effects.now + 1)
-        keys = store.scan(store.ex, queue.prefix, upper, limit)
+        end = be64(effects.now + 1)
+        keys = store.scan(store.ex, queue.prefix + queue.expiry_cursor, queue.prefix + end, limit)
         ex = store.ex.handle
         collected = 0
         whole = len(keys) < limit
@@ -147,6 +162,7 @@ class Sweep(Operation[None]):
                 whole = False
                 break
             _, expires_at, kind, ref = split_expiry_key(key)
+            queue.expiry_cursor = key[PREFIX_BYTES:] + b"\0"
             effects.batch.delete(key, ex)
             collected += 1
             if kind == EXPIRES_TTL:
@@ -162,9 +178,19 @@ class Sweep(Operation[None]):
         if collected:
             effects.log("collect", queue, SYSTEM, details=f"{collected} expiry entries")
         if whole:
-            following = store.scan(store.ex, upper, after(queue.prefix), 1)
-            queue.next_expiry = from_be64(following[0][8:16]) if following else NEVER
+            queue.next_expiry, queue.expiry_cursor = self._first_time(effects, store.ex, _EXPIRIES_AHEAD_MS), end
         return len(keys)
+
+    def _first_time(self, effects: Effects, family: Family, ahead_ms: int) -> int:
+        """Return the first time of a row that is not due yet, or an earlier one if many deleted rows are before it."""
+        prefix, store, again_at = self.queue.prefix, effects.store, effects.now + ahead_ms
+        start, end = prefix + be64(effects.now + 1), after(prefix)
+        try:
+            found = store.scan(family, start, end, 1, deleted_max=_DELETED_MAX)
+        except ManyDeleted:
+            end = prefix + be64(again_at)
+            found = store.scan(family, start, end, 1) or [end]
+        return from_be64(found[0][PREFIX_BYTES : PREFIX_BYTES + 8]) if found else NEVER
 
     def _discard(self, effects: Effects, id: bytes) -> None:
         """Delete a waiting message past its TTL. A leased message stays: the end of its lease checks the TTL."""

@@ -1,7 +1,5 @@
 """Addresses of Redis stores: ``redis://``, ``rediss://``, ``unix://`` or ``redis+cluster://`` with one or more nodes."""
 
-from __future__ import annotations
-
 from typing import Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -42,11 +40,6 @@ class RedisAddress(msgspec.Struct, frozen=True):
         return f"{scheme}://{nodes}" + (f"/{self.db}" if self.db else "")
 
     __repr__ = __str__
-
-
-def is_redis(url: str) -> bool:
-    """Return whether ``url`` names a Redis store, well formed or not."""
-    return url.partition("://")[0].lower() in {*_SCHEMES, "unix"} and "://" in url
 
 
 def parse_address(url: str) -> RedisAddress:

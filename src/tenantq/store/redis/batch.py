@@ -1,7 +1,5 @@
 """A batch for Redis: its changes, and the steps of the commit that applies them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Final
 
@@ -26,7 +24,7 @@ _MARKS: Final = (b"", b"\x01")
 
 
 class RedisBatch:
-    """Changes in order: deleting a range also drops earlier changes inside it."""
+    """A ``Batch``: deleting a range also drops earlier changes inside it."""
 
     __slots__ = ("changed", "ranges")
 
@@ -35,22 +33,18 @@ class RedisBatch:
         self.ranges: list[tuple[int, bytes, bytes]] = []
 
     def put(self, key: bytes, value: bytes, handle: int, /) -> None:
-        """Set a row."""
         self.changed[handle][key] = value
 
     def delete(self, key: bytes, handle: int, /) -> None:
-        """Delete a row, if it exists."""
         self.changed[handle][key] = None
 
     def delete_range(self, lower: bytes, upper: bytes, handle: int, /) -> None:
-        """Delete all rows in [lower, upper)."""
         rows = self.changed[handle]
         for key in [key for key in rows if lower <= key < upper]:
             del rows[key]
         self.ranges.append((handle, lower, upper))
 
     def is_empty(self) -> bool:
-        """Return whether it has no changes."""
         return not self.ranges and not any(self.changed)
 
     def groups(self) -> set[bytes]:
@@ -124,7 +118,8 @@ class Steps:
                 if names is None:
                     self.add(b"unlink", rows, index, [])
                 else:
-                    for live, name in zip((rows, index), names, strict=True):
+                    # One key that is rows and index at once is read as the index.
+                    for live, name in dict(zip((rows, index), names, strict=True)).items():
                         self.add(b"keep", live, name, [self.place(layout.kept)])
             elif family in PLACE_BYTES:
                 self.add(b"places", index, index, list(bounds))

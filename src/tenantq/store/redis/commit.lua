@@ -2,8 +2,8 @@
 -- Apply one batch, completely or not at all, if its sender still owns the shard.
 --
 -- KEYS: 1 the shard's state, then every key that the batch touches.
--- ARGV: 1 epoch, 2 the previous commit, 3 this commit, 4 lease in ms, 5 beat, 6 a random word for this batch, then steps: a
--- name, the positions of two keys in KEYS, the number of arguments, and the arguments.
+-- ARGV: 1 epoch, 2 the previous commit, 3 this commit, 4 lease in ms, 5 beat, 6 a random word for this batch, 7 the beat's
+-- age in ms or empty, then steps: a name, the positions of two keys in KEYS, the number of arguments, and the arguments.
 -- Returns: 'done'; 'again' if it was applied before; 'fenced' and the owner; 'lost' and the stored commit; 'other' and the
 -- stored commit, if another batch has this one's number.
 --
@@ -41,7 +41,7 @@ local function add_to_index(index, first, last, step)
     redis.call('ZADD', index, unpack(scored))
 end
 
-local at = 7
+local at = 8
 while ARGV[at] do
     local step, one, two = ARGV[at], KEYS[tonumber(ARGV[at + 1])], KEYS[tonumber(ARGV[at + 2])]
     local first, last = at + 4, at + 3 + tonumber(ARGV[at + 3])
@@ -83,4 +83,7 @@ local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 redis.call(
     'HSET', KEYS[1], 'commit', ARGV[3], 'batch', ARGV[6], 'until_ms', string.format('%.0f', now_ms + tonumber(ARGV[4])), 'beat', ARGV[5]
 )
+if ARGV[7] ~= '' then
+    redis.call('HSET', KEYS[1], 'beat_ms', string.format('%.0f', now_ms - tonumber(ARGV[7])))
+end
 return {'done', ''}

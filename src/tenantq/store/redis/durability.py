@@ -1,7 +1,5 @@
 """The durability check of a Redis server, before it is used and regularly afterwards."""
 
-from __future__ import annotations
-
 from typing import Final, Literal
 
 from redis import exceptions

@@ -1,20 +1,20 @@
 """The Redis keys of a shard's rows. All have one hash tag, so they are in one slot.
 
-With ``t:{name:shard}:`` before each, and P the queue's prefix (see store/keys.py):
+With ``t:{name:shard}:`` before each, P the queue's prefix (see store/keys.py), and Q ``TENANT:QUEUE:ID``:
 
-    s                     hash: epoch, holder, until_ms, commit, batch, beat, id, format
+    s                     hash: epoch, holder, until_ms, commit, batch, beat, beat_ms, id, format
     meta, meta:i          hash of rows; sorted set of their keys
     qc, qc:i              the same
-    m:P, m:i:P            the same for every queue, without P in the keys; also le, gr, ik, re
-    vi:P                  sorted set of keys, each with its value behind it; also li, ex, whose values are empty
+    Q:m, Q:m:i            the same for every queue, without P in the keys; also le, gr, ik, re
+    Q:vi                  sorted set of keys, each with its value behind it; also li, ex, whose values are empty
     jn                    stream: one entry per record, with the record's number as its id
-    p                     sorted set of the prefixes that may have rows
+    p                     sorted set of the prefixes that may have rows, each with Q behind it
     kept:EPOCH:N, kept    keys of deleted queues that a snapshot still reads; set of their names
 
-Deleting a queue deletes a few keys, however much it held, and queues do not make each other's keys longer.
+Deleting a queue deletes a few keys, however much it held, and queues do not make each other's keys longer. Names of tenants
+and queues have no ``:`` and no character that is special in patterns, so ``SCAN MATCH t:{*}:acme:*`` finds a tenant. ID, which
+is P, keeps rows of a deleted queue apart from those of a new one of the same name.
 """
-
-from __future__ import annotations
 
 from typing import Final
 
@@ -27,6 +27,7 @@ PLACE_BYTES: Final = {"vi": 25, "li": 24, "ex": 25}
 JOURNAL: Final = "jn"
 NUMBER: Final = {name: number for number, name in enumerate(FAMILIES)}
 _LAST: Final = b"\xff"
+_FAMILY_NAMES: Final = {name: name.encode() for name in FAMILIES}
 
 
 class Layout:
@@ -38,18 +39,40 @@ class Layout:
         self.journal = self.root + b"jn"
         self.prefixes = self.root + b"p"
         self.kept = self.root + b"kept"
+        self._queues: dict[bytes, bytes] = {}  # Q by P, of queues that may have rows
+        self._names: dict[bytes, bytes] = {}  # Q by P, of others
+
+    def queue(self, group: bytes) -> bytes:
+        """Return Q. Rows of a queue whose name is not known are under their prefix alone."""
+        return self._queues.get(group) or self._names.get(group) or b"::" + _id(group)
+
+    def name_queue(self, group: bytes, name: str | None) -> None:
+        """Note the name of a queue, for when it gets its first rows; None: it is deleted."""
+        if name is None:
+            self._names.pop(group, None)
+        else:
+            self._names[group] = f"{name}:".encode() + _id(group)
+
+    def register(self, group: bytes, queue: bytes) -> None:
+        """Note Q of a queue that may have rows. It does not change as long as the queue has any."""
+        self._queues[group] = queue
+
+    def forget(self, group: bytes) -> None:
+        """Note that a queue has no rows."""
+        self._queues.pop(group, None)
 
     def rows(self, family: str, group: bytes) -> bytes:
         """Return the key of the hash, or of the sorted set if the family only keeps an order."""
-        return self.root + family.encode() + b":" + group if family in GROUPED else self.root + family.encode()
+        name = _FAMILY_NAMES[family]
+        return self.root + self.queue(group) + b":" + name if family in GROUPED else self.root + name
 
     def index(self, family: str, group: bytes) -> bytes:
         """Return the key of the sorted set."""
-        if family in PLACE_BYTES:
-            return self.rows(family, group)
-        return (
-            self.root + family.encode() + b":i:" + group if family in GROUPED else self.root + family.encode() + b":i"
-        )
+        return self.rows(family, group) if family in PLACE_BYTES else self.rows(family, group) + b":i"
+
+
+def _id(group: bytes) -> bytes:
+    return b"%x.%x" % (int.from_bytes(group[:4]), int.from_bytes(group[4:]))
 
 
 def group_of(family: str, key: bytes) -> bytes:

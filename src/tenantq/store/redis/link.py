@@ -23,6 +23,7 @@ from redis.crc import key_slot
 from redis.retry import Retry
 
 from tenantq.errors import DiskFull, StoreFailed
+from tenantq.runtime.histogram import Histogram
 from tenantq.store.redis.address import RedisAddress
 
 try:
@@ -101,6 +102,9 @@ class SlotLink:
         self._server = b""  # the id of that server
         self._seed = 0
         self._closing = False
+        self.took = Histogram()  # answered requests, each of one or more commands, with retries
+        self.retries = 0
+        self.connects = 0
 
     def close(self) -> None:
         """Close the connection. Calls that wait for a reply fail."""
@@ -174,6 +178,7 @@ class SlotLink:
                 else:
                     if warned:
                         log.info("the store responds again", extra={"store": str(self.address), "tries": tries + 1})
+                    self.took.count(int((time.monotonic() - started) * 1_000_000))
                     return answers
                 if tries or not isinstance(
                     trouble, exceptions.MovedError
@@ -183,6 +188,7 @@ class SlotLink:
                         log.warning("the store does not respond: %s", trouble, extra={"store": str(self.address)})
                     self._wait_or_give_up(trouble, tries, started, ends)
                 tries += 1
+                self.retries += 1
 
     def _wait_or_give_up(self, trouble: Exception, tries: int, started: float, ends: float) -> None:
         pause = _PAUSE_S[min(tries, len(_PAUSE_S) - 1)]
@@ -270,6 +276,7 @@ class SlotLink:
         node = self._node or (self.address.nodes[0] if self.address.nodes else ("", 0))
         connection = self._make(node)
         self._connection = connection
+        self.connects += 1
         try:
             connection.connect()
             self._server = self._check.server = self._check(self._asker(connection))

@@ -1,7 +1,5 @@
 """Ownership of a shard: a lease that commits and a thread renew, fenced by an epoch."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets
@@ -17,7 +15,7 @@ from tenantq.errors import Invalid, StoreDamaged, StoreFailed, StoreLocked
 from tenantq.store.interface import Beat
 from tenantq.store.redis.link import Script, SlotLink
 
-FORMAT: Final = b"1"
+FORMAT: Final = b"2"
 _CLAIM, _HOLD = Script("claim"), Script("hold")
 _GIVE_UP_S: Final = 1.0
 """How long a closing store tries to give the shard up. After that the lease expires."""
@@ -58,11 +56,11 @@ class Ownership:
                 name,
                 int(found[2]),
             )
-        _, self.epoch, commit, beat, known, format = found
+        _, self.epoch, commit, beat, known, _, age_ms = found
         self.commit = int(commit)
-        self.pending: bytes = beat  # the newest beat, stored with the next commit
+        # The newest beat, stored with the next commit, and when it was taken, if that is known.
+        self._beat: tuple[bytes, float | None] = (beat, time.monotonic() - int(age_ms) / 1_000 if age_ms else None)
         self.id = known.decode()
-        self.format: bytes = format
         try:
             self.last: Beat | None = _decode(beat) if beat else None
         except msgspec.MsgspecError as error:
@@ -79,7 +77,18 @@ class Ownership:
     def beat(self, beat: Beat) -> None:
         """Store it with the next commit or renewal."""
         self.last = beat
-        self.pending = _encode(beat)
+        self._beat = (_encode(beat), time.monotonic())
+
+    @property
+    def since_last_ms(self) -> int | None:
+        """The age of the last beat on the store's clock, which does not depend on the clock of its server; None: unknown."""
+        taken = self._beat[1]
+        return int((time.monotonic() - taken) * 1_000) if taken is not None else None
+
+    def beat_arguments(self) -> tuple[bytes, bytes]:
+        """Return the beat to store and its age in ms."""
+        beat, taken = self._beat
+        return beat, b"%d" % ((time.monotonic() - taken) * 1_000) if taken is not None else b""
 
     # ---- the lease ----
 
@@ -157,7 +166,8 @@ class Ownership:
 
     def _hold_arguments(self, lease_ms: int | None = None) -> list[bytes]:
         lease_ms = self.lease_ms if lease_ms is None else lease_ms
-        return [self.epoch, b"%d" % lease_ms, self.pending, b"%d" % self.commit]
+        beat, age_ms = self.beat_arguments()
+        return [self.epoch, b"%d" % lease_ms, beat, b"%d" % self.commit, age_ms]
 
     def _keep_renewing(self) -> None:
         every_s, look = self.lease_ms / 3_000, time.monotonic() + _LOOK_S

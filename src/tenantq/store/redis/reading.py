@@ -1,8 +1,7 @@
 """Reading rows from Redis: by key, in order, and group by group."""
 
-from __future__ import annotations
-
-from typing import Any
+from bisect import bisect_left
+from typing import Any, Final
 
 import msgspec
 
@@ -21,6 +20,11 @@ from tenantq.store.redis.link import Command, Script, SlotLink
 from tenantq.store.redis.ownership import Ownership
 
 _ITEMS = Script("items")
+_AHEAD: Final = ("meta", "qc")
+"""The families that an opening shard reads, besides the end of its journal."""
+_AHEAD_ROWS_MAX: Final = 2_000
+_AHEAD_BYTES_MAX: Final = 1 << 20
+_LAST: Final = b"\xff" * 9
 
 
 class ReadPage(msgspec.Struct, frozen=True):
@@ -33,13 +37,38 @@ class ReadPage(msgspec.Struct, frozen=True):
 class Reader:
     """Reads one shard's rows through one link. Every reply includes the shard's owner: rows of another owner are not used."""
 
-    def __init__(self, link: SlotLink, layout: Layout, prefixes: set[bytes], owner: Ownership) -> None:
+    def __init__(self, link: SlotLink, layout: Layout, prefixes: set[bytes], owner: Ownership | None) -> None:
+        """Prepare. Without ``owner``, ownership is not checked."""
         self._link, self._layout, self._owner = link, layout, owner
         self._prefixes = prefixes  # of all queues that may have rows; the store keeps it
         self._owned: Command = ("HMGET", layout.state, "epoch", "commit", "holder")
+        self._ahead: dict[str, tuple[list[bytes], dict[bytes, bytes]]] = {}  # by family: all keys, and all rows
+        self._newest: list[tuple[bytes, bytes]] | None = None  # the last record of the journal, if it was read ahead
+
+    def read_ahead(self, *commands: Command) -> list[Any]:
+        """Read what an opening shard needs, unless it is large, and return the replies to further commands: all in one request.
+
+        Reads use these rows until ``forget_ahead``, which is called before the first change at the latest.
+        """
+        layout = self._layout
+        limits = (b"-", b"+", b"%d" % _AHEAD_ROWS_MAX, b"%d" % _AHEAD_BYTES_MAX)
+        wanted = [_ITEMS.call((layout.rows(family, b""), layout.index(family, b"")), limits) for family in _AHEAD]
+        newest: Command = ("XREVRANGE", layout.journal, "+", "-", "COUNT", 1)
+        *found, entries = self._calls([*commands, *wanted, newest], (_ITEMS,))
+        for family, (names, values, more) in zip(_AHEAD, found[len(commands) :], strict=True):
+            if not more:
+                self._ahead[family] = (names, dict(zip(names, values, strict=True)))
+        self._newest = [journal_row(entry) for entry in entries]
+        return found[: len(commands)]
+
+    def forget_ahead(self) -> None:
+        """Read all rows from the store again."""
+        self._ahead, self._newest = {}, None
 
     def _calls(self, commands: list[Command], scripts: tuple[Script, ...] = ()) -> list[Any]:
         """Send commands. If the store does not respond, or has another owner, this ownership ends."""
+        if self._owner is None:
+            return self._link.calls(commands, scripts=scripts)
         commit = self._owner.commit
         try:
             *answers, owned = self._link.calls([*commands, self._owned], scripts=scripts)
@@ -67,6 +96,8 @@ class Reader:
         """Return the values of ``keys`` in order, None for each that is absent."""
         if family == JOURNAL:
             return [self._entry(key) for key in keys]
+        if family in self._ahead:
+            return [self._ahead[family][1].get(key) for key in keys]
         by_group: dict[bytes, list[bytes]] = {}
         for key in keys:
             by_group.setdefault(group_of(family, key), []).append(key)
@@ -113,6 +144,10 @@ class Reader:
             return []
         if family == JOURNAL:
             return self._stream(lower, upper, limit)
+        if family in self._ahead:
+            names, rows = self._ahead[family]
+            first = bisect_left(names, lower)
+            return [(name, rows[name]) for name in names[first : min(bisect_left(names, upper), first + limit)]]
         found: list[tuple[bytes, bytes]] = []
         for group in self.groups(family, lower, upper):
             if len(found) >= limit:
@@ -123,9 +158,11 @@ class Reader:
     def last_item(self, family: str, lower: bytes, upper: bytes) -> tuple[bytes, bytes] | None:
         """Return the greatest key in [lower, upper) with its value, or None."""
         if family == JOURNAL:
-            first, last = entry_bounds(lower, upper)
-            entries = self._call("XREVRANGE", self._layout.journal, last, first, "COUNT", 1)
-            return _row(entries[0]) if entries else None
+            if self._newest is not None and not lower and upper >= _LAST:
+                return self._newest[0] if self._newest else None
+            oldest, newest = entry_bounds(lower, upper)
+            entries = self._call("XREVRANGE", self._layout.journal, newest, oldest, "COUNT", 1)
+            return journal_row(entries[0]) if entries else None
         for group in reversed(self.groups(family, lower, upper)):
             bounds = lex_bounds(family, group, lower, upper)
             if bounds is None:
@@ -174,10 +211,11 @@ class Reader:
 
     def _stream(self, lower: bytes, upper: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         entries = self._call("XRANGE", self._layout.journal, *entry_bounds(lower, upper), "COUNT", limit)
-        return [_row(entry) for entry in entries]
+        return [journal_row(entry) for entry in entries]
 
 
-def _row(entry: Any) -> tuple[bytes, bytes]:
+def journal_row(entry: Any) -> tuple[bytes, bytes]:
+    """Return the key and value of a record from its entry in the stream."""
     id, (_, value) = entry
     return entry_key(id), value
 

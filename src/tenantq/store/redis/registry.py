@@ -13,8 +13,6 @@ With ``t:{name}:`` before each key:
     shared             hash of small values that all members share
 """
 
-from __future__ import annotations
-
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -65,6 +63,7 @@ class RedisRegistry:
 
     def create(self, shards: int | None, regions: tuple[str, ...]) -> Cluster:
         """Create the cluster, or return the one that exists, with at least ``shards`` shards."""
+        self._check_members(shards or 0)
         arguments = [secrets.token_hex(8), FORMAT, str(shards or 0), ",".join(regions), str(CLUSTER_SHARDS)]
         found = self._durably(_CREATE, [self._cluster], [one.encode() for one in arguments])
         cluster = self._parse_cluster(_pairs(found))
@@ -79,12 +78,25 @@ class RedisRegistry:
                 f" the cluster {self._settings.name!r} has {', '.join(cluster.regions) or 'none'})."
                 " They are set when a cluster is created."
             )
+        self._durability.in_use = True
         return cluster
 
-    def shard_count(self) -> int | None:
-        """Return the number of shards of the cluster; None if it does not exist. Changes nothing."""
-        found = self._link.call("HGET", self._cluster, "shards")
-        return int(found) if found is not None else None
+    def _check_members(self, shards: int) -> None:
+        """Raise Invalid if the number of shards would be raised above the setting of a member."""
+        found = self._link.call("HGETALL", self._members)
+        members = [_decode_member(row) for row in _pairs(found).values()]
+        lower = {one.id: one.shards for one in members if 0 < one.shards < shards}
+        if lower:
+            named = ", ".join(f"{id} has {count}" for id, count in sorted(lower.items()))
+            raise Invalid(
+                f"cluster.shards: cannot be raised to {shards} while members run with a lower setting ({named})."
+                " Remove the setting there and restart them, or wait a minute if they were killed."
+            )
+
+    def find(self) -> Cluster | None:
+        """Return the cluster; None if it does not exist. Changes nothing."""
+        found = self._link.call("HGETALL", self._cluster)
+        return self._parse_cluster(_pairs(found)) if found else None
 
     def _parse_cluster(self, row: dict[bytes, bytes]) -> Cluster:
         format = row.get(b"format", b"").decode(errors="replace")
@@ -135,6 +147,10 @@ class RedisRegistry:
             directory_version=int(version),
             drains=frozenset(id.decode() for id in drains),
         )
+
+    def is_served(self) -> bool:
+        """Return whether members are alive: then one of them has the assigner's lease."""
+        return bool(self._link.call("EXISTS", self._assigner))
 
     def leave(self, member_id: str) -> None:
         """Delete a member's row, and give up the assigner's lease."""

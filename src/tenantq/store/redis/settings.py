@@ -1,7 +1,5 @@
 """Settings of a Redis store besides its address."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import msgspec

@@ -9,16 +9,14 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tenantq.errors import Unavailable
 from tenantq.store.interface import Items
 from tenantq.store.keys import after
 from tenantq.store.redis.batch import RedisBatch, touched
-from tenantq.store.redis.layout import GROUPED, JOURNAL, NUMBER, PLACE_BYTES, covers, group_of, lex_bounds
-
-if TYPE_CHECKING:
-    from tenantq.store.redis.reading import Reader
+from tenantq.store.redis.layout import GROUPED, JOURNAL, NUMBER, covers, group_of, lex_bounds
+from tenantq.store.redis.reading import Reader
 
 KEPT_BYTES_MAX: Final = 128 << 20
 """Most bytes of old values of one snapshot that are kept in memory."""
@@ -45,7 +43,7 @@ class _Old:
 
 
 class RedisSnapshot:
-    """The rows in [lower, upper) of some families, as they were when it was taken."""
+    """A ``StoreSnapshot`` of the rows in [lower, upper) of some families."""
 
     def __init__(self, snapshots: RedisSnapshots, lower: bytes, upper: bytes, families: tuple[str, ...]) -> None:
         self._snapshots = snapshots
@@ -56,12 +54,10 @@ class RedisSnapshot:
         self.overrun = False
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """Return the value of ``key``, or None."""
         found = self.items(family, key, key + b"\0", 1)
         return found[0][1] if found else None
 
     def keys(self, family: str, lower: bytes, limit: int) -> list[bytes]:
-        """Return up to ``limit`` keys from ``lower`` on, in order."""
         found: list[bytes] = []
         for key, _ in self._rows(family, lower, self.upper, limit, 0, values=False):
             found.append(key)
@@ -70,7 +66,6 @@ class RedisSnapshot:
         return found
 
     def items(self, family: str, lower: bytes, upper: bytes, limit: int, bytes_max: int | None = None) -> Items:
-        """Return up to ``limit`` rows in [lower, upper), in order; with ``bytes_max`` one row more than fills it, at most."""
         found, size = Items(), 0
         for key, value in self._rows(family, lower, upper, limit, bytes_max or 0):
             found.cut = bytes_max is not None and bool(found) and size >= bytes_max
@@ -81,11 +76,9 @@ class RedisSnapshot:
         return found
 
     def walk(self, family: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Iterate over the rows whose keys start with ``prefix``, in order."""
         return self._rows(family, prefix, after(prefix), _PAGE, _PAGE_BYTES)
 
     def close(self) -> None:
-        """Close the snapshot. Nothing can be read afterwards."""
         self._snapshots.close(self)
 
     def _rows(
@@ -123,8 +116,7 @@ class RedisSnapshots:
         self._kept_count = 0
 
     def take(self, lower: bytes, upper: bytes, families: tuple[str, ...]) -> RedisSnapshot:
-        """Take a snapshot."""
-        assert not {JOURNAL, *PLACE_BYTES}.intersection(families), "their rows are not kept by their keys"
+        assert JOURNAL not in families, "its rows are not kept"
         snapshot = RedisSnapshot(self, lower, upper, families)
         with self.lock:
             self.open.append(snapshot)

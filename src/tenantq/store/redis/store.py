@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,14 +12,15 @@ from typing import Final, Literal, NoReturn
 
 from tenantq.errors import Invalid, StoreFailed, StoreFormat, StoreLocked
 from tenantq.runtime.durable_files import write_durably
+from tenantq.runtime.histogram import Histogram
 from tenantq.store.directory_lock import DirectoryLock
-from tenantq.store.interface import Beat, Families, Family
-from tenantq.store.keys import FAMILIES, after
+from tenantq.store.interface import Beat, Families, Family, StoreFigure
+from tenantq.store.keys import FAMILIES, PREFIX_BYTES, after
 from tenantq.store.redis.address import RedisAddress
 from tenantq.store.redis.batch import RedisBatch, Steps
 from tenantq.store.redis.durability import DurabilityCheck, read_info
 from tenantq.store.redis.layout import GROUPED, NUMBER, Layout, covers
-from tenantq.store.redis.link import Script, SlotLink
+from tenantq.store.redis.link import Command, Script, SlotLink
 from tenantq.store.redis.ownership import FORMAT, Ownership, ShardHeld
 from tenantq.store.redis.reading import Reader
 from tenantq.store.redis.settings import RedisSettings
@@ -34,12 +36,43 @@ _SILENCE_S_MIN: Final = 0.1
 _UNBOUNDED: Final = 1 << 50
 _REWRITE_S: Final = 600.0
 _LOOK_S: Final = 0.05
-_CLAIM_S: Final = 0.01
+_CLAIM_S: Final = 0.04
+"""Interval of claims while another server owns the shard and has not reported its release."""
 _PREFIXES_PAGE: Final = 10_000
 
 
+def check_format(address: RedisAddress, layout: Layout, format: bytes | None, *, must_exist: bool) -> None:
+    """Raise StoreFormat if a store has another format, or does not exist although it must."""
+    if format is None and must_exist:
+        name = layout.state.decode().partition("{")[2].partition("}")[0]
+        raise StoreFormat(f"store {address}: no tenantq store with name and shard {name}")
+    if format is not None and format != FORMAT:
+        raise StoreFormat(
+            f"store {address}: unsupported format {format.decode(errors='replace')}; this program reads format"
+            f" {FORMAT.decode()}. Stores of development versions are not converted: export the tenants with the version"
+            " that created it."
+        )
+
+
+def check_identity(path: Path, address: RedisAddress, id: str, *, read_only: bool) -> None:
+    """Raise StoreFormat unless the store with this id belongs to the local files in ``path``."""
+    if (path / "format").exists():
+        raise StoreFormat(f"{path} contains an embedded store. Use another data directory for the Redis store.")
+    mark = path / MARK
+    known = mark.read_text(encoding="ascii", errors="replace").strip() if mark.exists() else None
+    if known is None and read_only:
+        return
+    if known is None:
+        write_durably(mark, f"{id}\n".encode())
+    elif known != id:
+        raise StoreFormat(
+            f"{path} was used with another store than the one at {address}: that store was emptied or replaced, and"
+            " confirmed messages are not in it. To use it anyway, choose a new data directory."
+        )
+
+
 class RedisStore(Families):
-    """One shard's rows in Redis, owned by this process. Methods that may run on other threads say so; all others belong to the event loop."""
+    """A ``Store`` in Redis, owned by this process; see there which methods other threads may call."""
 
     def __init__(
         self,
@@ -51,10 +84,11 @@ class RedisStore(Families):
         durability: Literal["fsync", "os"] = "fsync",
         read_only: bool = False,
         wait_ms: int = 0,
+        released: threading.Event | None = None,
     ) -> None:
         """Own the shard and open it; its local files are in ``path``. Blocks until Redis answers.
 
-        With ``wait_ms`` it first waits that long for another owner to give the shard up.
+        With ``wait_ms`` it first waits that long for another owner to give the shard up, which ``released`` can report.
 
         Raises ShardHeld while another process owns it, StoreLocked, StoreFormat, Invalid if the server is not durable, StoreFailed
         if it does not respond.
@@ -76,17 +110,16 @@ class RedisStore(Families):
         self._owner: Ownership | None = None
         try:
             self._check_there()
-            self._owner = owner = self._claim(keeper, wait_ms)
-            self._check_identity()
+            self._owner = owner = self._claim(keeper, wait_ms, released or threading.Event())
+            check_identity(path, address, owner.id, read_only=read_only)
             self._prefixes: set[bytes] = set()
-            self._load_prefixes()
-            if not read_only:
-                self._unlink_kept()
+            self._reader = Reader(self._link, layout, self._prefixes, owner)
+            self._load()
         except BaseException:
             self._close_links()
             raise
         self._durability.in_use = True
-        self._reader = Reader(self._link, layout, self._prefixes, owner)
+        self.found_is_durable = not settings.replicas and not self._durability.waits_for_aof
         side_reader = Reader(self._side, layout, self._prefixes, owner)
         self._snapshots = RedisSnapshots(side_reader, layout.kept + b":" + owner.epoch, self._unlink, self._confirm)
         super().__init__({name: Family(name, NUMBER[name], name) for name in FAMILIES})
@@ -96,56 +129,38 @@ class RedisStore(Families):
     # ---- opening and closing ----
 
     def _check_there(self) -> None:
-        """Raise StoreFormat, before anything is written, if a read-only store does not exist."""
-        if not self._link.call("EXISTS", self._layout.state) and self._read_only:
-            name = self._layout.state.decode().partition("{")[2].partition("}")[0]
-            raise StoreFormat(f"store {self._address}: no tenantq store with name and shard {name}")
+        """Raise StoreFormat, before anything is written, if the store has another format, or a read-only one does not exist."""
+        for link in (self._side, self._link):  # both connect before the claim: from then on callers wait
+            format, id = link.call("HMGET", self._layout.state, "format", "id")
+        check_format(self._address, self._layout, format, must_exist=self._read_only)
+        if id is not None:
+            check_identity(self.path, self._address, id.decode(), read_only=self._read_only)
 
-    def _claim(self, keeper: SlotLink, wait_ms: int) -> Ownership:
+    def _claim(self, keeper: SlotLink, wait_ms: int, released: threading.Event) -> Ownership:
         """Own the shard, or raise ShardHeld."""
         settings, ends = self._settings, time.monotonic() + wait_ms / 1_000
         while True:
             try:
                 return Ownership(keeper, self._layout.state, settings.lease_ms, settings.patience_ms)
-            except ShardHeld:
+            except ShardHeld as held:
                 if time.monotonic() >= ends:
                     raise
-            time.sleep(_CLAIM_S)
+                released.wait(min(_CLAIM_S, held.left_ms / 1_000))
+                released.clear()
 
-    def _check_identity(self) -> None:
-        """Raise StoreFormat unless the store has this program's format and belongs to the local files."""
-        owner = self._own()
-        if owner.format != FORMAT:
-            raise StoreFormat(
-                f"store {self._address}: unsupported format {owner.format.decode(errors='replace')}; this program reads format {FORMAT.decode()}"
-            )
-        if (self.path / "format").exists():
-            raise StoreFormat(
-                f"{self.path} contains an embedded store. Use another data directory for the Redis store."
-            )
-        mark = self.path / MARK
-        known = mark.read_text(encoding="ascii", errors="replace").strip() if mark.exists() else None
-        if known is None and self._read_only:
-            return
-        if known is None:
-            write_durably(mark, f"{owner.id}\n".encode())
-        elif known != owner.id:
-            raise StoreFormat(
-                f"{self.path} was used with another store than the one at {self._address}: that store was emptied or replaced, and"
-                " confirmed messages are not in it. To use it anyway, choose a new data directory."
-            )
+    def _load(self) -> None:
+        """Read what opening needs, in one request if it is not large, and delete keys that snapshots of a killed process kept."""
+        page, kept = self._reader.read_ahead(self._prefixes_from(b"-"), ("SMEMBERS", self._layout.kept))
+        while page:
+            for member in page:
+                self._prefixes.add(member[:PREFIX_BYTES])
+                self._layout.register(member[:PREFIX_BYTES], member[PREFIX_BYTES:])
+            page = len(page) == _PREFIXES_PAGE and self._link.call(*self._prefixes_from(b"(" + page[-1]))
+        if kept and not self._read_only:
+            self._unlink(list(kept))
 
-    def _load_prefixes(self) -> None:
-        low: bytes = b"-"
-        while page := self._link.call("ZRANGE", self._layout.prefixes, low, "+", "BYLEX", "LIMIT", 0, _PREFIXES_PAGE):
-            self._prefixes.update(page)
-            low = b"(" + page[-1]
-
-    def _unlink_kept(self) -> None:
-        """Delete keys that snapshots of a killed process kept."""
-        names = self._link.call("SMEMBERS", self._layout.kept)
-        if names:
-            self._unlink(list(names))
+    def _prefixes_from(self, low: bytes) -> Command:
+        return ("ZRANGE", self._layout.prefixes, low, "+", "BYLEX", "LIMIT", 0, _PREFIXES_PAGE)
 
     def _unlink(self, names: list[bytes]) -> None:
         layout = self._layout
@@ -157,6 +172,7 @@ class RedisStore(Families):
 
     def watch(self, lost: Callable[[StoreFailed], None]) -> None:
         """Call ``lost``, from a thread, when another server has taken the shard over."""
+        self._reader.forget_ahead()  # the shard has loaded its state
         self._own().watch(lost)
 
     @property
@@ -190,11 +206,9 @@ class RedisStore(Families):
 
     @property
     def heart(self) -> Ownership | None:
-        """Where beats are stored; None if the store was opened read-only."""
         return None if self._read_only else self._own()
 
     def last_beat(self) -> Beat | None:
-        """Return the newest beat that is stored."""
         return self._own().last
 
     # ---- reading ----
@@ -206,41 +220,38 @@ class RedisStore(Families):
             owner.hold()
 
     def get(self, family: Family, key: bytes) -> bytes | None:
-        """Return the value of ``key``, or None."""
         return self.get_many(family, [key])[0]
 
     def get_many(self, family: Family, keys: list[bytes]) -> list[bytes | None]:
-        """Return the values of ``keys`` in order, None for each that is absent."""
         found = self._reader.get_many(family.name, keys)
         self._confirm()
         return found
 
-    def scan(self, family: Family, lower: bytes, upper: bytes, limit: int) -> list[bytes]:
-        """Return up to ``limit`` keys in [lower, upper), in order."""
+    def scan(self, family: Family, lower: bytes, upper: bytes, limit: int, *, deleted_max: int = 0) -> list[bytes]:  # noqa: ARG002  # Redis keeps no deleted rows
         found = self._reader.scan(family.name, lower, upper, limit)
         self._confirm()
         return found
 
     def scan_items(self, family: Family, lower: bytes, upper: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """Return up to ``limit`` keys in [lower, upper) with their values, in order. Safe from any thread."""
         found = self._reader.scan_items(family.name, lower, upper, limit)
         self._confirm()
         return found
 
     def last_item(self, family: Family, lower: bytes, upper: bytes) -> tuple[bytes, bytes] | None:
-        """Return the greatest key in [lower, upper) with its value, or None."""
         found = self._reader.last_item(family.name, lower, upper)
         self._confirm()
         return found
 
     def snapshot(self, lower: bytes, upper: bytes, *families: str) -> RedisSnapshot:
-        """Return a snapshot of the rows in [lower, upper) of some families; another thread may read it."""
         return self._snapshots.take(lower, upper, families)
 
     # ---- writing ----
 
+    def name_queue(self, prefix: bytes, name: str | None) -> None:
+        """Use this name in the keys of a queue's rows, if it has none yet."""
+        self._layout.name_queue(prefix, name)
+
     def new_batch(self) -> RedisBatch:
-        """Return a batch for ``write``."""
         return RedisBatch()
 
     def write(self, batch: RedisBatch) -> None:
@@ -263,27 +274,34 @@ class RedisStore(Families):
 
     def _commit(self, batch: RedisBatch, kept: dict[tuple[str, bytes], tuple[bytes, bytes]]) -> None:
         owner, layout = self._own(), self._layout
+        self._reader.forget_ahead()
         used = batch.groups()
         steps = Steps(layout)
         new, gone = used - self._prefixes, self._emptied(batch, used)
         steps.take(batch, self._prefixes, kept)
         if new:
-            steps.add(b"enter", layout.prefixes, layout.prefixes, list(new))
+            steps.add(b"enter", layout.prefixes, layout.prefixes, [group + layout.queue(group) for group in new])
         if gone:
-            steps.add(b"leave", layout.prefixes, layout.prefixes, list(gone))
+            steps.add(b"leave", layout.prefixes, layout.prefixes, [group + layout.queue(group) for group in gone])
         number = owner.commit + 1
+        beat, age_ms = owner.beat_arguments()
         head = [
             owner.epoch,
             b"%d" % owner.commit,
             b"%d" % number,
             b"%d" % owner.lease_ms,
-            owner.pending,
+            beat,
             token_bytes(8),
+            age_ms,
         ]
         sent = time.monotonic()
         owner.check(self._link.run(_COMMIT, steps.keys, head + steps.arguments))
         owner.commit = number
         owner.renewed(sent)
+        for group in new:
+            layout.register(group, layout.queue(group))
+        for group in gone:
+            layout.forget(group)
         self._prefixes |= new
         self._prefixes -= gone
 
@@ -393,12 +411,27 @@ class RedisStore(Families):
     def checkpoint(self) -> NoReturn:
         """Raise Invalid: Redis has its own backups."""
         raise Invalid(
-            "a Redis store is backed up by Redis: copy its RDB or AOF files, or use the service's own backups (docs/how-to/run-on-redis.md)"
+            "a Redis store is backed up by Redis: copy its RDB or AOF files, or use the service's own backups (docs/how-to/run-a-cluster.md)"
         )
 
     def manifest(self) -> tuple[int, int]:
         """Return zeros: Redis has no MANIFEST."""
         return 0, 0
+
+    def figures(self) -> list[StoreFigure]:
+        """Return the health of the connections to Redis, from memory."""
+        took = Histogram()
+        for link in self._links:
+            took.merge(link.took)
+        retries, connects = (sum(getattr(one, name) for one in self._links) for name in ("retries", "connects"))
+        return [
+            StoreFigure("tenantq_redis_up", "Whether Redis answers this shard.", {}, not self.is_doubtful),
+            StoreFigure("tenantq_redis_requests_total", "Requests that Redis answered.", {}, took.total),
+            StoreFigure("tenantq_redis_request_seconds_total", "How long they took.", {}, took.sum_us / 1_000_000),
+            StoreFigure("tenantq_redis_latency_seconds", "How long Redis took to answer requests.", {}, took),
+            StoreFigure("tenantq_redis_retries_total", "Attempts that failed and were repeated.", {}, retries),
+            StoreFigure("tenantq_redis_connects_total", "Connections opened to Redis.", {}, connects),
+        ]
 
     def free_bytes(self) -> int:
         """Return the rest of the server's maxmemory; without one, more than any reserve."""

@@ -1,0 +1,60 @@
+"""Sign-ups: request, approve, reject. Rows and journal entry share a commit."""
+
+from dataclasses import dataclass
+
+from tenantq.domain.signup import Signup, SignupRequest
+from tenantq.engine.access_store import PLATFORM
+from tenantq.engine.arguments import check_reason
+from tenantq.engine.effects import Effects
+from tenantq.engine.operation import Operation
+from tenantq.errors import NotFound, QuotaExceeded
+
+
+@dataclass(eq=False)
+class RequestSignup(Operation[Signup]):
+    """Store a sign-up that waits for a decision."""
+
+    request: SignupRequest
+    waiting_max: int
+    journal_op = "request_signup"
+
+    def execute(self, effects: Effects) -> None:
+        """Store it. Raises QuotaExceeded if too many wait. The journal does not show the contact."""
+        signups, most = effects.state.signups, self.waiting_max
+        if len(signups.of(PLATFORM)) >= most:
+            raise QuotaExceeded("sign-ups: too many wait for a decision. Try again later.", limit=most, current=most)
+        id = f"{effects.seq}-{len(effects.entries)}"
+        created_at = effects.now + effects.wall
+        self.reply = Signup(id=id, request=self.request, remote=self.caller.remote, created_at=created_at)
+        signups.put(effects.batch, PLATFORM, id, self.reply)
+        effects.log_tenant(self.journal_op, self.tenant, self.caller, f"{id}: tenant {self.request.tenant}")
+
+
+@dataclass(eq=False)
+class RejectSignup(Operation[Signup]):
+    """Delete a sign-up. Replies what it was."""
+
+    id: str
+    reason: str = ""
+    journal_op = "reject_signup"
+
+    def __post_init__(self) -> None:
+        check_reason(self.reason)
+
+    def execute(self, effects: Effects) -> None:
+        """Delete it. Raises NotFound if somebody else has decided."""
+        signups = effects.state.signups
+        found = signups.of(PLATFORM).get(self.id)
+        if found is None:
+            raise NotFound(f"sign-up {self.id[:80]!r} does not exist, or was decided")
+        signups.drop(effects.batch, PLATFORM, self.id)
+        details = f"{self.id}: tenant {found.request.tenant}{self.reason and f': {self.reason}'}"
+        effects.log_tenant(self.journal_op, self.tenant, self.caller, details)
+        self.reply = found
+
+
+@dataclass(eq=False)
+class ApproveSignup(RejectSignup):
+    """Delete a sign-up whose tenant exists now."""
+
+    journal_op = "approve_signup"
