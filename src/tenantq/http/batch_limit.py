@@ -4,8 +4,6 @@ A few kilobytes, once inflated, can hold millions of empty items. Creating objec
 memory and block the event loop for seconds. So the decoder stops at the first item beyond the limit.
 """
 
-from __future__ import annotations
-
 import types
 from functools import cache
 from typing import Annotated, Any, Final, Union, get_args, get_origin

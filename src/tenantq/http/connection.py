@@ -16,6 +16,7 @@ from tenantq.http.reply import CONTINUE, Reply, Stream, head, stream_head
 from tenantq.http.request_parser import BODY, HEAD, IDLE, RequestParser
 from tenantq.runtime.futures import wake
 from tenantq.runtime.listener import ListenerConnection
+from tenantq.runtime.loop_slices import loop_slices
 
 if TYPE_CHECKING:
     from tenantq.http.listener import HttpListener
@@ -26,6 +27,7 @@ log = logging.getLogger("tenantq.http")
 SLICE_BYTES: Final = 16 << 10
 """Parsed at a time. Between two slices the connection checks whether enough requests wait already."""
 
+_ONE_READ_BYTES: Final = 64 << 10
 _ONE_WRITE_BYTES: Final = 64 << 10
 _PIECE_BYTES: Final = 256 << 10
 
@@ -78,8 +80,12 @@ class HttpConnection(Dispatch, ListenerConnection):
             self._parser.feed(data)
             if len(self._requests) >= self._listener.settings.pipeline_max:
                 self._pause()
-        else:
+        elif len(data) <= _ONE_READ_BYTES:
             self._parse(memoryview(data))
+        else:  # part of a large body: of all connections, one parses per turn of the loop
+            self._unread = memoryview(data)
+            self._pause()
+            loop_slices(self._listener.loop).enter(self._parse_unread)
         if self._parser.expects_continue:
             wake(self._wake)
 
@@ -204,6 +210,13 @@ class HttpConnection(Dispatch, ListenerConnection):
         if len(self._requests) >= self._listener.settings.pipeline_max:
             self._pause()
 
+    def _parse_unread(self) -> None:
+        """Parse a large part that was read, and read on."""
+        if not self._is_lost and len(self._requests) < self._listener.settings.pipeline_max:
+            self._resume_reading()
+            if self._parser.expects_continue:
+                wake(self._wake)
+
     def _pause(self) -> None:
         if self._reads and not self._transport.is_closing():
             self._reads = False
@@ -236,7 +249,7 @@ class HttpConnection(Dispatch, ListenerConnection):
                 request = requests.popleft()
                 self._current = request
                 reply = await self.answer(request)
-                if request.call.bearer is not self._known_bearer:
+                if request.call.bearer != self._known_bearer:
                     self._recognize(request, reply)
                 if isinstance(reply, Stream):
                     await self._send_stream(request, reply)

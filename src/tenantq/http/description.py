@@ -1,7 +1,5 @@
 """The description of the API: an OpenAPI document, and a page for people that loads no other files."""
 
-from __future__ import annotations
-
 import html
 import json
 from collections.abc import Sequence
@@ -9,7 +7,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from tenantq.http.openapi import openapi
-from tenantq.http.reply import HTML, JSON, Reply
+from tenantq.http.reply import HTML, JsonReply, Reply
 from tenantq.http.route import Route
 
 _STYLE: Final = """
@@ -40,9 +38,9 @@ class Description:
         return openapi(self._routes)
 
     @cached_property
-    def openapi(self) -> Reply:
+    def openapi(self) -> JsonReply[dict[str, Any]]:
         """The OpenAPI document."""
-        return Reply(json.dumps(self._document, ensure_ascii=False, separators=(",", ":")).encode(), 200, JSON)
+        return JsonReply(json.dumps(self._document, ensure_ascii=False, separators=(",", ":")).encode())
 
     @cached_property
     def page(self) -> Reply:
@@ -130,6 +128,7 @@ def _example(method: str, path: str, operation: dict[str, Any], schemas: dict[st
         "{task}": "$TASK",
         "{snapshot}": "$SNAPSHOT",
         "{key_id}": "$KEY_ID",
+        "{backup}": "$BACKUP",
     }
     for place, name in {**places, "{principal}": "key:$KEY_ID"}.items():
         path = path.replace(place, name)

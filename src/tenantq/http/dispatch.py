@@ -15,11 +15,12 @@ from tenantq.http.inflate import inflated_bytes_max, unpack
 from tenantq.http.problem import problem_reply
 from tenantq.http.protocol_route import ProtocolRoute
 from tenantq.http.query import parse_query
-from tenantq.http.reply import Reply, Stream, accepts_gzip, compress, compressed
-from tenantq.service.problems import fault
+from tenantq.http.reply import NO_CONTENT, Reply, Stream, accepts_gzip, compress, compressed, json_reply
+from tenantq.runtime.log_context import served_request
+from tenantq.service.problems import fault, forget_frames
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Coroutine
+    from collections.abc import Awaitable
 
     from tenantq.http.listener import HttpListener
     from tenantq.http.request import Request
@@ -35,6 +36,7 @@ COMPRESSED_AT_ONCE_BYTES: Final = 64 << 10
 UNJUDGED_BYTES_MAX: Final = 64 << 10
 """Larger or compressed bodies are decoded after the caller is authorized. For smaller ones the service authorizes the call."""
 
+_ANSWERS: Final = (Reply, Stream)
 _OF_INPUT: Final = frozenset((Invalid.code, TooLarge.code))
 
 
@@ -51,20 +53,27 @@ class Dispatch:
 
     async def answer(self, request: Request) -> Reply | Stream:
         """Return the reply of a request, also for every error."""
-        route, listener, taken = request.route, self._listener, 0
+        head, listener, taken = request.head, self._listener, 0
+        route = head.route
+        served_request.set(request.call)
         try:
             if request.refusal is not None:
                 raise request.refusal  # noqa: TRY301  # it is treated as those that are found here
             assert route is not None
             if type(route) is ProtocolRoute:
+                if request.parts:
+                    taken = await listener.large_bodies.enter(request.call.bearer, inflated_bytes_max(request))
+                    await unpack(request, route.items_max)
+                    listener.large_bodies.leave(taken)
+                    taken = 0  # a protocol limits what it decodes, and may wait
                 return self._with_owner(request, await route.serve(request, self))
-            if request.encoding or len(request.body) > UNJUDGED_BYTES_MAX:
+            if len(request.body) > UNJUDGED_BYTES_MAX or request.parts or request.encoding:
                 await authorize(request)
                 taken = await listener.large_bodies.enter(request.call.bearer, inflated_bytes_max(request))
                 await unpack(request, route.items_max)
             is_large = len(request.body) > UNJUDGED_BYTES_MAX
-            if request.head.raw_query or route.query is not None:
-                request.query = parse_query(request.head.raw_query, route.query)
+            if head.raw_query or route.query is not None:
+                request.query = parse_query(head.raw_query, route.query)
             body = await route.decode_large(request.body) if is_large else route.decode(request.body)
             if route.interrupted is None:
                 answer = await route.handler(listener.service, request, body)
@@ -73,14 +82,20 @@ class Dispatch:
                     listener.large_bodies.leave(taken)
                     taken = 0  # not while it waits
                 answer = await self._answer_waiting(request, body, route.interrupted)
-            reply = answer if isinstance(answer, Reply | Stream) else await answer
+            if isinstance(answer, _ANSWERS):
+                reply = answer
+            elif asyncio.iscoroutine(answer):
+                reply = await answer
+            else:
+                reply = NO_CONTENT if answer is None else json_reply(answer, route.statuses[0])
             if route.scope == "tenant":
                 reply = self._with_owner(request, reply)
             if isinstance(reply, Stream):
                 return reply
-            if len(reply.body) >= listener.settings.gzip_min_bytes and request.head.accept_encoding:
+            if len(reply.body) >= listener.settings.gzip_min_bytes and head.accept_encoding:
                 return await pack(request, reply)
         except TenantqError as error:
+            forget_frames(error)
             return problem_reply(await refusal_of(request, error), request.call.request_id)
         except Exception:
             log.exception("internal error in request %s", request.call.request_id)
@@ -99,9 +114,7 @@ class Dispatch:
         reply.headers += b"Tenantq-Shard: %b\r\n" % address.encode()
         return reply
 
-    async def _answer_waiting(
-        self, request: Request, body: Any, instead: Reply
-    ) -> Reply | Stream | Coroutine[Any, Any, Reply]:
+    async def _answer_waiting(self, request: Request, body: Any, instead: Reply) -> Any:
         """Answer a call that may wait. It does not wait, or stops waiting, once the connection is closing."""
         route, service = request.route, self._listener.service
         assert route is not None

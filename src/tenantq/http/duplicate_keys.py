@@ -1,7 +1,5 @@
 """Duplicate keys of JSON objects. The decoder would silently keep the last one."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any, Final
@@ -17,13 +15,15 @@ _encode: Final = msgspec.json.Encoder().encode
 _SPACES: Final = (b'" ', b'"\n', b'"\r', b'"\t')
 
 
-def check_keys(body: bytes | bytearray, decoded: Any) -> None:
+def check_keys(body: bytes, decoded: Any) -> None:
     """Raise Invalid if an object in a valid JSON body has a key twice. ``decoded`` is the body as its request type.
 
     The members of ``decoded`` that are not at their default were all in the body. If it encodes to as many colons as the
     body has, the decoder dropped nothing. That holds for almost every request, and costs less than a search.
     """
     colons = body.count(b":")
+    if colons <= 1:
+        return  # one member at most
     try:
         if b"\\u003" not in body and colons == _encode(decoded).count(b":"):  # \u003a would only be counted decoded
             return
@@ -38,7 +38,7 @@ def check_keys(body: bytes | bytearray, decoded: Any) -> None:
         pass
 
 
-async def check_keys_in_slices(body: bytes | bytearray) -> None:
+async def check_keys_in_slices(body: bytes) -> None:
     """Raise Invalid as ``check_keys`` does, for a large body."""
     for _ in _search(body):
         await next_slice()
@@ -51,7 +51,7 @@ def _members(value: Any) -> int:
     return sum([_members(one) for one in value if type(one) in {dict, list}]) if type(value) is list else 0
 
 
-def _search(body: bytes | bytearray) -> Iterator[None]:
+def _search(body: bytes) -> Iterator[None]:
     """Look at every key; yield after each slice of the work."""
     keys: set[bytes] = set()
     outer: list[set[bytes]] = []

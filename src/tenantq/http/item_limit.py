@@ -4,8 +4,6 @@ A few kilobytes, once inflated, can hold millions of list items or keys. The dec
 event loop. Items are separated by commas, so this module counts the commas outside strings, in slices.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Final
 
@@ -18,7 +16,7 @@ _WHOLE: Final = re.compile(rb'(?:[^"]*+"[^"\\]*+(?:\\.[^"\\]*+)*+")*+[^"]*+', re
 _INSIDE: Final = re.compile(rb"[^\"\\]*+(?:\\.[^\"\\]*+)*+", re.DOTALL)
 
 
-async def check_items(body: bytes | bytearray, items_max: int) -> None:
+async def check_items(body: bytes, items_max: int) -> None:
     """Raise Invalid if a JSON body has more than ``items_max`` list items and object members."""
     commas = 0
     for start in range(0, len(body), SLICE_BYTES):
@@ -29,7 +27,7 @@ async def check_items(body: bytes | bytearray, items_max: int) -> None:
         await next_slice()
 
 
-async def _check_outside_strings(body: bytes | bytearray, items_max: int) -> None:
+async def _check_outside_strings(body: bytes, items_max: int) -> None:
     at, inside, commas = 0, False, 0
     while at < len(body):
         end = at + (SLICE_BYTES if inside else _STRINGS_BYTES)

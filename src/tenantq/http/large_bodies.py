@@ -3,8 +3,6 @@
 A body takes several times its size while it is decoded. The bodies beyond the budget wait, and callers take turns.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 

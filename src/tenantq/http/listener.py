@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from email.utils import formatdate
+from typing import Any
+
+from prometheus_client.core import Metric
 
 from tenantq.domain.validation import validated
 from tenantq.errors import TenantqError
@@ -11,7 +14,6 @@ from tenantq.gates.turns import Turns
 from tenantq.http.connection import HttpConnection
 from tenantq.http.description import Description
 from tenantq.http.large_bodies import LargeBodies
-from tenantq.http.metrics import HttpMetrics
 from tenantq.http.protocol_route import ProtocolRoute
 from tenantq.http.request import Request
 from tenantq.http.request_head import HeadCache
@@ -20,12 +22,29 @@ from tenantq.http.router import Router
 from tenantq.http.routes import ROUTES
 from tenantq.http.settings import HttpSettings
 from tenantq.runtime.clock import Clock, SystemClock
-from tenantq.runtime.listener import Listener
+from tenantq.runtime.listener import Listener, ListenerMetrics
 from tenantq.runtime.randomness import Randomness
-from tenantq.service import Service
 from tenantq.service.problems import no_room
 from tenantq.service.request_ids import RequestIds
 from tenantq.service.residency import CONTENT_ACTIONS
+from tenantq.service.service import Service
+
+
+class HttpMetrics(ListenerMetrics):
+    """Counters since the listener was created."""
+
+    protocol = "HTTP"
+    prefix = "tenantq_http"
+    timeouts = ("head", "body", "write", "idle")
+
+    def __init__(self, listener: Listener[Any, Any]) -> None:
+        super().__init__(listener)
+        self.replies_total: dict[int, int] = {}  # by status
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric."""
+        yield from super().collect()
+        yield self._counter_by("status", "replies", "replies by status.", self.replies_total)
 
 
 class HttpListener(Listener[HttpConnection, HttpSettings]):

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect
 
-from tenantq.domain.names import QueueName, TenantName
+from tenantq.domain.names import QueueName, TemplateName, TenantName
 from tenantq.domain.validation import plain_schema
 from tenantq.http.route import Empty, Route
 from tenantq.wire.kinds import Problem
@@ -27,6 +27,7 @@ _TAGS: Final = {
     "messages": "Add, lease, settle and read messages.",
     "queues": "Manage queues.",
     "tenants": "Manage tenants; usage and audit trail.",
+    "templates": "Templates of queues and settings.",
     "access": "API keys, grants and revocations.",
     "operations": "Health, readiness, metrics, and this description.",
 }
@@ -51,6 +52,8 @@ _PARAMETERS: Final[dict[str, tuple[Schema, str]]] = {
     "task": ({"type": "string", "minLength": 1}, "The redrive's ID."),
     "snapshot": ({"type": "string", "minLength": 1}, "The snapshot's ID."),
     "key_id": ({"type": "string", "minLength": 1}, "The key's ID."),
+    "template": (_schema(TemplateName), "The template's name."),
+    "backup": ({"type": "string", "minLength": 1}, "The backup's name."),
     "principal": (
         {"type": "string", "pattern": r"^(key|jwt|cert):[^\u0000]+$"},
         "The principal: `key:<id>`, `jwt:<subject>` or `cert:<name>`.",
@@ -216,8 +219,8 @@ def _responses(route: Route, schemas: _Schemas) -> Schema:
             response["content"] = {route.reply_kind: {"schema": schema}}
             response["content"] |= {kind: {"schema": {"type": "string"}} for kind in route.kinds}
         responses[str(status)] = response
-    if route.secured:
-        expected = [400, 401, 403, 404, 422, 429, 500, 503]
+    if route.secured or route.request is not Empty:
+        expected = [400, *((401, 403) if route.secured else ()), 404, 422, 429, 500, 503]
         if route.request is not Empty:
             expected += [413, 415]
         if route.conflicts:

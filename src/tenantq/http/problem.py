@@ -1,7 +1,5 @@
 """Errors as ``application/problem+json``, with a stable code and their headers."""
 
-from __future__ import annotations
-
 import inspect
 from http import HTTPStatus
 

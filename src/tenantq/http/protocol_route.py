@@ -1,19 +1,13 @@
 """Routes of other protocols over HTTP. Handlers get all headers and the raw body, and encode all replies themselves."""
 
-from __future__ import annotations
+from collections.abc import Awaitable, Callable
+from typing import Never, Protocol, TypeVar
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
-
+from tenantq.http.reply import Reply
+from tenantq.http.request import Request
 from tenantq.http.route import LIST_BODY_BYTES_MAX, Route
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from tenantq.http.reply import Reply
-    from tenantq.http.request import Request
-    from tenantq.service import Service
-
-    Serve = Callable[["Request", "Waiting"], Awaitable[Reply]]
+Serve = Callable[["Request", "Waiting"], Awaitable[Reply]]
 
 _T = TypeVar("_T")
 
@@ -35,5 +29,5 @@ class ProtocolRoute(Route):
         self.serve = serve
 
 
-async def _no_handler(service: Service, request: Request, body: object) -> Reply:  # noqa: ARG001  # the type asks for them
+async def _no_handler(_: object, __: object, ___: object) -> Never:
     raise AssertionError("protocol routes have no handler")

@@ -1,7 +1,5 @@
 """Paths and queries: from escaped text to typed values."""
 
-from __future__ import annotations
-
 import re
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes

@@ -1,13 +1,15 @@
 """Replies: what a handler returns, and its bytes."""
 
-from __future__ import annotations
-
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
+
+from tenantq.runtime.loop_slices import SLICE_ITEMS, joined, next_slice, slices_of
+
+_T = TypeVar("_T")
 
 JSON: Final = b"application/json"
 PROBLEM: Final = b"application/problem+json"
@@ -32,6 +34,10 @@ class Reply(msgspec.Struct, gc=False):
     headers: bytes = b""
 
 
+class JsonReply(Reply, Generic[_T], gc=False):
+    """A reply whose body is the JSON of a ``_T``."""
+
+
 class Stream:
     """A reply of unknown length, sent as it is produced: in chunks, or to an HTTP/1.0 client until the connection ends."""
 
@@ -47,9 +53,34 @@ encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
 NO_CONTENT: Final = Reply(status=204)
 
 
-def json_reply(value: object, status: int = 200, headers: bytes = b"") -> Reply:
+def json_reply(value: _T, status: int = 200, headers: bytes = b"") -> JsonReply[_T]:
     """Return a JSON reply."""
-    return Reply(encode(value), status, JSON, headers)
+    return JsonReply(encode(value), status, JSON, headers)
+
+
+async def list_reply(
+    field: str,
+    items: Sequence[_T],
+    wire: Callable[[_T], object],
+    size_of: Callable[[_T], int] | None = None,
+    rest: Mapping[str, object] | None = None,
+) -> JsonReply[Any]:
+    """Return a JSON object with the wire forms of ``items`` as ``field``, and the members of ``rest``. Encodes in slices."""
+    end = b"," + encode(rest)[1:] if rest else b"}"
+    if size_of is None and len(items) <= SLICE_ITEMS:
+        return JsonReply(b'{"%b":%b%b' % (field.encode(), encode([wire(one) for one in items]), end))
+    encoded = [b'{"%b":[' % field.encode()]
+    for part in slices_of(items, size_of or _no_bytes):
+        if len(encoded) > 1:
+            encoded.append(b",")
+            await next_slice()
+        encoded.append(encode([wire(one) for one in part])[1:-1])
+    encoded += (b"]", end)
+    return JsonReply(await joined(encoded))
+
+
+def _no_bytes(_: object) -> int:
+    return 0
 
 
 _PHRASES: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
@@ -68,7 +99,7 @@ def _start(status: int, kind: bytes) -> bytes:
 def head(reply: Reply, lines: bytes, request_id: str) -> bytes:
     """Return everything up to the body. ``lines`` are the header lines of the connection and the listener."""
     status = reply.status
-    if status == HTTPStatus.NO_CONTENT:
+    if status == 204:  # a number, because names of HTTPStatus are slow to look up
         return b"HTTP/1.1 204 No Content\r\nX-Request-Id: %b\r\n%b%b\r\n" % (
             request_id.encode(),
             lines,

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tenantq.errors import TenantqError
     from tenantq.http.listener import HttpListener
     from tenantq.http.request_head import RequestHead
     from tenantq.http.route import Route
-    from tenantq.service import Call
+    from tenantq.service.call import Call
+
+Q = TypeVar("Q")
 
 
 class Request:
@@ -24,16 +28,18 @@ class Request:
         "held_bytes",
         "is_unfinished",
         "listener",
+        "parts",
         "query",
         "refusal",
     )
 
-    def __init__(self, listener: HttpListener, head: RequestHead, call: Call, body: bytes | bytearray = b"") -> None:
+    def __init__(self, listener: HttpListener, head: RequestHead, call: Call, body: bytes = b"") -> None:
         self.listener = listener
         self.head = head
         self.call = call
         self.query: Any = None  # of the route's query type
         self.body = body
+        self.parts: Sequence[bytes] = ()  # a large body as it arrived, until ``unpack`` makes it ``body``
         self.encoding = head.encoding  # of ``body``; empty once it is inflated
         self.is_unfinished = False  # refused before all of it had arrived
         self.held_bytes = 0  # counted against the listener's limit of buffered bytes
@@ -65,3 +71,9 @@ class Request:
         """The size limit of the body, as sent and as inflated."""
         most, route = self.listener.settings.body_bytes_max, self.head.route
         return most if route is None else min(most, route.body_bytes_max)
+
+
+class QueryRequest(Request, Generic[Q]):
+    """The type of a request in the signature of a handler that has query parameters, for its route to read."""
+
+    query: Q

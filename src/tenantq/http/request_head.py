@@ -1,7 +1,5 @@
 """The head of a request: what its request line and headers say, as far as the server uses them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 from urllib.parse import unquote_to_bytes
@@ -13,7 +11,7 @@ from tenantq.http.route import Route
 
 _NAMES: Final = (
     b"Authorization", b"Host", b"Content-Type", b"Content-Length", b"Content-Encoding", b"Transfer-Encoding",
-    b"Accept-Encoding", b"Expect", b"X-Request-Id", b"User-Agent", b"Connection",
+    b"Accept-Encoding", b"Expect", b"X-Request-Id", b"User-Agent", b"Connection", b"Traceparent",
 )  # fmt: skip
 _IGNORED: Final = (b"Accept", b"accept", b"Accept-Language", b"Cache-Control", b"Origin", b"Referer")
 
@@ -38,7 +36,7 @@ ONCE: Final = frozenset(
 )
 """A request with two of these is ambiguous."""
 
-NEVER_CACHED: Final = frozenset((b"x-request-id", b"transfer-encoding", b"expect"))
+NEVER_CACHED: Final = frozenset((b"x-request-id", b"traceparent", b"transfer-encoding", b"expect"))
 """A head with one of these changes with each request, or needs more than its body."""
 
 HEADS_MAX: Final = 1_024

@@ -28,9 +28,9 @@ from tenantq.http.request_head import (
     presigning_bearer,
 )
 from tenantq.http.router import Match
-from tenantq.service import Call
+from tenantq.service.call import Call
 from tenantq.service.problems import no_room
-from tenantq.service.request_ids import request_id_of, user_agent_of
+from tenantq.service.request_ids import request_id_of, traceparent_of, user_agent_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +53,7 @@ class Stage(enum.Enum):
     BODY = 2
 
 
-IDLE, HEAD, BODY = Stage  # looked up for every request, and an enumeration's own names are slow to look up
+IDLE, HEAD, BODY = Stage  # read for every request; attributes of an enumeration are slow to read
 
 
 _OTHER_VERSIONS: Final = frozenset(("Invalid HTTP version", "Pause on PRI/Upgrade"))
@@ -61,7 +61,14 @@ _OTHER_VERSIONS: Final = frozenset(("Invalid HTTP version", "Pause on PRI/Upgrad
 
 _NO_MATCH: Final = Match(None)
 
-COPIED_BYTES_MAX: Final = 256 << 10
+JOINED_BYTES_MAX: Final = 256 << 10
+"""Larger bodies stay in parts until they are processed."""
+
+PART_BYTES_MIN: Final = 4 << 10
+"""Smaller parts of a body are collected first. Each object takes memory, and a client can send a byte at a time."""
+
+BLOCK_PARTS: Final = 160
+"""Parts that become one block. It usually has more than 2 MiB; blocks of that size return to the system when they are freed."""
 
 
 class _Stop(Exception):
@@ -69,9 +76,10 @@ class _Stop(Exception):
 
 
 class RequestParser:
-    """The reading half of one connection. Hands each complete or refused request to ``deliver``, in order."""
+    """Parses the requests of one connection, and passes each complete or refused one to ``deliver``, in order."""
 
     __slots__ = (
+        "_blocks",
         "_cacheable",
         "_certificate",
         "_chunk_start",
@@ -86,6 +94,7 @@ class RequestParser:
         "_more",
         "_others",
         "_parser",
+        "_parts",
         "_remote",
         "_request",
         "_silent_bytes",
@@ -115,22 +124,24 @@ class RequestParser:
         self._is_secure = is_secure
         self._parser = HttpRequestParser(self)
         self._headers: dict[bytes, bytes] = {}
-        self._others: list[tuple[bytes, bytes]] = []  # headers that only protocol routes use
+        self._others: list[tuple[bytes, bytes]] = []  # headers that only protocol routes need
         self._headers_left = self._header_bytes_left = self._silent_bytes = 0
         self._target = b""
         self._request: Request | None = None  # whose body is being read
-        self._more = bytearray()  # its body, once a second part has arrived
-        self._cacheable: RequestHead | None = None  # of the last request delivered, if its head can be cached
+        self._blocks: list[bytes] = []  # of its body, behind the first part
+        self._parts: list[bytes] = []  # of the next block
+        self._more = bytearray()  # the next part, while it is small
+        self._cacheable: RequestHead | None = None  # the head of the last request, if it can be cached
         self._is_cacheable = False
-        self._chunk_start = False  # nothing of the data fed now has been parsed yet
+        self._chunk_start = False  # no byte of the current data has been parsed yet
         self.body_bytes = 0
         self.expects_continue = False  # the client waits for "100 Continue" before it sends the body
         self.stage = IDLE
         self.since_ms = listener.now_ms  # when the stage began, or last made progress
-        self.is_over = False  # nothing more is read: after a refusal, or the last request
+        self.is_over = False  # ignores further bytes: after a refusal or the last request
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Parse what arrived. Any error in it becomes one refusal, the connection's last reply."""
+        """Parse received bytes. An error in them becomes a refusal, which is the last reply of the connection."""
         if self.is_over:
             return
         is_start = self.stage is IDLE
@@ -146,19 +157,19 @@ class RequestParser:
         try:
             self._parser.feed_data(data)
         except HttpParserUpgrade:
-            self.is_over = True  # the request was delivered and is answered as any other
+            self.is_over = True  # the request was delivered and gets a reply
         except HttpParserInvalidMethodError:
             self._refuse_method(bytes(data[: 1 << 14]))
         except HttpParserError as error:
-            if not self.is_over:  # else: bytes behind a request that said it was the last
+            if not self.is_over:  # otherwise: bytes after a request that ends the connection
                 cause = error.__context__
                 if cause is not None:  # raised in a callback
                     log.exception("internal error while reading a request", exc_info=cause)
-                    self.refuse(TenantqError("the request could not be read; the server's log says why"))
+                    self.refuse(TenantqError("internal server error; see the server log for this request ID"))
                 elif str(error) in _OTHER_VERSIONS:
                     self.refuse(_wrong_version())
                 else:
-                    self.refuse(malformed(f"this is not HTTP/1.1: {error}"))
+                    self.refuse(malformed(f"malformed HTTP/1.1: {error}"))
         else:
             if is_start and type(data) is bytes:
                 self._cache_head(data)
@@ -182,20 +193,20 @@ class RequestParser:
 
     @property
     def unfinished(self) -> Request | None:
-        """The request whose body is still to come."""
+        """The request whose body is still arriving."""
         return self._request
 
     def give_way(self) -> None:
-        """Give up the request that is being read, so that smaller ones find room."""
+        """Drop the request that is being read, to make room for smaller ones."""
         self.refuse(no_room())
 
     @property
     def held_bytes(self) -> int:
-        """What is held of a request that has not arrived wholly."""
+        """The bytes in memory of a request that is still arriving."""
         return self._request.held_bytes if self._request is not None else 0
 
     def refuse(self, refusal: TenantqError) -> None:
-        """Answer what is being read with ``refusal``, as the last reply of the connection."""
+        """Reply with ``refusal`` to the request that is being read, and end the connection."""
         if self.is_over:
             return
         self.is_over = True
@@ -212,7 +223,7 @@ class RequestParser:
         self._deliver(request)
 
     def stop(self) -> None:
-        """Read nothing more, and let go of what was read of an unfinished request."""
+        """Stop reading, and drop an unfinished request."""
         self.is_over = True
         if self._request is not None:
             self._forget_body(self._request)
@@ -221,14 +232,15 @@ class RequestParser:
 
     def _forget_body(self, request: Request) -> None:
         self._listener.release(request)
-        self._more = bytearray()
+        self._blocks, self._parts = [], []
+        self._more.clear()
         request.body = b""
 
     def _refuse_method(self, data: bytes) -> None:
-        """Tell a method nobody knows from garbage: it has the form of a request."""
+        """Refuse an unknown method. Anything without a request line is not HTTP."""
         found = _UNKNOWN_METHOD.match(data) if self._chunk_start else None
         if found is None:
-            self.refuse(malformed("this is not HTTP/1.1: no request line was found"))
+            self.refuse(malformed("malformed HTTP/1.1: no request line"))
             return
         try:
             self._listener.router.find(b"?", found[1].partition(b"?")[0])
@@ -238,7 +250,7 @@ class RequestParser:
     # ---- called by the parser ----
 
     def on_message_begin(self) -> None:
-        """Expect a head."""
+        """Start a new head."""
         self.stage = HEAD
         self.since_ms = self._listener.now_ms
         self._target = b""
@@ -248,17 +260,17 @@ class RequestParser:
         self.body_bytes = 0
 
     def on_url(self, url: bytes) -> None:
-        """Take the request target, or the next part of it."""
+        """Collect the request target."""
         self._target += url
         if len(self._target) > self._listener.settings.request_target_bytes_max:
             self._stop(
                 Refusal(
-                    414, "too_large", f"the path and query are longer than {self._limit('request_target_bytes_max')}"
+                    414, "too_large", f"path and query: too long (limit: {self._limit('request_target_bytes_max')})"
                 )
             )
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take one header; those that mean nothing here are only counted."""
+        """Collect a header. Unknown headers are only counted."""
         self._headers_left -= 1
         self._header_bytes_left -= len(name) + len(value) + 4
         if self._header_bytes_left < 0 or self._headers_left < 0:
@@ -266,17 +278,17 @@ class RequestParser:
         key = KNOWN.get(name)
         if key is None:
             key = KNOWN.get(name.lower())
-        if not key or self.stage is not HEAD:  # trailers mean nothing anywhere
+        if not key or self.stage is not HEAD:  # trailers are ignored
             if self.stage is HEAD:
                 self._others.append((name, value))
             return
         headers = self._headers
         if key in headers and key in ONCE:
-            self._stop(malformed(f"the header {key.decode()} is given twice"))
+            self._stop(malformed(f"header {key.decode()}: must not be repeated"))
         headers[key] = value
 
     def on_headers_complete(self) -> None:
-        """Decide, before the body is read, whether the request can be taken at all."""
+        """Check and route the request before its body is read."""
         self.stage = BODY
         self.since_ms = self._listener.now_ms
         self._chunk_start = False
@@ -284,17 +296,17 @@ class RequestParser:
         headers, parser = self._headers, self._parser
         others, self._others = self._others, []
         is_last, is_old = not parser.should_keep_alive(), False
-        if is_last or b"connection" in headers:  # else it can only be 1.1
+        if is_last or b"connection" in headers:  # otherwise it is 1.1
             version = parser.get_http_version()
             is_old = version == "1.0"
             if not is_old and version != "1.1":
                 self._stop(_wrong_version())
         if b"host" not in headers and not is_old:
-            self._stop(malformed("the header host is missing"))
+            self._stop(malformed("header host: required"))
         has_body = self._check_length(headers, is_old=is_old)
         if parser.should_upgrade():
             if has_body:
-                self._stop(malformed("an upgrade is not offered here; send the body without asking for one"))
+                self._stop(malformed("header upgrade: not supported in requests with a body"))
             is_last = True
         request = self._request = self._new_request(parser.get_method(), others, is_old=is_old, has_body=has_body)
         request.close = is_last
@@ -313,7 +325,7 @@ class RequestParser:
     def _new_request(
         self, method: bytes, others: list[tuple[bytes, bytes]], *, is_old: bool, has_body: bool
     ) -> Request:
-        """Return the request with its head; its refusal is set if it cannot be routed or read."""
+        """Return the request with its head. If it cannot be routed or read, its refusal is set."""
         headers = self._headers
         path, _, raw_query = self._target.partition(b"?")
         match, encoding, refusal = _NO_MATCH, b"", None
@@ -352,7 +364,7 @@ class RequestParser:
         return request
 
     def on_body(self, data: bytes) -> None:
-        """Keep a part of the body, within the request's and the listener's bounds."""
+        """Collect a part of the body, within the limits of the request and the listener."""
         self._silent_bytes = 0
         self.expects_continue = False
         listener, request = self._listener, self._request
@@ -361,18 +373,25 @@ class RequestParser:
         if self.body_bytes > request.body_bytes_max:
             self._stop(body_too_large(request.body_bytes_max))
         if request.refusal is not None:
-            return  # read to the end and thrown away, so that the connection can go on
+            return  # the body of a refused request is read and dropped, to keep the connection
         if not listener.hold(request, len(data)):
             self._stop(no_room())
         if not request.body:
             request.body = data
-        elif self._more:
+            return
+        if self._more or len(data) < PART_BYTES_MIN:
             self._more += data
-        else:
-            self._more = bytearray(request.body) + data
+            if len(self._more) < PART_BYTES_MIN:
+                return
+            data = bytes(self._more)
+            self._more.clear()
+        self._parts.append(data)
+        if len(self._parts) == BLOCK_PARTS:
+            self._blocks.append(b"".join(self._parts))
+            self._parts = []
 
     def on_message_complete(self) -> None:
-        """Hand over the request."""
+        """Deliver the request."""
         self.stage = IDLE
         self.since_ms = self._listener.now_ms
         self._silent_bytes = 0
@@ -380,10 +399,14 @@ class RequestParser:
         request = self._request
         assert request is not None
         self._request = None
-        if self._more:
-            is_large = len(self._more) > COPIED_BYTES_MAX and type(request.route) is not ProtocolRoute
-            request.body = self._more if is_large else bytes(self._more)  # a copy of many megabytes would take too long
-            self._more = bytearray()
+        if self.body_bytes > len(request.body) and request.refusal is None:
+            parts = [request.body, *self._blocks, *self._parts, bytes(self._more)]
+            if self.body_bytes > JOINED_BYTES_MAX:
+                request.body, request.parts = b"", parts
+            else:
+                request.body = b"".join(parts)
+            self._blocks, self._parts = [], []
+            self._more.clear()
         if request.close:
             self.is_over = True
         else:
@@ -394,7 +417,7 @@ class RequestParser:
     # ---- parts of a head ----
 
     def _sender(self) -> dict[str, Any]:
-        """Return the fields of a head that say who sends the request, from the headers read so far."""
+        """Return the credential and other facts about the sender, from the headers read so far."""
         authorization = self._headers.get(b"authorization")
         return {
             "bearer": bearer_of(authorization) if authorization else None,
@@ -402,13 +425,14 @@ class RequestParser:
         }
 
     def _call(self, head: RequestHead) -> Call:
-        raw_id = self._headers.get(b"x-request-id")
+        raw_id, trace = self._headers.get(b"x-request-id"), self._headers.get(b"traceparent")
         return Call(
             bearer=head.bearer,
             certificate=self._certificate,
             remote=self._remote,
             request_id=(request_id_of(raw_id) if raw_id is not None else None) or self._listener.next_request_id(),
             user_agent=head.user_agent,
+            traceparent=traceparent_of(trace) if trace is not None else "",
             connection=self._connection,
         )
 
@@ -417,7 +441,7 @@ class RequestParser:
         coding = headers.get(b"transfer-encoding")
         if coding is not None:
             if is_old or coding.lower() != b"chunked":
-                self._stop(malformed("transfer-encoding: only 'chunked' is understood, in HTTP/1.1"))
+                self._stop(malformed("header transfer-encoding: must be chunked, and requires HTTP/1.1"))
             return True
         length = headers.get(b"content-length")
         if length is None:
@@ -426,7 +450,7 @@ class RequestParser:
 
     def _check_expect(self, request: Request, expect: bytes, *, has_body: bool) -> None:
         if expect.lower() != b"100-continue":
-            self._stop(Refusal(417, "invalid", "expect: only 100-continue is understood"))
+            self._stop(Refusal(417, "invalid", "header expect: must be 100-continue"))
         if not has_body:
             return
         if request.refusal is not None:
@@ -434,7 +458,7 @@ class RequestParser:
         self.expects_continue = True
 
     def _limit(self, setting: str) -> str:
-        return f"{getattr(self._listener.settings, setting)} bytes, the limit of this server"
+        return f"{getattr(self._listener.settings, setting):,} bytes"
 
     def _stop(self, refusal: TenantqError) -> None:
         self.refuse(refusal)
@@ -442,7 +466,7 @@ class RequestParser:
 
 
 def _without_origin(path: bytes) -> bytes:
-    """Return the path of a request target that may be a whole URL, as proxies send it."""
+    """Return the path of a request target. Proxies send full URLs."""
     if path.startswith(b"/"):
         return path
     scheme, found, rest = path.partition(b"://")
@@ -450,13 +474,13 @@ def _without_origin(path: bytes) -> bytes:
 
 
 def body_too_large(bytes_max: int) -> TooLarge:
-    """Return the refusal of a body that is larger than a call's may be."""
-    return TooLarge(f"body: is larger than {bytes_max} bytes, the limit of this call")
+    """Return the refusal of a body that exceeds the limit of its call."""
+    return TooLarge(f"body: too large (limit: {bytes_max:,} bytes)")
 
 
 def _wrong_version() -> Refusal:
-    return Refusal(505, "invalid", "only HTTP/1.1 and HTTP/1.0 are spoken here")
+    return Refusal(505, "invalid", "unsupported HTTP version. Use HTTP/1.1 or HTTP/1.0.")
 
 
 def _headers_too_large() -> Refusal:
-    return Refusal(431, "too_large", "the headers are too many or too long for this server")
+    return Refusal(431, "too_large", "headers: too many or too large")

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from tenantq.domain.validation import explain
-from tenantq.errors import Invalid
+from tenantq.errors import Invalid, TenantqError
 from tenantq.http.batch_limit import begin_decoding, with_counted_items
 from tenantq.http.duplicate_keys import check_keys, check_keys_in_slices
 from tenantq.http.item_limit import check_items
 from tenantq.http.problem import malformed
+from tenantq.http.reply import JsonReply, Reply, Stream
 from tenantq.http.sliced_lists import SlicedLists
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable
 
-    from tenantq.http.reply import Reply, Stream
-    from tenantq.http.request import Request
-    from tenantq.service import Service
+    from tenantq.service.service import Service
 
-    Handler = Callable[[Service, Request, Any], Awaitable[Reply | Stream | Coroutine[Any, Any, Reply]]]
+    Handler = Callable[[Service, Any, Any], Awaitable[object]]
 
 
 SMALL_BODY_BYTES_MAX: Final = 1 << 20
@@ -52,9 +51,13 @@ class Empty(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 _PLATFORM_PATHS: Final = frozenset((
     "/v1/tenants", "/v1/erasures", "/v1/erasures/{id}", "/v1/audit", "/v1/platform/keys", "/v1/platform/keys/{key_id}",
-    "/v1/backups", "/v1/cluster", "/v1/cluster/members/{id}/drain", "/metrics",
+    "/v1/backups", "/v1/cluster", "/v1/cluster/members/{id}/drain", "/v1/cluster/tenants/{id}",
+    "/v1/cluster/shards", "/metrics", "/v1/alerts", "/v1/alerts/test", "/v1/plans", "/v1/containments",
+    "/v1/containments/{id}", "/v1/templates", "/v1/templates/{template}", "/v1/signups", "/v1/signups/{id}/approve", "/v1/signups/{id}/reject",
 ))  # fmt: skip
-_ANY_CREDENTIAL_PATHS: Final = frozenset(("/healthz", "/readyz", "/openapi.json", "/docs", "/v1/topology", "/v1/poll"))
+_ANY_CREDENTIAL_PATHS: Final = frozenset((
+    "/healthz", "/readyz", "/openapi.json", "/docs", "/v1/topology", "/v1/whoami", "/v1/poll",
+))  # fmt: skip
 
 Scope = Literal["tenant", "platform", "any"]
 
@@ -70,8 +73,9 @@ def _scope_of(path: str) -> Scope:
 class Route:
     """A method and path, its handler, and everything that OpenAPI says about it.
 
-    ``request`` is the type of the JSON body. The body may be omitted if all of its fields may.
-    ``describes`` replaces it in OpenAPI where the service checks a free mapping.
+    The handler's signature has the types of the query, ``QueryRequest[…]``, of the JSON body and of the reply. A handler returns a JSON
+    value, a stream, or a ``JsonReply`` if the route's first status or the default headers do not fit. None is a reply without content.
+    The body may be omitted if all of its fields may. ``describes`` replaces it in OpenAPI where the service checks a free mapping.
     """
 
     method: str
@@ -81,12 +85,9 @@ class Route:
     tag: str
     summary: str = ""  # the first sentence of the handler's docstring, unless given
     action: str = ""  # in access.MATRIX
-    request: Any = Empty
     describes: type[msgspec.Struct] | None = None
-    query: type[msgspec.Struct] | None = None
-    reply: Any = None
     reply_kind: str = "application/json"
-    statuses: tuple[int, ...] = (200,)  # of successful repliesful replies
+    statuses: tuple[int, ...] = (200,)  # of successful replies
     conflicts: bool = False  # 409 is possible
     batch: bool = False  # items succeed or fail one by one
     secured: bool = True  # requires a credential
@@ -94,20 +95,29 @@ class Route:
     kinds: tuple[str, ...] = ()  # other content types that the client may ask for
     body_bytes_max: int = SMALL_BODY_BYTES_MAX  # as sent and inflated; the listener may allow less
     items_max: int = ITEMS_MAX  # list items and object members of a large body
+    request: Any = field(init=False)
+    query: type[msgspec.Struct] | None = field(init=False)
+    reply: Any = field(init=False)  # None: not JSON
     scope: Scope = field(init=False)
     default: Any = field(init=False, default=None)  # the request of an empty body; None: a body is required
-    _decode: Callable[[bytes | bytearray], Any] = field(init=False)
+    _decode: Callable[[bytes], Any] = field(init=False)
     _lists: SlicedLists | None = field(init=False, default=None)  # created for the first large body
 
     def __post_init__(self) -> None:
-        """Derive the scope and the decoder."""
+        """Derive the types, the scope and the decoder."""
+        hints = get_type_hints(self.handler)
+        self.request = hints.get("body", Empty)
+        (self.query,) = get_args(hints.get("request")) or (None,)
+        self.reply = _json_type(hints["return"])
+        if self.reply is NoneType:
+            self.reply, self.statuses = None, (204,)
         self.scope = _scope_of(self.path)
         self.summary = self.summary or (self.handler.__doc__ or "").partition("\n")[0].removesuffix(".")
         self._decode = msgspec.json.Decoder(with_counted_items(self.request)).decode
         with suppress(msgspec.ValidationError):
             self.default = msgspec.json.decode(b"{}", type=self.request)
 
-    def decode(self, body: bytes | bytearray) -> Any:
+    def decode(self, body: bytes) -> Any:
         """Return the body as the route's request type; Invalid for wrong or duplicate fields, a 400 for what is not JSON."""
         if not body and self.default is not None:
             return self.default
@@ -115,12 +125,14 @@ class Route:
         check_keys(body, decoded)
         return decoded
 
-    def _decoded(self, body: bytes | bytearray) -> Any:
+    def _decoded(self, body: bytes) -> Any:
         begin_decoding()
-        with _errors_of(self.request, body):
+        try:
             return self._decode(body)
+        except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+            raise _refusal(error, self.request, body) from error
 
-    async def decode_large(self, body: bytes | bytearray) -> Any:
+    async def decode_large(self, body: bytes) -> Any:
         """Return a large body as ``decode`` does, after counting its items. Its lists are decoded in slices."""
         await check_items(body, self.items_max)
         if self._lists is None:
@@ -129,24 +141,32 @@ class Route:
             decoded = self._decoded(body)
             await check_keys_in_slices(body)
             return decoded
-        with _errors_of(self.request, body):
+        try:
             return await self._lists.decode(body)
+        except (ValueError, RecursionError) as error:
+            raise _refusal(error, self.request, body) from error
 
     def in_own_tenant(self) -> Route:
         """Return the same route for the credential's own tenant."""
         return replace(self, path=self.path.replace("/v1/tenants/{tenant}/", "/v1/"))
 
 
-@contextmanager
-def _errors_of(request: Any, body: bytes | bytearray) -> Iterator[None]:
-    """Raise Invalid for wrong fields of a body, and a 400 for a body that is not JSON."""
-    try:
-        yield
-    except msgspec.ValidationError as error:
-        raise Invalid(explain(error, request)) from error
-    except UnicodeDecodeError as error:
-        raise malformed("body: must be UTF-8. Send other bytes in body_base64.") from error
-    except RecursionError as error:
-        raise malformed("body: nested too deeply") from error
-    except msgspec.DecodeError as error:
-        raise malformed(f"body: {error}" if body else "body: missing. Send a JSON object.") from error
+def _json_type(returned: Any) -> Any:
+    """Return the type of the JSON that a handler returns, directly or as one of its kinds of reply; None: other content."""
+    for kind in (returned, *get_args(returned)):
+        if get_origin(kind) is JsonReply:
+            return get_args(kind)[0]
+    return None if returned in (Reply, Stream) else returned
+
+
+def _refusal(error: ValueError | RecursionError, request: Any, body: bytes) -> TenantqError:
+    """Return Invalid for wrong fields of a body, and a 400 for a body that is not JSON. Raises any other error."""
+    if isinstance(error, msgspec.ValidationError):
+        return Invalid(explain(error, request))
+    if isinstance(error, UnicodeDecodeError):
+        return malformed("body: must be UTF-8. Send other bytes in body_base64.")
+    if isinstance(error, RecursionError):
+        return malformed("body: nested too deeply")
+    if isinstance(error, msgspec.DecodeError):
+        return malformed(f"body: {error}" if body else "body: missing. Send a JSON object.")
+    raise error

@@ -1,7 +1,5 @@
 """The router: finds the route of a method and path, and the names in the path."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Final
 

@@ -1,30 +1,14 @@
 """Settings of the HTTP transport: sizes in bytes, times in milliseconds."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
-import msgspec
-
 from tenantq.domain.validation import about, between
-
-_Bytes = Annotated[int, between(1_024, 1 << 40)]
-_TimeoutMs = Annotated[int, between(100, 3_600_000)]
+from tenantq.runtime.listener import BufferBytes, ListenerSettings, TimeoutMs
 
 
-class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class HttpSettings(ListenerSettings, frozen=True, kw_only=True):
     """What one listener accepts from its clients, and how long it waits for them."""
 
-    connections_max: Annotated[int, between(1, 1_000_000, "Open connections; one more gets 503 and is closed.")] = (
-        10_000
-    )
-    connections_per_address_max: (
-        Annotated[int, between(1, 1_000_000, "Open connections of one address; none: half of connections_max.")] | None
-    ) = None
-    connections_per_credential_max: (
-        Annotated[int, between(1, 1_000_000, "Open connections of one credential; none: half of connections_max.")]
-        | None
-    ) = None
     pipeline_max: Annotated[
         int, between(1, 10_000, "Waiting requests of a connection before reading from it stops.")
     ] = 16
@@ -34,23 +18,13 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         32 << 10
     )
     body_bytes_max: Annotated[int, between(1_024, 1 << 30, "Body as sent and as inflated; more gets 413.")] = 32 << 20
-    buffered_bytes_max: Annotated[_Bytes, about("Bodies of all connections together; more gets 503.")] = 256 << 20
     processed_bytes_max: Annotated[
-        _Bytes, about("Bodies above 64 KiB being processed, as inflated; further ones wait.")
+        BufferBytes, about("Bodies above 64 KiB being processed, as inflated; further ones wait.")
     ] = 64 << 20
-    head_timeout_ms: Annotated[_TimeoutMs, about("From the first byte of a request to the end of its headers.")] = (
-        10_000
-    )
-    body_timeout_ms: Annotated[_TimeoutMs, about("Time for body_progress_bytes or the end of the body.")] = 30_000
+    head_timeout_ms: Annotated[TimeoutMs, about("From the first byte of a request to the end of its headers.")] = 10_000
+    body_timeout_ms: Annotated[TimeoutMs, about("Time for body_progress_bytes or the end of the body.")] = 30_000
     body_progress_bytes: Annotated[int, between(1, 1 << 30, "Bytes that must arrive in body_timeout_ms.")] = 1_024
     idle_timeout_ms: Annotated[int, between(100, 86_400_000, "Between requests, and before the first one.")] = 75_000
-    write_timeout_ms: Annotated[_TimeoutMs, about("Time for a client to read some of the waiting reply.")] = 30_000
-    write_buffer_bytes: Annotated[
-        int, between(1_024, 1 << 30, "Unsent bytes above which the connection's next request waits.")
-    ] = 256 << 10
-    unsent_bytes_max: Annotated[
-        _Bytes, about("Unsent bytes of all connections; beyond it the one with the most is closed.")
-    ] = 512 << 20
     linger_ms: Annotated[int, between(0, 60_000, "How long a refused client may keep sending, to read the error.")] = (
         2_000
     )

@@ -1,4 +1,4 @@
-"""One call in progress. It starts in its caller's turn, and is finished even if the client cancels it, unless it only waits."""
+"""One call in progress. It starts in its caller's turn. If the client cancels it, it still completes, unless it only waits."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from tenantq.errors import Invalid, TenantqError
 from tenantq.rpc.connection import RpcConnection
 from tenantq.rpc.methods import Method
 from tenantq.rpc.replies import write_error
-from tenantq.service import Call
-from tenantq.service.problems import fault, no_room, problem_of
+from tenantq.runtime.log_context import served_request
+from tenantq.service.call import Call
+from tenantq.service.problems import fault, forget_frames, no_room, problem_of
 from tenantq.service.request_ids import request_id_of
 
 log = logging.getLogger("tenantq.rpc")
 
 
 class RunningCall:
-    """A call from when the library has read it until its reply is made.
+    """A call, from its request to its reply.
 
-    The library forgets a call's request and reply as soon as the client gives it up, and whoever touches them then ends the process. So
-    they are touched in ``steps`` only, which the library runs and stops; the work itself is a task of its own, which goes on.
+    The library frees request and reply when the client cancels the call. Touching them afterwards crashes the process. Only
+    ``steps``, which the library runs and stops, touches them. The work runs in its own task and completes.
     """
 
     __slots__ = (
@@ -33,7 +34,7 @@ class RunningCall:
         "_context",
         "_held_bytes",
         "_is_over",
-        "_is_told_to_stop",
+        "_is_stopping",
         "_method",
         "_replied",
         "_request_id",
@@ -53,7 +54,7 @@ class RunningCall:
         self._user_agent = user_agent
         self._request_id = ""
         self._held_bytes = 0
-        self._is_over = self._is_told_to_stop = False
+        self._is_over = self._is_stopping = False
         self._task: asyncio.Task[None] | None = None
         self._turn: asyncio.Future[None] = loop.create_future()
         self._replied: asyncio.Future[tuple[Any, TenantqError | None]] = loop.create_future()
@@ -65,31 +66,31 @@ class RunningCall:
         return Answer(self)
 
     async def steps(self) -> None:
-        """Wait for the call's turn and for its work, and write what came of it.
+        """Wait for the call's turn and for its work, and write the reply.
 
-        Nothing but a cancellation is raised here: the library would send it on as it is.
+        Errors are part of the reply, except where the schema has no place for them: the library sends exceptions with their traceback.
         """
         await self._turn
         if self._is_over:  # cancelled after its turn had come
             raise asyncio.CancelledError
         try:
-            arguments = self._read()
+            arguments = await self._read()
         except TenantqError as error:
             self._end()
-            self._write(None, error)
+            await self._write(None, error)
             return
         self._task = self._connection.listener.loop.create_task(self._work(arguments))
         self._task.add_done_callback(self._worked)
-        self._write(*await self._replied)
+        await self._write(*await self._replied)
 
-    def _read(self) -> dict[str, Any]:
+    async def _read(self) -> dict[str, Any]:
         """Return the arguments of the service, and release the request."""
         connection, method = self._connection, self._method
         try:
             params = self._context.params
-            raw_id = params.requestId.encode()
-            self._request_id = (request_id_of(raw_id) if raw_id else None) or connection.listener.next_request_id()
-            arguments = method.read(params)
+            self._request_id = self._id_of(params) or connection.listener.next_request_id()
+            read = method.read(params)
+            arguments = read if isinstance(read, dict) else await read
         except (KjException, UnicodeDecodeError) as error:
             self._request_id = self._request_id or connection.listener.next_request_id()
             raise _unreadable(error) from None
@@ -106,25 +107,48 @@ class RunningCall:
             self._held_bytes = size
         return arguments
 
-    def _write(self, value: Any, error: TenantqError | None) -> None:
-        connection, results = self._connection, self._context.results
-        if connection.listener.durability == "os":  # fsync is the default
-            results.durability = "os"
+    async def _write(self, value: Any, error: TenantqError | None) -> None:
         if error is None:
             try:
-                connection.replies(self._method.write(results, value, connection) or 0)
+                self._connection.replies(await self._write_value(value))
             except TenantqError as refusal:
                 error = refusal
             except Exception:
                 log.exception("internal error in the reply to request %s", self._request_id)
                 error = fault()
         if error is not None:
-            codes = connection.listener.metrics.errors_total
+            forget_frames(error)
+            codes = self._connection.listener.metrics.errors_total
             codes[error.code] = codes.get(error.code, 0) + 1
-            try:
-                write_error(results, problem_of(error, self._request_id))
-            except Exception:
-                log.exception("internal error in the error reply to request %s", self._request_id)
+            self._write_error(error)
+
+    # ---- what depends on the version of the schema ----
+
+    def _id_of(self, params: Any) -> str | None:
+        """Return the caller's ID of the request; empty or None if there is none."""
+        raw_id = params.requestId.encode()
+        return request_id_of(raw_id) if raw_id else None
+
+    async def _write_value(self, value: Any) -> int:
+        """Write the reply, and return about its bytes if there can be many."""
+        return await self._write_into(self._write_durability(), value)
+
+    async def _write_into(self, results: Any, value: Any) -> int:
+        written = self._method.write(results, value, self._connection)
+        return (written if written is None or isinstance(written, int) else await written) or 0
+
+    def _write_error(self, error: TenantqError) -> None:
+        """Write an error in place of the reply."""
+        try:
+            write_error(self._write_durability(), problem_of(error, self._request_id))
+        except Exception:
+            log.exception("internal error in the error reply to request %s", self._request_id)
+
+    def _write_durability(self) -> Any:
+        results = self._context.results
+        if self._connection.listener.durability == "os":  # fsync is the default
+            results.durability = "os"
+        return results
 
     # ---- the work ----
 
@@ -135,7 +159,7 @@ class RunningCall:
         except TenantqError as refusal:
             error = refusal
         except asyncio.CancelledError:
-            if not self._is_told_to_stop or self._replied.done():
+            if not self._is_stopping or self._replied.done():
                 self._end()
                 raise
             assert self._task is not None
@@ -153,7 +177,7 @@ class RunningCall:
         if self._is_over:
             return
         if not self._replied.done():
-            if self._is_told_to_stop:
+            if self._is_stopping:
                 self._replied.set_result((self._method.interrupted, None))
             else:
                 self._replied.cancel()
@@ -170,7 +194,8 @@ class RunningCall:
             user_agent=self._user_agent,
             connection=connection,
         )
-        if method.waits and (connection.listener.is_closing or self._is_told_to_stop):
+        served_request.set(call)
+        if method.waits and (connection.listener.is_closing or self._is_stopping):
             arguments["wait_ms"] = 0
         return await method.facet_method(connection.listener.service)(call, **arguments)
 
@@ -192,8 +217,8 @@ class RunningCall:
 
     def stop_waiting(self) -> None:
         """Answer a waiting call now, because the listener closes."""
-        if self._method.waits and not self._is_told_to_stop:
-            self._is_told_to_stop = True
+        if self._method.waits and not self._is_stopping:
+            self._is_stopping = True
             if self._task is not None and not self._is_over:
                 self._task.cancel()
 

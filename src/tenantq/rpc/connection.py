@@ -210,9 +210,13 @@ class RpcConnection(ListenerConnection):
     def logged_in(self, bearer: str | None) -> None:
         """Note a session. A connection too many of the same credential is closed."""
         self.sessions += 1
-        self._has_logged_in = True
+        self.recognized()
         if bearer is not None and not self.listener.table.recognize(self, bearer):
             self.listener.loop.call_soon(self._abort, "too many connections use this credential. Close some of them.")
+
+    def recognized(self) -> None:
+        """Note that the gates have admitted a call: the bounds for strangers do not apply any more."""
+        self._has_logged_in = True
 
     def logged_out(self) -> None:
         """Remove a session that has ended."""

@@ -1,9 +1,7 @@
 """Framing of messages in a stream: a table of segment lengths, then the segments.
 
-It is looked at before the library sees a message, so that nothing is allocated for what a client only claims to send.
+It is checked before the library sees a message: a client that claims a huge message must not cause an allocation.
 """
-
-from __future__ import annotations
 
 import struct
 from typing import Final

@@ -1,7 +1,5 @@
 """KJ's event loop, which pycapnp needs: one per event loop of Python, shared by all its users."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

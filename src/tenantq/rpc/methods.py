@@ -10,15 +10,18 @@ import msgspec
 
 from tenantq.domain.message import Result
 from tenantq.rpc import replies, requests
-from tenantq.service import Call, Service
+from tenantq.service.call import Call
+from tenantq.service.service import Service
 
 
 class Method(msgspec.Struct, frozen=True):
     """One row of the table."""
 
-    read: Callable[[Any], dict[str, Any]]
+    read: Callable[[Any], dict[str, Any] | Awaitable[dict[str, Any]]]
     facet_method: Callable[[Service], Callable[..., Awaitable[Any]]]
-    write: Callable[[Any, Any, Any], int | None]  # returns about its bytes, if there can be many
+    write: Callable[
+        [Any, Any, Any], int | Awaitable[int | None] | None
+    ]  # returns about its bytes, if there can be many
     size: Callable[[dict[str, Any]], int] | None = None  # bytes of its arguments, if they can be many
     waits: bool = False  # it may wait, up to its ``wait_ms``
     interrupted: Any = None  # its reply when the listener closes

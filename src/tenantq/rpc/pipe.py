@@ -4,8 +4,6 @@ pycapnp's stream asks little of a transport: to read or not to, to write, to clo
 Python's may come through.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +28,7 @@ class Pipe:
         self.is_over = False  # the connection has closed it
         self.wants = False  # the library waits for bytes
         self.stream: Any = None
-        # The public way to such a stream opens a socket of its own; this is the same without one.
+        # The public constructor opens a socket; this one does not.
         self._protocol = capnp.AsyncIoStream._connect(self._connected)  # noqa: SLF001
         self._protocol.connection_made(self)
 
@@ -91,11 +89,11 @@ class Pipe:
         return True
 
     def write_eof(self) -> None:
-        """Close as soon as everything is sent: the protocol has no use for one half of a connection."""
+        """Close once everything is sent: the protocol does not use half-closed connections."""
         self.close()
 
     def close(self) -> None:
-        """Close as soon as everything is sent."""
+        """Close once everything is sent."""
         if not self._ended:
             self._ended = True
             self._on_end()

@@ -1,9 +1,7 @@
 """Writes results of the service into replies. Functions return about how many bytes they wrote if there can be many."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -13,11 +11,13 @@ from tenantq.errors import TenantqError
 from tenantq.journal.record import JournalRow
 from tenantq.rpc.connection import RpcConnection
 from tenantq.rpc.schema import camel_case
-from tenantq.service import QueueInfo
+from tenantq.runtime.loop_slices import next_slice, slices_of
+from tenantq.service.call import QueueInfo
 from tenantq.service.problems import item_error, refusal_of_all
 from tenantq.wire.kinds import Problem
 
 _encode = msgspec.json.Encoder().encode
+_T = TypeVar("_T")
 
 
 _FACTS: Final = (
@@ -60,6 +60,25 @@ def _write_attributes(into: Any, attributes: dict[str, str]) -> None:
 # ---- messages ----
 
 
+async def _items(into: Any, values: Sequence[_T], size_of: Callable[[_T], int]) -> AsyncIterator[tuple[Any, _T]]:
+    """Yield each item of a reply's list with its value. Other tasks run after every slice."""
+    at = 0
+    for part in slices_of(values, size_of):
+        if at:
+            await next_slice()
+        for value in part:
+            yield into[at], value
+            at += 1
+
+
+def _no_bytes(_: object) -> int:
+    return 0
+
+
+def _body_bytes(one: Delivery | Facts) -> int:
+    return len(one.body)
+
+
 def added(results: Any, answers: list[AddResult], _: RpcConnection) -> None:
     """Write the result of each message. Raises if all were refused for one reason."""
     refusal = refusal_of_all(answers)
@@ -75,11 +94,10 @@ def added(results: Any, answers: list[AddResult], _: RpcConnection) -> None:
                 item.duplicate = True
 
 
-def delivered(results: Any, deliveries: list[Delivery], connection: RpcConnection) -> int:
-    """Write leased messages."""
-    items = results.init("messages", len(deliveries))
+async def delivered(results: Any, deliveries: list[Delivery], connection: RpcConnection) -> int:
+    """Write leased messages, in slices."""
     size = 0
-    for item, one in zip(items, deliveries, strict=True):
+    async for item, one in _items(results.init("messages", len(deliveries)), deliveries, _body_bytes):
         size += len(one.body)
         item.id = one.id
         item.receipt = one.receipt
@@ -97,19 +115,19 @@ def delivered(results: Any, deliveries: list[Delivery], connection: RpcConnectio
     return size
 
 
-def settled(results: Any, answers: tuple[list[str], list[Outcome]], _: RpcConnection) -> None:
+async def settled(results: Any, answers: tuple[list[str], list[Outcome]], _: RpcConnection) -> None:
     """Write the outcome of each receipt."""
-    _write_outcomes(results, "receipt", *answers)
+    await _write_outcomes(results, "receipt", *answers)
 
 
-def removed(results: Any, answers: tuple[list[str], list[Outcome]], _: RpcConnection) -> None:
+async def removed(results: Any, answers: tuple[list[str], list[Outcome]], _: RpcConnection) -> None:
     """Write whether each message was deleted."""
-    _write_outcomes(results, "id", *answers)
+    await _write_outcomes(results, "id", *answers)
 
 
-def _write_outcomes(results: Any, name: str, subjects: list[str], outcomes: list[Outcome]) -> None:
-    items = results.init("results", len(outcomes))
-    for item, subject, one in zip(items, subjects, outcomes, strict=True):
+async def _write_outcomes(results: Any, name: str, subjects: list[str], outcomes: list[Outcome]) -> None:
+    pairs = list(zip(subjects, outcomes, strict=True))
+    async for item, (subject, one) in _items(results.init("results", len(outcomes)), pairs, _no_bytes):
         setattr(item, name, subject)
         item.ok = one.ok
         if one.error is not None:
@@ -118,10 +136,9 @@ def _write_outcomes(results: Any, name: str, subjects: list[str], outcomes: list
             item.leaseUntil = one.lease_until
 
 
-def page(results: Any, found: MessagePage, _: RpcConnection) -> int:
-    """Write a page of messages."""
-    items = results.init("messages", len(found.messages))
-    for item, facts in zip(items, found.messages, strict=True):
+async def page(results: Any, found: MessagePage, _: RpcConnection) -> int:
+    """Write a page of messages, in slices."""
+    async for item, facts in _items(results.init("messages", len(found.messages)), found.messages, _body_bytes):
         _write_facts(item, facts)
     if found.cursor is not None:
         results.cursor = found.cursor

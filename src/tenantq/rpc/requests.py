@@ -13,6 +13,7 @@ from tenantq.domain.names import DEFAULT_TENANT
 from tenantq.engine.ops.redrive import RedriveFilter, too_many_ids
 from tenantq.errors import Invalid, TenantqError
 from tenantq.rpc.schema import camel_case
+from tenantq.runtime.loop_slices import SLICE_BYTES, SLICE_ITEMS, next_slice
 from tenantq.service.fleet_poll import wrong_tenants
 
 DEFAULT_QUEUE: Final = "default"
@@ -72,13 +73,18 @@ def _batch(params: Any, field: str) -> Any:
 # ---- messages ----
 
 
-def add(params: Any) -> dict[str, Any]:
-    """Read messages to add. A malformed message is replaced by its error."""
-    messages: list[NewMessage | TenantqError]
-    if params.which() == "bodies":
-        messages = [NewMessage(body=body) for body in _batch(params, "bodies")]
-    else:
-        messages = [_message(message) for message in _batch(params, "messages")]
+async def add(params: Any) -> dict[str, Any]:
+    """Read messages to add, in slices. A malformed message is replaced by its error."""
+    messages: list[NewMessage | TenantqError] = []
+    is_plain = params.which() == "bodies"
+    size = 0
+    for given in _batch(params, "bodies" if is_plain else "messages"):
+        if size >= SLICE_BYTES or (messages and len(messages) % SLICE_ITEMS == 0):
+            size = 0
+            await next_slice()
+        one = NewMessage(body=given) if is_plain else _message(given)
+        messages.append(one)
+        size += len(one.body) if isinstance(one, NewMessage) else 0
     return {**place(params), "messages": messages, "key": params.key or None}
 
 

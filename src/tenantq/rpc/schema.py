@@ -1,7 +1,5 @@
 """The schema, and the part of Cap'n Proto's own protocol that is needed besides."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,6 +7,7 @@ import capnp
 
 PATH: Final = Path(__file__).with_name("tenantq.capnp")
 SCHEMA: Final[Any] = capnp.load(str(PATH))
+QUEUEBER: Final[Any] = capnp.load(str(PATH.with_name("queueber.capnp")))
 
 _PYCAPNP: Final = Path(capnp.__file__).parent
 _PROTOCOL: Final[Any] = capnp.load(str(_PYCAPNP / "rpc.capnp"), imports=[str(_PYCAPNP.parent)])

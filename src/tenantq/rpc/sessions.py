@@ -8,12 +8,13 @@ from typing import Any, Final
 
 from tenantq.domain.access import Principal
 from tenantq.errors import Unavailable
+from tenantq.rpc import queueber
 from tenantq.rpc.call import Answer, RunningCall
 from tenantq.rpc.connection import RpcConnection
 from tenantq.rpc.methods import METHODS, Method
-from tenantq.rpc.schema import SCHEMA
-from tenantq.service import Service
+from tenantq.rpc.schema import QUEUEBER, SCHEMA
 from tenantq.service.request_ids import user_agent_of
+from tenantq.service.service import Service
 
 
 class Session(SCHEMA.Session.Server):  # type: ignore[misc]  # pycapnp makes this class from the schema
@@ -38,8 +39,8 @@ for _name, _method in METHODS.items():
     setattr(Session, f"{_name}_context", _method_of_session(_method))
 
 
-class Bootstrap(SCHEMA.Tenantq.Server):  # type: ignore[misc]  # as above
-    """The bootstrap capability, which logs clients in."""
+class Bootstrap(QUEUEBER.Bootstrap.Server):  # type: ignore[misc]  # as above
+    """The bootstrap capability, which logs clients in. Queueber's clients call their methods on it."""
 
     def __init__(self, connection: RpcConnection) -> None:
         self._connection = connection
@@ -53,11 +54,19 @@ class Bootstrap(SCHEMA.Tenantq.Server):  # type: ignore[misc]  # as above
         ).answer()
 
 
+def _method_of_queueber(name: str) -> Callable[[Bootstrap, Any], Answer]:
+    return lambda self, context: queueber.begin(self._connection, name, context)
+
+
+for _name in queueber.METHODS:
+    setattr(Bootstrap, f"{_name}_context", _method_of_queueber(_name))
+
+
 def _text(params: Any, name: str) -> str:
     """Return a text of the request, empty if it is not UTF-8: reading the request then refuses it."""
     try:
         text: str = getattr(params, name)
-    except Exception:  # noqa: BLE001  # whatever is wrong with it comes up again, where it is answered
+    except Exception:  # noqa: BLE001  # RunningCall reads it again and reports the error
         return ""
     return text
 
@@ -88,6 +97,7 @@ def _write_session(results: Any, answer: tuple[Principal, Session], _: RpcConnec
     results.session = session
     results.principal = principal.id
     results.tenant = principal.tenant or ""
+    results.schemaVersion = SCHEMA.schemaVersion
     return 0
 
 

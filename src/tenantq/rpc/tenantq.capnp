@@ -7,6 +7,9 @@
 # Every reply is a union of the result and an Error. Check which one it is before reading it. Besides the union, every
 # reply has the server's durability. Fields are only added, never changed; older servers send their defaults.
 
+const schemaVersion :UInt16 = 2;
+# Version 1 is Queueber's schema, queueber.capnp. It knows no tenants.
+
 struct QueueRef {
   # A queue. A request without one means default/default.
   tenant @0 :Text;  # default: the credential's own tenant
@@ -60,6 +63,7 @@ struct LoginReply {
   principal @3 :Text;  # its name in the journal
   tenant @4 :Text;     # the credential's own, used for a QueueRef without a tenant
   durability @5 :Durability;
+  schemaVersion @6 :UInt16;
 }
 
 interface Session {

@@ -1,13 +1,16 @@
 """A server on a remote store: one process that owns many shards, and serves requests for all of them."""
 
-from __future__ import annotations
-
 import asyncio
-import gc
+import contextlib
+import importlib
 import logging
 import secrets
+import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final
+
+from msgspec.structs import replace
 
 from tenantq.cluster.addresses import opened
 from tenantq.cluster.front import FrontAdmission, FrontService
@@ -18,34 +21,28 @@ from tenantq.cluster.layout import shard_dir
 from tenantq.cluster.link_certificate import LinkCertificate, is_loopback
 from tenantq.cluster.member_links import MemberLinks
 from tenantq.cluster.membership import Membership
+from tenantq.cluster.registry import Registry
 from tenantq.cluster.shard_calls import ShardCalls
+from tenantq.cluster.shard_spec import Sockets
 from tenantq.cluster.shared_keys import share_keys
 from tenantq.cluster.tenant_directory import TenantPlacements
-from tenantq.domain.cluster_view import Member
+from tenantq.domain.cluster_view import Cluster, ClusterView, Member
 from tenantq.domain.placement import Topology, TopologyShard
-from tenantq.errors import Invalid, StoreFailed, TenantqError
+from tenantq.errors import Invalid, StoreFailed, StoreFormat
 from tenantq.gates.certificate import CertificateMap
 from tenantq.gates.json_web_token import JwtVerifier
 from tenantq.gates.turns import Turns
 from tenantq.runtime.clock import SystemClock
-from tenantq.runtime.tls import check_tls
+from tenantq.runtime.durable_files import write_durably
+from tenantq.runtime.futures import BackgroundTasks
 from tenantq.server.shard_runtime import ShardRuntime
-from tenantq.server.transports import Transports
+from tenantq.server.transports import ListeningServer
 from tenantq.service.server_status import VERSION
-from tenantq.settings import OFF, shown_address, shown_url, split_address
+from tenantq.settings import OFF, ServerSettings, shown_address, shown_url, split_address
 from tenantq.sqs.cooldowns import Cooldowns
 from tenantq.store.directory_lock import DirectoryLock
+from tenantq.store.interface import Store
 from tenantq.store.redis.address import parse_address
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-    from types import TracebackType
-
-    from tenantq.cluster.registry import Registry
-    from tenantq.cluster.shard_spec import Sockets
-    from tenantq.domain.cluster_view import Cluster, ClusterView
-    from tenantq.settings import ServerSettings
-    from tenantq.store.interface import Store
 
 log = logging.getLogger("tenantq")
 
@@ -54,8 +51,13 @@ START_MS: Final = 20_000
 
 LOOK_S: Final = 0.02
 
-CLAIM_MS: Final = 1_000
+CLAIM_MS: Final = 3_000
 """How long a shard's thread waits for its last owner to give it up, before it is asked whether it should still do so."""
+
+WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104  # nothing listens on them here
+
+CLUSTER_FILE: Final = "cluster"
+"""Keeps the ID of the cluster, so that a server does not join another one under the same name."""
 
 MEMBER_DIR: Final = "member"
 """The part of the data directory that belongs to one process."""
@@ -65,7 +67,7 @@ EXTRA: Final[dict[str, type]] = {"sqs_purges": Cooldowns, "sqs_deletions": Coold
 """Facets besides those of the service."""
 
 
-class HostServer:
+class HostServer(ListeningServer):
     """One server process on a remote store. ``async with HostServer(settings) as server`` serves until the block ends."""
 
     failure: StoreFailed | None = None  # a failed store stops shards, never the process
@@ -81,25 +83,18 @@ class HostServer:
         opened: Callable[[], None] = lambda: None,
         show_token: Callable[[str], None] | None = None,
     ) -> None:
-        """Prepare. With ``sockets`` it is one ``process`` of several of the same server.
-
-        ``opened`` is called when it takes part in the cluster. ``show_token`` shows a generated administrator's token;
-        ``port`` is known then.
-        """
-        self.settings = settings
-        self.clock = SystemClock()
-        self.transports = Transports(settings, self.clock, rpc_default)
+        """Prepare. With ``sockets`` it is one ``process`` of several of the same server."""
+        super().__init__(
+            settings, SystemClock(), admin_token=admin_token, rpc_default=rpc_default, sockets=sockets, opened=opened,
+            show_token=show_token,
+        )  # fmt: skip
         self._home = Path(settings.data_dir)
         self._process = process
         self._member_dir = self._home / (MEMBER_DIR if process == 0 else f"{MEMBER_DIR}-{process}")
-        self._sockets = sockets
-        self._opened = opened
-        if sockets is not None:
-            self.transports.use(sockets.http, sockets.rpc)
-        self._admin_token, self._show_token = admin_token, show_token
         self.cluster: Cluster  # once the server has started
         self._registry: Registry | None = None
-        self._background: set[asyncio.Task[None]] = set()
+        self._background = BackgroundTasks()
+        self._in_background = self._background.start
         self.membership: Membership | None = None
         self._links: MemberLinks | None = None
         self._shown: tuple[ClusterView | None, Topology] | None = None  # the topology of a view
@@ -108,52 +103,43 @@ class HostServer:
         self.host: ShardHost | None = None
         self.front: FrontService
 
-    @property
-    def port(self) -> int:
-        """The HTTP port, once the server has started."""
-        return self.transports.port
-
-    @property
-    def rpc_port(self) -> int | None:
-        """The Cap'n Proto port, once the server has started, if it serves that."""
-        return self.transports.rpc_port
-
     async def failed(self) -> None:
         """Never return: a failed store stops shards, not the process."""
         await asyncio.Event().wait()
 
-    async def start(self) -> None:
-        """Join the cluster, own shards, and serve. If it raises, nothing stays open."""
-        settings = self.settings
-        if settings.tls is not None:
-            check_tls(settings.tls)
-        try:
-            self._lock = DirectoryLock(_created(self._member_dir))
-            if self._sockets is None:
-                self.transports.open()
-            turns = Turns(asyncio.get_running_loop())
-            context, links = await self._open_host(turns)
-            service = self.front.as_service()
-            extra: Any = self.front
-            self.transports.prepare(service, turns, extra.sqs_purges, extra.sqs_deletions)
-            await self._join(context, links)
-            self.front.status.membership = self.membership
-            self._opened()
-            await self.transports.start(service, turns)
-        except BaseException:
-            await self.close(grace_ms=0)
-            raise
-        gc.collect()
-        gc.freeze()
+    async def _start(self) -> None:
+        """Join the cluster, own shards, and serve."""
+        self._lock = DirectoryLock(_created(self._member_dir))
+        if self._sockets is None:
+            self.transports.open()
+        turns = Turns(asyncio.get_running_loop())
+        context, links = await self._open_host(turns)
+        service = self.front.as_service()
+        extra: Any = self.front
+        self.transports.prepare(service, turns, extra.sqs_purges, extra.sqs_deletions)
+        await self._join(context, links)
+        self.front.status.membership = self.membership
+        self._opened()
+        if self.telemetry is not None:
+            self.telemetry.start_metrics(self.front.status.own_metrics)
+        await self.transports.start(service, turns)
 
     async def _open_host(self, turns: Turns) -> tuple[HostContext, MemberLinks]:
         settings, clock = self.settings, self.clock
         loop = asyncio.get_running_loop()
         registry = self._registry = open_registry(settings)
-        self.cluster = await asyncio.to_thread(registry.create, settings.cluster.shards, settings.cluster.regions)
+        shards, regions = settings.cluster.shards, settings.cluster.regions
+        found = await asyncio.to_thread(registry.find)
+        self._check_cluster(found)
+        await asyncio.to_thread(registry.create, shards if found is None else None, regions)
         keys, audit_key = await asyncio.to_thread(
             share_keys, registry, self._home, settings.cluster.secret, self._admin_token
         )
+        self.cluster = await asyncio.to_thread(
+            registry.create, shards, regions
+        )  # a server without the secret adds none
+        write_durably(self._home / CLUSTER_FILE, f"{self.cluster.id}\n".encode())
+        await asyncio.to_thread(_import_for_shards)
         self.host = host = ShardHost(self._make_shard, clock, type(loop))
         calls = ShardCalls(host, clock, self.cluster.shards)
         placements = TenantPlacements(registry, self.cluster)
@@ -179,10 +165,31 @@ class HostServer:
             links,
             EXTRA,
             self._in_background,
+            registry,
             server=audit_key.public.id,
             durability=settings.shard.durability,
         )
         return context, links
+
+    def _check_cluster(self, found: Cluster | None) -> None:
+        """Raise if this server does not belong to the cluster, or has none of its regions, before anything is written."""
+        settings, file = self.settings, self._home / CLUSTER_FILE
+        if split_address("cluster.peer", settings.cluster.peer)[0] in WILDCARDS:
+            raise Invalid(
+                f"cluster.peer: must be an address that other servers can reach, not {settings.cluster.peer}."
+            )
+        known = file.read_text(encoding="ascii", errors="replace").strip() if file.exists() else ""
+        if known and (found is None or found.id != known):
+            there = f"cluster {found.id}" if found is not None else "no cluster"
+            raise StoreFormat(
+                f"{self._home} belongs to cluster {known}, but the store has {there} with redis.name {settings.redis.name!r}."
+                " Check store and redis.name. If the store was emptied or replaced, use a new data directory."
+            )
+        regions, own = found.regions if found is not None else settings.cluster.regions, settings.shard.region
+        if regions and own not in regions:
+            raise Invalid(
+                f"shard.region: must be one of the cluster's regions ({own or 'not set'}; allowed: {', '.join(regions)})."
+            )
 
     def _topology(self) -> Topology:
         """Return all shards, and where clients reach their owners."""
@@ -196,7 +203,7 @@ class HostServer:
             self._shown = (view, Topology(tuple(shards)))
         return self._shown[1]
 
-    def _make_shard(self, number: int) -> HostedNode:
+    def _make_shard(self, number: int, released: threading.Event) -> HostedNode:
         """Return a shard. Called in its thread."""
         settings, clock = self.settings, self.clock
         data_dir = shard_dir(self._home, number) if self._process == 0 else self._member_dir / "shards" / str(number)
@@ -207,8 +214,9 @@ class HostServer:
             data_dir=data_dir,
             home=self._home,
             is_one_of_many=True,
-            open_store=lambda shard: self._open_store(data_dir, shard),
+            open_store=lambda shard: self._open_store(data_dir, shard, released),
         )
+        runtime.tracing = self.telemetry.calls if self.telemetry is not None else None
         extra = {
             "sqs_purges": Cooldowns(clock, settings.sqs.purge_pause_ms),
             "sqs_deletions": Cooldowns(clock, settings.sqs.recreate_pause_ms),
@@ -217,7 +225,7 @@ class HostServer:
             number, runtime, self._context, extra, lambda: runtime.bootstrap(self._admin_token, self._show_token)
         )
 
-    async def _open_store(self, data_dir: Path, shard: str) -> Store:
+    async def _open_store(self, data_dir: Path, shard: str, released: threading.Event) -> Store:
         """Open the store of a shard, blocking its thread only. Raises StoreLocked while another server owns it."""
         from tenantq.store.redis.store import RedisStore  # noqa: PLC0415  # needs redis, which is an extra
 
@@ -230,12 +238,13 @@ class HostServer:
             shard,
             durability=settings.shard.durability,
             wait_ms=CLAIM_MS,
+            released=released,
         )
 
     # ---- shards ----
 
     async def _join(self, context: HostContext, links: MemberLinks) -> None:
-        """Take part in the cluster, and return when all shards have owners, or after a while."""
+        """Take part in the cluster, and return when all shards in regions with servers have owners, or after a while."""
         settings = self.settings
         host, port = split_address("cluster.peer", settings.cluster.peer)
         address = shown_address("cluster.peer", settings.cluster.peer, port + self._process if port else 0)
@@ -245,38 +254,45 @@ class HostServer:
         member = Member(
             id=links.id,
             peer_address=shown_address("cluster.peer", settings.cluster.peer, sock.getsockname()[1]),
-            url=settings.cluster.url or shown_url(settings, self.port),
+            url=settings.cluster.url or shown_url(replace(settings, http=self._reachable(settings.http)), self.port),
             rpc=self._rpc_shown(),
             region=settings.shard.region or "",
             capacity=settings.cluster.capacity,
             version=VERSION,
+            shards=settings.cluster.shards or 0,
         )
         assert self._registry is not None
-        membership = Membership(self._registry, context.host, self.clock, member)
+        membership = Membership(self._registry, context.host, self.clock, member, links)
         membership.on_change(self._view_changed)
-        links.hurry = membership.hurry
+        links.hurry, links.on_owner = membership.hurry, membership.taken
         self._links = links
         await membership.start()
         self.membership = membership
         until_ms = self.clock.monotonic_ms() + START_MS
-        while self._missing() and self.clock.monotonic_ms() < until_ms:
+        while self._missing(wanted=True) and self.clock.monotonic_ms() < until_ms:
             if context.host.fault is not None:
                 raise context.host.fault
             await asyncio.sleep(LOOK_S)
         if missing := self._missing():
             log.warning("shards without an owner: %s", ", ".join(map(str, missing)))
 
-    def _missing(self) -> list[int]:
-        """Return the shards that nobody owns, as far as this server knows."""
+    def _missing(self, *, wanted: bool = False) -> list[int]:
+        """Return the shards without an owner, as far as this server knows; ``wanted``: only those that a member can own."""
         assert self.membership is not None
         view, owned = self.membership.view, self._context.host.owned()
-        return [shard for shard in range(view.cluster.shards) if shard not in owned and view.owner_of(shard) is None]
+        missing = [one for one in range(view.cluster.shards) if one not in owned and view.owner_of(one) is None]
+        served = {"", *(member.region for member in view.members.values())}
+        return [one for one in missing if not wanted or view.cluster.region_of(one) in served]
+
+    def _reachable(self, address: str) -> str:
+        """Return an address that this server listens on; if that is all addresses, the one where other servers reach it."""
+        return self.settings.cluster.peer if split_address("http", address)[0] in WILDCARDS else address
 
     def _rpc_shown(self) -> str:
         transports = self.transports
         if transports.rpc_port is None or transports.rpc_address in {None, OFF}:
             return ""
-        return shown_address("rpc", str(transports.rpc_address), transports.rpc_port)
+        return shown_address("rpc", self._reachable(str(transports.rpc_address)), transports.rpc_port)
 
     def _view_changed(self, view: ClusterView) -> None:
         placements, calls = self._context.placements, self._context.calls
@@ -286,24 +302,21 @@ class HostServer:
             self._links.update(view)
         if view.directory_version != placements.version:
             self._in_background(placements.refresh())
+        self._context.look_at_moves()
 
     # ---- stopping ----
-
-    async def drain(self, grace_ms: int | None = None) -> None:
-        """Stop accepting requests and finish those in flight; see ``Transports.drain``."""
-        await self.transports.drain(grace_ms)
 
     async def close(self, grace_ms: int | None = None) -> None:
         """Finish requests in flight and give all shards up. A second call forces the end."""
         await self.drain(grace_ms)
+        await self._stop_metrics()
         self.transports.close()
         if self.membership is not None:
             membership, self.membership = self.membership, None
             await membership.drain(self.settings.grace_ms if grace_ms is None else grace_ms)
             await membership.close()
             self._registry = None
-        if self._background:
-            await asyncio.gather(*self._background, return_exceptions=True)
+        await self._background.finish()
         if self.host is not None:
             await self.host.close()
         if self._links is not None:
@@ -314,25 +327,14 @@ class HostServer:
             self._registry.close()
         if self._lock is not None:
             self._lock.close()
+        await self._close_telemetry()
 
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background_done)
 
-    def _background_done(self, task: asyncio.Task[None]) -> None:
-        self._background.discard(task)
-        if not task.cancelled() and isinstance(error := task.exception(), TenantqError):
-            log.warning("work in the background failed: %s", error)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
+def _import_for_shards() -> None:
+    """Import what the first shard would import, which takes longer than a handover may."""
+    with contextlib.suppress(ImportError):  # an extra; shards say what is missing
+        importlib.import_module("tenantq.journal.exporter")
+    importlib.import_module("tenantq.store.redis.store")
 
 
 def _created(path: Path) -> Path:
@@ -345,6 +347,6 @@ def open_registry(settings: ServerSettings) -> Registry:
     try:
         from tenantq.store.redis.registry import RedisRegistry  # noqa: PLC0415  # needs redis, which is an extra
     except ImportError as error:
-        raise Invalid("store: Redis needs its client library: install tenantq[redis]") from error
+        raise Invalid("store: Redis requires its client library: run pip install '.[redis]' in the checkout") from error
     assert settings.store is not None
     return RedisRegistry(parse_address(settings.store), settings.redis, settings.shard.durability)

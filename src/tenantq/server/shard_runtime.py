@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tenantq.backup.backups import Backups
 from tenantq.backup.restore import RESTORED, take_note
@@ -22,20 +23,28 @@ from tenantq.journal.checkpoint import Checkpointer
 from tenantq.journal.export_target import open_target, shown_url
 from tenantq.journal.record import JournalEntry
 from tenantq.journal.segment_index import SegmentIndex
+from tenantq.journal.segment_retention import SegmentRetention
 from tenantq.journal.signing import PublicKeys, SigningKey
-from tenantq.service import Admission, MessageEncryption, Service, open_encryption
+from tenantq.runtime.clock import Clock
+from tenantq.runtime.futures import BackgroundTasks
+from tenantq.service.admission import Admission
+from tenantq.service.encryption import MessageEncryption
+from tenantq.service.encryption_setup import open_encryption
+from tenantq.service.other_shards import OtherShards
 from tenantq.service.residency import DataPlace
-from tenantq.service.self_checks import AuditIntegrity, IsolationProbe, KeyHealthCheck, QuotaAccuracy, SelfChecks
+from tenantq.service.self_checks.audit_integrity import AuditIntegrity
+from tenantq.service.self_checks.isolation_probe import IsolationProbe
+from tenantq.service.self_checks.key_health import KeyHealthCheck
+from tenantq.service.self_checks.quota_accuracy import QuotaAccuracy
+from tenantq.service.self_checks.runner import SelfChecks
+from tenantq.service.service import Service
+from tenantq.settings import ServerSettings
+from tenantq.store.interface import OpenStore
 from tenantq.store.redis.address import parse_address
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
     from tenantq.journal.exporter import Exporter
-    from tenantq.runtime.clock import Clock
-    from tenantq.service.other_shards import OtherShards
-    from tenantq.settings import ServerSettings
-    from tenantq.store.interface import OpenStore
+    from tenantq.service.call_tracing import CallTracing
 
 log = logging.getLogger("tenantq")
 
@@ -71,9 +80,12 @@ class ShardRuntime:
             name=str(number),
             first_tenant_id=first_tenant_id(number),
         )
+        self.tracing: CallTracing | None = None
         self.service: Service
         self.exporter: Exporter | None = None
-        self.background: set[asyncio.Task[None]] = set()
+        self.retention: SegmentRetention | None = None  # None: segments are kept forever
+        self.background = BackgroundTasks()
+        self.in_background = self.background.start
         self._exports_to_end = True
         self._parts = AsyncExitStack()  # closed in reverse order of opening
 
@@ -96,13 +108,14 @@ class ShardRuntime:
         self._backups = self._make_backups(key)
         parts.push_async_callback(self._backups.close)
         checkpointer = Checkpointer(self.shard.journal, key, clock, settings.audit, self.in_background)
-        parts.push_async_callback(checkpointer.close)
-        parts.push_async_callback(self._finish_background)
+        parts.push_async_callback(lambda: checkpointer.close(to_end=self._exports_to_end))
+        parts.push_async_callback(self.background.finish)
         admission = Admission(
             self.shard, clock, settings.gates, self.in_background, jwt=jwt, certificates=certificates,
             keys=KeyMaker.load_or_make(self._home), strict_tenancy=settings.strict_tenancy,
+            tracing=self.tracing,
         )  # fmt: skip
-        parts.push_async_callback(_close_admission, admission)
+        parts.push_async_callback(_write_notes, admission.close)
         admission.residency.enforce(self._data_places())
         self.service = Service(
             self.shard,
@@ -114,6 +127,12 @@ class ShardRuntime:
             backups=self._backups,
             signing_key=key,
             other_shards=other_shards,
+            plans=settings.plans,
+            alerts=settings.alerts,
+            containment=settings.containment,
+            signups=settings.signups,
+            metrics=settings.metrics,
+            compliance=settings.compliance,
         )
         parts.push_async_callback(self.service.close)
         await self._note_restore()
@@ -122,10 +141,24 @@ class ShardRuntime:
             self.in_background(self._start_exporter(self.exporter))
         elif self.exporter is not None:
             await self.exporter.start()
+        if settings.export.keep_days is not None and self.exporter is not None:
+            retention = self.retention = SegmentRetention(
+                segments, key, clock, settings.export.keep_days, self.shard.journal.note, self._first_kept
+            )
+            task = asyncio.create_task(retention.run(self._backups.segments_lock))
+            parts.callback(task.cancel)
         checkpointer.start()
+        self.service.watch.start(self.in_background)
+        self.service.compliance.start(self.in_background)
         checks = self.service.status.checks = self._make_checks(admission, encryption)
         checks.start()
         parts.callback(checks.close)
+
+    async def _first_kept(self) -> int | None:
+        """Return the first record whose segment must stay, for a legal hold or for a backup without segments."""
+        if not self._backups.elsewhere and await self._backups.needs_segments():
+            return 1
+        return await self.service.legal_holds.first_held()
 
     async def _start_exporter(self, exporter: Exporter) -> None:
         """Start the exporter in the background: a handover does not wait for it, and its failure stops no shard."""
@@ -140,6 +173,13 @@ class ShardRuntime:
         if self.number == HOME:
             await self.service.access.bootstrap(admin_token, show_token)
 
+    async def prepare_close(self) -> None:
+        """Do, while the shard still serves, what a close without exports would wait for."""
+        if self.exporter is not None:
+            await self.exporter.close(to_end=False)
+        await _write_notes(self.service.admission.write_notes)
+        await self.background.finish()
+
     async def close(self, *, exports: bool = True) -> None:
         """Write pending notes to the journal, sign it, export it to its end, and close the store.
 
@@ -151,20 +191,6 @@ class ShardRuntime:
     async def _close_exporter(self) -> None:
         if self.exporter is not None and self.shard.failure is None:
             await self.exporter.close(to_end=self._exports_to_end)
-
-    async def _finish_background(self) -> None:
-        await asyncio.gather(*self.background, return_exceptions=True)
-
-    def in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run ``work`` as a task. A failure is logged."""
-        task = asyncio.get_running_loop().create_task(work)
-        self.background.add(task)
-        task.add_done_callback(self._background_done)
-
-    def _background_done(self, task: asyncio.Task[None]) -> None:
-        self.background.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("background task failed: %s", error)
 
     def _data_places(self) -> tuple[DataPlace, ...]:
         """Return where this shard keeps data of its tenants."""
@@ -190,7 +216,10 @@ class ShardRuntime:
     def _make_backups(self, key: SigningKey) -> Backups:
         home, directory = self._home.absolute(), self._backup_directory()
         reserve_bytes = self.settings.shard.disk_reserve_bytes
-        return Backups(self.shard, directory, self._data_dir.absolute(), key, reserve_bytes=reserve_bytes, home=home)
+        return Backups(
+            self.shard, directory, self._data_dir.absolute(), key, reserve_bytes=reserve_bytes, home=home,
+            elsewhere=self.settings.store is not None,
+        )  # fmt: skip
 
     async def _note_restore(self) -> None:
         """Journal, once, that the store continues from a backup."""
@@ -201,7 +230,6 @@ class ShardRuntime:
             (self._data_dir / RESTORED).unlink()
 
     def _make_checks(self, admission: Admission, encryption: MessageEncryption) -> SelfChecks:
-        """Return the periodic self-checks."""
         settings, shard = self.settings.checks, self.shard
         checks = (
             IsolationProbe(self.service, shard),
@@ -225,13 +253,15 @@ class ShardRuntime:
         try:
             from tenantq.journal.exporter import Exporter  # noqa: PLC0415  # needs pyarrow, which is an extra
         except ImportError:
-            log.warning("the journal is not exported. Install tenantq[parquet], or set export.enabled = false")
+            log.warning(
+                "the journal is not exported. Run pip install '.[parquet]' in the checkout, or set export.enabled = false"
+            )
             return None
         return Exporter(self.shard.journal, segments.target, self._audit_key, self._clock, settings, segments)
 
 
-async def _close_admission(admission: Admission) -> None:
+async def _write_notes(write: Callable[[], Awaitable[None]]) -> None:
     try:
-        await admission.close()
+        await write()
     except TenantqError as error:
         log.warning("the last refused calls could not be journaled: %s", error)

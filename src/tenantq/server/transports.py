@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import gc
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 from tenantq.cluster.addresses import open_rpc, opened, port_of
+from tenantq.cluster.shard_spec import Sockets
+from tenantq.errors import Invalid
+from tenantq.gates.turns import Turns
 from tenantq.http.listener import HttpListener
 from tenantq.http.routes import ROUTES
-from tenantq.runtime.clock import sleep_ms
+from tenantq.runtime.clock import Clock, sleep_ms
+from tenantq.runtime.tls import check_tls
+from tenantq.service.service import Service
 from tenantq.settings import ServerSettings
 from tenantq.sqs import SqsEndpoint
+from tenantq.sqs.cooldowns import Cooldowns
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Sequence
-
-    from tenantq.gates.turns import Turns
     from tenantq.rpc.listener import RpcListener
-    from tenantq.runtime.clock import Clock
-    from tenantq.service import Service
-    from tenantq.sqs.cooldowns import Cooldowns
+    from tenantq.server.telemetry import Telemetry
 
 
 class Transports:
@@ -90,3 +95,95 @@ class Transports:
         """Close the sockets of a start that failed; listeners have closed theirs."""
         for sock in (*self._http_sockets, *self._rpc_sockets):
             sock.close()
+
+
+class ListeningServer(ABC):
+    """A server process with its listeners. ``async with`` starts it, and stops it at the end of the block."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        clock: Clock,
+        *,
+        admin_token: str | None,
+        rpc_default: str | None,
+        sockets: Sockets | None,
+        opened: Callable[[], None],
+        show_token: Callable[[str], None] | None,
+    ) -> None:
+        """Prepare. With ``sockets`` it is one process of several of the same server, and listens on these.
+
+        ``opened`` is called when other processes can connect to it. ``show_token`` shows a generated administrator's token;
+        ``port`` is known then. If it raises, the start fails and no administrator is created.
+        """
+        self.settings, self.clock = settings, clock
+        self.transports = Transports(settings, clock, rpc_default)
+        self._sockets, self._opened = sockets, opened
+        self._admin_token, self._show_token = admin_token, show_token
+        self.telemetry: Telemetry | None = None  # None: nothing is exported to a collector
+        if sockets is not None:
+            self.transports.use(sockets.http, sockets.rpc)
+
+    @property
+    def port(self) -> int:
+        """The HTTP port, once the server has started."""
+        return self.transports.port
+
+    @property
+    def rpc_port(self) -> int | None:
+        """The Cap'n Proto port, once the server has started, if it serves that."""
+        return self.transports.rpc_port
+
+    async def start(self) -> None:
+        """Open everything and serve. If it raises, nothing stays open."""
+        if self.settings.tls is not None:
+            check_tls(self.settings.tls)
+        self.telemetry = _open_telemetry(self.settings)
+        try:
+            await self._start()
+        except BaseException:
+            await self.close(grace_ms=0)
+            raise
+        # These objects live as long as the server: the garbage collector need not look at them again.
+        gc.collect()
+        gc.freeze()
+
+    @abstractmethod
+    async def _start(self) -> None: ...
+
+    async def drain(self, grace_ms: int | None = None) -> None:
+        """Stop accepting requests and finish those in flight; see ``Transports.drain``."""
+        await self.transports.drain(grace_ms)
+
+    async def _stop_metrics(self) -> None:
+        if self.telemetry is not None:
+            await self.telemetry.stop_metrics()
+
+    async def _close_telemetry(self) -> None:
+        if self.telemetry is not None:
+            telemetry, self.telemetry = self.telemetry, None
+            await telemetry.close()
+
+    @abstractmethod
+    async def close(self, grace_ms: int | None = None) -> None:
+        """Finish requests in flight and close everything. A second call forces the end."""
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def _open_telemetry(settings: ServerSettings) -> Telemetry | None:
+    """Start the export to a collector, if the settings name one. Raises Invalid if its libraries are missing."""
+    if settings.telemetry.otlp_endpoint is None:
+        return None
+    try:
+        from tenantq.server.telemetry import Telemetry  # noqa: PLC0415  # needs opentelemetry, which is an extra
+    except ImportError as error:
+        raise Invalid("telemetry.otlp_endpoint: run pip install '.[otel]' in the checkout to export to it") from error
+    return Telemetry(settings.telemetry)

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from tenantq.domain import limits
 from tenantq.domain.access import Grant, Principal, StoredKey, can_be_granted_to, check_grant
 from tenantq.domain.message import Caller
-from tenantq.domain.validation import check_field
+from tenantq.domain.validation import check_field, projected
 from tenantq.engine.access_store import PLATFORM, AccessStore
-from tenantq.engine.ops.access import DropGrant, PutGrant, PutKey, RevokeKey, RevokeToken
+from tenantq.engine.ops.access import DropGrant, PutGrant, PutKey, ReviewGrant, RevokeKey, RevokeToken
+from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict, Invalid
 from tenantq.gates.api_key import check_token, token_hash
 from tenantq.gates.authorize import PLATFORM_ACTIONS
 from tenantq.service.admission import Admission
 from tenantq.service.call import Call
 from tenantq.wire.access import CreatedKey, GrantItem, KeyItem
-
-if TYPE_CHECKING:
-    from tenantq.engine.shard import Shard
 
 PRINCIPAL_CHARS_MAX: Final = 300
 BOOTSTRAP: Final = Caller("system")
@@ -49,7 +47,7 @@ class Access:
             if self._shard.state.access.key(hash) is None:
                 await self._put_platform_key(hash.hex()[:16], hash)
             return
-        if show is None or self._administrators():
+        if show is None or self._shard.state.access.administrators(PLATFORM, self._shard.state.wall_ms()):
             return
         made = self._admission.keys.new_key()
         show(made.token)
@@ -73,13 +71,13 @@ class Access:
     async def list_keys(self, call: Call, tenant: str | None) -> list[KeyItem]:
         """Return the keys of a tenant without their secrets."""
         with await self._admission.admit(call, tenant, "list_keys") as admitted:
+            self._admission.notes.note_view(admitted.caller, admitted.tenant, "list_keys")
             return key_items(self._shard, self._admission, admitted.state.id)
 
     async def revoke_key(self, call: Call, tenant: str | None, key_id: str) -> None:
-        """Revoke a key."""
         check_field("key_id", key_id, limits.PrincipalName)
         with await self._admission.admit(call, tenant, "revoke_key") as admitted:
-            await self._shard.submit(RevokeKey(self._shard.tenant(admitted.tenant), admitted.caller, key_id))
+            await self._shard.submit(RevokeKey(admitted.state, admitted.caller, key_id))
             self._admission.signals.forget(f"key:{key_id}")
 
     async def create_platform_key(self, call: Call, name: str, grant: Grant) -> CreatedKey:
@@ -98,7 +96,8 @@ class Access:
 
     async def list_platform_keys(self, call: Call) -> list[KeyItem]:
         """Return the keys of the platform without their secrets."""
-        await self._admission.admit_platform(call, "list_platform_keys")
+        caller = await self._admission.admit_platform(call, "list_platform_keys")
+        self._admission.notes.note_view(caller, "", "list_platform_keys")
         return key_items(self._shard, self._admission, PLATFORM)
 
     async def revoke_platform_key(self, call: Call, key_id: str) -> None:
@@ -106,31 +105,43 @@ class Access:
         check_field("key_id", key_id, limits.PrincipalName)
         caller = await self._admission.admit_platform(call, "revoke_platform_key")
         with self._admission.notes.noting_failure(caller, "", "revoke_platform_key"):
-            if self._administrators() == {key_id}:
+            if self._shard.state.access.administrators(PLATFORM, self._shard.state.wall_ms()) == {key_id}:
                 raise Conflict("this is the last administrator key. Create another one first.")
         await self._shard.submit(RevokeKey(self._shard.state.platform, caller, key_id))
         self._admission.signals.forget(f"key:{key_id}")
 
-    async def put_grant(self, call: Call, tenant: str | None, principal: str, grant: Grant) -> None:
-        """Store a grant for a principal in the tenant."""
+    async def put_grant(self, call: Call, tenant: str | None, principal: str, grant: Grant) -> GrantItem:
         check_field("principal", principal, limits.PrincipalName)
         if not can_be_granted_to(principal):
             raise Invalid("principal: must be key:<key id>, jwt:<subject> or cert:<name>")
         check_grant(grant)
         with await self._admission.admit(call, tenant, "put_grant") as admitted:
             self._admission.check_may_grant(call, admitted, "put_grant", grant)
-            await self._shard.submit(PutGrant(self._shard.tenant(admitted.tenant), admitted.caller, principal, grant))
+            await self._shard.submit(PutGrant(admitted.state, admitted.caller, principal, grant))
+            return self._grant_item(admitted.tenant, principal, grant)
 
     async def delete_grant(self, call: Call, tenant: str | None, principal: str) -> None:
-        """Delete the grant of a principal in the tenant."""
         check_field("principal", principal, limits.PrincipalName)
         with await self._admission.admit(call, tenant, "delete_grant") as admitted:
-            await self._shard.submit(DropGrant(self._shard.tenant(admitted.tenant), admitted.caller, principal))
+            await self._shard.submit(DropGrant(admitted.state, admitted.caller, principal))
+
+    async def review_grant(self, call: Call, tenant: str | None, principal: str) -> GrantItem:
+        """Record that a principal's grant was reviewed and is still needed. Raises NotFound."""
+        check_field("principal", principal, limits.PrincipalName)
+        with await self._admission.admit(call, tenant, "review_grant") as admitted:
+            await self._shard.submit(ReviewGrant(admitted.state, admitted.caller, principal))
+            (grant,) = self._shard.state.access.grants(admitted.tenant, principal)
+            return self._grant_item(admitted.tenant, principal, grant)
 
     async def list_grants(self, call: Call, tenant: str | None) -> list[GrantItem]:
-        """Return the stored grants of a tenant."""
         with await self._admission.admit(call, tenant, "list_grants") as admitted:
-            return grant_items(self._shard.state.access, admitted.tenant)
+            self._admission.notes.note_view(admitted.caller, admitted.tenant, "list_grants")
+            held = self._shard.state.access.grants_in(admitted.tenant)
+            return [self._grant_item(admitted.tenant, principal, grant) for principal, grant in held.items()]
+
+    def _grant_item(self, tenant: str, principal: str, grant: Grant) -> GrantItem:
+        reviewed_at = self._shard.state.access.reviewed_at(tenant, principal)
+        return GrantItem(principal=principal, **msgspec.structs.asdict(grant), reviewed_at=reviewed_at)
 
     async def revoke_token(
         self, call: Call, tenant: str | None, *, token_id: str | None, principal: str | None, until: int
@@ -143,17 +154,7 @@ class Access:
             raise Invalid("token_id, principal: exactly one is required")
         check_field("until", until, limits.WallTime)
         with await self._admission.admit(call, tenant, "revoke_token") as admitted:
-            owner = self._shard.tenant(admitted.tenant)
-            await self._shard.submit(RevokeToken(owner, admitted.caller, token_id, principal, until))
-
-    def _administrators(self) -> set[str]:
-        """Return the IDs of the valid keys of platform administrators."""
-        now = self._shard.state.wall_ms()
-        return {
-            key.id
-            for key in self._shard.state.access.keys(PLATFORM).values()
-            if key.revoked_at is None and key.grant.role == "platform-admin" and not _is_over(key.grant, now)
-        }
+            await self._shard.submit(RevokeToken(admitted.state, admitted.caller, token_id, principal, until))
 
     async def _make_key(self, tenant: str | None, name: str, grant: Grant, caller: Caller) -> CreatedKey:
         made = self._admission.keys.new_key()
@@ -170,12 +171,10 @@ def key_items(shard: Shard, admission: Admission, owner_id: int) -> list[KeyItem
     access, last_used = shard.state.access, admission.authenticator.last_used
     items: list[KeyItem] = []
     for key in access.keys(owner_id).values():
-        use, grant = access.use(key.id), key.grant
+        use = access.use(key.id)
         items.append(
-            KeyItem(
-                key_id=key.id, name=key.name, role=grant.role, actions=grant.actions, queues=grant.queues,
-                expires_at=grant.expires_at, created_at=key.created_at, created_by=key.created_by,
-                revoked_at=key.revoked_at,
+            projected(
+                KeyItem, key, key_id=key.id, **msgspec.structs.asdict(key.grant),
                 last_used_at=last_used.get(key.id, use.last_used_at if use is not None else None),
             )
         )  # fmt: skip
@@ -183,12 +182,9 @@ def key_items(shard: Shard, admission: Admission, owner_id: int) -> list[KeyItem
 
 
 def grant_items(access: AccessStore, tenant: str) -> list[GrantItem]:
-    """Return the stored grants of a tenant."""
     return [
-        GrantItem(principal=principal, **msgspec.structs.asdict(grant))
+        GrantItem(
+            principal=principal, **msgspec.structs.asdict(grant), reviewed_at=access.reviewed_at(tenant, principal)
+        )
         for principal, grant in access.grants_in(tenant).items()
     ]  # fmt: skip
-
-
-def _is_over(grant: Grant, now_ms: int) -> bool:
-    return grant.expires_at is not None and grant.expires_at <= now_ms

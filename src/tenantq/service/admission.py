@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,8 +12,10 @@ from tenantq.domain.message import SYSTEM, Caller
 from tenantq.domain.names import DEFAULT_TENANT, check_queue_name
 from tenantq.domain.rates import Concurrency
 from tenantq.engine.ops.access import NoteKeyUse
+from tenantq.engine.ops.containment import ReleaseContainment
 from tenantq.engine.queue_state import TenantState
-from tenantq.errors import Conflict, Invalid, TenantqError, no_tenant
+from tenantq.engine.shard import Shard
+from tenantq.errors import Conflict, Forbidden, Invalid, NotFound, TenantMoved, TenantqError
 from tenantq.gates.authenticate import Authenticator
 from tenantq.gates.authorize import Authorizer
 from tenantq.gates.certificate import CertificateMap
@@ -22,20 +25,23 @@ from tenantq.gates.key_maker import KeyMaker
 from tenantq.gates.rate_limit import RateLimits
 from tenantq.gates.signature import ALGORITHM, Signatures
 from tenantq.gates.slots import SlotKind, Slots
+from tenantq.gates.worker_registry import WorkerRegistry
 from tenantq.runtime.clock import Clock, Timer
 from tenantq.service.admitted_call import AdmittedCall
 from tenantq.service.audit_notes import AuditNotes
 from tenantq.service.call import Call
 from tenantq.service.gate_counters import GateCounters
 from tenantq.service.gate_settings import GateSettings
+from tenantq.service.request_log import RequestLog
 from tenantq.service.residency import CONTENT_ACTIONS, Residency
 
 if TYPE_CHECKING:
-    from tenantq.engine.shard import Shard
     from tenantq.gates.json_web_token import JwtVerifier
+    from tenantq.service.call_tracing import CallTracing
 
 _CLEAN_UP_MS: Final = 1_000
-_WORK: Final = frozenset(("add", "poll", "ack", "nack", "release", "extend"))
+_SETTLES: Final = frozenset(("ack", "nack", "release", "extend"))
+_WORK: Final = _SETTLES | {"add", "poll"}
 _PLATFORM: Final = ""  # owner of slots that belong to no tenant
 _STORE_KEY_USES_EVERY: Final = 60  # clean-ups between two writes of when keys were last used
 
@@ -54,8 +60,10 @@ class Admission:
         certificates: CertificateMap | None = None,
         keys: KeyMaker | None = None,
         strict_tenancy: bool = False,
+        tracing: CallTracing | None = None,
     ) -> None:
         self._shard = shard
+        self._tracing = tracing
         self._strict_tenancy = strict_tenancy
         self._clock = clock
         self.in_background = background
@@ -78,11 +86,14 @@ class Admission:
             wait_ms=settings.slot_wait_ms,
         )
         self.consumers = Consumers(clock, idle_ms=settings.consumer_idle_ms)
+        self.workers = WorkerRegistry(clock, settings.consumer_idle_ms)
         self.residency = Residency(shard)
         self.counters = GateCounters()
-        self.notes = AuditNotes(shard, clock, settings, background, self.counters)
+        self._request_log = RequestLog(clock, settings.request_log, settings.request_log_per_second)
+        self.notes = AuditNotes(shard, clock, settings, background, self.counters, self._request_log, tracing)
         self.signals = self.notes.signals
         self._clean_ups = 0
+        self._is_releasing = False  # containments whose time is over
         self._timer: Timer | None = clock.call_later(_CLEAN_UP_MS, self._clean_up)
 
     async def close(self) -> None:
@@ -90,6 +101,10 @@ class Admission:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        await self.write_notes()
+
+    async def write_notes(self) -> None:
+        """Write pending notes to the journal."""
         self.notes.flush()
         await self._store_key_uses()
 
@@ -99,11 +114,8 @@ class Admission:
         """Return the caller's principal; raise Unauthenticated, and note it, if the credential is not valid."""
         principal = self.authenticator.cached(call.bearer, call.certificate)
         if principal is None:
-            try:
+            with self.notes.noting_refusal(call, None, None, action):
                 principal = await self.authenticator.authenticate(call.bearer, call.certificate)
-            except TenantqError as error:
-                self.notes.note_refusal(call, None, None, action, None, error)
-                raise
         self._watch_key(principal, call)
         return principal
 
@@ -133,20 +145,18 @@ class Admission:
         self, call: Call, principal: Principal, tenant: str, action: str, queue: str | None
     ) -> None:
         """Raise Forbidden, and note it, unless the principal may do this; Conflict if the shard's region rules it out."""
-        try:
+        with self.notes.noting_refusal(call, principal, tenant, action, queue):
             self._check_tenancy(principal, tenant, action)
             self.authorizer.check(principal, tenant, action, queue)
             if action in CONTENT_ACTIONS:
                 self.residency.check(tenant)
-        except TenantqError as error:
-            self.notes.note_refusal(call, principal, tenant, action, queue, error)
-            raise
 
     def _check_tenancy(self, principal: Principal, tenant: str, action: str) -> None:
         """Under strict tenancy, raise Invalid for work in the default tenant by callers who do not belong to it.
 
         Calls that name no tenant end up there.
         """
+        self._shard.state.catalog.check_here(tenant)  # before grants, which moved with the tenant
         if self._strict_tenancy and tenant == DEFAULT_TENANT != principal.tenant and action in _WORK:
             raise Invalid(
                 "tenant: missing. This server has strict_tenancy: name a tenant, or use a credential of one.",
@@ -165,11 +175,8 @@ class Admission:
 
     def check_may_grant(self, call: Call, admitted: AdmittedCall, action: str, grant: Grant) -> None:
         """Raise Forbidden, and note it, if the grant exceeds what its giver holds."""
-        try:
+        with self.notes.noting_refusal(call, admitted.principal, admitted.tenant, action):
             self.authorizer.check_may_grant(admitted.principal, admitted.tenant, grant)
-        except TenantqError as error:
-            self.notes.note_refusal(call, admitted.principal, admitted.tenant, action, None, error)
-            raise
 
     # ---- admit ----
 
@@ -187,17 +194,20 @@ class Admission:
         wait_ms: int = 0,
     ) -> AdmittedCall:
         """Admit a call through all gates. Raises the error of the gate that refuses it. ``tenant`` None means the credential's own."""
-        since_us = self._clock.monotonic_us()
+        started_us = since_us = self._clock.monotonic_us()
         principal = self.authenticator.cached(call.bearer, call.certificate)
         if principal is None:
             principal = await self.identify(call, action)
         else:
             self._watch_key(principal, call)
         name = tenant if tenant is not None else own_tenant(principal)
-        paid = None
+        paid: list[Charge] = []
         waited = False
         try:
             _check_is_text(name)
+            if action not in _SETTLES and (limited := self._charge_of_principal(principal, rate or "read", ops, size)):
+                await self.rates.admit_within(limited, wait_ms)  # before authorization: denied calls count
+                paid.append(limited)
             self._check_tenancy(principal, name, action)
             self.authorizer.check(principal, name, action, queue)
             state = self._shard.tenant(name)
@@ -208,7 +218,7 @@ class Admission:
                 if wait_ms:
                     waited = self.rates.wait_ms(charge) > 0
                     await self.rates.admit_within(charge, wait_ms)  # before a slot is taken
-                    paid = charge
+                    paid.append(charge)
             ticket = self.slots.try_take(name, queue, slot, state.config.concurrency, call.connection)
             if ticket is None:
                 waited = True
@@ -218,24 +228,33 @@ class Admission:
                 waited_us = self._clock.monotonic_us() - since_us
                 self.counters.waits.count(waited_us)
                 since_us += waited_us
-            durations = self.counters.durations[action]
-            admitted = AdmittedCall(principal, state, caller, ticket, self._clock, durations, since_us)
+            counters = state.counters
+            admitted = AdmittedCall(
+                principal, state, caller, ticket, self._clock, counters.calls[action], since_us, action, queue,
+                call.trace_id, self._request_log,
+            )  # fmt: skip
             try:
-                if rate is not None and paid is None:
+                if rate is not None and not wait_ms:
                     self.rates.admit(charge)
-                    paid = charge
+                    paid.append(charge)
                 if waited:
                     await self._authorize_again(call, admitted, action, queue)
             except BaseException:
                 ticket.release()
                 raise
         except BaseException as error:
-            if paid is not None:
-                self.rates.refund(paid)
+            for one in paid:
+                if one.owner == "tenant" or not isinstance(error, Forbidden):
+                    self.rates.refund(one)
             if isinstance(error, TenantqError):
                 self.notes.note_refusal(call, principal, name, action, queue, error)
             raise
         self.counters.admitted[action] += 1
+        if rate is not None:
+            counters.rate_allowed += 1
+            counters.rate_waited += waited
+        if self._tracing is not None:
+            admitted.start_span(self._tracing, call, started_us)
         return admitted
 
     async def admit_queue(
@@ -251,29 +270,32 @@ class Admission:
         is_here = name is not None and (
             self.authenticator.other_shards is None or self.authenticator.other_shards.is_here(name)
         )
-        try:
+        with self.notes.noting_refusal(call, principal, own_tenant(principal), "poll"):
+            if limited := self._charge_of_principal(principal, "read", 1, 0):
+                self.rates.admit(limited)
             state = self._shard.tenant(name if is_here and name is not None else DEFAULT_TENANT)
             # The limits of tenants on other shards are unknown here.
             limits = state.config.concurrency if is_here else Concurrency()
             ticket = await self.slots.take(name or _PLATFORM, None, None, limits, call.connection)
-        except TenantqError as error:
-            self.notes.note_refusal(call, principal, own_tenant(principal), "poll", None, error)
-            raise
         self.counters.admitted["poll"] += 1
         caller = Caller(principal.id, call.remote, call.request_id, call.user_agent)
-        return AdmittedCall(principal, state, caller, ticket, self._clock, None, 0)
+        now_us = self._clock.monotonic_us()
+        admitted = AdmittedCall(
+            principal, state, caller, ticket, self._clock, None, now_us, "poll", None, call.trace_id, self._request_log
+        )  # fmt: skip
+        if self._tracing is not None:
+            admitted.start_span(self._tracing, call, now_us)
+        return admitted
 
     async def admit_platform(self, call: Call, action: str, tenant: str = "", *, grant: Grant | None = None) -> Caller:
         """Admit an action of the platform, on all tenants or on ``tenant``. ``grant`` is what the action would grant."""
         principal = await self.identify(call, action)
-        try:
+        with self.notes.noting_refusal(call, principal, tenant or None, action):
             _check_is_text(tenant)
+            self._shard.state.catalog.check_here(tenant)
             self.authorizer.check(principal, tenant, action)
             if grant is not None:
                 self.authorizer.check_may_grant(principal, tenant, grant)
-        except TenantqError as error:
-            self.notes.note_refusal(call, principal, tenant or None, action, None, error)
-            raise
         self.counters.admitted[action] += 1
         return Caller(principal.id, call.remote, call.request_id, call.user_agent)
 
@@ -291,19 +313,25 @@ class Admission:
         if len(name) > CONSUMER_CHARS_MAX:
             name = sha256(name.encode()).hexdigest()
         self.consumers.note(state.name, queue, name, state.config.quotas.consumers_per_queue, wait_ms=wait_ms)
+        self.note_worker(call, principal, state.name, queue, consumer, wait_ms)
+
+    def note_worker(
+        self, call: Call, principal: Principal, tenant: str, queue: str, consumer: str | None, wait_ms: int
+    ) -> None:
+        """Note that a worker polls a queue."""
+        self.workers.note(tenant, queue, principal.id, consumer, call.remote, call.user_agent, wait_ms)
 
     async def confirm(self, call: Call, admitted: AdmittedCall, action: str, queue: str | None) -> None:
         """Raise, and note it, if a call that waited is not authorized any more."""
-        try:
+        with self.notes.noting_refusal(call, admitted.principal, admitted.tenant, action, queue):
             await self._authorize_again(call, admitted, action, queue)
-        except TenantqError as error:
-            self.notes.note_refusal(call, admitted.principal, admitted.tenant, action, queue, error)
-            raise
 
     async def _authorize_again(self, call: Call, admitted: AdmittedCall, action: str, queue: str | None) -> None:
         """Raise if the credential, its grants or the tenant became invalid while the call waited."""
-        if admitted.state.gone:
-            raise no_tenant(admitted.tenant)
+        if admitted.state.gone and not isinstance(
+            error := self._shard.state.catalog.missing(admitted.tenant), TenantMoved
+        ):
+            raise error  # receipts of a tenant that has moved stay valid
         admitted.principal = await self.authenticator.authenticate(call.bearer, call.certificate)
         self.authorizer.check(admitted.principal, admitted.tenant, action, queue)
 
@@ -312,20 +340,37 @@ class Admission:
     def charge(self, admitted: AdmittedCall, queue: str, kind: RateKind, ops: int, size: int) -> None:
         """Charge a call for more than it paid on admission."""
         self.rates.charge(charge_of(admitted.state, queue, kind, ops, size))
+        self.charge_principal(admitted, kind, ops, size)
+
+    def charge_principal(self, admitted: AdmittedCall, kind: RateKind, ops: int, size: int) -> None:
+        """Charge a principal that containment limits."""
+        if limited := self._charge_of_principal(admitted.principal, kind, ops, size):
+            self.rates.charge(limited)
 
     def refund(self, admitted: AdmittedCall, queue: str, kind: RateKind, ops: int, size: int) -> None:
         """Refund what was paid for work that was not done."""
         self.rates.refund(charge_of(admitted.state, queue, kind, ops, size))
+        if limited := self._charge_of_principal(admitted.principal, kind, ops, size):
+            self.rates.refund(limited)
 
     def remaining(self, admitted: AdmittedCall, queue: str, kind: RateKind) -> int | None:
         """Return how many more operations the rate limits would admit now; None means any number."""
-        return self.rates.remaining(charge_of(admitted.state, queue, kind, 0, 0))
+        left = self.rates.remaining(charge_of(admitted.state, queue, kind, 0, 0))
+        if limited := self._charge_of_principal(admitted.principal, kind, 0, 0):
+            own = self.rates.remaining(limited)
+            return own if left is None or own is None else min(left, own)
+        return left
+
+    def _charge_of_principal(self, principal: Principal, kind: RateKind, ops: int, size: int) -> Charge | None:
+        """Return a charge against the limit that containment sets for a principal; None if it has none."""
+        ops_per_sec = self._shard.state.access.limit_of(principal, self._clock)
+        return None if ops_per_sec is None else Charge.of_principal(principal.id, ops_per_sec, kind, ops, size)
 
     def forget_tenant(self, tenant: str) -> None:
         """Drop the state of a deleted tenant, so that a new one of the same name starts fresh."""
         self.rates.forget(tenant)
         self.consumers.forget(tenant)
-        self.counters.throttled.pop(tenant, None)
+        self.workers.forget(tenant)
 
     # ---- clean-up ----
 
@@ -334,9 +379,25 @@ class Admission:
         self.slots.reconcile()
         self.rates.collect()
         self.consumers.collect()
+        self.workers.collect()
+        if self._shard.state.access.containments and not self._is_releasing:
+            self._is_releasing = True
+            self.in_background(self._end_containments())
         self._clean_ups += 1
         if self._clean_ups % _STORE_KEY_USES_EVERY == 0:
             self.in_background(self._store_key_uses())
+
+    async def _end_containments(self) -> None:
+        """Release the containments whose time is over."""
+        state, now = self._shard.state, self._clock.wall_ms()
+        try:
+            for _, one in list(state.access.containments.values()):
+                is_here = not one.tenant or one.tenant in state.catalog.tenants  # else it is leaving for another shard
+                if one.until <= now and is_here:
+                    with suppress(NotFound):  # released meanwhile
+                        await self._shard.submit(ReleaseContainment(state.platform, SYSTEM, one.id, "its time is over"))
+        finally:
+            self._is_releasing = False
 
     async def _store_key_uses(self) -> None:
         used = self.authenticator.last_used
@@ -360,4 +421,4 @@ def charge_of(state: TenantState, queue: str | None, kind: RateKind, ops: int, s
 
 def _check_is_text(name: object) -> None:
     if type(name) is not str:
-        raise Invalid(f"tenant: a name is text, not {type(name).__name__}")
+        raise Invalid(f"tenant: must be text, not {type(name).__name__}")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from tenantq.domain.access import Principal
 from tenantq.domain.message import Caller
 from tenantq.domain.names import PROBE_TENANTS
-from tenantq.errors import Forbidden, Limited, TenantqError, Unauthenticated, Unavailable
+from tenantq.engine.shard import Shard
+from tenantq.errors import Forbidden, Limited, TenantMoved, TenantqError, Unauthenticated, Unavailable
 from tenantq.gates.call_notes import CallNote, CallNotes, CountedCallNote, Outcome
 from tenantq.gates.signals import Alert, Signals
 from tenantq.journal.record import JournalEntry
@@ -18,9 +19,10 @@ from tenantq.service.admitted_call import AdmittedCall
 from tenantq.service.call import Call
 from tenantq.service.gate_counters import GateCounters
 from tenantq.service.gate_settings import GateSettings
+from tenantq.service.request_log import RequestLog
 
 if TYPE_CHECKING:
-    from tenantq.engine.shard import Shard
+    from tenantq.service.call_tracing import CallTracing
 
 _NAME_SHOWN_CHARS = 40
 
@@ -35,13 +37,18 @@ class AuditNotes:
         settings: GateSettings,
         background: Callable[[Coroutine[Any, Any, None]], None],
         counters: GateCounters,
+        request_log: RequestLog,
+        tracing: CallTracing | None,
     ) -> None:
         self._shard = shard
         self._in_background = background
         self._counters = counters
+        self._request_log = request_log
+        self._tracing = tracing
         self.note_entries: Callable[[list[JournalEntry]], Coroutine[Any, Any, None]] = shard.journal.note
         self._refusals = CallNotes(clock, self._write, rows_per_second=settings.refusal_rows_per_second)
         self._reads = CallNotes(clock, self._write, rows_per_second=settings.refusal_rows_per_second)
+        self.on_alert: Callable[[Alert], None] = lambda _: None
         self.signals = Signals(clock, settings.signals, self.raise_alert)
         self.signals.import_places({f"key:{id}": use.places for id, use in shard.state.access.uses().items()})
 
@@ -66,12 +73,39 @@ class AuditNotes:
         known = tenant if tenant is not None and tenant in self._shard.state.catalog.tenants else home or ""
         caller = Caller(name, call.remote, call.request_id, call.user_agent)
         self._note_error(caller, known, action, queue, error, _foreign_tenant(principal, tenant))
-        if known and isinstance(error, Limited):
-            self._counters.throttled[known] += 1
+        if self._request_log.is_on:
+            fields = {
+                "tenant": known,
+                "queue": queue or "",
+                "request_id": call.request_id,
+                "principal": name,
+                "trace_id": call.trace_id,
+            }
+            self._request_log.write(action, error.code, 0, {name: value for name, value in fields.items() if value})
+        if self._tracing is not None and not isinstance(error, TenantMoved):
+            self._tracing.refuse(call, action, known, queue, error)
+        tenants = self._shard.state.catalog.tenants
+        if known in tenants:
+            counters = tenants[known].counters
+            counters.refused[error.code] += 1
+            counters.throttled += isinstance(error, Limited)
         if isinstance(error, Unauthenticated | Forbidden) and home not in PROBE_TENANTS:
-            self.signals.denied(name, known)
+            self.signals.denied(name, known, home or "")
             if principal is not None and tenant is not None and tenant != home:
                 self.signals.crossed(name, home or "", tenant)
+                if home in tenants:
+                    tenants[home].counters.cross_tenant += 1
+
+    @contextmanager
+    def noting_refusal(
+        self, call: Call, principal: Principal | None, tenant: str | None, action: str, queue: str | None = None
+    ) -> Iterator[None]:
+        """Note the error that a gate in the block raises."""
+        try:
+            yield
+        except TenantqError as error:
+            self.note_refusal(call, principal, tenant, action, queue, error)
+            raise
 
     def note_failure(self, caller: Caller, tenant: str, action: str, queue: str | None, error: TenantqError) -> None:
         """Count and journal an action of an admitted caller that failed before it reached the engine."""
@@ -90,16 +124,33 @@ class AuditNotes:
         """Journal that a caller was shown contents without leasing them. The engine journals leases itself."""
         self._reads.note(_note(admitted.caller, admitted.tenant, action, queue, "ok", "", details))
 
+    def note_view(self, caller: Caller, tenant: str, action: str, details: str = "") -> None:
+        """Journal that a caller was shown configuration or the audit trail."""
+        self._reads.note(_note(caller, tenant, action, "", "ok", "", details))
+
     def raise_alert(self, alert: Alert) -> None:
+        """Count and journal an alert, and notify people of it."""
+        self.journal_alert(alert)
+        self.on_alert(alert)
+
+    def journal_alert(self, alert: Alert) -> None:
         """Count and journal an alert."""
         self._counters.alerts[alert.kind] += 1
         details = f"{alert.severity}: {alert.details}"
         entry = JournalEntry("alert", alert.tenant, "", alert.principal, outcome=alert.kind, details=details)
         self._in_background(self.note_entries([entry]))
 
+    def journal_resolved(self, kind: str, tenant: str, details: str) -> None:
+        """Journal that an alert is over."""
+        self._in_background(
+            self.note_entries([JournalEntry("resolve_alert", tenant, "", "", outcome=kind, details=details)])
+        )
+
     def _note_error(
         self, caller: Caller, tenant: str, action: str, queue: str | None, error: TenantqError, details: str
     ) -> None:
+        if isinstance(error, TenantMoved):
+            return  # the call is repeated at the other shard, which notes what becomes of it
         self._refusals.note(_note(caller, tenant, action, queue or "", _outcome(error), error.code, details))
         self._counters.refused[action, error.code] += 1
 
@@ -112,14 +163,6 @@ class AuditNotes:
             for one in refusals
         ]  # fmt: skip
         self._in_background(self.note_entries(entries))
-
-
-def audit_entry(action: str, tenant: str, caller: Caller, details: str, queue: str = "") -> JournalEntry:
-    """Return the journal entry of an action that changed nothing in the store."""
-    return JournalEntry(
-        action, tenant, queue, caller.principal, caller.remote, caller.request_id, details=details,
-        user_agent=caller.user_agent,
-    )  # fmt: skip
 
 
 def _note(

@@ -1,30 +1,25 @@
 """The audit trail: answers queries of the journal on threads."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from tenantq.domain import limits
 from tenantq.domain.limits import DAY_MS
 from tenantq.domain.validation import check_field
+from tenantq.engine.shard import Shard
 from tenantq.errors import Closed, Invalid, NotFound
 from tenantq.journal.audit_query import AuditReader, Cursor
 from tenantq.journal.record import JournalRow
 from tenantq.journal.row_filter import RESULTS, JournalFilter
+from tenantq.journal.segment_index import SegmentIndex
 from tenantq.runtime.randomness import id_bytes, id_text
 
-if TYPE_CHECKING:
-    from tenantq.engine.shard import Shard
-    from tenantq.journal.segment_index import SegmentIndex
-
-TEXT_CHARS_MAX: Final = 300
 ACTIONS_MAX: Final = 64
 _T = TypeVar("_T")
 _READERS: Final = 2  # threads; each caller's tenant has one at most
@@ -88,7 +83,7 @@ class AuditTrail:
         newest_first = query.order == "newest"
         cursor = Cursor.parse(query.cursor) if query.cursor is not None else None
         if cursor is not None and cursor.newest_first != newest_first:
-            raise Invalid("cursor: is from a query in the other order")
+            raise Invalid("cursor: belongs to a query in the other order")
         await self._shard.loop.synced()
         read = partial(
             self._reader.page,
@@ -103,9 +98,9 @@ class AuditTrail:
         return AuditPage(page.rows, more, page.incomplete)
 
     async def history(self, tenant: str, queue: str, id: str, *, first_seq: int) -> list[JournalRow]:
-        """Return all rows about one message of a queue, oldest first, wherever they lie; raise NotFound if there are none.
+        """Return all rows about one message of a queue, oldest first, from the store and from segments. Raises NotFound.
 
-        They are looked for from a day before the message's birth on, as its id tells it, in a bounded number of steps.
+        The search starts a day before the time in the message's ID, and takes a bounded number of steps.
         """
         raw = id_bytes(id)
         born = int.from_bytes(raw[:6]) + self._shard.state.wall_ms() - self._shard.state.shard_clock.now_ms()
@@ -145,8 +140,6 @@ class AuditTrail:
 class _Turn:
     """The turn of one tenant's queries."""
 
-    __slots__ = ("callers", "lock")
-
     def __init__(self) -> None:
         self.callers = 0
         self.lock = asyncio.Lock()
@@ -180,10 +173,10 @@ def _actions(query: AuditQuery) -> frozenset[str] | None:
     if type(given) is str:
         given = given.split(",")
     if not isinstance(given, list | tuple) or not 1 <= len(given) <= ACTIONS_MAX:
-        raise Invalid(f"action: must be one action or up to {ACTIONS_MAX}, with commas between")
+        raise Invalid(f"action: must be 1 to {ACTIONS_MAX} actions, separated by commas")
     for action in given:
         if type(action) is not str or _ACTION.fullmatch(action) is None:
-            raise Invalid("action: the name of one is 1 to 80 of a-z and '_', or '*' for what was merged in a flood")
+            raise Invalid("action: must be 1 to 80 characters of a-z and '_', or '*' for merged rows")
     return frozenset(given)
 
 

@@ -1,22 +1,17 @@
 """Backups of the whole server: create and list them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from tenantq.backup.backups import BackupItem, Backups
+from tenantq.backup.backups import BackupItem, Backups, RestoreTest
 from tenantq.backup.manifest import BackupManifest
+from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict
+from tenantq.journal.record import entry_of
 from tenantq.service.admission import Admission
-from tenantq.service.audit_notes import audit_entry
 from tenantq.service.call import Call
 from tenantq.service.other_shards import OtherShards
-
-if TYPE_CHECKING:
-    from tenantq.engine.shard import Shard
 
 
 class ServerBackups:
@@ -35,7 +30,7 @@ class ServerBackups:
             files = {f"{one.shard}/{name}": file for one in parts for name, file in one.files.items()}
             made = msgspec.structs.replace(made, files={**made.files, **files})
         details = f"{made.name}: up to record {made.last_seq}, {len(made.files)} files, {made.size} bytes"
-        await self._shard.journal.note([audit_entry("create_backup", "", caller, details)])
+        await self._shard.journal.note([entry_of("create_backup", "", caller, details)])
         return made
 
     async def create_local(self, name: str | None, *, segments: bool) -> BackupManifest:
@@ -43,8 +38,17 @@ class ServerBackups:
         self._admission.residency.check_backup()
         return await self._directory().create(name, segments=segments)
 
+    async def test(self, call: Call, name: str) -> RestoreTest:
+        """Restore a backup into a temporary directory, and journal whether that works. Raises NotFound."""
+        caller = await self._admission.admit_platform(call, "test_backup")
+        with self._admission.notes.noting_failure(caller, "", "test_backup"):
+            test = await self._directory().test(name)
+        entry = entry_of("test_backup", "", caller, f"{test.name}: {test.text}")
+        entry.outcome = "ok" if test.ok else "failed"
+        await self._shard.journal.note([entry])
+        return test
+
     async def list(self, call: Call) -> Sequence[BackupItem]:
-        """Return the backups of all shards."""
         await self._admission.admit_platform(call, "list_backups")
         return await self._other_shards.backups(await self.list_local())
 

@@ -8,6 +8,7 @@ import msgspec
 
 from tenantq.domain.config import QueueConfig, TenantConfig
 from tenantq.domain.message import QueueStats
+from tenantq.domain.validation import projected
 from tenantq.engine.queue_state import Hold, Suspension, TenantState
 from tenantq.wire.tenants import TenantFigures
 
@@ -20,7 +21,17 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     remote: str = ""  # address of the client, without the port
     request_id: str = ""
     user_agent: str = ""
+    traceparent: str = ""  # the W3C trace context that the client sent
     connection: Any = None  # identity of the connection, for the limit of its requests in flight
+
+    @property
+    def trace_id(self) -> str:
+        """The trace that the call belongs to; empty if the client sent no context."""
+        return self.traceparent[3:35]
+
+    def log_fields(self) -> dict[str, Any]:
+        """Return the fields of log records about this request before its caller is known."""
+        return {name: value for name in ("request_id", "trace_id") if (value := getattr(self, name))}
 
 
 def as_given(certificate: Any) -> Any:
@@ -57,14 +68,4 @@ class TenantInfo(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, tenant: TenantState, figures: TenantFigures | None = None) -> TenantInfo:
-        """Return the info of a tenant."""
-        return cls(
-            tenant.name,
-            tenant.id,
-            tenant.status,
-            tenant.version,
-            tenant.config,
-            tenant.hold,
-            tenant.suspension,
-            figures,
-        )
+        return projected(cls, tenant, figures=figures)

@@ -1,20 +1,16 @@
 """Deliveries between the engine and the caller: decrypts them, and releases those that the caller may not have."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from tenantq.domain.message import Delivery
+from tenantq.engine.ops.settle import Nack
+from tenantq.engine.shard import Shard
 from tenantq.errors import NotFound, SealBroken
 from tenantq.service.admission import Admission
 from tenantq.service.admitted_call import AdmittedCall
-
-if TYPE_CHECKING:
-    from tenantq.engine.shard import Shard
-    from tenantq.service.encryption import MessageEncryption
+from tenantq.service.encryption import MessageEncryption
 
 log = logging.getLogger("tenantq")
 
@@ -55,20 +51,24 @@ class Deliveries:
 
     def release(self, deliveries: Sequence[Delivery], admitted: AdmittedCall) -> None:
         """Return leases without using an attempt."""
-        self._shard.release_undelivered(deliveries, admitted.caller)
+        self._shard.loop.release_undelivered(deliveries, admitted.caller)
 
     async def _nack_broken(self, broken: list[Delivery], admitted: AdmittedCall) -> None:
         self._encryption.broken += len(broken)
         for (tenant, queue), receipts in receipts_by_queue(broken).items():
             log.error(
-                "cannot decrypt %d messages of %s/%s: their stored bytes were modified", len(receipts), tenant, queue
+                "cannot decrypt %d messages of %s/%s: their stored bytes were modified",
+                len(receipts),
+                tenant,
+                queue,
+                extra={"tenant": tenant, "queue": queue},
             )
             with contextlib.suppress(NotFound):  # the queue was deleted meanwhile
-                await self._shard.nack(tenant, queue, receipts, reason=SealBroken.code, caller=admitted.caller)
+                owner = self._shard.tenant(tenant)
+                await self._shard.submit(Nack(owner, admitted.caller, queue, receipts, reason=SealBroken.code))
 
 
 def receipts_by_queue(deliveries: Sequence[Delivery]) -> dict[tuple[str, str], list[str]]:
-    """Return the receipts by tenant and queue."""
     receipts: dict[tuple[str, str], list[str]] = {}
     for one in deliveries:
         receipts.setdefault((one.tenant, one.queue), []).append(one.receipt)

@@ -3,15 +3,10 @@
 The engine never sees plaintext of an encrypted tenant. Nothing here is called for other tenants.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
-import re
 from collections.abc import Iterator, Mapping, Sequence  # msgspec reads the fields' types
-from fnmatch import translate
-from functools import lru_cache
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final
 
 import msgspec
 
@@ -22,29 +17,26 @@ from tenantq.engine.operation import parts_of
 from tenantq.engine.ops.add import batch_bytes, stored_bytes
 from tenantq.engine.ops.settle import check_results, parse_receipt
 from tenantq.engine.queue_state import TenantState
+from tenantq.engine.shard import Shard
 from tenantq.engine.tenant_snapshot import MessageCopy, StoredResult
 from tenantq.errors import Erased, Invalid, KeyDisabled, KmsDenied, KmsError, KmsUnavailable, SealBroken, TenantqError
 from tenantq.kms.interface import KeyHealth, KeyRef, Kms
 from tenantq.kms.server_keyring import PREFIX, ServerManagedKeys
 from tenantq.runtime.clock import Clock
 from tenantq.runtime.loop_slices import next_slice
+from tenantq.service import message_cipher
 from tenantq.store.keys import digest
-from tenantq.vault import KeyPolicy, TenantCipher, Vault, VaultHealth, WrappedKey
+from tenantq.vault.settings import KeyPolicy
 from tenantq.vault.stored_keys import StoredDataKeys
-
-if TYPE_CHECKING:
-    from tenantq.engine.shard import Shard
+from tenantq.vault.vault import TenantCipher, Vault, VaultHealth
+from tenantq.vault.wrapped_key import WrappedKey
 
 log = logging.getLogger("tenantq")
-_Sealed = TypeVar("_Sealed", Delivery, Facts, MessageCopy)
 
 _AT_ONCE_BYTES: Final = 1 << 20
 REST_MS: Final = 1_000
 """How long fleet polls leave out a tenant whose messages could not be decrypted."""
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode_attributes = msgspec.msgpack.Decoder(dict[str, str]).decode
-_decode_result = msgspec.msgpack.Decoder(tuple[bytes | None, str | None]).decode
 _FAILURES: Final[dict[str, type[TenantqError]]] = {
     "unavailable": KmsUnavailable,
     "denied": KmsDenied,
@@ -86,7 +78,7 @@ class MessageEncryption:
         self._vault = vault
         self._book = book
         self._clock = clock
-        self._providers = providers
+        self.providers = providers
         self._default_key = default_key
         self._own_keys = own_keys
         self._policies: dict[int, tuple[Encryption, KeyPolicy]] = {}
@@ -103,7 +95,7 @@ class MessageEncryption:
     async def close(self) -> None:
         """Drop all keys and close the key management clients."""
         await self._vault.close()
-        for provider in self._providers.values():
+        for provider in self.providers.values():
             await provider.close()
 
     # ---- keys ----
@@ -223,15 +215,16 @@ class MessageEncryption:
         sealer = await self._sealer(tenant, 2 * len(good))
         ids = self._shard.state.new_ids(len(good))
         records = sealer.encrypt_bodies(queue, ids, [one.body for one in good])
+        tenant.counters.encrypted += len(good)
         if plain:
             sealed = [
                 NewMessage(body=record, priority=one.priority, raw_id=id, encrypted=True)
                 for one, id, record in zip(good, ids, records, strict=True)
             ]
         else:
-            secret = _matcher(tenant.config.encryption.secret_attributes)
+            secret = message_cipher.secret_names(tenant.config.encryption.secret_attributes)
             sealed = [
-                _sealed_message(sealer, queue, one, id, record, secret)
+                message_cipher.encrypt_message(sealer, queue, one, id, record, secret)
                 for one, id, record in zip(good, ids, records, strict=True)
             ]
         digests: tuple[bytes, ...] = ()
@@ -311,7 +304,8 @@ class MessageEncryption:
             if result is None or parsed is None:
                 sealed.append(None)
                 continue
-            sealed.append(_sealed_result(sealer, queue, parsed[0], result))
+            sealed.append(message_cipher.encrypt_result(sealer, queue, parsed[0], result))
+            tenant.counters.encrypted += 1
         return sealed
 
     # ---- decrypting ----
@@ -326,6 +320,7 @@ class MessageEncryption:
                 self.keyless.add(tenant_id)
             raise
         self.keyless.discard(tenant_id)
+        self._shard.state.catalog.tenant_by_id(tenant_id).counters.decrypted += len(blobs)
         return reader
 
     async def open_deliveries(self, tenant_id: int, got: list[Delivery]) -> Opened:
@@ -355,15 +350,14 @@ class MessageEncryption:
         if not sealed:
             return seen
         reader = await self._reader(tenant_id, sealed)
-        return [_opened_facts(reader, one) if one.encrypted else one for one in seen]
+        return [message_cipher.decrypt_facts(reader, one) if one.encrypted else one for one in seen]
 
     async def open_result(self, tenant_id: int, queue: str, id: bytes, result: Result) -> Result:
         """Return a result decrypted. Raises SealBroken, KmsUnavailable, KmsError or Erased."""
         if not result.encrypted or result.value is None:
             return result
         reader = await self._reader(tenant_id, [result.value])
-        value, error = _decode_result(reader.decrypt(queue, id, "result", result.value))
-        return Result(result.status, value, error)
+        return message_cipher.decrypt_result(reader, queue, id, result)
 
     # ---- moving ----
 
@@ -375,7 +369,10 @@ class MessageEncryption:
         if not blobs:
             return list(messages)
         reader = await self._reader(tenant_id, blobs)
-        return [_opened_or_error(reader, one.origin(queue), one) if one.encrypted else one for one in messages]
+        return [
+            message_cipher.decrypt_or_error(reader, one.origin(queue), one) if one.encrypted else one
+            for one in messages
+        ]
 
     async def open_results(
         self, tenant_id: int, queue: str, results: list[StoredResult]
@@ -396,11 +393,14 @@ class MessageEncryption:
     ) -> tuple[list[MessageCopy], list[StoredResult]]:
         """Return imported messages and results encrypted. Each is bound to its ID."""
         sealer = await self._sealer(tenant, 2 * len(messages) + len(results))
-        secret = _matcher(tenant.config.encryption.secret_attributes)
+        secret = message_cipher.secret_names(tenant.config.encryption.secret_attributes)
+        tenant.counters.encrypted += len(messages) + len(results)
         return (
-            [_sealed_stored(sealer, queue, one, secret) for one in messages],
+            [message_cipher.encrypt_copy(sealer, queue, one, secret) for one in messages],
             [
-                msgspec.structs.replace(one, result=_sealed_result(sealer, queue, one.raw_id, one.result))
+                msgspec.structs.replace(
+                    one, result=message_cipher.encrypt_result(sealer, queue, one.raw_id, one.result)
+                )
                 for one in results
             ],
         )
@@ -408,7 +408,7 @@ class MessageEncryption:
     # ---- fleets ----
 
     def rest(self, tenant: str) -> None:
-        """Let fleet polls leave out a tenant for a moment, because its messages could not be decrypted."""
+        """Exclude a tenant from fleet polls for a moment, because its messages could not be decrypted."""
         self._resting[tenant] = self._clock.monotonic_ms() + REST_MS
 
     def resting(self) -> dict[str, int]:
@@ -420,83 +420,12 @@ class MessageEncryption:
         return {tenant: until - now for tenant, until in self._resting.items()}
 
 
-def _sealed_message(
-    sealer: TenantCipher, queue: str, message: NewMessage, id: bytes, record: bytes, secret: re.Pattern[str]
-) -> NewMessage:
-    attributes, encrypted_attributes = _sealed_attributes(sealer, queue, id, message.attributes, secret)
-    return msgspec.structs.replace(
-        message,
-        body=record,
-        attributes=attributes,
-        raw_id=id,
-        encrypted=True,
-        encrypted_attributes=encrypted_attributes,
-        digest=sealer.digest(message.body) if message.key is not None else None,
-        known_as=digest(message.body) if message.key is not None else None,
-    )
-
-
-def _sealed_result(sealer: TenantCipher, queue: str, id: bytes, result: Result) -> Result:
-    blob = sealer.encrypt(queue, id, "result", _encode((result.value, result.error)))
-    return Result(result.status, blob, None, encrypted=True)
-
-
-def _sealed_stored(sealer: TenantCipher, queue: str, one: MessageCopy, secret: re.Pattern[str]) -> MessageCopy:
-    origin, id = one.origin(queue), one.raw_id
-    attributes, encrypted_attributes = _sealed_attributes(sealer, origin, id, one.attributes, secret)
-    body = sealer.encrypt(origin, id, "body", one.body)
-    return msgspec.structs.replace(
-        one, body=body, attributes=attributes, encrypted=True, encrypted_attributes=encrypted_attributes
-    )
-
-
-def _sealed_attributes(
-    sealer: TenantCipher, queue: str, id: bytes, attributes: dict[str, str], secret: re.Pattern[str]
-) -> tuple[dict[str, str], bytes]:
-    """Return the attributes that stay readable, and the secret ones encrypted."""
-    hidden = {name: value for name, value in attributes.items() if secret.match(name) is not None}
-    if not hidden:
-        return attributes, b""
-    visible = {name: value for name, value in attributes.items() if name not in hidden}
-    return visible, sealer.encrypt(queue, id, "attributes", _encode(hidden))
-
-
-def _opened(reader: TenantCipher, origin: str, one: _Sealed) -> _Sealed:
-    """Return a message decrypted. Raises SealBroken."""
-    body = reader.decrypt(origin, one.raw_id, "body", one.body)
-    attributes = one.attributes
-    if one.encrypted_attributes:
-        hidden = reader.decrypt(origin, one.raw_id, "attributes", one.encrypted_attributes)
-        attributes = {**attributes, **_decode_attributes(hidden)}
-    return msgspec.structs.replace(one, body=body, attributes=attributes, encrypted=False, encrypted_attributes=b"")
-
-
-def _opened_or_error(reader: TenantCipher, origin: str, one: _Sealed) -> _Sealed | SealBroken:
-    try:
-        return _opened(reader, origin, one)
-    except SealBroken as error:
-        return error
-
-
 def _opened_singly(reader: TenantCipher, got: list[Delivery]) -> Opened:
     """Return messages of several queues or kinds, decrypted one by one."""
-    opened = [_opened_or_error(reader, one.origin or one.queue, one) if one.encrypted else one for one in got]
+    opened = [
+        message_cipher.decrypt_or_error(reader, one.origin or one.queue, one) if one.encrypted else one for one in got
+    ]
     return Opened(
         [one for one in opened if not isinstance(one, SealBroken)],
         [one for one, found in zip(got, opened, strict=True) if isinstance(found, SealBroken)],
     )
-
-
-def _opened_facts(reader: TenantCipher, facts: Facts) -> Facts:
-    found = _opened_or_error(reader, facts.origin, facts)
-    if isinstance(found, SealBroken):
-        return msgspec.structs.replace(
-            facts, body=b"", attributes={}, encrypted_attributes=b"", body_error=found.code
-        )  # fmt: skip
-    return msgspec.structs.replace(found, encrypted=True)  # as it is stored
-
-
-@lru_cache(maxsize=1_024)
-def _matcher(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    """Return a regular expression that matches names covered by any of the patterns."""
-    return re.compile("|".join(map(translate, patterns)) or r"(?!)")

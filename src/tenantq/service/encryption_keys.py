@@ -1,20 +1,14 @@
 """Encryption keys of a tenant: shows, rotates and rewraps them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from tenantq.engine.queue_state import TenantState
+from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict
+from tenantq.journal.record import entry_of
 from tenantq.service.admission import Admission
 from tenantq.service.admitted_call import AdmittedCall
-from tenantq.service.audit_notes import audit_entry
 from tenantq.service.call import Call
+from tenantq.service.encryption import MessageEncryption
 from tenantq.wire.tenants import DataKeyItem, EncryptionReply
-
-if TYPE_CHECKING:
-    from tenantq.engine.shard import Shard
-    from tenantq.service.encryption import MessageEncryption
 
 
 class EncryptionKeys:
@@ -26,6 +20,7 @@ class EncryptionKeys:
     async def get(self, call: Call, tenant: str | None) -> EncryptionReply:
         """Return the encryption settings of a tenant, its data keys, and the health of its key."""
         with await self._admission.admit(call, tenant, "get_encryption") as admitted:
+            self._admission.notes.note_view(admitted.caller, admitted.tenant, "get_encryption")
             return self._reply(admitted.state)
 
     async def rotate(self, call: Call, tenant: str | None) -> EncryptionReply:
@@ -49,7 +44,7 @@ class EncryptionKeys:
             raise Conflict("encryption: not enabled for this tenant", tenant=tenant.name)
 
     async def _journal(self, action: str, admitted: AdmittedCall, details: str) -> EncryptionReply:
-        await self._shard.journal.note([audit_entry(action, admitted.tenant, admitted.caller, details)])
+        await self._shard.journal.note([entry_of(action, admitted.tenant, admitted.caller, details)])
         return self._reply(admitted.state)
 
     def _reply(self, tenant: TenantState) -> EncryptionReply:

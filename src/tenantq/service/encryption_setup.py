@@ -1,25 +1,23 @@
 """Sets up the encryption of a server: key management, vault and message encryption."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from tenantq.kms import KmsSettings, open_kms
+from tenantq.engine.shard import Shard
 from tenantq.kms.keyring import KeyringFile
 from tenantq.kms.local import unlock_of
+from tenantq.kms.providers import open_kms
 from tenantq.kms.server_keyring import KEYRING, ServerManagedKeys, default_keyring
+from tenantq.kms.settings import KmsSettings
 from tenantq.runtime.clock import Clock
 from tenantq.runtime.randomness import system_randomness
 from tenantq.service.encryption import MessageEncryption
-from tenantq.vault import StoredDataKeys, Vault, VaultSettings
-
-if TYPE_CHECKING:
-    from tenantq.engine.shard import Shard
+from tenantq.vault.settings import VaultSettings
+from tenantq.vault.stored_keys import StoredDataKeys
+from tenantq.vault.vault import Vault
 
 
 def open_encryption(

@@ -1,18 +1,18 @@
 """Erasure: deletes tenants for good and certifies it."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
+from tenantq.backup.backups import Backups
 from tenantq.domain.message import SYSTEM, Caller
 from tenantq.domain.names import DEFAULT_TENANT
 from tenantq.engine.ops.erasure import CertifyErasure
 from tenantq.engine.queue_state import TenantState
+from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict, NotFound, TenantqError
 from tenantq.journal.erasure_certificate import ErasureCertificate
 from tenantq.journal.signing import SigningKey
@@ -22,10 +22,6 @@ from tenantq.service.call import Call
 from tenantq.service.encryption import MessageEncryption
 from tenantq.service.other_shards import OtherShards
 from tenantq.service.request_checks import check_destroy
-
-if TYPE_CHECKING:
-    from tenantq.backup.backups import Backups
-    from tenantq.engine.shard import Shard
 
 log = logging.getLogger("tenantq")
 
@@ -78,7 +74,6 @@ class Erasures:
         return await self._other_shards.erasures(self._shard.erasure.certificates())
 
     async def get(self, call: Call, id: str) -> ErasureCertificate:
-        """Return one certificate."""
         for one in await self.list(call):
             if one.id == id:
                 return one
@@ -93,7 +88,12 @@ class Erasures:
                     await self._shred(state)
                     await self._certify(await self._delete(state, state.erasing.reason, Caller(state.erasing.by)))
                 except TenantqError as error:
-                    log.warning("tenant %s is being deleted; the next attempt follows: %s", state.name, error)
+                    log.warning(
+                        "tenant %s is being deleted; the next attempt follows: %s",
+                        state.name,
+                        error,
+                        extra={"tenant": state.name, "tenant_id": state.id},
+                    )
         erasures = self._shard.erasure.certificates()
         if erasures and self._backups is not None:
             try:
@@ -106,7 +106,12 @@ class Erasures:
                 try:
                     await self._certify(msgspec.structs.replace(erased, link=link.hex() if link is not None else ""))
                 except TenantqError as error:
-                    log.warning("tenant %s is erased, but its certificate is not written yet: %s", erased.tenant, error)
+                    log.warning(
+                        "tenant %s is erased, but its certificate is not written yet: %s",
+                        erased.tenant,
+                        error,
+                        extra={"tenant": erased.tenant, "tenant_id": erased.tenant_id},
+                    )
 
     def close(self) -> None:
         """Stop retrying. The next start continues."""

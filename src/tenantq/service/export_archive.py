@@ -1,7 +1,5 @@
 """The archive of an export: a tar file of JSON lines, written in pieces, with its manifest at the end."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import tarfile

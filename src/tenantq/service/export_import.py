@@ -1,29 +1,28 @@
 """Exports and imports: move everything that a tenant has to another server, or to another tenant."""
 
-from __future__ import annotations
-
+import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+import msgspec
 
 from tenantq.domain import limits
 from tenantq.domain.names import check_queue_name
 from tenantq.domain.validation import check_field
 from tenantq.engine.ops.import_part import ImportedPart, ImportPart, last_imported_part
+from tenantq.engine.shard import Shard
 from tenantq.errors import Forbidden, Invalid, TooLarge
+from tenantq.journal.record import entry_of
+from tenantq.runtime.loop_slices import convert
 from tenantq.service.access import key_items
 from tenantq.service.admission import Admission
 from tenantq.service.admitted_call import AdmittedCall
-from tenantq.service.audit_notes import audit_entry
 from tenantq.service.audit_trail import AuditTrail
 from tenantq.service.call import Call
+from tenantq.service.encryption import MessageEncryption
 from tenantq.service.exported_lines import export_id, stored_key, stored_message, stored_result
 from tenantq.service.tenant_export import QueueDigest, TenantExport
-from tenantq.wire.exports import ExportedKey, ExportedMessage, ExportedResult
+from tenantq.wire.exports import ExportedKey, ExportedMessage, ExportedResult, part_digest
 from tenantq.wire.queues import DigestReply
-
-if TYPE_CHECKING:
-    from tenantq.engine.shard import Shard
-    from tenantq.service.encryption import MessageEncryption
 
 
 class Exports:
@@ -46,7 +45,7 @@ class Exports:
                 self._check_may_export_all(call, admitted)
             snapshot = await self._shard.snapshots.of_tenant(admitted.tenant, queue)
             details = f"up to record {snapshot.seq}: {len(snapshot.queues)} queues, {snapshot.messages_total} messages"
-            await self._shard.journal.note([audit_entry("export", admitted.tenant, admitted.caller, details)])
+            await self._shard.journal.note([entry_of("export", admitted.tenant, admitted.caller, details)])
             keys = key_items(self._shard, self._admission, admitted.state.id)
             return TenantExport(self._shard, self._audit_trail, self._encryption, admitted, snapshot, keys)
         except BaseException:
@@ -83,27 +82,31 @@ class Exports:
         _check_lines("idempotency", [] if idempotency == () else idempotency, ExportedKey)
         if len(messages) + len(results) + len(idempotency) > limits.BATCH_MESSAGES_MAX:
             raise Invalid(f"messages, results, idempotency: more than {limits.BATCH_MESSAGES_MAX} in one part")
-        stored = [stored_message(one, f"messages[{place}]") for place, one in enumerate(messages)]
+        stored = await convert(
+            list(enumerate(messages)), lambda one: stored_message(one[1], f"messages[{one[0]}]"), _line_chars
+        )
         if len({one.raw_id for one in stored}) != len(stored):
             raise Invalid("messages: duplicate id")
         size = sum(len(one.body) for one in stored)
         if size > limits.BATCH_BYTES_MAX:
-            raise TooLarge(f"messages: {size} bytes in one part, the limit is {limits.BATCH_BYTES_MAX}")
-        kept = [stored_result(one, f"results[{place}]") for place, one in enumerate(results)]
+            raise TooLarge(f"messages: too many bytes in one part ({size}, allowed: {limits.BATCH_BYTES_MAX})")
+        kept = await convert(
+            list(enumerate(results)), lambda one: stored_result(one[1], f"results[{one[0]}]"), _result_chars
+        )
         known = [stored_key(one, f"idempotency[{place}]") for place, one in enumerate(idempotency)]
         size = sum(len(one.ids) for one in known)
         if size > limits.EXPORTED_IDS_BYTES_MAX:
             raise TooLarge(
-                f"idempotency: {size} bytes of ids in one part, the limit is {limits.EXPORTED_IDS_BYTES_MAX}"
+                f"idempotency: too many bytes of ids in one part ({size}, allowed: {limits.EXPORTED_IDS_BYTES_MAX})"
             )
         with await self._admission.admit_queue(call, tenant, "import", queue) as admitted:
+            digest = await asyncio.to_thread(part_digest, [(one.raw_id, one.body) for one in stored])
             if admitted.state.config.encryption.enabled:
                 stored, kept = await self._encryption.seal_stored(admitted.state, queue, stored, kept)
-            return await self._shard.submit(
-                ImportPart(
-                    self._shard.tenant(admitted.tenant), admitted.caller, queue, raw_export, part, stored, kept, known
-                )
+            imported = await self._shard.submit(
+                ImportPart(admitted.state, admitted.caller, queue, raw_export, part, stored, kept, known)
             )
+            return msgspec.structs.replace(imported, digest=digest)
 
     async def digest(
         self, call: Call, tenant: str | None, queue: str, *, at: int | None = None, export: str | None = None
@@ -125,6 +128,14 @@ class Exports:
                 return digest.reply(self._shard.state.wall_ms(), part)
             finally:
                 snapshot.close()
+
+
+def _line_chars(line: tuple[int, ExportedMessage]) -> int:
+    return len(line[1].body or line[1].body_base64 or "")
+
+
+def _result_chars(line: tuple[int, ExportedResult]) -> int:
+    return len(line[1].value or line[1].value_base64 or "")
 
 
 def _check_lines(field: str, lines: object, kind: type) -> None:

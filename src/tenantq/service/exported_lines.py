@@ -1,10 +1,6 @@
 """The lines of an export: converts stored values to JSON lines, and checked lines back to values."""
 
-from __future__ import annotations
-
 from typing import Final
-
-import msgspec
 
 from tenantq.domain import limits
 from tenantq.domain.message import (
@@ -15,7 +11,7 @@ from tenantq.domain.message import (
     check_message,
     check_result,
 )
-from tenantq.domain.validation import all_fields, build, check_field
+from tenantq.domain.validation import all_fields, build, check_field, projected
 from tenantq.engine.tenant_snapshot import MessageCopy, QueueCopy, StoredIdempotencyKey, StoredResult, TenantSnapshot
 from tenantq.errors import Invalid, TenantqError
 from tenantq.runtime.randomness import id_bytes, id_text
@@ -28,62 +24,36 @@ _OUTCOMES: Final = ("nacked", "lease_expired", "released")
 
 
 def tenant_line(snapshot: TenantSnapshot, export: str) -> ExportedTenant:
-    """Return the tenant itself."""
-    hold = snapshot.hold
-    return ExportedTenant(
-        name=snapshot.name,
-        export=export,
-        id=snapshot.id,
-        status=snapshot.status,
-        version=snapshot.version,
-        config=all_fields(snapshot.config),
-        hold=HoldItem(reason=hold.reason, by=hold.by, at=hold.at) if hold is not None else None,
-    )
+    hold = projected(HoldItem, snapshot.hold) if snapshot.hold is not None else None
+    return projected(ExportedTenant, snapshot, export=export, config=all_fields(snapshot.config), hold=hold)
 
 
 def queue_line(queue: QueueCopy) -> ExportedQueue:
-    """Return a queue."""
     return ExportedQueue(name=queue.name, status=queue.status, config=all_fields(queue.config))
 
 
 def message_line(message: MessageCopy) -> ExportedMessage:
-    """Return a message."""
     text, base64 = text_or_base64(message.body)
-    dead = message.dead
-    return ExportedMessage(
+    return projected(
+        ExportedMessage,
+        message,
         id=id_text(message.raw_id),
         body=text,
         body_base64=base64,
-        priority=message.priority,
-        attributes=message.attributes,
-        group=message.group,
-        max_attempts=message.max_attempts,
-        added_at=message.added_at,
-        visible_at=message.visible_at,
-        expires_at=message.expires_at,
-        attempts=message.attempts,
-        history=[WireHistory(**msgspec.structs.asdict(one)) for one in message.history],
-        dead=WireDeadLetter(**msgspec.structs.asdict(dead)) if dead is not None else None,
+        history=[projected(WireHistory, one) for one in message.history],
+        dead=projected(WireDeadLetter, message.dead) if message.dead is not None else None,
     )
 
 
 def result_line(stored: StoredResult) -> ExportedResult:
-    """Return a result."""
     result = stored.result
     assert result.status != "pending", "pending results are not stored"
     text, base64 = text_or_base64(result.value) if result.value is not None else (None, None)
-    return ExportedResult(
-        id=id_text(stored.raw_id),
-        status=result.status,
-        value=text,
-        value_base64=base64,
-        error=result.error,
-        expires_at=stored.expires_at,
-    )
+    id, expires_at = id_text(stored.raw_id), stored.expires_at
+    return projected(ExportedResult, result, id=id, value=text, value_base64=base64, expires_at=expires_at)
 
 
 def key_line(key: StoredIdempotencyKey) -> ExportedKey:
-    """Return an idempotency key."""
     return ExportedKey(
         hash=key.hashed.hex(), ids=key.ids.hex(), body_hash=key.body_digest.hex(), expires_at=key.expires_at
     )
@@ -105,27 +75,15 @@ def export_id(text: str) -> bytes:
 def stored_message(line: ExportedMessage, field: str) -> MessageCopy:
     """Return the message of a line. Raises an error that starts with ``field``."""
     try:
-        new = NewMessage(
-            body=bytes_of(line.body, line.body_base64, "body"),
-            priority=line.priority,
-            group=line.group,
-            attributes=line.attributes,
-            max_attempts=line.max_attempts,
-        )
+        new = projected(NewMessage, line, body=bytes_of(line.body, line.body_base64, "body"))
         check_message(new)
-        return MessageCopy(
+        return projected(
+            MessageCopy,
+            line,
             raw_id=id_bytes(line.id),
             body=new.body,
-            priority=new.priority,
-            attributes=new.attributes,
-            group=new.group,
-            max_attempts=new.max_attempts,
-            added_at=line.added_at,
-            visible_at=line.visible_at,
-            expires_at=line.expires_at,
-            attempts=line.attempts,
             history=tuple(_history(one) for one in line.history[-limits.HISTORY_ENTRIES_MAX :]),
-            dead=DeadLetter(**msgspec.structs.asdict(line.dead)) if line.dead is not None else None,
+            dead=projected(DeadLetter, line.dead) if line.dead is not None else None,
         )
     except TenantqError as error:
         error.args = (f"{field}.{error.message}",)

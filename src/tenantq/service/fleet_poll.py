@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tenantq.domain import limits
 from tenantq.domain.access import Principal
 from tenantq.domain.message import Delivery
-from tenantq.engine.polls import check_poll
+from tenantq.engine.polls import FleetPoll, check_poll
+from tenantq.engine.shard import Shard
 from tenantq.errors import Invalid, TenantqError
 from tenantq.runtime.clock import Clock
 from tenantq.service.admission import Admission, charge_of
 from tenantq.service.admitted_call import AdmittedCall
 from tenantq.service.call import Call
 from tenantq.service.deliveries import Deliveries
+from tenantq.service.encryption import MessageEncryption
 from tenantq.service.messages import check_consumer
-
-if TYPE_CHECKING:
-    from tenantq.engine.shard import Shard
-    from tenantq.service.encryption import MessageEncryption
 
 
 class FleetPolls:
@@ -64,19 +60,22 @@ class FleetPolls:
                 if excluded:
                     everyone = allowed if allowed is not None else self._shard.state.catalog.tenants
                     served = [name for name in everyone if name not in excluded]
-                got = await self._shard.fleet_poll(
-                    queue,
-                    tenants=served,
-                    max=max,
-                    wait_ms=_least(left_ms, *excluded.values()),
-                    lease_ms=lease_ms,
-                    caller=admitted.caller,
-                )
+                state, left_ms = self._shard.state, _least(left_ms, *excluded.values())
+                ids = frozenset(state.catalog.tenant(name).id for name in served) if served is not None else None
+                poll = FleetPoll(
+                    state.platform, admitted.caller, queue, ids, max=max, wait_ms=left_ms, lease_ms=lease_ms
+                )  # fmt: skip
+                got = await self._shard.submit(poll)
                 failure = None
                 if any(one.encrypted for one in got):
                     got, failure = await self._open(admitted, got)
+                if admitted.span is not None:
+                    admitted.span.link(got)
+                self._admission.charge_principal(admitted, "read", len(got), sum(len(one.body) for one in got))
                 for one in got:
                     self._charge(one.tenant, queue, len(one.body))
+                for name in {one.tenant for one in got}:
+                    self._admission.note_worker(call, admitted.principal, name, queue, consumer, wait_ms)
                 if got and wait_ms:
                     return await self._keep_allowed(call, admitted, queue, tenants, got)
                 over = self._clock.monotonic_ms() - started_ms >= wait_ms
@@ -207,7 +206,7 @@ def check_tenants(tenants: object) -> None:
 
 def wrong_tenants() -> Invalid:
     """Return the error for a fleet poll that names no tenant, or too many."""
-    return Invalid(f"tenants: must be a list of 1 to {limits.FLEET_TENANTS_MAX} names; leave it out to mean all")
+    return Invalid(f"tenants: must be a list of 1 to {limits.FLEET_TENANTS_MAX} names. Omit it for all tenants.")
 
 
 def _least(*waits_ms: int) -> int:

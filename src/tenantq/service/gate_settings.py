@@ -1,7 +1,5 @@
 """Settings of the gates that apply to the whole server."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec
@@ -9,6 +7,7 @@ import msgspec
 from tenantq.domain.limits import DAY_MS
 from tenantq.domain.validation import about, between
 from tenantq.gates.signals import SignalSettings
+from tenantq.service.request_log import RequestLogMode
 
 _Count = Annotated[int, between(1, 1_000_000)]
 
@@ -27,4 +26,6 @@ class GateSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         _Count, about("Refused calls of a tenant journaled one by one; the rest are counted in one row.")
     ] = 20
     anonymous_default: Annotated[bool, about("Callers without a credential may use the tenant `default`.")] = False
+    request_log: Annotated[RequestLogMode, about("Log calls: none, those that failed, or all.")] = "off"
+    request_log_per_second: Annotated[_Count, about("Most lines of the request log; more calls are sampled.")] = 100
     signals: SignalSettings = SignalSettings()

@@ -1,42 +1,43 @@
 """Message reads: messages, results and histories, without a lease."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from tenantq.domain.message import Facts, MessagePage, Result
 from tenantq.engine.queue_snapshots import SnapshotFacts
+from tenantq.engine.shard import Shard
 from tenantq.errors import NotFound, SealBroken
 from tenantq.journal.record import JournalRow
 from tenantq.runtime.randomness import id_bytes, id_text
 from tenantq.service.admission import Admission
 from tenantq.service.admitted_call import AdmittedCall
+from tenantq.service.audit import TenantJournal
 from tenantq.service.audit_trail import AuditTrail
 from tenantq.service.call import Call
+from tenantq.service.encryption import MessageEncryption
 
-if TYPE_CHECKING:
-    from tenantq.engine.shard import Shard
-    from tenantq.service.encryption import MessageEncryption
-
-    _T = TypeVar("_T")
+_T = TypeVar("_T")
 
 
 class MessageReads:
     """Shows the messages of a queue. Callers without the right to read bodies see messages without them."""
 
     def __init__(
-        self, shard: Shard, admission: Admission, encryption: MessageEncryption, audit_trail: AuditTrail
+        self,
+        shard: Shard,
+        admission: Admission,
+        encryption: MessageEncryption,
+        audit_trail: AuditTrail,
+        journal: TenantJournal,
     ) -> None:
         self._shard, self._admission, self._encryption = shard, admission, encryption
-        self._audit_trail = audit_trail
+        self._audit_trail, self._journal = audit_trail, journal
 
     async def peek(
         self, call: Call, tenant: str | None, queue: str, *, limit: int = 10, cursor: str | None = None
     ) -> MessagePage:
-        """Return a page of waiting messages."""
         with await self._admission.admit_queue(call, tenant, "peek", queue, rate="read") as admitted:
             page = await self._found(
                 call,
@@ -84,7 +85,7 @@ class MessageReads:
         """Return a page of a snapshot in order of message IDs."""
         with await self._admission.admit_queue(call, tenant, "peek", queue, rate="read") as admitted:
             try:
-                page = self._shard.snapshots.read(admitted.tenant, queue, id, start=start, end=end, limit=limit)
+                page = await self._shard.snapshots.read(admitted.tenant, queue, id, start=start, end=end, limit=limit)
             except NotFound as error:
                 self._admission.notes.note_refusal(call, admitted.principal, admitted.tenant, "peek", queue, error)
                 raise
@@ -135,7 +136,9 @@ class MessageReads:
         """Return the journal rows about one message, from the store and, if some were trimmed, from exported segments."""
         with await self._admission.admit_queue(call, tenant, "trace", queue, rate="read") as admitted:
             since = max(1, admitted.state.since)
-            if self._shard.journal.span[0] <= since or queue not in admitted.state.queues:
+            if admitted.state.earlier:
+                asked: Awaitable[list[JournalRow]] = self._journal.history(admitted.state, queue, id)
+            elif self._shard.journal.span[0] <= since or queue not in admitted.state.queues:
                 asked = self._shard.reads.trace(admitted.tenant, queue, id)
             else:
                 asked = self._audit_trail.history(admitted.tenant, queue, id, first_seq=since)

@@ -10,18 +10,19 @@ from tenantq.domain import limits
 from tenantq.domain.message import AddResult, Delivery, NewMessage, check_batch
 from tenantq.domain.names import check_queue_name
 from tenantq.domain.validation import check_field
-from tenantq.engine.polls import check_poll
+from tenantq.engine.ops.settle import Nack
+from tenantq.engine.polls import Poll, check_poll
+from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict, JournalBehind, NotFound, TenantqError
 from tenantq.runtime.clock import Clock
 from tenantq.service.admission import Admission
 from tenantq.service.admitted_call import AdmittedCall
 from tenantq.service.call import Call
 from tenantq.service.deliveries import Deliveries
+from tenantq.service.encryption import MessageEncryption
 
 if TYPE_CHECKING:
-    from tenantq.engine.shard import Shard
     from tenantq.journal.exporter import Exporter
-    from tenantq.service.encryption import MessageEncryption
 
 
 class Messages:
@@ -59,6 +60,8 @@ class Messages:
             call, tenant, "add", queue, slot="add", rate="write", ops=len(messages), size=size
         )
         with admitted:
+            if admitted.span is not None:
+                admitted.span.link(messages)
             try:
                 if self._exporter is not None and self._exporter.is_behind:
                     raise self._journal_behind(admitted, queue)
@@ -148,7 +151,9 @@ class Messages:
             if got and expire_at_once:
                 receipts = [one.receipt for one in got]
                 with contextlib.suppress(NotFound):  # the queue was deleted meanwhile
-                    await self._shard.nack(admitted.tenant, queue, receipts, delay_ms=0, caller=admitted.caller)
+                    await self._shard.submit(Nack(admitted.state, admitted.caller, queue, receipts, delay_ms=0))
+            if admitted.span is not None:
+                admitted.span.link(got)
             return got
 
     async def _poll_now(
@@ -164,8 +169,8 @@ class Messages:
             admission.charge(admitted, queue, "read", extra, 0)
         used = 0
         try:
-            got = await self._shard.poll(
-                admitted.tenant, queue, max=max, lease_ms=lease_ms, whole_groups=whole_groups, caller=admitted.caller
+            got = await self._shard.loop.submit(
+                Poll(admitted.state, admitted.caller, queue, max=max, lease_ms=lease_ms, whole_groups=whole_groups)
             )
             if any(one.encrypted for one in got):
                 got = await self._deliveries.open(admitted, got)
@@ -192,10 +197,10 @@ class Messages:
         left = admission.remaining(admitted, queue, "read")
         if left is not None:
             max = _within_rate(max, left)
-        got = await self._shard.poll(
-            admitted.tenant, queue, max=max, wait_ms=wait_ms, lease_ms=lease_ms, whole_groups=whole_groups,
-            caller=admitted.caller,
+        poll = Poll(
+            admitted.state, admitted.caller, queue, max=max, wait_ms=wait_ms, lease_ms=lease_ms, whole_groups=whole_groups
         )  # fmt: skip
+        got = await self._shard.loop.submit(poll)
         if got:
             with self._deliveries.released_on_failure(got, admitted):
                 await admission.confirm(call, admitted, "poll", queue)
@@ -207,11 +212,8 @@ class Messages:
     def _admit_consumer(
         self, call: Call, admitted: AdmittedCall, queue: str, consumer: str | None, wait_ms: int
     ) -> None:
-        try:
+        with self._admission.notes.noting_refusal(call, admitted.principal, admitted.tenant, "poll", queue):
             self._admission.admit_consumer(call, admitted.principal, admitted.state, queue, consumer, wait_ms)
-        except TenantqError as error:
-            self._admission.notes.note_refusal(call, admitted.principal, admitted.tenant, "poll", queue, error)
-            raise
 
 
 def check_consumer(consumer: str | None) -> None:

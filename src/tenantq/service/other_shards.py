@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
+from tenantq.backup.backups import BackupItem
+from tenantq.backup.manifest import BackupManifest
+from tenantq.journal.erasure_certificate import ErasureCertificate
 from tenantq.service.audit_trail import AuditPage, AuditQuery
 from tenantq.service.call import Call, TenantInfo
+from tenantq.wire.compliance import ControlItem
 from tenantq.wire.topology import ShardItem
 
-if TYPE_CHECKING:
-    from tenantq.backup.backups import BackupItem
-    from tenantq.backup.manifest import BackupManifest
-    from tenantq.journal.erasure_certificate import ErasureCertificate
+_T = TypeVar("_T")
 
 
 class OtherShards:
@@ -53,6 +54,17 @@ class OtherShards:
         """Return a page of all journals by time."""
         return await query_local(query)
 
+    async def tenant_audit(
+        self,
+        query: AuditQuery,
+        tenant: str,
+        firsts: Mapping[int, int],
+        queues: tuple[str, ...] | None,
+        page_local: Callable[[AuditQuery, str, int, tuple[str, ...] | None], Awaitable[AuditPage]],
+    ) -> AuditPage:
+        """Return a page of a tenant's rows by time. ``firsts``: its shards, each with the first record about it there."""
+        return await page_local(query, tenant, firsts[self.number], queues)
+
     async def erasures(self, own: Sequence[ErasureCertificate]) -> Sequence[ErasureCertificate]:
         """Return all certificates by time."""
         return own
@@ -66,9 +78,25 @@ class OtherShards:
         """Return the backups of which every shard has its part."""
         return own
 
-    async def metrics(self, own: bytes) -> bytes:
-        """Return the metrics of all shards."""
+    async def gather(self, _path: str, own: Sequence[_T], *_arguments: Any) -> Sequence[_T]:
+        """Return ``own`` and what the method at ``_path`` of the other shards returns, if they answer."""
         return own
+
+    async def first_held(self, own: int | None) -> int | None:
+        """Return the first record of this shard that a legal hold of any shard's tenants covers."""
+        return own
+
+    async def compliance(self, own: Sequence[ControlItem]) -> Sequence[ControlItem]:
+        """Return the compliance controls of all shards together."""
+        return own
+
+    async def at_owner(self, _tenant: str, _path: str, local: Callable[..., Awaitable[_T]], *arguments: Any) -> _T:
+        """Call a method on the shard of a tenant, or of the platform if it is empty. ``local`` is the method of this shard."""
+        return await local(*arguments)
+
+    async def metrics(self, own: Callable[[], Awaitable[bytes]]) -> bytes:
+        """Return the metrics of all shards."""
+        return await own()
 
     def readiness(self) -> dict[str, Any]:
         """Return the readiness of each shard by name; empty if there is one shard only."""

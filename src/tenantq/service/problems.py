@@ -1,7 +1,5 @@
 """Errors as callers see them, on every transport: a stable code, a text, and when to retry."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Final
@@ -52,6 +50,16 @@ def detail_of(error: TenantqError) -> str:
 def _name(name: str | None) -> str | None:
     """Return a name, or None if it is too long to be one."""
     return name if name and len(name) <= NAME_CHARS_MAX else None
+
+
+def forget_frames(error: BaseException | None) -> None:
+    """Drop the frames of an error that is being answered.
+
+    They hold the request's body, and often the error itself: a cycle that keeps the body until the next garbage collection.
+    """
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 def fault() -> TenantqError:

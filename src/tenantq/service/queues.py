@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tenantq.domain import limits
 from tenantq.domain.config import QueueConfig
@@ -12,13 +12,12 @@ from tenantq.domain.validation import check_field
 from tenantq.engine.ops.lifecycle import DeleteQueue, EditQueue, PauseQueue, Purge, PutQueue, UnpauseQueue
 from tenantq.engine.ops.suspension import ResumeQueue, SuspendQueue
 from tenantq.engine.queue_state import SuspensionMode
+from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict
+from tenantq.gates.worker_registry import WorkerEntry
 from tenantq.service.admission import Admission
 from tenantq.service.call import Call, QueueInfo
 from tenantq.service.request_checks import check_destroy, check_settings, page_of_names
-
-if TYPE_CHECKING:
-    from tenantq.engine.shard import Shard
 
 
 class _ConfigChanged(Conflict):
@@ -32,7 +31,6 @@ class Queues:
         self._shard, self._admission = shard, admission
 
     async def get(self, call: Call, tenant: str | None, queue: str) -> QueueInfo:
-        """Return a queue."""
         with await self._admission.admit_queue(call, tenant, "get_queue", queue) as admitted:
             return self._info(admitted.tenant, queue)
 
@@ -46,18 +44,26 @@ class Queues:
             seen = [name for name in self._shard.tenant(owner).queues if allowed(principal, owner, "list_queues", name)]
             return [self._info(owner, name) for name in page_of_names(seen, after, limit)]
 
+    async def workers(self, call: Call, tenant: str | None) -> Sequence[WorkerEntry]:
+        """Return the workers of the queues that the caller may see."""
+        with await self._admission.admit(call, tenant, "list_queues") as admitted:
+            allowed, principal, owner = self._admission.authorizer.allowed, admitted.principal, admitted.tenant
+            found = self._admission.workers.of(owner)
+            return [one for one in found if allowed(principal, owner, "list_queues", one.queue)]
+
     async def put(self, call: Call, tenant: str | None, queue: str, changes: dict[str, Any]) -> tuple[bool, QueueInfo]:
         """Create a queue or change its settings; return whether it is new."""
         with await self._admission.admit_queue(call, tenant, "put_queue", queue) as admitted:
-            owner = self._shard.tenant(admitted.tenant)
-            created = await self._shard.submit(PutQueue(owner, admitted.caller, queue, check_settings(changes)))
+            created = await self._shard.submit(
+                PutQueue(admitted.state, admitted.caller, queue, check_settings(changes))
+            )
             return created, self._info(admitted.tenant, queue)
 
     async def create(self, call: Call, tenant: str | None, queue: str, settings: dict[str, Any]) -> bool:
         """Create a queue and return True, or return False and change nothing if it exists."""
         with await self._admission.admit_queue(call, tenant, "put_queue", queue) as admitted:
-            owner, changes = self._shard.tenant(admitted.tenant), check_settings(settings)
-            return await self._shard.submit(PutQueue(owner, admitted.caller, queue, changes, only_create=True))
+            changes = check_settings(settings)
+            return await self._shard.submit(PutQueue(admitted.state, admitted.caller, queue, changes, only_create=True))
 
     async def change(
         self, call: Call, tenant: str | None, queue: str, changes: dict[str, Any], *, expected: QueueConfig
@@ -72,8 +78,7 @@ class Queues:
         with await self._admission.admit_queue(call, tenant, "put_queue", queue) as admitted:
             check_settings(changes)
             try:
-                owner = self._shard.tenant(admitted.tenant)
-                await self._shard.submit(EditQueue(owner, admitted.caller, queue, edit=edit))
+                await self._shard.submit(EditQueue(admitted.state, admitted.caller, queue, edit=edit))
             except _ConfigChanged:
                 return False
             return True
@@ -81,13 +86,13 @@ class Queues:
     async def pause(self, call: Call, tenant: str | None, queue: str) -> QueueInfo:
         """Stop deliveries. Messages can still be added."""
         with await self._admission.admit_queue(call, tenant, "pause_queue", queue) as admitted:
-            await self._shard.submit(PauseQueue(self._shard.tenant(admitted.tenant), admitted.caller, queue))
+            await self._shard.submit(PauseQueue(admitted.state, admitted.caller, queue))
             return self._info(admitted.tenant, queue)
 
     async def resume(self, call: Call, tenant: str | None, queue: str) -> QueueInfo:
         """Resume the deliveries of a paused queue."""
         with await self._admission.admit_queue(call, tenant, "resume_queue", queue) as admitted:
-            await self._shard.submit(UnpauseQueue(self._shard.tenant(admitted.tenant), admitted.caller, queue))
+            await self._shard.submit(UnpauseQueue(admitted.state, admitted.caller, queue))
             return self._info(admitted.tenant, queue)
 
     async def suspend(
@@ -116,15 +121,15 @@ class Queues:
         with await self._admission.admit_queue(call, tenant, "delete_queue", queue) as admitted:
             with self._admission.notes.noting_failure(admitted.caller, admitted.tenant, "delete_queue", queue):
                 check_destroy(queue, confirm, reason)
-            owner, even_frozen = self._shard.tenant(admitted.tenant), admitted.principal.is_platform_admin
-            await self._shard.submit(DeleteQueue(owner, admitted.caller, queue, reason, force, even_frozen))
+            even_frozen = admitted.principal.is_platform_admin
+            await self._shard.submit(DeleteQueue(admitted.state, admitted.caller, queue, reason, force, even_frozen))
 
     async def purge(self, call: Call, tenant: str | None, queue: str, *, confirm: str, reason: str) -> int:
         """Remove all messages of a queue; return how many were removed."""
         with await self._admission.admit_queue(call, tenant, "purge", queue) as admitted:
             with self._admission.notes.noting_failure(admitted.caller, admitted.tenant, "purge", queue):
                 check_destroy(queue, confirm, reason)
-            return await self._shard.submit(Purge(self._shard.tenant(admitted.tenant), admitted.caller, queue, reason))
+            return await self._shard.submit(Purge(admitted.state, admitted.caller, queue, reason))
 
     def _info(self, tenant: str, queue: str) -> QueueInfo:
         stats = self._shard.reads.stats(tenant, queue)

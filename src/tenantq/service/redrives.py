@@ -1,21 +1,18 @@
 """Redrives: move dead letters back to the queues they came from."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
+from tenantq.domain.validation import projected
 from tenantq.engine.ops.redrive import RedriveFilter, RedriveTask
+from tenantq.engine.shard import Shard
 from tenantq.errors import NotFound
+from tenantq.journal.record import entry_of
 from tenantq.service.admission import Admission
 from tenantq.service.admitted_call import AdmittedCall
-from tenantq.service.audit_notes import audit_entry
 from tenantq.service.call import Call
-
-if TYPE_CHECKING:
-    from tenantq.engine.shard import Shard
 
 _REDRIVES_MAX: Final = 1_000
 
@@ -66,7 +63,6 @@ class Redrives:
             return _info(task)
 
     async def get(self, call: Call, tenant: str | None, queue: str, id: str) -> RedriveInfo:
-        """Return the progress of a redrive."""
         with await self._admission.admit_queue(call, tenant, "redrive", queue) as admitted:
             return _info(self._task(admitted, queue, id))
 
@@ -107,19 +103,9 @@ class Redrives:
         """Journal the start or the cancellation of a redrive. The engine journals each move."""
         pace = "a dry run" if task.dry_run else f"at most {task.rate or 'any number'} a second"
         details = f"{task.id}, {pace}"
-        await self._shard.journal.note([audit_entry(action, admitted.tenant, admitted.caller, details, queue)])
+        await self._shard.journal.note([entry_of(action, admitted.tenant, admitted.caller, details, queue)])
 
 
 def _info(task: RedriveTask) -> RedriveInfo:
-    return RedriveInfo(
-        task.id,
-        task.state,
-        task.moved,
-        task.skipped,
-        task.dry_run,
-        task.found,
-        task.started_at,
-        task.rate,
-        task.filter.to,
-        f"queue '{task.missing}' does not exist" if task.state == "failed" else None,
-    )
+    reason = f"queue '{task.missing}' does not exist" if task.state == "failed" else None
+    return projected(RedriveInfo, task, to=task.filter.to, reason=reason)

@@ -1,7 +1,5 @@
 """Checks of request arguments that several facets share."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

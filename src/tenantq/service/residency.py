@@ -1,7 +1,5 @@
 """Residency: a tenant's contents are read and written only where all places of its data are in regions that it allows."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import msgspec

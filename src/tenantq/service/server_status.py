@@ -6,22 +6,22 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 from tenantq.domain.formatting import plural
+from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict
+from tenantq.journal.signing import SigningKey
 from tenantq.service.admission import Admission
 from tenantq.service.call import Call
+from tenantq.service.encryption import MessageEncryption
+from tenantq.service.metrics.metrics import Metrics
 from tenantq.service.other_shards import OtherShards
 from tenantq.service.problems import detail_of
+from tenantq.service.self_checks.runner import SelfChecks
 from tenantq.store.crash_recovery import FORMAT
 from tenantq.wire.cluster import ClusterReply
 from tenantq.wire.topology import ShardItem, TopologyReply
 
 if TYPE_CHECKING:
-    from tenantq.engine.shard import Shard
     from tenantq.journal.exporter import Exporter
-    from tenantq.journal.signing import SigningKey
-    from tenantq.service.encryption import MessageEncryption
-    from tenantq.service.metrics import Metrics
-    from tenantq.service.self_checks import SelfChecks
 
 VERSION: Final = version("tenantq")
 
@@ -52,11 +52,19 @@ class ServerStatus:
     async def metrics(self, call: Call) -> bytes:
         """Return the metrics of all shards in the text format of Prometheus."""
         await self._admission.admit_platform(call, "metrics")
-        return await self._other_shards.metrics(self._metrics.text())
+        return await self._other_shards.metrics(self._metrics.text)
 
-    def metrics_local(self) -> bytes:
-        """Return this shard's metrics, for a caller that was authorized."""
-        return self._metrics.text()
+    async def metrics_local(self, shard: str, share: int) -> bytes:
+        """Return this shard's metrics, for a caller that was authorized; see ``Metrics.text``."""
+        return await self._metrics.text(shard, share)
+
+    async def tenant_metrics(self, call: Call, tenant: str | None) -> bytes:
+        """Return the metrics of one tenant in the text format of Prometheus."""
+        with await self._admission.admit(call, tenant, "get_metrics", rate="read") as admitted:
+            allowed, principal, name = self._admission.authorizer.allowed, admitted.principal, admitted.tenant
+            return await self._metrics.tenant_text(
+                admitted.state, lambda queue: allowed(principal, name, "get_queue", queue)
+            )
 
     async def topology(self, call: Call) -> TopologyReply:
         """Return the shards of this server, to every valid credential."""

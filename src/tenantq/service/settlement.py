@@ -1,22 +1,24 @@
 """Settlement: acknowledges, returns and extends leases, and removes messages by ID."""
 
-from __future__ import annotations
-
+import re
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import Final
 
+from tenantq.domain import limits
 from tenantq.domain.message import Outcome, Result, check_batch
 from tenantq.domain.names import FIFO_SUFFIX
-from tenantq.engine.ops.settle import OK, parse_receipt
+from tenantq.domain.validation import check_field
+from tenantq.engine.ops.remove import Remove
+from tenantq.engine.ops.settle import OK, Ack, Extend, Nack, Release, SettleOperation, parse_receipt
+from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict, LeaseLost, NotFound
 from tenantq.service.admission import Admission
 from tenantq.service.call import Call
-from tenantq.service.reasons import label_of
+from tenantq.service.encryption import MessageEncryption
 
-if TYPE_CHECKING:
-    from tenantq.engine.shard import Shard
-    from tenantq.service.encryption import MessageEncryption
+WITHHELD: Final = "withheld"
+_LABEL: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}(?=:|\Z)")
 
 
 class Settlement:
@@ -39,14 +41,14 @@ class Settlement:
             if results is not None and state.config.encryption.enabled:
                 given = await self._encryption.seal_results(state, queue, receipts, results)
             try:
-                return await self._shard.ack(admitted.tenant, queue, receipts, results=given, caller=admitted.caller)
+                return await self._shard.submit(Ack(state, admitted.caller, queue, receipts, given))
             except Conflict:
                 if results is None or given is not results or not state.config.encryption.enabled:
                     raise
             given = await self._encryption.seal_results(
                 state, queue, receipts, results
             )  # encryption was switched on meanwhile
-            return await self._shard.ack(admitted.tenant, queue, receipts, results=given, caller=admitted.caller)
+            return await self._shard.submit(Ack(state, admitted.caller, queue, receipts, given))
 
     async def ack_any(self, call: Call, tenant: str | None, queue: str, receipts: Sequence[str]) -> list[Outcome]:
         """Acknowledge messages by any receipt they ever had, even if the lease has ended or another caller holds one now.
@@ -55,21 +57,21 @@ class Settlement:
         other receipts get LeaseLost.
         """
         with await self._admission.admit_queue(call, tenant, "ack", queue) as admitted:
-            owner, caller = admitted.tenant, admitted.caller
-            outcomes = await self._shard.ack(owner, queue, receipts, caller=caller)
+            owner, caller = admitted.state, admitted.caller
+            outcomes = await self._shard.submit(Ack(owner, caller, queue, receipts))
             lost = {
                 index: parsed[0]
                 for index, (outcome, receipt) in enumerate(zip(outcomes, receipts, strict=True))
                 if not outcome.ok and (parsed := parse_receipt(receipt)) is not None
             }
             if lost and not queue.endswith(FIFO_SUFFIX):
-                removed = await self._shard.remove(owner, queue, list(lost.values()), caller)
+                removed = await self._shard.submit(Remove(owner, caller, queue, list(lost.values())))
                 for index, outcome in zip(lost, removed, strict=True):
                     outcomes[index] = OK if outcome.ok or isinstance(outcome.error, NotFound) else outcome
             else:
                 for index, id in lost.items():
                     try:
-                        await self._shard.reads.get(owner, queue, id)
+                        await self._shard.reads.get(owner.name, queue, id)
                     except NotFound:
                         outcomes[index] = OK
             return outcomes
@@ -89,21 +91,20 @@ class Settlement:
             encryption = admitted.state.config.encryption
             if encryption.enabled and not encryption.plain_reasons:
                 reason = label_of(reason)
-            return await self._shard.nack(
-                admitted.tenant, queue, receipts, delay_ms=delay_ms, reason=reason, caller=admitted.caller
-            )
+            nack = Nack(admitted.state, admitted.caller, queue, receipts, delay_ms=delay_ms, reason=reason)
+            return await self._shard.submit(nack)
 
     async def release(self, call: Call, tenant: str | None, queue: str, receipts: Sequence[str]) -> list[Outcome]:
         """Return messages immediately, without using an attempt."""
         with await self._admission.admit_queue(call, tenant, "release", queue) as admitted:
-            return await self._shard.release(admitted.tenant, queue, receipts, admitted.caller)
+            return await self._shard.submit(Release(admitted.state, admitted.caller, queue, receipts))
 
     async def extend(
         self, call: Call, tenant: str | None, queue: str, receipts: Sequence[str], *, lease_ms: int
     ) -> list[Outcome]:
         """Extend leases to end ``lease_ms`` from now."""
         with await self._admission.admit_queue(call, tenant, "extend", queue) as admitted:
-            return await self._shard.extend(admitted.tenant, queue, receipts, lease_ms=lease_ms, caller=admitted.caller)
+            return await self._shard.submit(Extend(admitted.state, admitted.caller, queue, receipts, lease_ms=lease_ms))
 
     async def change_leases(
         self, call: Call, tenant: str | None, queue: str, receipts: Sequence[str], *, lease_ms: int, held_ms_max: int
@@ -115,21 +116,18 @@ class Settlement:
         """
         with await self._admission.admit_queue(call, tenant, "extend", queue) as admitted:
             any_receipt = not queue.endswith(FIFO_SUFFIX)
-            owner, caller = admitted.tenant, admitted.caller
-            if not lease_ms:
-                outcomes = await self._shard.nack(
-                    owner, queue, receipts, delay_ms=0, any_receipt=any_receipt, caller=caller
-                )
-            else:
-                outcomes = await self._shard.extend(
-                    owner, queue, receipts, lease_ms=lease_ms, any_receipt=any_receipt, held_ms_max=held_ms_max,
-                    caller=caller,
+            owner, caller = admitted.state, admitted.caller
+            change: SettleOperation = Nack(owner, caller, queue, receipts, delay_ms=0, any_receipt=any_receipt)
+            if lease_ms:
+                change = Extend(
+                    owner, caller, queue, receipts, lease_ms=lease_ms, any_receipt=any_receipt, held_ms_max=held_ms_max
                 )  # fmt: skip
+            outcomes = await self._shard.submit(change)
             for index, (outcome, receipt) in enumerate(zip(outcomes, receipts, strict=True)):
                 parsed = parse_receipt(receipt)
                 if any_receipt and parsed is not None and isinstance(outcome.error, LeaseLost):
                     with suppress(NotFound):
-                        await self._shard.reads.get(owner, queue, parsed[0])
+                        await self._shard.reads.get(owner.name, queue, parsed[0])
                         outcomes[index] = OK
             return outcomes
 
@@ -137,4 +135,18 @@ class Settlement:
         """Delete messages by ID."""
         check_batch("ids", ids)
         with await self._admission.admit_queue(call, tenant, "remove", queue, rate="write", ops=len(ids)) as admitted:
-            return await self._shard.remove(admitted.tenant, queue, ids, admitted.caller)
+            return await self._shard.submit(Remove(admitted.state, admitted.caller, queue, ids))
+
+
+def label_of(reason: str) -> str:
+    """Return what may be stored in plain text of an encrypted tenant's reason: a single word, or the word before a colon.
+
+    Workers send an exception's name and text, and the text often quotes the body.
+    """
+    if type(reason) is not str or not reason:
+        return reason
+    check_field("reason", reason, limits.Reason)
+    label = _LABEL.match(reason)
+    if label is None:
+        return WITHHELD
+    return reason if label[0] == reason else f"{label[0]}: {WITHHELD}"

@@ -1,8 +1,6 @@
 """SQS lookup: resolves signed requests and the numeric tenant addresses of Amazon SQS to credentials, tenants and queues."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -11,13 +9,11 @@ from tenantq.domain.config import QueueConfig
 from tenantq.domain.names import FIFO_SUFFIX, check_queue_name
 from tenantq.domain.validation import between, check_field
 from tenantq.engine.queue_state import TenantState
+from tenantq.engine.shard import Shard
 from tenantq.errors import Forbidden, Invalid, NotFound, TenantqError, no_queue
 from tenantq.gates.signature import SignedRequest
 from tenantq.service.admission import Admission, charge_of, own_tenant
 from tenantq.service.call import Call
-
-if TYPE_CHECKING:
-    from tenantq.engine.shard import Shard
 
 _NUMBER_MAX: Final = 10**12 - 1  # account numbers have twelve digits
 _READS: Final = frozenset(("get_queue", "list_queues"))
@@ -139,11 +135,8 @@ class SqsLookup:
         self, call: Call, principal: Principal, state: TenantState, action: str, queue: str | None
     ) -> None:
         """Charge one read. Only lookups that are the whole action are charged here; other actions are charged when done."""
-        try:
+        with self._admission.notes.noting_refusal(call, principal, state.name, action, queue):
             self._admission.rates.admit(charge_of(state, queue, "read", 1, 0))
-        except TenantqError as error:
-            self._admission.notes.note_refusal(call, principal, state.name, action, queue, error)
-            raise
 
     def _tenant_name(self, number: int) -> str:
         """Return the name of a tenant by its number, or a name that no tenant can have."""

@@ -1,32 +1,28 @@
 """A tenant export in progress: the archive of everything that a tenant or a queue had at one time."""
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from tenantq.domain import limits
+from tenantq.engine.shard import Shard
 from tenantq.engine.tenant_snapshot import MessageCopy, QueueCopy, StoredIdempotencyKey, StoredResult, TenantSnapshot
 from tenantq.errors import SealBroken
 from tenantq.journal.record import JournalRow
 from tenantq.service.access import grant_items
 from tenantq.service.admitted_call import AdmittedCall
 from tenantq.service.audit_trail import AuditQuery, AuditTrail
+from tenantq.service.encryption import MessageEncryption
 from tenantq.service.export_archive import END, FORMAT, MANIFEST, PART_BYTES, PART_LINES, Archive, Kind, encode_line
 from tenantq.service.exported_lines import key_line, message_line, queue_line, result_line, tenant_line
 from tenantq.wire.access import KeyItem
 from tenantq.wire.exports import ExportManifest
 from tenantq.wire.queues import DigestReply
-
-if TYPE_CHECKING:
-    from tenantq.engine.shard import Shard
-    from tenantq.service.encryption import MessageEncryption
 
 _EXPORT_CHARS: Final = 32
 _T = TypeVar("_T", MessageCopy, StoredResult, StoredIdempotencyKey)

@@ -1,17 +1,14 @@
 """Figures of a tenant: backlog, leases, and usage of its quotas."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tenantq.domain.quotas import QuotaState, state_of
 from tenantq.engine.queue_state import TenantState
+from tenantq.engine.shard import Shard
 from tenantq.engine.usage import reset_time
+from tenantq.engine.work_counters import ACKED, ADDED
 from tenantq.wire.tenants import TenantFigures, UsageItem
-
-if TYPE_CHECKING:
-    from tenantq.engine.shard import Shard
 
 _STATES: Final[tuple[QuotaState, ...]] = ("good", "warning", "critical")
 
@@ -39,7 +36,7 @@ def worst(states: Iterable[QuotaState]) -> QuotaState:
     return _STATES[max(map(_STATES.index, states), default=0)]
 
 
-def figures_of(shard: Shard, tenant: TenantState, throttled: int) -> TenantFigures:
+def figures_of(shard: Shard, tenant: TenantState) -> TenantFigures:
     """Return the figures of a tenant. Its queues are counted only if it has messages."""
     usage, quotas = tenant.usage, tenant.config.quotas
     used = usage.used(shard.state.wall_ms())
@@ -50,8 +47,15 @@ def figures_of(shard: Shard, tenant: TenantState, throttled: int) -> TenantFigur
         dead=_dead(shard, tenant) if usage.messages else 0,
         stored_bytes=usage.bytes,
         queues=usage.queues,
-        throttled_total=throttled,
+        throttled_total=tenant.counters.throttled if tenant.has_counters else 0,
+        added_total=_total(tenant, ADDED),
+        acked_total=_total(tenant, ACKED),
     )
+
+
+def _total(tenant: TenantState, place: int) -> int:
+    """Return a counter of all queues, deleted ones included."""
+    return sum(queue.work.totals[place] for queue in tenant.queues.values()) + tenant.usage.dropped.totals[place]
 
 
 def _dead(shard: Shard, tenant: TenantState) -> int:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Sequence
+from typing import Any
 
 from tenantq.domain import limits
 from tenantq.domain.config import TenantConfig, change_config
 from tenantq.domain.names import PROBE_TENANTS, check_tenant_name
-from tenantq.domain.validation import check_field
+from tenantq.domain.plans import PLANS, PlanSettings
+from tenantq.domain.validation import all_fields, check_field
 from tenantq.engine.ops.lifecycle import PutTenant
 from tenantq.engine.ops.suspension import ResumeTenant, SuspendTenant
 from tenantq.engine.queue_state import SuspensionMode
-from tenantq.errors import Conflict
+from tenantq.engine.shard import Shard
+from tenantq.errors import Conflict, Invalid
 from tenantq.kms.interface import KeyRef
 from tenantq.service.admission import Admission
 from tenantq.service.call import Call, TenantInfo
@@ -21,23 +23,28 @@ from tenantq.service.encryption import MessageEncryption
 from tenantq.service.other_shards import OtherShards
 from tenantq.service.request_checks import check_settings, page_of_names
 from tenantq.service.tenant_figures import figures_of, usage_items, worst
-from tenantq.wire.tenants import PlaceItem, ResidencyReply, UsageReply
-
-if TYPE_CHECKING:
-    from tenantq.engine.shard import Shard
+from tenantq.wire.tenants import PlaceItem, PlanItem, PlansReply, ResidencyReply, UsageReply
 
 
 class Tenants:
     """Manages tenants. All actions but ``get`` and ``usage`` are the platform's."""
 
     def __init__(
-        self, shard: Shard, admission: Admission, encryption: MessageEncryption, other_shards: OtherShards
+        self,
+        shard: Shard,
+        admission: Admission,
+        encryption: MessageEncryption,
+        other_shards: OtherShards,
+        plans: PlanSettings = PLANS,
+        alert_targets: Collection[str] = (),
     ) -> None:
         self._shard, self._admission, self._encryption = shard, admission, encryption
         self._other_shards = other_shards
+        self._plans = plans
+        self._alert_targets = alert_targets
 
     async def put(self, call: Call, tenant: str, changes: dict[str, Any]) -> tuple[bool, TenantInfo]:
-        """Create a tenant or change its settings; return whether it is new."""
+        """Create a tenant or change its settings; return whether it is new. ``changes`` may include a ``reason``."""
         check_tenant_name(tenant)
         caller = await self._admission.admit_platform(call, "put_tenant", tenant)
         notes = self._admission.notes
@@ -46,9 +53,13 @@ class Tenants:
                 raise Conflict("this tenant belongs to the server's isolation probe", tenant=tenant)
         with notes.noting_failure(caller, tenant, "put_tenant"):
             self._check_regions(tenant, check_settings(changes))
+            check_field("reason", changes.get("reason", ""), limits.OptionalReason)
             await self._check_encryption(tenant, changes)
+            self._check_alert_targets(changes)
         may_create = self._other_shards.may_create(tenant)
-        created = await self._shard.submit(PutTenant(self._shard.state.platform, caller, tenant, changes, may_create))
+        created = await self._shard.submit(
+            PutTenant(self._shard.state.platform, caller, tenant, changes, may_create, self._plans)
+        )
         return created, self._info(tenant)
 
     def _check_regions(self, tenant: str, changes: dict[str, Any]) -> None:
@@ -67,13 +78,25 @@ class Tenants:
                 tenant=tenant,
             )
 
+    def _check_alert_targets(self, changes: dict[str, Any]) -> None:
+        """Raise Invalid if the tenant's alerts name a target that the server does not have."""
+        if "alerts" not in changes:
+            return
+        for name in change_config(TenantConfig(), {"alerts": changes["alerts"]}).alerts.targets:
+            if name not in self._alert_targets:
+                known = ", ".join(self._alert_targets) or "none"
+                raise Invalid(f"alerts.targets: unknown target ({name!r}, defined: {known})")
+
     async def _check_encryption(self, tenant: str, changes: dict[str, Any]) -> None:
         """Raise if the key that is to encrypt the tenant's messages does not work."""
-        if "encryption" not in changes:
-            return
         state = self._shard.state.catalog.tenants.get(tenant)
+        if state is None:
+            changes = {"plan": self._plans.default, **changes}
+        if "encryption" not in changes and "plan" not in changes:
+            return
         before = state.config if state is not None else TenantConfig()
-        wanted = change_config(before, {"encryption": changes["encryption"]}).encryption
+        relevant = {name: one for name, one in changes.items() if name in {"encryption", "plan"}}
+        wanted = self._plans.change(before, relevant).encryption
         if wanted.key is not None:
             KeyRef.parse(wanted.key)
         if not wanted.enabled or (before.encryption.enabled and wanted.key == before.encryption.key):
@@ -81,8 +104,8 @@ class Tenants:
         await self._encryption.check_key(tenant, state.id if state is not None else None, wanted)
 
     async def get(self, call: Call, tenant: str | None) -> TenantInfo:
-        """Return a tenant."""
         with await self._admission.admit(call, tenant, "get_tenant") as admitted:
+            self._admission.notes.note_view(admitted.caller, admitted.tenant, "get_tenant")
             return TenantInfo.of(admitted.state)
 
     async def list(
@@ -96,16 +119,24 @@ class Tenants:
 
     async def list_local(self, after: str | None, limit: int, *, figures: bool) -> Sequence[TenantInfo]:
         """Return a page of this shard's tenants, for a caller that was authorized."""
-        throttled = self._admission.counters.throttled
         found = []
         for name in page_of_names(self._shard.state.catalog.tenants, after, limit):
             state = self._shard.state.catalog.tenants.get(name)
             if state is None:
                 continue  # deleted meanwhile
-            found.append(TenantInfo.of(state, figures_of(self._shard, state, throttled[name]) if figures else None))
+            found.append(TenantInfo.of(state, figures_of(self._shard, state) if figures else None))
             if figures:
                 await asyncio.sleep(0)  # counting many queues takes time
         return found
+
+    async def plans(self, call: Call) -> PlansReply:
+        """Return the plans of this server."""
+        await self._admission.admit_platform(call, "list_tenants")
+        plans = [
+            PlanItem(name=name, is_default=name == self._plans.default, plan=all_fields(plan))
+            for name, plan in sorted(self._plans.available.items())
+        ]
+        return PlansReply(plans=plans)
 
     async def suspend(self, call: Call, tenant: str, reason: str = "", mode: SuspensionMode = "settle") -> TenantInfo:
         """Refuse adds and polls of a tenant. Leased messages can be settled unless the mode is "freeze"."""
@@ -129,7 +160,7 @@ class Tenants:
                 tenant=admitted.tenant,
                 state=worst(item.state for item in items.values()),
                 quotas=items,
-                throttled_total=self._admission.counters.throttled[admitted.tenant],
+                throttled_total=admitted.state.counters.throttled,
             )
 
     async def residency(self, call: Call, tenant: str | None) -> ResidencyReply:

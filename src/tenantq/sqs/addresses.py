@@ -1,7 +1,5 @@
 """Account numbers, queue URLs and ARNs of Amazon SQS."""
 
-from __future__ import annotations
-
 import re
 from typing import Final
 from urllib.parse import unquote

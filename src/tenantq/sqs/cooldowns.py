@@ -1,11 +1,9 @@
 """Cooldowns: minimum intervals between two operations on the same queue."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from tenantq.runtime.clock import Clock
-from tenantq.service import Call
+from tenantq.service.call import Call
 
 REMEMBERED_MAX: Final = 1_000
 """Queues remembered per tenant. Beyond that, the oldest of the same tenant are dropped."""

@@ -1,24 +1,24 @@
 """The signature of a request (AWS Signature Version 4), in its headers or, presigned, in its query."""
 
-from __future__ import annotations
-
 import contextlib
+import posixpath
 import re
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
-from urllib.parse import parse_qsl
+from hashlib import sha256
+from typing import Final
+from urllib.parse import parse_qsl, quote, unquote_to_bytes
 
 from tenantq.errors import SignatureRefused
 from tenantq.gates.signature import ALGORITHM, SignedRequest
-from tenantq.sqs.canonical_request import canonical_hash
-
-if TYPE_CHECKING:
-    from tenantq.http.request_head import RequestHead
+from tenantq.http.request_head import RequestHead
 
 _TIME: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z")
 _SCOPE_PARTS: Final = 5
 _EXPIRES: Final = re.compile(r"[0-9]{1,6}")
 _EXPIRES_S_MAX: Final = 7 * 86_400
+
+_UNSIGNED: Final = b"UNSIGNED-PAYLOAD"
+_EMPTY: Final = sha256(b"").hexdigest()
 
 
 def signed_request(head: RequestHead, body: bytes) -> SignedRequest | SignatureRefused | None:
@@ -114,3 +114,54 @@ def _no_sessions() -> SignatureRefused:
         "The security token included in the request is invalid: tenantq keys have none. Send only key ID and secret.",
         aws_code="InvalidClientTokenId",
     )
+
+
+def canonical_hash(head: RequestHead, names: list[bytes], body: bytes, *, presigned: bool) -> str:
+    """Return the SHA-256 of the canonical request, in hexadecimal digits."""
+    path, _, raw_query = head.target.partition(b"?")
+    parts = [
+        head.method,
+        _path(path),
+        _query(raw_query, presigned=presigned) if raw_query else b"",
+        *(name + b":" + b" ".join(head.headers.get(name, b"").split()) for name in names),
+        b"",
+        b";".join(names),
+        _payload(head, names, body),
+    ]
+    return sha256(b"\n".join(parts)).hexdigest()
+
+
+def _path(path: bytes) -> bytes:
+    if path == b"/":
+        return path
+    if not path.startswith(b"/"):
+        path = b"/" + path.partition(b"://")[2].partition(b"/")[2]
+    plain = posixpath.normpath(path.decode("latin-1"))
+    if path.endswith(b"/") and not plain.endswith("/"):
+        plain += "/"
+    return quote("/" + plain.lstrip("/"), safe="/~", encoding="latin-1").encode()
+
+
+def _query(raw: bytes, *, presigned: bool) -> bytes:
+    pairs = []
+    for part in raw.split(b"&"):
+        name, _, value = part.partition(b"=")
+        if not part or (presigned and name == b"X-Amz-Signature"):
+            continue
+        pairs.append((_encoded(name), _encoded(value)))
+    return b"&".join(name + b"=" + value for name, value in sorted(pairs))
+
+
+def _encoded(raw: bytes) -> bytes:
+    return quote(unquote_to_bytes(raw.replace(b"+", b" ")), safe="-_.~").encode()
+
+
+def _payload(head: RequestHead, names: list[bytes], body: bytes) -> bytes:
+    """Return the hash of the body. A hash that the request names must match, unless it declares the body unsigned."""
+    named = head.headers.get(b"x-amz-content-sha256")
+    if named == _UNSIGNED and b"x-amz-content-sha256" in names:
+        return named
+    actual = (sha256(body).hexdigest() if body else _EMPTY).encode()
+    if named is not None and named.lower() != actual:
+        raise SignatureRefused("The body does not match the hash in X-Amz-Content-Sha256.")
+    return actual

@@ -1,7 +1,5 @@
 """The SQS endpoint: detects the protocol, authenticates the caller, runs the action and renders the reply."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from typing import Final
@@ -19,8 +17,9 @@ from tenantq.http.request import Request
 from tenantq.http.request_head import RequestHead
 from tenantq.runtime.clock import Clock
 from tenantq.runtime.loop_slices import SLICE_BYTES
-from tenantq.service import Call, Service
-from tenantq.service.problems import fault
+from tenantq.service.call import Call
+from tenantq.service.problems import fault, forget_frames
+from tenantq.service.service import Service
 from tenantq.sqs.actions.table import ACTIONS
 from tenantq.sqs.addresses import QueueAddress, is_queue_name, number_of
 from tenantq.sqs.cooldowns import Cooldowns
@@ -54,8 +53,8 @@ class SqsEndpoint:
             service,
             clock,
             ReceiptHandles(service.admission.keys.key_for("receipt handles of Amazon SQS")),
-            purges=purges,
-            deletions=deletions,
+            purges,
+            deletions,
         )
 
     def routes(self) -> tuple[ProtocolRoute, ...]:
@@ -67,7 +66,7 @@ class SqsEndpoint:
     async def serve(self, request: Request, waiting: Waiting) -> Reply:
         """Answer one request."""
         head, request_id = request.head, request.call.request_id
-        protocol: JsonProtocol | QueryProtocol = JsonProtocol(bytes(request.body), request_id)
+        protocol: JsonProtocol | QueryProtocol = JsonProtocol(request.body, request_id)
         try:
             if len(request.body) > SLICE_BYTES:
                 await check_items(request.body, _ITEMS_MAX)
@@ -85,6 +84,7 @@ class SqsEndpoint:
             result = await self._act(action, protocol, request, head, waiting)
             return protocol.answer(action, result)
         except TenantqError as error:
+            forget_frames(error)
             return protocol.refuse(failure_of(error))
         except Exception:
             log.exception("internal error in request %s", request_id)
@@ -99,17 +99,22 @@ class SqsEndpoint:
         waiting: Waiting,
     ) -> dict[str, object] | None:
         known = ACTIONS.get(action)
-        signed = signed_request(head, bytes(request.body))
+        is_large = len(request.body) > SLICE_BYTES  # its hash takes milliseconds
+        signed = (
+            await asyncio.to_thread(signed_request, head, request.body)
+            if is_large
+            else signed_request(head, request.body)
+        )
         call = await self._sign_in(request.call, signed, known[1] if known is not None else "login")
         if known is None:
             if not isinstance(signed, SignedRequest):
                 await self._state.service.access.log_in(call)
             raise _no_such_action(action)
         sqs_call = SqsCall(
-            self._state,
-            call,
-            protocol,
-            waiting,
+            state=self._state,
+            call=call,
+            protocol=protocol,
+            waits=waiting,
             base_url=_base_url(head),
             region=signed.region if isinstance(signed, SignedRequest) else REGION_DEFAULT,
             path=_path_address(request),

@@ -1,7 +1,5 @@
 """The errors of Amazon SQS, and their mapping from tenantq's errors."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import msgspec

@@ -1,7 +1,5 @@
 """The JSON protocol: a target header, a JSON object each way."""
 
-from __future__ import annotations
-
 from typing import Any, Final, TypeVar
 
 import msgspec

@@ -1,13 +1,12 @@
 """Attributes of messages: typed for clients of Amazon SQS, plain text for all others.
 
-Of each attribute the value is kept under its own name, bytes in base64. Types other than String, and what only Amazon SQS knows of a message,
-stand beside it under names that no user of it can have, since they begin with ``AWS.``.
+A value is stored under the name of its attribute, bytes in base64. Types other than String and attributes that only Amazon SQS
+has are stored under names that start with ``AWS.``, which clients cannot use.
 """
-
-from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -16,7 +15,7 @@ import msgspec
 
 from tenantq.sqs.failures import INVALID_VALUE, SqsFailure
 from tenantq.sqs.requests import AttributeValue
-from tenantq.sqs.xml_text import ILLEGAL_TOLD, is_legal
+from tenantq.sqs.xml_text import ILLEGAL_TEXT, is_legal
 
 ATTRIBUTES_MAX: Final = 10
 NAME_CHARS_MAX: Final = 256
@@ -89,7 +88,7 @@ def read_value(name: str, given: AttributeValue) -> TypedValue:
     if not value:
         raise _invalid(f"Message (user) attribute '{name}' must contain a non-empty value of type '{kind}'.")
     if isinstance(value, str) and not is_legal(value):
-        raise _invalid(ILLEGAL_TOLD)
+        raise _invalid(ILLEGAL_TEXT)
     if found[1] == "Number" and isinstance(value, str) and _NUMBER.fullmatch(value.strip()) is None:
         raise _invalid(f"Can't cast the value of message attribute '{name}' to a number.")
     return TypedValue(kind, value)
@@ -98,6 +97,23 @@ def read_value(name: str, given: AttributeValue) -> TypedValue:
 def size_of(attributes: Mapping[str, TypedValue]) -> int:
     """Return how many bytes attributes count for in a message's size."""
     return sum(len(name.encode()) + value.size for name, value in attributes.items())
+
+
+def body_digest(body: bytes) -> str:
+    """Return the MD5 with which clients verify a body."""
+    return hashlib.md5(body, usedforsecurity=False).hexdigest()
+
+
+def attributes_digest(attributes: Mapping[str, TypedValue]) -> str:
+    """Return the MD5 with which clients verify attributes: over lengths, names, types and values, in order of the names."""
+    digest = hashlib.md5(usedforsecurity=False)
+    for name in sorted(attributes):
+        value = attributes[name]
+        for text in (name.encode(), value.type.encode()):
+            digest.update(len(text).to_bytes(4) + text)
+        raw = value.value if isinstance(value.value, bytes) else value.value.encode()
+        digest.update((b"\x02" if isinstance(value.value, bytes) else b"\x01") + len(raw).to_bytes(4) + raw)
+    return digest.hexdigest()
 
 
 def stored(attributes: Mapping[str, TypedValue], own: Mapping[str, str]) -> dict[str, str]:

@@ -1,7 +1,5 @@
 """The Query protocol: form parameters with numbered names, XML answers, or JSON if the client accepts only that."""
 
-from __future__ import annotations
-
 import base64
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl

@@ -1,10 +1,8 @@
 """Attributes of queues, and their mapping to tenantq's settings."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -12,13 +10,11 @@ from tenantq.domain.config import QueueConfig, SqsQueue
 from tenantq.domain.limits import ATTEMPTS_MAX
 from tenantq.domain.message import QueueStats
 from tenantq.domain.names import FIFO_SUFFIX, dead_letter_name
+from tenantq.service.sqs_lookup import FoundQueue
 from tenantq.sqs.addresses import QueueAddress, parse_queue_arn, queue_arn
 from tenantq.sqs.failures import INVALID_ATTRIBUTE_NAME, INVALID_ATTRIBUTE_VALUE, SqsFailure, invalid_value
 
-if TYPE_CHECKING:
-    from tenantq.service.sqs_lookup import FoundQueue
-
-    _Reader = Callable[[str, str, dict[str, Any], dict[str, Any]], None]
+_Reader = Callable[[str, str], Any]  # the name and text of an attribute; returns its value
 
 DEDUPLICATION_MS: Final = 300_000
 RETENTION_S_DEFAULT: Final = 345_600
@@ -85,14 +81,23 @@ def read_attributes(given: Mapping[str, str], *, fifo: bool) -> Changes:
                 settings.update(max_attempts=0, dead_letter=None)
             else:
                 settings.update(max_attempts=redrive.max_receives, dead_letter=redrive.target.name)
-        elif name in _READ_ONLY or name not in _READERS or (name in _FIFO_ONLY and not fifo):
+        elif name == "VisibilityTimeout":
+            seconds = _number(name, text, 0, VISIBILITY_S_MAX)
+            settings["lease_ms"] = max(1, seconds) * 1_000
+            sqs["visible_at_once"] = seconds == 0
+        elif name == "MessageRetentionPeriod":
+            settings["ttl_ms"] = _number(name, text, 60, RETENTION_S_MAX) * 1_000
+        elif name not in _READERS or (name in _FIFO_ONLY and not fifo):
             if name in {"DeduplicationScope", "FifoThroughputLimit"}:
                 raise SqsFailure(
                     INVALID_ATTRIBUTE_NAME, f"You can specify the {name} only when FifoQueue is set to true."
                 )
             raise unknown(name)
         else:
-            _READERS[name](name, text, settings, sqs)
+            field, read = _READERS[name]
+            sqs[field] = read(name, text)
+    if sqs.get("kms_key"):
+        sqs["managed_sse"] = False
     if given.get("KmsMasterKeyId") and given.get("SqsManagedSseEnabled", "").lower() == "true":
         raise SqsFailure(
             INVALID_ATTRIBUTE_NAME,
@@ -116,63 +121,38 @@ def _number(name: str, text: str, low: int, high: int) -> int:
     return int(text)
 
 
-def _whole(field: str, low: int, high: int) -> _Reader:
-    def read(name: str, text: str, _: dict[str, Any], sqs: dict[str, Any]) -> None:
-        sqs[field] = _number(name, text, low, high)
-
-    return read
+def _whole(low: int, high: int) -> _Reader:
+    return lambda name, text: _number(name, text, low, high)
 
 
-def _truth(field: str) -> _Reader:
-    def read(name: str, text: str, _: dict[str, Any], sqs: dict[str, Any]) -> None:
-        if text.lower() not in {"true", "false"}:
-            raise _bad(name)
-        sqs[field] = text.lower() == "true"
-
-    return read
-
-
-def _choice(field: str, *choices: str) -> _Reader:
-    def read(name: str, text: str, _: dict[str, Any], sqs: dict[str, Any]) -> None:
+def _choice(*choices: str) -> _Reader:
+    def read(name: str, text: str) -> str:
         if text not in choices:
             raise _bad(name)
-        sqs[field] = text
+        return text
 
     return read
 
 
-def _json(field: str) -> _Reader:
-    def read(name: str, text: str, _: dict[str, Any], sqs: dict[str, Any]) -> None:
-        if text:
-            try:
-                _decode_map(text)
-            except (msgspec.DecodeError, RecursionError) as error:
-                raise _bad(name) from error
-        sqs[field] = text
-
-    return read
+def _truth(name: str, text: str) -> bool:
+    if text.lower() not in {"true", "false"}:
+        raise _bad(name)
+    return text.lower() == "true"
 
 
-def _visibility(name: str, text: str, settings: dict[str, Any], sqs: dict[str, Any]) -> None:
-    seconds = _number(name, text, 0, VISIBILITY_S_MAX)
-    settings["lease_ms"] = max(1, seconds) * 1_000
-    sqs["visible_at_once"] = seconds == 0
-
-
-def _retention(name: str, text: str, settings: dict[str, Any], _: dict[str, Any]) -> None:
-    settings["ttl_ms"] = _number(name, text, 60, RETENTION_S_MAX) * 1_000
-
-
-def _kms_key(_: str, text: str, __: dict[str, Any], sqs: dict[str, Any]) -> None:
-    sqs["kms_key"] = text
+def _json(name: str, text: str) -> str:
     if text:
-        sqs["managed_sse"] = False
+        try:
+            _decode_map(text)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise _bad(name) from error
+    return text
 
 
-def _redrive_allow(name: str, text: str, _: dict[str, Any], sqs: dict[str, Any]) -> None:
+def _redrive_allow(name: str, text: str) -> str:
     if text:
         _allowed_sources(name, text)
-    sqs["redrive_allow_policy"] = text
+    return text
 
 
 def _allowed_sources(name: str, text: str) -> frozenset[QueueAddress] | None:
@@ -193,10 +173,10 @@ def _allowed_sources(name: str, text: str) -> frozenset[QueueAddress] | None:
     try:
         return frozenset(parse_queue_arn(str(source)) for source in sources)
     except SqsFailure as error:
-        raise invalid_value(name, text, "One of sourceQueueArns is no ARN of a queue.") from error
+        raise invalid_value(name, text, "An element of sourceQueueArns is not the ARN of a queue.") from error
 
 
-def lets_letters_in(target: FoundQueue, source: str) -> bool:
+def accepts_dead_letters(target: FoundQueue, source: str) -> bool:
     """Return whether a queue accepts the dead letters of another queue of its tenant."""
     text = (target.config.sqs or SqsQueue()).redrive_allow_policy
     if not text:
@@ -219,21 +199,23 @@ def check_throughput(changes: Changes, before: SqsQueue) -> None:
         )
 
 
-_READERS: Final[dict[str, _Reader]] = {
-    "DelaySeconds": _whole("delay_s", 0, 900),
-    "MaximumMessageSize": _whole("message_bytes_max", 1_024, 1 << 20),
-    "ReceiveMessageWaitTimeSeconds": _whole("wait_s", 0, 20),
-    "VisibilityTimeout": _visibility,
-    "MessageRetentionPeriod": _retention,
-    "ContentBasedDeduplication": _truth("content_based_deduplication"),
-    "DeduplicationScope": _choice("deduplication_scope", "queue", "messageGroup"),
-    "FifoThroughputLimit": _choice("throughput_limit", "perQueue", "perMessageGroupId"),
-    "Policy": _json("policy"),
-    "RedriveAllowPolicy": _redrive_allow,
-    "KmsMasterKeyId": _kms_key,
-    "KmsDataKeyReusePeriodSeconds": _whole("kms_reuse_s", 60, 86_400),
-    "SqsManagedSseEnabled": _truth("managed_sse"),
+_READERS: Final[dict[str, tuple[str, _Reader]]] = {
+    "DelaySeconds": ("delay_s", _whole(0, 900)),
+    "MaximumMessageSize": ("message_bytes_max", _whole(1_024, 1 << 20)),
+    "ReceiveMessageWaitTimeSeconds": ("wait_s", _whole(0, 20)),
+    "ContentBasedDeduplication": ("content_based_deduplication", _truth),
+    "DeduplicationScope": ("deduplication_scope", _choice("queue", "messageGroup")),
+    "FifoThroughputLimit": ("throughput_limit", _choice("perQueue", "perMessageGroupId")),
+    "Policy": ("policy", _json),
+    "RedriveAllowPolicy": ("redrive_allow_policy", _redrive_allow),
+    "KmsMasterKeyId": ("kms_key", lambda _, text: text),
+    "KmsDataKeyReusePeriodSeconds": ("kms_reuse_s", _whole(60, 86_400)),
+    "SqsManagedSseEnabled": ("managed_sse", _truth),
 }
+"""Attributes that are stored as they are: the field of ``SqsQueue``, and the function that reads the text."""
+_KNOWN: Final = (
+    _READ_ONLY | _READERS.keys() | {"VisibilityTimeout", "MessageRetentionPeriod", "RedrivePolicy", "FifoQueue"}
+)
 
 
 def _redrive_policy(text: str) -> RedrivePolicy:
@@ -303,7 +285,7 @@ def _retention_s(config: QueueConfig) -> int:
     return min(config.ttl_ms // 1_000, RETENTION_S_MAX) if config.ttl_ms is not None else RETENTION_S_MAX
 
 
-def _truth_text(value: bool) -> str:  # noqa: FBT001  # that is what it tells
+def _truth_text(value: bool) -> str:  # noqa: FBT001  # its only argument
     return "true" if value else "false"
 
 
@@ -312,7 +294,7 @@ def chosen(shown: dict[str, str], wanted: list[str]) -> dict[str, str]:
     if "All" in wanted:
         return shown
     for name in wanted:
-        if name not in _READ_ONLY and name not in _READERS and name not in {"RedrivePolicy", "FifoQueue"}:
+        if name not in _KNOWN:
             raise unknown(name)
     return {name: shown[name] for name in wanted if name in shown}
 

@@ -1,6 +1,6 @@
 """The parameters of every action, for both protocols."""
 
-from __future__ import annotations
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -9,6 +9,16 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True, rename="pascal", gc=
     """Parameters of an action. Unknown parameters are ignored; each action checks its required ones."""
 
     queue_url: str | None = None
+    id: str | None = None  # of an entry of a batch
+
+
+P = TypeVar("P", bound=Parameters)
+
+
+class ActionBatch(Parameters, Generic[P], frozen=True, kw_only=True):
+    """Entries with the parameters of a single action each."""
+
+    entries: list[P] | None = None
 
 
 class AttributeValue(msgspec.Struct, frozen=True, kw_only=True, rename="pascal", gc=False):
@@ -33,18 +43,6 @@ class SendMessage(Parameters, frozen=True, kw_only=True):
     message_group_id: str | None = None
 
 
-class SendEntry(SendMessage, frozen=True, kw_only=True):
-    """One of a batch."""
-
-    id: str | None = None
-
-
-class SendMessageBatch(Parameters, frozen=True, kw_only=True):
-    """Messages to send."""
-
-    entries: list[SendEntry] | None = None
-
-
 class ReceiveMessage(Parameters, frozen=True, kw_only=True):
     """Which messages to receive, and which of their attributes."""
 
@@ -63,35 +61,11 @@ class DeleteMessage(Parameters, frozen=True, kw_only=True):
     receipt_handle: str | None = None
 
 
-class DeleteEntry(DeleteMessage, frozen=True, kw_only=True):
-    """One of a batch."""
-
-    id: str | None = None
-
-
-class DeleteMessageBatch(Parameters, frozen=True, kw_only=True):
-    """Messages to delete."""
-
-    entries: list[DeleteEntry] | None = None
-
-
 class ChangeMessageVisibility(Parameters, frozen=True, kw_only=True):
     """A message whose visibility timeout changes."""
 
     receipt_handle: str | None = None
     visibility_timeout: int | None = None
-
-
-class VisibilityEntry(ChangeMessageVisibility, frozen=True, kw_only=True):
-    """One of a batch."""
-
-    id: str | None = None
-
-
-class ChangeMessageVisibilityBatch(Parameters, frozen=True, kw_only=True):
-    """Messages whose visibility timeouts change."""
-
-    entries: list[VisibilityEntry] | None = None
 
 
 class CreateQueue(Parameters, frozen=True, kw_only=True):
@@ -111,16 +85,9 @@ class GetQueueUrl(Parameters, frozen=True, kw_only=True):
 
 
 class ListQueues(Parameters, frozen=True, kw_only=True):
-    """A page of queues."""
+    """A page of queues, or of the source queues of a dead-letter queue."""
 
     queue_name_prefix: str | None = None
-    next_token: str | None = None
-    max_results: int | None = None
-
-
-class ListDeadLetterSourceQueues(Parameters, frozen=True, kw_only=True):
-    """A page of the source queues of a dead-letter queue."""
-
     next_token: str | None = None
     max_results: int | None = None
 

@@ -1,7 +1,5 @@
 """Settings of the Amazon SQS endpoint."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec

@@ -1,76 +1,51 @@
 """One call of an action, and the state that calls share."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from tenantq.domain.config import QueueConfig
+from tenantq.http.protocol_route import Waiting
 from tenantq.runtime.clock import Clock
+from tenantq.service.call import Call
+from tenantq.service.service import Service
+from tenantq.service.sqs_lookup import FoundQueue
 from tenantq.sqs.addresses import QueueAddress, account_of, parse_queue_url, queue_arn
 from tenantq.sqs.cooldowns import Cooldowns
 from tenantq.sqs.failures import missing
+from tenantq.sqs.json_protocol import JsonProtocol
+from tenantq.sqs.query_protocol import QueryProtocol
 from tenantq.sqs.receipt_handles import ReceiptHandles
 from tenantq.sqs.requests import Parameters
 
-if TYPE_CHECKING:
-    from tenantq.http.protocol_route import Waiting
-    from tenantq.service import Call, Service
-    from tenantq.service.sqs_lookup import FoundQueue
-
-    _P = TypeVar("_P", bound=Parameters)
-    _T = TypeVar("_T")
+_P = TypeVar("_P", bound=Parameters)
+_T = TypeVar("_T")
 
 
-class ParameterReader(Protocol):
-    """Reads the parameters of a request, in either protocol."""
-
-    def read(self, kind: type[_P]) -> _P:
-        """Return the parameters."""
-
-
+@dataclass(slots=True)
 class EndpointState:
     """The state that all calls of the endpoint share."""
 
-    __slots__ = ("clock", "deletions", "handles", "purges", "service")
-
-    def __init__(
-        self, service: Service, clock: Clock, handles: ReceiptHandles, *, purges: Cooldowns, deletions: Cooldowns
-    ) -> None:
-        self.service = service
-        self.clock = clock
-        self.handles = handles
-        self.purges = purges
-        self.deletions = deletions
+    service: Service
+    clock: Clock
+    handles: ReceiptHandles
+    purges: Cooldowns
+    deletions: Cooldowns
 
 
+@dataclass(slots=True, kw_only=True)
 class SqsCall:
     """One call of an action, with its credential, base URL and region."""
 
-    __slots__ = ("_protocol", "_waiting", "base_url", "call", "is_closing", "path", "region", "state", "trace_header")
-
-    def __init__(
-        self,
-        state: EndpointState,
-        call: Call,
-        protocol: ParameterReader,
-        waiting: Waiting,
-        *,
-        base_url: str,
-        region: str,
-        path: QueueAddress | None,
-        is_closing: bool,
-        trace_header: str,
-    ) -> None:
-        self.state = state
-        self.call = call
-        self.base_url = base_url  # as the client reached it
-        self.region = region
-        self.path = path  # the queue whose URL the request went to
-        self.is_closing = is_closing  # waiting calls return at once
-        self.trace_header = trace_header  # of the request; empty if it has none
-        self._protocol = protocol
-        self._waiting = waiting
+    state: EndpointState
+    call: Call
+    protocol: JsonProtocol | QueryProtocol
+    waits: Waiting
+    base_url: str  # as the client reached it
+    region: str
+    path: QueueAddress | None  # the queue whose URL the request went to
+    is_closing: bool  # waiting calls return at once
+    trace_header: str  # of the request; empty if it has none
 
     @property
     def service(self) -> Service:
@@ -79,7 +54,7 @@ class SqsCall:
 
     def read(self, kind: type[_P]) -> _P:
         """Return the parameters of the call."""
-        return self._protocol.read(kind)
+        return self.protocol.read(kind)
 
     async def queue(self, url: str | None, action: str) -> FoundQueue:
         """Return the queue of the call, if the caller is authorized for the action."""
@@ -109,7 +84,7 @@ class SqsCall:
 
     async def waiting(self, work: Awaitable[_T], instead: _T) -> _T:
         """Return the result of work that may wait, or ``instead`` if the server closes meanwhile."""
-        return await self._waiting.unless_stopped(work, instead)
+        return await self.waits.unless_stopped(work, instead)
 
 
 Result = dict[str, Any] | None

@@ -56,6 +56,7 @@ class KeyItem(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     created_at: int
     created_by: str
     revoked_at: int | None
+    suspended_until: int | None = None  # because of an alert
     last_used_at: int | None
 
 
@@ -82,6 +83,25 @@ class GrantItem(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     role: str | None
     actions: tuple[str, ...]
     queues: tuple[str, ...]
+    expires_at: int | None
+    reviewed_at: int | None = None  # when it was made or last reviewed
+
+
+class CredentialGrant(WireReply, frozen=True, kw_only=True, omit_defaults=False):
+    """What a credential allows in its tenant."""
+
+    role: str | None
+    actions: tuple[str, ...]
+    queues: tuple[str, ...]
+    expires_at: int | None
+
+
+class WhoAmIReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
+    """The caller's credential, without stored grants. ``tenant`` is null for a credential of the platform."""
+
+    principal: str
+    tenant: str | None
+    grants: list[CredentialGrant]
     expires_at: int | None
 
 

@@ -1,7 +1,5 @@
 """Requests with a reason: delete, suspend, hold."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, ClassVar, Literal
 
 from tenantq.domain.limits import REASON_CHARS_MAX, REASON_CHARS_MIN, OptionalReason

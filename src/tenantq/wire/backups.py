@@ -1,7 +1,5 @@
 """Requests and replies about backups."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from tenantq.domain.validation import matching
@@ -36,3 +34,12 @@ class BackupsReply(WireReply, frozen=True, kw_only=True):
     """The backups in the server's backup directory."""
 
     backups: list[BackupReply]
+
+
+class BackupTestReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
+    """The result of a restore test."""
+
+    name: str
+    ok: bool
+    text: str
+    at: int

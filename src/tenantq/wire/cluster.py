@@ -1,6 +1,6 @@
 """The members and shards of a cluster on the wire."""
 
-from __future__ import annotations
+from typing import Literal
 
 from tenantq.wire.kinds import Wire, WireReply
 
@@ -32,6 +32,17 @@ class ClusterShardItem(WireReply, frozen=True, kw_only=True, omit_defaults=False
     load: float
 
 
+class TenantMoveItem(WireReply, frozen=True, kw_only=True, omit_defaults=False):
+    """A tenant on its way to another shard."""
+
+    tenant: str
+    source: int
+    target: int
+    stage: Literal["planned", "waiting", "copying", "switching", "deleting"]
+    rows: int  # copied so far
+    problem: str  # why the last attempt failed; empty if none did
+
+
 class ClusterReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     """A cluster as one of its members sees it."""
 
@@ -40,6 +51,35 @@ class ClusterReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     problem: str  # why the rows of the cluster cannot be read; empty if they can
     members: list[MemberItem]
     shards: list[ClusterShardItem]
+    moves: list[TenantMoveItem]
+
+
+class PlacementReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
+    """Where a tenant lives."""
+
+    tenant: str
+    shard: int
+    region: str
+    pinned: bool
+    dedicated: bool
+    version: int  # of the directory when this was last changed
+    moves: list[TenantMoveItem]  # of this tenant, and of others that make room for it
+
+
+class PlacementRequest(Wire, frozen=True, kw_only=True):
+    """Where a tenant shall live."""
+
+    shard: int | None = None  # None: stays, or with ``dedicated`` any that can be emptied
+    pinned: bool = True  # false: the tenant is like others again
+    dedicated: bool = False  # no other tenant on its shard
+    dry_run: bool = False  # only check and plan
+
+
+class GrowRequest(Wire, frozen=True, kw_only=True):
+    """The new number of shards."""
+
+    shards: int
+    dry_run: bool = False  # only check
 
 
 class DrainRequest(Wire, frozen=True, kw_only=True):

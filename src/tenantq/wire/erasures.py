@@ -1,7 +1,5 @@
 """Certificates of erased tenants."""
 
-from __future__ import annotations
-
 from tenantq.wire.kinds import WireReply
 
 

@@ -1,24 +1,10 @@
 """The archive of an exported tenant, and requests that import a part of it."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable
+from hashlib import sha256
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from tenantq.domain.limits import (
-    ATTRIBUTES_MAX,
-    BATCH_MESSAGES_MAX,
-    BODY_BYTES_MAX,
-    RESULT_BYTES_MAX,
-    TIME_MS_MAX,
-    Attempts,
-    AttributeName,
-    ExportId,
-    GroupName,
-    PartNumber,
-    Priority,
-    Reason,
-    WallTime,
-)
+from tenantq.domain import limits
 from tenantq.domain.schema_rules import exactly_one, given
 from tenantq.domain.validation import between, items, matching
 from tenantq.wire.kinds import Wire, WireReply, base64_of, text_of
@@ -41,16 +27,16 @@ class ExportedMessage(WireReply, frozen=True, kw_only=True):
 
     json_rules: ClassVar[Any] = exactly_one(given("body"), given("body_base64"))
     id: MessageId
-    body: Annotated[str, text_of(BODY_BYTES_MAX)] | None = None
-    body_base64: Annotated[str, base64_of(BODY_BYTES_MAX)] | None = None
-    priority: Priority = 0
-    attributes: Annotated[dict[AttributeName, str], items(0, ATTRIBUTES_MAX)] = {}
-    group: GroupName | None = None
-    max_attempts: Attempts | None = None  # None: the queue's
-    added_at: WallTime
-    visible_at: WallTime  # the message is delayed until then; its position in the queue
-    expires_at: Annotated[int, between(1, TIME_MS_MAX)] | None = None
-    attempts: Attempts = 0  # finished deliveries
+    body: Annotated[str, text_of(limits.BODY_BYTES_MAX)] | None = None
+    body_base64: Annotated[str, base64_of(limits.BODY_BYTES_MAX)] | None = None
+    priority: limits.Priority = 0
+    attributes: Annotated[dict[limits.AttributeName, str], items(0, limits.ATTRIBUTES_MAX)] = {}
+    group: limits.GroupName | None = None
+    max_attempts: limits.Attempts | None = None  # None: the queue's
+    added_at: limits.WallTime
+    visible_at: limits.WallTime  # the message is delayed until then; its position in the queue
+    expires_at: Annotated[int, between(1, limits.TIME_MS_MAX)] | None = None
+    attempts: limits.Attempts = 0  # finished deliveries
     history: list[WireHistory] = []
     dead: WireDeadLetter | None = None
 
@@ -61,10 +47,10 @@ class ExportedResult(WireReply, frozen=True, kw_only=True):
     json_rules: ClassVar[Any] = RESULT_RULES
     id: MessageId
     status: Literal["completed", "failed"]
-    value: Annotated[str, text_of(RESULT_BYTES_MAX)] | None = None
-    value_base64: Annotated[str, base64_of(RESULT_BYTES_MAX)] | None = None
-    error: Reason | None = None
-    expires_at: WallTime
+    value: Annotated[str, text_of(limits.RESULT_BYTES_MAX)] | None = None
+    value_base64: Annotated[str, base64_of(limits.RESULT_BYTES_MAX)] | None = None
+    error: limits.Reason | None = None
+    expires_at: limits.WallTime
 
 
 class ExportedKey(WireReply, frozen=True, kw_only=True):
@@ -74,12 +60,12 @@ class ExportedKey(WireReply, frozen=True, kw_only=True):
     ids: Annotated[
         str,
         matching(
-            f"({_HEX}){{1,{BATCH_MESSAGES_MAX}}}",
-            f"32 hexadecimal digits for each of 1 to {BATCH_MESSAGES_MAX} messages",
+            f"({_HEX}){{1,{limits.BATCH_MESSAGES_MAX}}}",
+            f"32 hexadecimal digits for each of 1 to {limits.BATCH_MESSAGES_MAX} messages",
         ),
     ]  # zeros: the message was refused
     body_hash: Annotated[str, matching(f"({_HEX})?", "empty or 32 hexadecimal digits")] = ""  # empty: any body
-    expires_at: WallTime
+    expires_at: limits.WallTime
 
 
 class ExportedTenant(WireReply, frozen=True, kw_only=True):
@@ -124,11 +110,11 @@ class ExportManifest(WireReply, frozen=True, kw_only=True):
 class ImportRequest(Wire, frozen=True, kw_only=True):
     """One part of an export for one queue. The same part again does nothing."""
 
-    export: ExportId
-    part: PartNumber  # counts from 1, without gaps
-    messages: Annotated[list[ExportedMessage], items(0, BATCH_MESSAGES_MAX)] = []
-    results: Annotated[list[ExportedResult], items(0, BATCH_MESSAGES_MAX)] = []
-    idempotency: Annotated[list[ExportedKey], items(0, BATCH_MESSAGES_MAX)] = []
+    export: limits.ExportId
+    part: limits.PartNumber  # counts from 1, without gaps
+    messages: Annotated[list[ExportedMessage], items(0, limits.BATCH_MESSAGES_MAX)] = []
+    results: Annotated[list[ExportedResult], items(0, limits.BATCH_MESSAGES_MAX)] = []
+    idempotency: Annotated[list[ExportedKey], items(0, limits.BATCH_MESSAGES_MAX)] = []
 
 
 class ImportReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
@@ -140,3 +126,12 @@ class ImportReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     results: int = 0
     there: int = 0  # messages whose ids the queue already has
     expired: int = 0  # past their time to live
+    digest: str = ""  # of the messages in the part: SHA-256 of each 16-byte id and body, combined by XOR, in hex
+
+
+def part_digest(messages: Iterable[tuple[bytes, bytes]]) -> str:
+    """Return the digest of messages, given as ids and bodies. Their order does not matter."""
+    total = 0
+    for id, body in messages:
+        total ^= int.from_bytes(sha256(id + body).digest())
+    return f"{total:064x}"

@@ -1,7 +1,5 @@
 """Base types of all JSON objects in requests and replies, and errors."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import msgspec

@@ -1,42 +1,17 @@
 """Requests and replies about messages."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
-from tenantq.domain.limits import (
-    ATTRIBUTES_MAX,
-    BATCH_MESSAGES_MAX,
-    BODY_BYTES_MAX,
-    FLEET_TENANTS_MAX,
-    RESULT_BYTES_MAX,
-    Attempts,
-    AttributeName,
-    BatchSize,
-    ConsumerName,
-    DelayMs,
-    GroupName,
-    IdempotencyKey,
-    LeaseMs,
-    OptionalReason,
-    PeekSize,
-    Priority,
-    Reason,
-    SnapshotKeepMs,
-    SnapshotPartMessages,
-    TtlMs,
-    WaitMs,
-    WallTime,
-)
+from tenantq.domain import limits
 from tenantq.domain.names import QueueName, TenantName
 from tenantq.domain.schema_rules import exactly_one, given
 from tenantq.domain.validation import documented, items
 from tenantq.wire.kinds import Wire, WireError, WireReply, base64_of, text_of, uuid_format
 
 MessageId = Annotated[str, uuid_format]
-_Receipts = Annotated[list[str], items(1, BATCH_MESSAGES_MAX)]
+_Receipts = Annotated[list[str], items(1, limits.BATCH_MESSAGES_MAX)]
 _ONE_BODY: Any = exactly_one(given("body"), given("body_base64"))
 RESULT_RULES: Any = {
     "if": given("status", const="failed"),
@@ -49,25 +24,25 @@ class WireMessage(Wire, frozen=True, kw_only=True, gc=False):
     """A message to add. The service checks the ranges, so that one bad message does not refuse the others."""
 
     json_rules: ClassVar[Any] = _ONE_BODY
-    body: Annotated[str, text_of(BODY_BYTES_MAX)] | None = None
-    body_base64: Annotated[str, base64_of(BODY_BYTES_MAX)] | None = None
-    priority: Annotated[int, documented(Priority)] = 0
-    delay_ms: Annotated[int, documented(DelayMs)] = 0
-    ttl_ms: Annotated[int, documented(TtlMs)] | None = None
-    key: Annotated[str, documented(IdempotencyKey)] | None = None
-    group: Annotated[str, documented(GroupName)] | None = None
+    body: Annotated[str, text_of(limits.BODY_BYTES_MAX)] | None = None
+    body_base64: Annotated[str, base64_of(limits.BODY_BYTES_MAX)] | None = None
+    priority: Annotated[int, documented(limits.Priority)] = 0
+    delay_ms: Annotated[int, documented(limits.DelayMs)] = 0
+    ttl_ms: Annotated[int, documented(limits.TtlMs)] | None = None
+    key: Annotated[str, documented(limits.IdempotencyKey)] | None = None
+    group: Annotated[str, documented(limits.GroupName)] | None = None
     attributes: Annotated[
-        dict[Annotated[str, documented(AttributeName)], str],
-        msgspec.Meta(extra_json_schema={"maxProperties": ATTRIBUTES_MAX}),
+        dict[Annotated[str, documented(limits.AttributeName)], str],
+        msgspec.Meta(extra_json_schema={"maxProperties": limits.ATTRIBUTES_MAX}),
     ] = {}
-    max_attempts: Annotated[int, documented(Attempts)] | None = None
+    max_attempts: Annotated[int, documented(limits.Attempts)] | None = None
 
 
 class AddRequest(Wire, frozen=True, kw_only=True):
     """Messages to add to one queue."""
 
-    messages: Annotated[list[WireMessage], items(1, BATCH_MESSAGES_MAX)]
-    key: IdempotencyKey | None = None  # of the whole batch: the same request again adds nothing
+    messages: Annotated[list[WireMessage], items(1, limits.BATCH_MESSAGES_MAX)]
+    key: limits.IdempotencyKey | None = None  # of the whole batch: the same request again adds nothing
 
 
 class AddedItem(WireReply, frozen=True, kw_only=True, gc=False, omit_defaults=False):
@@ -87,21 +62,17 @@ class AddReply(WireReply, frozen=True, kw_only=True):
 class PollRequest(Wire, frozen=True, kw_only=True):
     """Lease messages of one queue."""
 
-    max: BatchSize = 1
-    wait_ms: WaitMs = 0
-    lease_ms: LeaseMs | None = None
-    consumer: ConsumerName | None = None  # distinguishes consumers that share a credential and an address
+    max: limits.BatchSize = 1
+    wait_ms: limits.WaitMs = 0
+    lease_ms: limits.LeaseMs | None = None
+    consumer: limits.ConsumerName | None = None  # distinguishes consumers that share a credential and an address
 
 
-class FleetPollRequest(Wire, frozen=True, kw_only=True):
+class FleetPollRequest(PollRequest, frozen=True, kw_only=True):
     """Lease messages of one queue name in many tenants; without ``tenants``, of every tenant that the caller has a grant for."""
 
     queue: QueueName
-    tenants: Annotated[list[TenantName], items(1, FLEET_TENANTS_MAX)] | None = None
-    max: BatchSize = 1
-    wait_ms: WaitMs = 0
-    lease_ms: LeaseMs | None = None
-    consumer: ConsumerName | None = None
+    tenants: Annotated[list[TenantName], items(1, limits.FLEET_TENANTS_MAX)] | None = None
 
 
 class DeliveredItem(WireReply, frozen=True, kw_only=True, gc=False):
@@ -133,24 +104,24 @@ class WireResult(Wire, frozen=True, kw_only=True, gc=False):
 
     json_rules: ClassVar[Any] = RESULT_RULES
     status: Literal["completed", "failed"] = "completed"
-    value: Annotated[str, text_of(RESULT_BYTES_MAX)] | None = None
-    value_base64: Annotated[str, base64_of(RESULT_BYTES_MAX)] | None = None
-    error: Reason | None = None
+    value: Annotated[str, text_of(limits.RESULT_BYTES_MAX)] | None = None
+    value_base64: Annotated[str, base64_of(limits.RESULT_BYTES_MAX)] | None = None
+    error: limits.Reason | None = None
 
 
 class AckRequest(Wire, frozen=True, kw_only=True):
     """Acknowledge messages; ``results`` has one entry, or null, per receipt."""
 
     receipts: _Receipts
-    results: Annotated[list[WireResult | None], items(1, BATCH_MESSAGES_MAX)] | None = None
+    results: Annotated[list[WireResult | None], items(1, limits.BATCH_MESSAGES_MAX)] | None = None
 
 
 class NackRequest(Wire, frozen=True, kw_only=True):
     """Return failed messages to the queue. Without ``delay_ms`` the queue's backoff applies."""
 
     receipts: _Receipts
-    delay_ms: DelayMs | None = None
-    reason: OptionalReason = ""
+    delay_ms: limits.DelayMs | None = None
+    reason: limits.OptionalReason = ""
 
 
 class ReleaseRequest(Wire, frozen=True, kw_only=True):
@@ -163,7 +134,7 @@ class ExtendRequest(Wire, frozen=True, kw_only=True):
     """Set leases to end ``lease_ms`` from now."""
 
     receipts: _Receipts
-    lease_ms: LeaseMs
+    lease_ms: limits.LeaseMs
 
 
 class SettledItem(WireReply, frozen=True, kw_only=True, gc=False):
@@ -184,7 +155,7 @@ class SettleReply(WireReply, frozen=True, kw_only=True):
 class RemoveRequest(Wire, frozen=True, kw_only=True):
     """Delete messages by id, whatever their state."""
 
-    ids: Annotated[list[MessageId], items(1, BATCH_MESSAGES_MAX)]
+    ids: Annotated[list[MessageId], items(1, limits.BATCH_MESSAGES_MAX)]
 
 
 class RemovedItem(WireReply, frozen=True, kw_only=True):
@@ -204,26 +175,26 @@ class RemoveReply(WireReply, frozen=True, kw_only=True):
 class PeekRequest(Wire, frozen=True, kw_only=True):
     """Read waiting messages without leasing them."""
 
-    limit: PeekSize = 10
+    limit: limits.PeekSize = 10
     cursor: str | None = None
 
 
 class WireHistory(WireReply, frozen=True, kw_only=True):
     """How one delivery ended."""
 
-    attempt: Attempts
-    at: WallTime
+    attempt: limits.Attempts
+    at: limits.WallTime
     outcome: Annotated[str, documented(Literal["nacked", "lease_expired", "released"])]  # a newer server may know more
-    reason: OptionalReason = ""
+    reason: limits.OptionalReason = ""
 
 
 class WireDeadLetter(WireReply, frozen=True, kw_only=True):
     """Why and from where a message became a dead letter."""
 
-    reason: Reason
+    reason: limits.Reason
     source: QueueName
-    attempts: Attempts
-    at: WallTime
+    attempts: limits.Attempts
+    at: limits.WallTime
 
 
 class MessageFacts(WireReply, frozen=True, kw_only=True, omit_defaults=False):
@@ -262,8 +233,10 @@ class PeekReply(WireReply, frozen=True, kw_only=True):
 class SnapshotRequest(Wire, frozen=True, kw_only=True):
     """Open a snapshot of a queue, to be read in pages."""
 
-    keep_ms: SnapshotKeepMs = 60_000  # how long it stays open without being read
-    part_messages: SnapshotPartMessages | None = None  # return where to divide it into parts of this many messages
+    keep_ms: limits.SnapshotKeepMs = 60_000  # how long it stays open without being read
+    part_messages: limits.SnapshotPartMessages | None = (
+        None  # return where to divide it into parts of this many messages
+    )
 
 
 class SnapshotReply(WireReply, frozen=True, kw_only=True):

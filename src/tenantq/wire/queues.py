@@ -1,7 +1,5 @@
 """Requests and replies about queues."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from tenantq.domain.limits import REDRIVE_IDS_MAX, Reason, RedriveLimit, RedriveRate
@@ -79,6 +77,24 @@ class QueuesReply(WireReply, frozen=True, kw_only=True):
 
     queues: list[QueueReply]
     cursor: str | None = None
+
+
+class WorkerItem(WireReply, frozen=True, kw_only=True, omit_defaults=False):
+    """A worker of a queue. Times are milliseconds since 1970."""
+
+    queue: str
+    worker: str  # its name, or its address
+    principal: str
+    remote: str
+    version: str  # of its client
+    since: int
+    last_seen: int
+
+
+class WorkersReply(WireReply, frozen=True, kw_only=True):
+    """The workers of a tenant by queue."""
+
+    workers: list[WorkerItem]
 
 
 class DigestReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):

@@ -1,7 +1,5 @@
 """Replies about tenants: settings, figures, usage, encryption and audit trail."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from tenantq.wire.acts import SuspensionItem
@@ -26,6 +24,8 @@ class TenantFigures(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     stored_bytes: int
     queues: int  # created by callers
     throttled_total: int  # calls that a limit refused since the server started
+    added_total: int = 0
+    acked_total: int = 0
 
 
 class TenantReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
@@ -39,6 +39,20 @@ class TenantReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     hold: HoldItem | None = None
     suspension: SuspensionItem | None = None
     figures: TenantFigures | None = None  # in lists, on request
+
+
+class PlanItem(WireReply, frozen=True, kw_only=True, omit_defaults=False):
+    """A plan that tenants can get."""
+
+    name: str
+    is_default: bool  # new tenants get it unless they name another
+    plan: dict[str, Any]
+
+
+class PlansReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
+    """The plans of a server."""
+
+    plans: list[PlanItem]
 
 
 class DataKeyItem(WireReply, frozen=True, kw_only=True, omit_defaults=False):

@@ -1,7 +1,5 @@
 """The reply about a server and its shards."""
 
-from __future__ import annotations
-
 from tenantq.wire.kinds import WireReply
 
 

@@ -1,28 +1,23 @@
 """The audit trail: a page as JSON, or all of it as a stream in another format."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Annotated, Final, Literal
 
 import msgspec
 
 from tenantq.domain.limits import PAGE_MAX, PageSize, PrincipalName, WallTime
-from tenantq.http.reply import Reply, Stream, json_reply
+from tenantq.http.reply import JsonReply, Stream, json_reply
+from tenantq.http.request import QueryRequest, Request
 from tenantq.journal.audit_event import audit_events
 from tenantq.journal.audit_formats import AuditFormat, audit_format
-from tenantq.service.audit_trail import AuditQuery
+from tenantq.service.audit_trail import AuditPage, AuditQuery
+from tenantq.service.service import Service
+from tenantq.wire.compliance import ComplianceReply
 from tenantq.wire.messages import MessageId
 from tenantq.wire.tenants import AuditReply
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
-    from tenantq.http.request import Request
-    from tenantq.service import Service
-    from tenantq.service.audit_trail import AuditPage
-
-    _Pages = Callable[[AuditQuery], Awaitable[AuditPage]]
+_Pages = Callable[[AuditQuery], Awaitable[AuditPage]]
 
 _NAMES: Final = {"jsonl": b"audit.jsonl", "csv": b"audit.csv", "parquet": b"audit.parquet"}
 
@@ -51,17 +46,29 @@ class PlatformAuditParameters(AuditParameters, frozen=True, forbid_unknown_field
     tenant: PrincipalName | None = None
 
 
-async def audit(service: Service, request: Request, _: object) -> Reply | Stream:
+async def audit(service: Service, request: QueryRequest[AuditParameters], _: object) -> JsonReply[AuditReply] | Stream:
     """Query a tenant's audit trail."""
     return await _answer(request.query, lambda query: service.audit.query(request.call, request.tenant, query))
 
 
-async def audit_platform(service: Service, request: Request, _: object) -> Reply | Stream:
+async def compliance(service: Service, request: Request, _: object) -> ComplianceReply:
+    """Evaluate a tenant's compliance controls."""
+    return await service.compliance.tenant(request.call, request.tenant)
+
+
+async def compliance_platform(service: Service, request: Request, _: object) -> ComplianceReply:
+    """Evaluate the compliance controls of the platform and all tenants."""
+    return await service.compliance.platform(request.call)
+
+
+async def audit_platform(
+    service: Service, request: QueryRequest[PlatformAuditParameters], _: object
+) -> JsonReply[AuditReply] | Stream:
     """Query the audit trail of all tenants and the platform."""
     return await _answer(request.query, lambda query: service.audit.query_platform(request.call, query))
 
 
-async def _answer(parameters: AuditParameters, page: _Pages) -> Reply | Stream:
+async def _answer(parameters: AuditParameters, page: _Pages) -> JsonReply[AuditReply] | Stream:
     fields = msgspec.structs.asdict(parameters)
     format, limit = fields.pop("format"), fields.pop("limit")
     if format == "json":

@@ -1,19 +1,15 @@
 """Operations: health, readiness, metrics, and the description of the API."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
-from tenantq.http.reply import HTML, PROMETHEUS, Reply, json_reply
-from tenantq.wire.cluster import DrainRequest
+from tenantq.http.reply import HTML, PROMETHEUS, JsonReply, Reply, json_reply
+from tenantq.http.request import Request
+from tenantq.service.service import Service
+from tenantq.wire.cluster import ClusterReply, DrainRequest, GrowRequest, PlacementReply, PlacementRequest
+from tenantq.wire.topology import TopologyReply
 
-if TYPE_CHECKING:
-    from tenantq.http.request import Request
-    from tenantq.service import Service
-
-_ALIVE: Final = Reply(b'{"status":"ok"}')
 _PAGE_POLICY: Final = (
     b"Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'\r\n"
     b"X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n"
@@ -33,12 +29,12 @@ class Readiness(msgspec.Struct, frozen=True):
     details: dict[str, Any] = {}
 
 
-async def healthz(_: Service, __: Request, ___: object) -> Reply:
+async def healthz(_: Service, __: Request, ___: object) -> Health:
     """Check that the process is alive."""
-    return _ALIVE
+    return Health("ok")
 
 
-async def readyz(service: Service, request: Request, _: object) -> Reply:
+async def readyz(service: Service, request: Request, _: object) -> JsonReply[Readiness]:
     """Check whether the server accepts work."""
     details = service.status.readiness()
     if shards := service.other_shards.readiness():
@@ -55,22 +51,38 @@ async def metrics(service: Service, request: Request, _: object) -> Reply:
     return Reply(await service.status.metrics(request.call), 200, PROMETHEUS)
 
 
-async def topology(service: Service, request: Request, _: object) -> Reply:
+async def topology(service: Service, request: Request, _: object) -> TopologyReply:
     """List the shards that this server knows, and describe the server."""
-    return json_reply(await service.status.topology(request.call))
+    return await service.status.topology(request.call)
 
 
-async def cluster(service: Service, request: Request, _: object) -> Reply:
+async def cluster(service: Service, request: Request, _: object) -> ClusterReply:
     """Return the members and shards of the cluster."""
-    return json_reply(await service.status.cluster(request.call))
+    return await service.status.cluster(request.call)
 
 
-async def drain_member(service: Service, request: Request, body: DrainRequest) -> Reply:
+async def drain_member(service: Service, request: Request, body: DrainRequest) -> ClusterReply:
     """Have a member hand its shards over, or let it have shards again."""
-    return json_reply(await service.status.drain_member(request.call, request.name, drain=body.drain))
+    return await service.status.drain_member(request.call, request.name, drain=body.drain)
 
 
-async def openapi(_: Service, request: Request, __: object) -> Reply:
+async def placement(service: Service, request: Request, _: object) -> PlacementReply:
+    """Return the shard of a tenant, and its move in progress."""
+    return await service.placement.get(request.call, request.name)
+
+
+async def place_tenant(service: Service, request: Request, body: PlacementRequest) -> PlacementReply:
+    """Pin a tenant to a shard, give it its own shard, or unpin it."""
+    return await service.placement.place(request.call, request.name, body)
+
+
+async def grow_cluster(service: Service, request: Request, body: GrowRequest) -> ClusterReply:
+    """Raise the number of shards."""
+    await service.placement.grow(request.call, body)
+    return await service.status.cluster(request.call)
+
+
+async def openapi(_: Service, request: Request, __: object) -> JsonReply[dict[str, Any]]:
     """Get the OpenAPI document."""
     return request.listener.description.openapi
 

@@ -1,59 +1,65 @@
 """Queues: create, change, list, pause, purge, delete, redrive."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from tenantq.domain.limits import ExportId, WallTime
 from tenantq.domain.validation import all_fields
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.http.handlers.tenants import suspension_item
-from tenantq.http.reply import Reply, json_reply
+from tenantq.http.query import PageQuery
+from tenantq.http.reply import JsonReply, json_reply
+from tenantq.http.request import QueryRequest, Request
+from tenantq.http.route import Empty
+from tenantq.service.call import QueueInfo
+from tenantq.service.redrives import RedriveInfo
+from tenantq.service.service import Service
+from tenantq.wire.acts import DestroyRequest, SuspendRequest
 from tenantq.wire.exports import ImportReply, ImportRequest
-from tenantq.wire.queues import PurgeReply, QueueReply, QueuesReply, RedriveReply, RedriveRequest
+from tenantq.wire.queues import (
+    DigestReply,
+    PurgeReply,
+    QueueReply,
+    QueuesReply,
+    RedriveReply,
+    RedriveRequest,
+    WorkerItem,
+    WorkersReply,
+)
 
-if TYPE_CHECKING:
-    from tenantq.http.query import PageQuery
-    from tenantq.http.request import Request
-    from tenantq.service import QueueInfo, Service
-    from tenantq.service.redrives import RedriveInfo
-    from tenantq.wire.acts import DestroyRequest, SuspendRequest
 
-
-async def put_queue(service: Service, request: Request, body: dict[str, Any]) -> Reply:
+async def put_queue(service: Service, request: Request, body: dict[str, Any]) -> JsonReply[QueueReply]:
     """Create a queue, or change the given settings."""
     created, queue = await service.queues.put(request.call, request.tenant, request.queue, body)
     return json_reply(_queue(queue), 201 if created else 200)
 
 
-async def get_queue(service: Service, request: Request, _: object) -> Reply:
+async def get_queue(service: Service, request: Request, _: object) -> QueueReply:
     """Get a queue's settings and figures."""
-    return json_reply(_queue(await service.queues.get(request.call, request.tenant, request.queue)))
+    return _queue(await service.queues.get(request.call, request.tenant, request.queue))
 
 
-async def list_queues(service: Service, request: Request, _: object) -> Reply:
+async def list_queues(service: Service, request: QueryRequest[PageQuery], _: object) -> QueuesReply:
     """List a tenant's queues by name."""
-    query: PageQuery = request.query
-    queues = await service.queues.list(request.call, request.tenant, after=query.cursor, limit=query.limit)
-    cursor = queues[-1].name if len(queues) == query.limit else None
-    return json_reply(QueuesReply(queues=[_queue(one) for one in queues], cursor=cursor))
-
-
-async def import_part(service: Service, request: Request, body: ImportRequest) -> Reply:
-    """Import one part of an export."""
-    taken = await service.exports.import_part(
-        request.call,
-        request.tenant,
-        request.queue,
-        export=body.export,
-        part=body.part,
-        messages=body.messages,
-        results=body.results,
-        idempotency=body.idempotency,
+    queues = await service.queues.list(
+        request.call, request.tenant, after=request.query.cursor, limit=request.query.limit
     )
-    return json_reply(ImportReply(**msgspec.structs.asdict(taken)))
+    cursor = queues[-1].name if len(queues) == request.query.limit else None
+    return QueuesReply(queues=[_queue(one) for one in queues], cursor=cursor)
+
+
+async def list_workers(service: Service, request: Request, _: object) -> WorkersReply:
+    """List the workers that poll a tenant's queues."""
+    found = await service.queues.workers(request.call, request.tenant)
+    return WorkersReply(workers=[msgspec.convert(one, WorkerItem, from_attributes=True) for one in found])
+
+
+async def import_part(service: Service, request: Request, body: ImportRequest) -> ImportReply:
+    """Import one part of an export."""
+    taken = await service.exports.import_part(request.call, request.tenant, request.queue, **asdict(body))
+    return ImportReply(**asdict(taken))
 
 
 class DigestQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -63,55 +69,48 @@ class DigestQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     export: ExportId | None = None  # also return how many parts of this export were imported
 
 
-async def digest(service: Service, request: Request, _: object) -> Reply:
+async def digest(service: Service, request: QueryRequest[DigestQuery], _: object) -> DigestReply:
     """Get a digest of a queue's content, to compare two servers."""
-    query: DigestQuery = request.query
-    return json_reply(
-        await service.exports.digest(request.call, request.tenant, request.queue, at=query.at, export=query.export)
-    )
+    return await service.exports.digest(request.call, request.tenant, request.queue, **asdict(request.query))
 
 
-async def suspend_queue(service: Service, request: Request, body: SuspendRequest) -> Reply:
+async def suspend_queue(service: Service, request: Request, body: SuspendRequest) -> QueueReply:
     """Suspend a queue: refuse adds and polls."""
     assert request.tenant is not None, "the route has the tenant in its path"
-    return json_reply(
-        _queue(await service.queues.suspend(request.call, request.tenant, request.queue, body.reason, body.mode))
-    )
+    return _queue(await service.queues.suspend(request.call, request.tenant, request.queue, body.reason, body.mode))
 
 
-async def reopen_queue(service: Service, request: Request, _: object) -> Reply:
+async def reopen_queue(service: Service, request: Request, _: object) -> QueueReply:
     """Resume a suspended queue."""
     assert request.tenant is not None, "the route has the tenant in its path"
-    return json_reply(_queue(await service.queues.unsuspend(request.call, request.tenant, request.queue)))
+    return _queue(await service.queues.unsuspend(request.call, request.tenant, request.queue))
 
 
-async def pause_queue(service: Service, request: Request, _: object) -> Reply:
+async def pause_queue(service: Service, request: Request, _: object) -> QueueReply:
     """Pause deliveries. Adds continue."""
-    return json_reply(_queue(await service.queues.pause(request.call, request.tenant, request.queue)))
+    return _queue(await service.queues.pause(request.call, request.tenant, request.queue))
 
 
-async def resume_queue(service: Service, request: Request, _: object) -> Reply:
+async def resume_queue(service: Service, request: Request, _: object) -> QueueReply:
     """Resume deliveries."""
-    return json_reply(_queue(await service.queues.resume(request.call, request.tenant, request.queue)))
+    return _queue(await service.queues.resume(request.call, request.tenant, request.queue))
 
 
-async def delete_queue(service: Service, request: Request, body: DestroyRequest) -> Reply:
+async def delete_queue(service: Service, request: Request, body: DestroyRequest) -> Empty:
     """Delete a queue once its leases have settled."""
-    await service.queues.delete(
-        request.call, request.tenant, request.queue, confirm=body.confirm, reason=body.reason, force=body.force
-    )
-    return Reply(b"{}", 202)
+    await service.queues.delete(request.call, request.tenant, request.queue, **asdict(body))
+    return Empty()
 
 
-async def purge(service: Service, request: Request, body: DestroyRequest) -> Reply:
+async def purge(service: Service, request: Request, body: DestroyRequest) -> PurgeReply:
     """Delete all messages of a queue."""
     purged = await service.queues.purge(
         request.call, request.tenant, request.queue, confirm=body.confirm, reason=body.reason
     )
-    return json_reply(PurgeReply(purged=purged))
+    return PurgeReply(purged=purged)
 
 
-async def redrive(service: Service, request: Request, body: RedriveRequest) -> Reply:
+async def redrive(service: Service, request: Request, body: RedriveRequest) -> RedriveReply:
     """Move dead letters back to the queues they came from."""
     wanted = body.filter
     ids = frozenset(wanted.ids) if wanted.ids is not None else None
@@ -123,19 +122,17 @@ async def redrive(service: Service, request: Request, body: RedriveRequest) -> R
         rate=body.rate,
         dry_run=body.dry_run,
     )
-    return json_reply(_redrive(task))
+    return _redrive(task)
 
 
-async def redrive_status(service: Service, request: Request, _: object) -> Reply:
+async def redrive_status(service: Service, request: Request, _: object) -> RedriveReply:
     """Get the progress of a redrive."""
-    return json_reply(_redrive(await service.redrives.get(request.call, request.tenant, request.queue, request.name)))
+    return _redrive(await service.redrives.get(request.call, request.tenant, request.queue, request.name))
 
 
-async def cancel_redrive(service: Service, request: Request, _: object) -> Reply:
+async def cancel_redrive(service: Service, request: Request, _: object) -> RedriveReply:
     """Cancel a redrive. Messages already moved stay moved."""
-    return json_reply(
-        _redrive(await service.redrives.cancel(request.call, request.tenant, request.queue, request.name))
-    )
+    return _redrive(await service.redrives.cancel(request.call, request.tenant, request.queue, request.name))
 
 
 def _queue(queue: QueueInfo) -> QueueReply:

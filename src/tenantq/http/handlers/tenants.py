@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
 from tenantq.domain.names import QueueName
-from tenantq.domain.validation import all_fields
+from tenantq.domain.validation import all_fields, build
+from tenantq.engine.queue_state import Suspension
 from tenantq.http.query import PageQuery
-from tenantq.http.reply import BYTES, Reply, Stream, json_reply
+from tenantq.http.reply import BYTES, PROMETHEUS, JsonReply, Reply, Stream, json_reply
+from tenantq.http.request import QueryRequest, Request
+from tenantq.service.call import TenantInfo
+from tenantq.service.service import Service
 from tenantq.wire.acts import DestroyRequest, ReasonRequest, SuspendRequest, SuspensionItem
-from tenantq.wire.tenants import HoldItem, TenantReply, TenantsReply
-
-if TYPE_CHECKING:
-    from tenantq.engine.queue_state import Suspension
-    from tenantq.http.request import Request
-    from tenantq.service import Service, TenantInfo
+from tenantq.wire.alerts import AlertsReply, AlertTestReply, AlertTestRequest, ContainmentItem, ContainmentsReply
+from tenantq.wire.erasures import ErasureReply, ErasuresReply
+from tenantq.wire.tenants import (
+    EncryptionReply,
+    HoldItem,
+    PlansReply,
+    ResidencyReply,
+    TenantReply,
+    TenantsReply,
+    UsageReply,
+)
 
 
 class TenantsQuery(PageQuery, frozen=True, forbid_unknown_fields=True):
@@ -25,77 +34,107 @@ class TenantsQuery(PageQuery, frozen=True, forbid_unknown_fields=True):
     figures: Literal["true", "false"] = "false"  # include current figures of each tenant
 
 
-async def put_tenant(service: Service, request: Request, body: dict[str, Any]) -> Reply:
+async def put_tenant(service: Service, request: Request, body: dict[str, Any]) -> JsonReply[TenantReply]:
     """Create a tenant, or change the given settings."""
     created, tenant = await service.tenants.put(request.call, _named(request), body)
     return json_reply(_tenant(tenant), 201 if created else 200)
 
 
-async def get_tenant(service: Service, request: Request, _: object) -> Reply:
+async def get_tenant(service: Service, request: Request, _: object) -> TenantReply:
     """Get a tenant."""
-    return json_reply(_tenant(await service.tenants.get(request.call, request.tenant)))
+    return _tenant(await service.tenants.get(request.call, request.tenant))
 
 
-async def list_tenants(service: Service, request: Request, _: object) -> Reply:
+async def list_tenants(service: Service, request: QueryRequest[TenantsQuery], _: object) -> TenantsReply:
     """List tenants by name."""
-    query: TenantsQuery = request.query
     tenants = await service.tenants.list(
-        request.call, after=query.cursor, limit=query.limit, figures=query.figures == "true"
+        request.call, after=request.query.cursor, limit=request.query.limit, figures=request.query.figures == "true"
     )
-    cursor = tenants[-1].name if len(tenants) == query.limit else None
-    return json_reply(TenantsReply(tenants=[_tenant(one) for one in tenants], cursor=cursor))
+    cursor = tenants[-1].name if len(tenants) == request.query.limit else None
+    return TenantsReply(tenants=[_tenant(one) for one in tenants], cursor=cursor)
 
 
-async def suspend_tenant(service: Service, request: Request, body: SuspendRequest) -> Reply:
+async def list_alerts(service: Service, request: Request, _: object) -> AlertsReply:
+    """List active alerts of the platform and all tenants."""
+    return await service.alerts.list(request.call)
+
+
+async def list_tenant_alerts(service: Service, request: Request, _: object) -> AlertsReply:
+    """List active alerts about a tenant."""
+    return await service.alerts.list_tenant(request.call, request.tenant)
+
+
+async def test_alert_target(service: Service, request: Request, body: AlertTestRequest) -> AlertTestReply:
+    """Send a test notification to a target."""
+    return await service.alerts.test(request.call, body.target)
+
+
+async def list_containments(service: Service, request: Request, _: object) -> ContainmentsReply:
+    """List what the server did, or in a dry run would have done, because of alerts."""
+    return await service.containment.list(request.call)
+
+
+async def release_containment(service: Service, request: Request, _: object) -> ContainmentItem:
+    """Release a containment before its time is over."""
+    return await service.containment.release(request.call, request.name)
+
+
+async def list_plans(service: Service, request: Request, _: object) -> PlansReply:
+    """List the plans that tenants can get."""
+    return await service.tenants.plans(request.call)
+
+
+async def suspend_tenant(service: Service, request: Request, body: SuspendRequest) -> TenantReply:
     """Suspend a tenant: refuse adds and polls."""
-    return json_reply(_tenant(await service.tenants.suspend(request.call, _named(request), body.reason, body.mode)))
+    return _tenant(await service.tenants.suspend(request.call, _named(request), body.reason, body.mode))
 
 
-async def resume_tenant(service: Service, request: Request, _: object) -> Reply:
+async def resume_tenant(service: Service, request: Request, _: object) -> TenantReply:
     """Resume a suspended tenant."""
-    return json_reply(_tenant(await service.tenants.resume(request.call, _named(request))))
+    return _tenant(await service.tenants.resume(request.call, _named(request)))
 
 
-async def hold_tenant(service: Service, request: Request, body: ReasonRequest) -> Reply:
+async def hold_tenant(service: Service, request: Request, body: ReasonRequest) -> TenantReply:
     """Put a tenant under legal hold, which prevents deletion."""
-    return json_reply(_tenant(await service.legal_holds.place(request.call, _named(request), body.reason)))
+    return _tenant(await service.legal_holds.place(request.call, _named(request), body.reason))
 
 
-async def release_hold(service: Service, request: Request, body: ReasonRequest) -> Reply:
+async def release_hold(service: Service, request: Request, body: ReasonRequest) -> TenantReply:
     """Release a tenant from legal hold."""
-    return json_reply(_tenant(await service.legal_holds.release(request.call, _named(request), body.reason)))
+    return _tenant(await service.legal_holds.release(request.call, _named(request), body.reason))
 
 
-async def delete_tenant(service: Service, request: Request, body: DestroyRequest) -> Reply:
+async def delete_tenant(service: Service, request: Request, body: DestroyRequest) -> ErasureReply:
     """Delete a tenant with all its data, and certify the erasure."""
-    return json_reply(
-        await service.erasures.delete_tenant(request.call, _named(request), confirm=body.confirm, reason=body.reason)
+    return build(
+        ErasureReply,
+        await service.erasures.delete_tenant(request.call, _named(request), confirm=body.confirm, reason=body.reason),
     )
 
 
-async def list_erasures(service: Service, request: Request, _: object) -> Reply:
+async def list_erasures(service: Service, request: Request, _: object) -> ErasuresReply:
     """List the certificates of erased tenants."""
-    return json_reply({"erasures": await service.erasures.list(request.call)})
+    return ErasuresReply(erasures=[build(ErasureReply, one) for one in await service.erasures.list(request.call)])
 
 
-async def get_erasure(service: Service, request: Request, _: object) -> Reply:
+async def get_erasure(service: Service, request: Request, _: object) -> ErasureReply:
     """Get the certificate of an erasure."""
-    return json_reply(await service.erasures.get(request.call, request.name))
+    return build(ErasureReply, await service.erasures.get(request.call, request.name))
 
 
-async def get_encryption(service: Service, request: Request, _: object) -> Reply:
+async def get_encryption(service: Service, request: Request, _: object) -> EncryptionReply:
     """Get a tenant's encryption and data keys."""
-    return json_reply(await service.encryption.get(request.call, request.tenant))
+    return await service.encryption.get(request.call, request.tenant)
 
 
-async def rotate_keys(service: Service, request: Request, _: object) -> Reply:
+async def rotate_keys(service: Service, request: Request, _: object) -> EncryptionReply:
     """Create a new data key and encrypt with it from now on."""
-    return json_reply(await service.encryption.rotate(request.call, request.tenant))
+    return await service.encryption.rotate(request.call, request.tenant)
 
 
-async def rewrap_keys(service: Service, request: Request, _: object) -> Reply:
+async def rewrap_keys(service: Service, request: Request, _: object) -> EncryptionReply:
     """Rewrap all data keys with the tenant's key, without touching messages."""
-    return json_reply(await service.encryption.rewrap(request.call, request.tenant))
+    return await service.encryption.rewrap(request.call, request.tenant)
 
 
 class ExportQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -104,22 +143,26 @@ class ExportQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queue: QueueName | None = None  # only this queue, without keys, grants and audit trail; default: everything
 
 
-async def export(service: Service, request: Request, _: object) -> Stream:
+async def export(service: Service, request: QueryRequest[ExportQuery], _: object) -> Stream:
     """Export a tenant, or one queue, as a tar file of JSON lines."""
-    query: ExportQuery = request.query
-    exporting = await service.exports.export(request.call, request.tenant, query.queue)
+    exporting = await service.exports.export(request.call, request.tenant, request.query.queue)
     name = f'Content-Disposition: attachment; filename="{exporting.tenant}.tar"\r\n'.encode()
     return Stream(exporting, BYTES, name)
 
 
-async def usage(service: Service, request: Request, _: object) -> Reply:
+async def usage(service: Service, request: Request, _: object) -> UsageReply:
     """Get a tenant's quotas and usage."""
-    return json_reply(await service.tenants.usage(request.call, request.tenant))
+    return await service.tenants.usage(request.call, request.tenant)
 
 
-async def residency(service: Service, request: Request, _: object) -> Reply:
+async def metrics(service: Service, request: Request, _: object) -> Reply:
+    """Get a tenant's metrics in the Prometheus format."""
+    return Reply(await service.status.tenant_metrics(request.call, request.tenant), 200, PROMETHEUS)
+
+
+async def residency(service: Service, request: Request, _: object) -> ResidencyReply:
     """Return where a tenant's data is."""
-    return json_reply(await service.tenants.residency(request.call, request.tenant))
+    return await service.tenants.residency(request.call, request.tenant)
 
 
 def _named(request: Request) -> str:

@@ -1,17 +1,13 @@
 """Audit integrity: checks the hash chain of new journal records, the signatures of checkpoints, and older records again."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from tenantq.engine.shard import Shard
 from tenantq.errors import StoreDamaged
 from tenantq.journal.chain import ChainWalk
 from tenantq.journal.signing import PublicKey, PublicKeys
 from tenantq.service.self_checks.check import CheckResult
-
-if TYPE_CHECKING:
-    from tenantq.engine.shard import Shard
 
 _PAGE: Final = 64
 _SHOWN_MAX: Final = 3
@@ -64,13 +60,13 @@ class AuditIntegrity:
         return walk.records
 
     def _older(self, first: int, records: int, findings: list[tuple[int, str]]) -> int:
-        """Verify some older records, from where the last run ended, then from the start."""
+        """Verify some older records, from where the last run ended; from the start once the end was reached."""
         seq = self._older_seq
         if not first - 1 <= seq < self._verified_seq:
             seq = first - 1
         end = min(self._verified_seq, seq + max(0, records))
         walk = self._walk(seq, self._link(seq, findings), end, findings)
-        self._older_seq = walk.seq
+        self._older_seq = walk.seq if walk.seq < self._verified_seq else 0
         return walk.records
 
     def _link(self, seq: int, findings: list[tuple[int, str]]) -> bytes:

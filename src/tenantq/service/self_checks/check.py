@@ -1,7 +1,5 @@
 """The interface, result and settings of self-checks."""
 
-from __future__ import annotations
-
 from typing import Annotated, Protocol
 
 import msgspec

@@ -1,23 +1,19 @@
 """The isolation probe: one tenant of the server's own tries to access another one's data and must be refused."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tenantq.domain.access import Grant, StoredKey
 from tenantq.domain.message import SYSTEM, NewMessage
 from tenantq.domain.names import PROBE_TENANTS
 from tenantq.engine.ops.access import PutKey, RevokeKey
 from tenantq.engine.ops.lifecycle import Purge, PutTenant
+from tenantq.engine.shard import Shard
 from tenantq.errors import Forbidden, NotFound, TenantqError
 from tenantq.service.audit_trail import AuditQuery
 from tenantq.service.call import Call
 from tenantq.service.self_checks.check import CheckResult
-
-if TYPE_CHECKING:
-    from tenantq.engine.shard import Shard
-    from tenantq.service.service import Service
+from tenantq.service.service import Service
 
 _QUEUE: Final = "probe"
 _VALID_MS: Final = 600_000

@@ -1,16 +1,12 @@
 """Key health: checks that every key in use can wrap and unwrap data keys."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tenantq.errors import TenantqError
+from tenantq.kms.interface import KeyHealth, KeyRef
 from tenantq.service.self_checks.check import CheckResult
-
-if TYPE_CHECKING:
-    from tenantq.kms.interface import KeyHealth, KeyRef
 
 KEYS_MAX: Final = 100
 """Keys tried per run. The next run continues with the next ones."""

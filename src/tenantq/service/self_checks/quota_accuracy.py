@@ -1,15 +1,11 @@
 """Quota accuracy: compares the counters of quotas with a recount of the rows, some tenants per run."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tenantq.engine.recount import TenantRecount
+from tenantq.engine.shard import Shard
 from tenantq.service.self_checks.check import CheckResult
-
-if TYPE_CHECKING:
-    from tenantq.engine.shard import Shard
 
 _SHOWN_MAX: Final = 3
 

@@ -1,23 +1,19 @@
 """Runs the self-checks periodically and reports them in readiness, metrics, journal and alerts."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
 from tenantq.domain.validation import validated
+from tenantq.engine.shard import Shard
 from tenantq.errors import TenantqError
 from tenantq.gates.signals import Alert
 from tenantq.journal.record import JournalEntry
 from tenantq.runtime.clock import Clock, Timer
 from tenantq.service.admission import Admission
 from tenantq.service.self_checks.check import CheckResult, CheckSettings, SelfCheck
-
-if TYPE_CHECKING:
-    from tenantq.engine.shard import Shard
 
 log = logging.getLogger("tenantq")
 

@@ -1,10 +1,8 @@
 """Batches: up to ten entries, each with its own ID and outcome."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from tenantq.errors import TenantqError
 from tenantq.sqs.failures import (
@@ -15,20 +13,13 @@ from tenantq.sqs.failures import (
     SqsFailure,
     failure_of,
 )
+from tenantq.sqs.requests import Parameters
 
 ENTRIES_MAX: Final = 10
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
-class Entry(Protocol):
-    """One of a batch."""
-
-    @property
-    def id(self) -> str | None:
-        """The ID under which its outcome is reported."""
-
-
-_E = TypeVar("_E", bound=Entry)
+_E = TypeVar("_E", bound=Parameters)
 
 
 def check_entries(entries: Sequence[_E] | None, kind: str) -> Sequence[_E]:
@@ -55,7 +46,7 @@ def check_entries(entries: Sequence[_E] | None, kind: str) -> Sequence[_E]:
     return entries
 
 
-def outcomes(entries: Sequence[Entry], done: Sequence[dict[str, Any] | TenantqError]) -> dict[str, Any]:
+def outcomes(entries: Sequence[Parameters], done: Sequence[dict[str, Any] | TenantqError]) -> dict[str, Any]:
     """Return the successful and the failed entries of a batch. An empty list is omitted."""
     successful: list[dict[str, Any]] = []
     failed: list[dict[str, Any]] = []

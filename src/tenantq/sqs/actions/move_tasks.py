@@ -1,16 +1,16 @@
 """StartMessageMoveTask, ListMessageMoveTasks, CancelMessageMoveTask: redrives of a dead-letter queue."""
 
-from __future__ import annotations
-
 import base64
 import binascii
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from tenantq.domain.names import FIFO_SUFFIX
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.errors import NotFound
+from tenantq.service.redrives import RedriveInfo
+from tenantq.service.sqs_lookup import FoundQueue
 from tenantq.sqs.addresses import QueueAddress, parse_queue_arn
 from tenantq.sqs.failures import (
     INVALID_VALUE,
@@ -23,10 +23,6 @@ from tenantq.sqs.failures import (
 )
 from tenantq.sqs.requests import CancelMessageMoveTask, ListMessageMoveTasks, StartMessageMoveTask
 from tenantq.sqs.sqs_call import Result, SqsCall
-
-if TYPE_CHECKING:
-    from tenantq.service.redrives import RedriveInfo
-    from tenantq.service.sqs_lookup import FoundQueue
 
 RATE_MAX: Final = 500
 TASKS_MAX: Final = 10

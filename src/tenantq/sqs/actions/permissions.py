@@ -1,20 +1,16 @@
 """AddPermission, RemovePermission: statements of a queue's policy. It is stored and returned, but not enforced: tenantq's grants decide."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from tenantq.domain.config import QueueConfig, SqsQueue
+from tenantq.service.sqs_lookup import FoundQueue
 from tenantq.sqs.failures import OVER_LIMIT, SqsFailure, invalid_value, missing
 from tenantq.sqs.requests import AddPermission, RemovePermission
 from tenantq.sqs.sqs_call import Result, SqsCall
-
-if TYPE_CHECKING:
-    from tenantq.service.sqs_lookup import FoundQueue
 
 ACTIONS_MAX: Final = 7
 _LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
@@ -81,7 +77,7 @@ async def remove_permission(sqs_call: SqsCall) -> Result:
 async def _edit(
     sqs_call: SqsCall, queue: FoundQueue, change: Callable[[dict[str, Any]], dict[str, Any] | None]
 ) -> None:
-    """Change the current policy, so that concurrent calls do not overwrite each other."""
+    """Change the current policy. Concurrent calls do not overwrite each other."""
 
     def edit(config: QueueConfig) -> dict[str, Any]:
         policy = change(_policy(sqs_call, queue, (config.sqs or SqsQueue()).policy))

@@ -1,15 +1,14 @@
 """CreateQueue, GetQueueUrl, ListQueues, ListDeadLetterSourceQueues, GetQueueAttributes, SetQueueAttributes, PurgeQueue, DeleteQueue."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tenantq.domain.config import SqsQueue
 from tenantq.domain.names import FIFO_SUFFIX
 from tenantq.errors import Draining, NotFound
+from tenantq.service.sqs_lookup import FoundQueues, FoundTenant
 from tenantq.sqs.actions.tags import check_tags
 from tenantq.sqs.addresses import is_queue_name, number_of
 from tenantq.sqs.failures import (
@@ -26,10 +25,10 @@ from tenantq.sqs.queue_attributes import (
     FIGURES,
     NEW_QUEUE,
     Changes,
+    accepts_dead_letters,
     check_throughput,
     chosen,
     first_difference,
-    lets_letters_in,
     read_attributes,
     shown_attributes,
 )
@@ -37,18 +36,14 @@ from tenantq.sqs.requests import (
     CreateQueue,
     GetQueueAttributes,
     GetQueueUrl,
-    ListDeadLetterSourceQueues,
     ListQueues,
     Parameters,
     SetQueueAttributes,
 )
 from tenantq.sqs.sqs_call import Result, SqsCall
 
-if TYPE_CHECKING:
-    from tenantq.service.sqs_lookup import FoundQueues, FoundTenant
-
 PAGE_MAX: Final = 1_000
-_WHY: Final = "asked for over Amazon SQS"
+_REASON: Final = "requested over Amazon SQS"
 
 
 async def create_queue(sqs_call: SqsCall) -> Result:
@@ -130,9 +125,9 @@ async def _check_redrive(
         raise invalid_value("RedrivePolicy", text, "Dead letter target does not exist.") from error
     if found.fifo != source.endswith(FIFO_SUFFIX):
         raise invalid_value("RedrivePolicy", text, "Dead-letter queue must be same type of queue as the source.")
-    if not lets_letters_in(found, source):
+    if not accepts_dead_letters(found, source):
         raise invalid_value(
-            "RedrivePolicy", text, "The RedriveAllowPolicy of the dead-letter queue does not let this queue in."
+            "RedrivePolicy", text, "The RedriveAllowPolicy of the dead-letter queue does not allow this source queue."
         )
 
 
@@ -168,15 +163,13 @@ async def list_queues(sqs_call: SqsCall) -> Result:
 
 async def list_dead_letter_source_queues(sqs_call: SqsCall) -> Result:
     """Return the source queues of a dead-letter queue."""
-    given = sqs_call.read(ListDeadLetterSourceQueues)
+    given = sqs_call.read(ListQueues)
     queue = await sqs_call.queue(given.queue_url, "get_queue")
     found = await sqs_call.service.sqs_lookup.find_queues(sqs_call.call, queue.tenant_id, dead_letter=queue.name)
     return {"queueUrls": [], **_page(sqs_call, found, given, "queueUrls")}
 
 
-def _page(
-    sqs_call: SqsCall, found: FoundQueues, given: ListQueues | ListDeadLetterSourceQueues, field: str
-) -> dict[str, Any]:
+def _page(sqs_call: SqsCall, found: FoundQueues, given: ListQueues, field: str) -> dict[str, Any]:
     most, names = given.max_results, found.names
     if most is not None and not 1 <= most <= PAGE_MAX:
         raise invalid_value("MaxResults", most, f"MaxResults must be an integer between 1 and {PAGE_MAX}.")
@@ -240,7 +233,7 @@ async def purge_queue(sqs_call: SqsCall) -> Result:
         raise SqsFailure(
             PURGE_IN_PROGRESS, f"Only one PurgeQueue operation on {queue.name} is allowed every 60 seconds."
         )
-    await sqs_call.service.queues.purge(sqs_call.call, queue.tenant, queue.name, confirm=queue.name, reason=_WHY)
+    await sqs_call.service.queues.purge(sqs_call.call, queue.tenant, queue.name, confirm=queue.name, reason=_REASON)
     await purges.note(sqs_call.call, queue.tenant, queue.tenant_id, queue.name)
     return None
 
@@ -249,7 +242,7 @@ async def delete_queue(sqs_call: SqsCall) -> Result:
     """Delete a queue with everything in it, leased or not."""
     queue = await sqs_call.queue(sqs_call.read(Parameters).queue_url, "delete_queue")
     await sqs_call.service.queues.delete(
-        sqs_call.call, queue.tenant, queue.name, confirm=queue.name, reason=_WHY, force=True
+        sqs_call.call, queue.tenant, queue.name, confirm=queue.name, reason=_REASON, force=True
     )
     await sqs_call.state.deletions.note(sqs_call.call, queue.tenant, queue.tenant_id, queue.name)
     return None

@@ -1,33 +1,22 @@
 """ReceiveMessage, DeleteMessage, ChangeMessageVisibility, and their batches."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tenantq.domain.config import SqsQueue
 from tenantq.domain.message import Delivery, Outcome
 from tenantq.errors import Invalid, LeaseLost, TenantqError
+from tenantq.service.sqs_lookup import FoundQueue
 from tenantq.sqs.actions.batch import check_entries, outcomes
 from tenantq.sqs.actions.sending import DEDUPLICATION_ID, GROUP_ID, checked_id, sequence_number
 from tenantq.sqs.addresses import account_of
-from tenantq.sqs.digests import attributes_digest, body_digest
 from tenantq.sqs.failures import SqsFailure, invalid_value, missing
-from tenantq.sqs.message_attributes import OWN, TRACE_HEADER, chosen, typed
+from tenantq.sqs.message_attributes import OWN, TRACE_HEADER, attributes_digest, body_digest, chosen, typed
 from tenantq.sqs.queue_attributes import VISIBILITY_S_MAX
-from tenantq.sqs.requests import (
-    ChangeMessageVisibility,
-    ChangeMessageVisibilityBatch,
-    DeleteMessage,
-    DeleteMessageBatch,
-    ReceiveMessage,
-)
+from tenantq.sqs.requests import ActionBatch, ChangeMessageVisibility, DeleteMessage, ReceiveMessage
 from tenantq.sqs.sqs_call import Result, SqsCall
 from tenantq.sqs.xml_text import is_legal
-
-if TYPE_CHECKING:
-    from tenantq.service.sqs_lookup import FoundQueue
 
 MESSAGES_MAX: Final = 10
 WAIT_S_MAX: Final = 20
@@ -92,9 +81,9 @@ def _shown(
     }
     if facts:
         known = _facts(sqs_call, queue, one, held_ms)
-        told = known if "All" in facts else {name: value for name, value in known.items() if name in facts}
-        if told:
-            shown["Attributes"] = told
+        asked = known if "All" in facts else {name: value for name, value in known.items() if name in facts}
+        if asked:
+            shown["Attributes"] = asked
     if wanted and one.attributes:
         attributes = chosen(typed(one.attributes), wanted)
         if attributes:
@@ -150,7 +139,7 @@ async def delete_message(sqs_call: SqsCall) -> Result:
 
 async def delete_message_batch(sqs_call: SqsCall) -> Result:
     """Delete up to ten messages."""
-    given = sqs_call.read(DeleteMessageBatch)
+    given = sqs_call.read(ActionBatch[DeleteMessage])
     queue = await sqs_call.queue(given.queue_url, "ack")
     entries = check_entries(given.entries, "DeleteMessageBatchRequestEntry")
     receipts = [await _receipt_or_failure(sqs_call, queue, "ack", entry.receipt_handle) for entry in entries]
@@ -187,7 +176,7 @@ async def change_message_visibility(sqs_call: SqsCall) -> Result:
 
 async def change_message_visibility_batch(sqs_call: SqsCall) -> Result:
     """Change the visibility timeouts of up to ten messages."""
-    given = sqs_call.read(ChangeMessageVisibilityBatch)
+    given = sqs_call.read(ActionBatch[ChangeMessageVisibility])
     queue = await sqs_call.queue(given.queue_url, "extend")
     entries = check_entries(given.entries, "ChangeMessageVisibilityBatchRequestEntry")
     done: list[dict[str, Any] | TenantqError] = [{} for _ in entries]

@@ -1,18 +1,16 @@
 """SendMessage and SendMessageBatch."""
 
-from __future__ import annotations
-
 import re
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from tenantq.domain.config import SQS_MESSAGE_BYTES_MAX, SqsQueue
 from tenantq.domain.message import AddResult, NewMessage
 from tenantq.errors import TenantqError
+from tenantq.service.sqs_lookup import FoundQueue
 from tenantq.sqs.actions.batch import check_entries, outcomes
-from tenantq.sqs.digests import attributes_digest, body_digest
 from tenantq.sqs.failures import (
     BATCH_TOO_LONG,
     INVALID_CONTENTS,
@@ -24,17 +22,16 @@ from tenantq.sqs.failures import (
 from tenantq.sqs.message_attributes import (
     TRACE_HEADER,
     TypedValue,
+    attributes_digest,
+    body_digest,
     read_attributes,
     read_value,
     size_of,
     stored,
 )
-from tenantq.sqs.requests import SendMessage, SendMessageBatch
+from tenantq.sqs.requests import ActionBatch, SendMessage
 from tenantq.sqs.sqs_call import Result, SqsCall
-from tenantq.sqs.xml_text import ILLEGAL_TOLD, is_legal
-
-if TYPE_CHECKING:
-    from tenantq.service.sqs_lookup import FoundQueue
+from tenantq.sqs.xml_text import ILLEGAL_TEXT, is_legal
 
 DELAY_S_MAX: Final = 900
 DEDUPLICATION_ID: Final = "MessageDeduplicationId"  # stored with the message, because the key is not returned
@@ -47,7 +44,7 @@ class Outgoing(msgspec.Struct, frozen=True):
 
     message: NewMessage
     size: int
-    told: dict[str, Any]
+    reply: dict[str, Any]
 
 
 async def send_message(sqs_call: SqsCall) -> Result:
@@ -63,7 +60,7 @@ async def send_message(sqs_call: SqsCall) -> Result:
 
 async def send_message_batch(sqs_call: SqsCall) -> Result:
     """Send up to ten messages. One that fails does not affect the others."""
-    given = sqs_call.read(SendMessageBatch)
+    given = sqs_call.read(ActionBatch[SendMessage])
     queue = await sqs_call.queue(given.queue_url, "add")
     entries = check_entries(given.entries, "SendMessageBatchRequestEntry")
     prepared: list[Outgoing | TenantqError] = []
@@ -124,7 +121,7 @@ def _outgoing(sqs_call: SqsCall, queue: FoundQueue, given: SendMessage, problem:
     if not text:
         raise missing("MessageBody")
     if not is_legal(text):
-        raise SqsFailure(INVALID_CONTENTS, ILLEGAL_TOLD)
+        raise SqsFailure(INVALID_CONTENTS, ILLEGAL_TEXT)
     body = text.encode()
     attributes = read_attributes(given.message_attributes)
     size = len(body) + size_of(attributes)
@@ -133,13 +130,13 @@ def _outgoing(sqs_call: SqsCall, queue: FoundQueue, given: SendMessage, problem:
             INVALID_VALUE,
             f"One or more parameters {problem}. Reason: Message must be shorter than {sqs.message_bytes_max} bytes.",
         )
-    told: dict[str, Any] = {"MD5OfMessageBody": body_digest(body)}
+    reply: dict[str, Any] = {"MD5OfMessageBody": body_digest(body)}
     if attributes:
-        told["MD5OfMessageAttributes"] = attributes_digest(attributes)
+        reply["MD5OfMessageAttributes"] = attributes_digest(attributes)
     own: dict[str, str] = {}
     trace = _trace_header(given)
     if trace:
-        told["MD5OfMessageSystemAttributes"] = attributes_digest(trace)
+        reply["MD5OfMessageSystemAttributes"] = attributes_digest(trace)
         own[TRACE_HEADER] = str(trace[TRACE_HEADER].value)
     elif sqs_call.trace_header:
         own[TRACE_HEADER] = sqs_call.trace_header
@@ -152,7 +149,7 @@ def _outgoing(sqs_call: SqsCall, queue: FoundQueue, given: SendMessage, problem:
         group=group,
         attributes=stored(attributes, own) if attributes or own else {},
     )
-    return Outgoing(message, size, told)
+    return Outgoing(message, size, reply)
 
 
 def _trace_header(given: SendMessage) -> dict[str, TypedValue]:
@@ -231,7 +228,7 @@ def sequence_number(raw_id: bytes) -> str:
 
 
 def _sent(queue: FoundQueue, outgoing: Outgoing, added: AddResult) -> dict[str, Any]:
-    told = {"MessageId": added.id, **outgoing.told}
+    reply = {"MessageId": added.id, **outgoing.reply}
     if queue.fifo:
-        told["SequenceNumber"] = sequence_number(added.raw_id)
-    return told
+        reply["SequenceNumber"] = sequence_number(added.raw_id)
+    return reply

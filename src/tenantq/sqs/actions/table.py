@@ -1,7 +1,5 @@
 """Every action by name, with the action that a grant must allow."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from typing import Final
 

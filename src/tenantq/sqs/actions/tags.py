@@ -1,7 +1,5 @@
 """TagQueue, UntagQueue, ListQueueTags."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from tenantq.sqs.failures import INVALID_VALUE, SqsFailure, missing

@@ -1,56 +1,26 @@
-"""The metrics of a server for Prometheus. Values are read on request; counting costs nothing here."""
+"""The metrics of a shard as a whole: its gates, rounds, store, journal, keys and self-checks."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.exposition import generate_latest
-from prometheus_client.registry import Collector
 
-from tenantq.engine.queue_state import TOTALS, TenantState
-from tenantq.runtime.histogram import Histogram
+from tenantq.engine.shard import Shard
+from tenantq.runtime.histogram import BINS, Histogram
 from tenantq.service.admission import Admission
+from tenantq.service.encryption import MessageEncryption
+from tenantq.service.self_checks.runner import SelfChecks
+from tenantq.store.interface import StoreFigure
 
 if TYPE_CHECKING:
-    from tenantq.engine.shard import Shard
     from tenantq.journal.exporter import Exporter
-    from tenantq.service.encryption import MessageEncryption
-    from tenantq.service.self_checks import SelfChecks
-
-TENANTS_MAX: Final = 100
-"""Tenants with their own label; the rest share the label OTHER."""
-
-OTHER: Final = "_other"  # not a valid tenant name
-_STATES: Final = ("ready", "delayed", "in_flight", "blocked")
 
 
-class _TenantSums:
-    """The figures of one label: one tenant, or all others together."""
-
-    __slots__ = ("bytes", "states", "totals")
-
-    def __init__(self) -> None:
-        self.states = dict.fromkeys(_STATES, 0)
-        self.bytes = 0
-        self.totals = [0] * len(TOTALS)
-
-    def add(self, tenant: TenantState) -> None:
-        for queue in tenant.queues.values():
-            self.states["ready"] += queue.ready
-            self.states["delayed"] += queue.delayed
-            self.states["in_flight"] += queue.in_flight
-            self.states["blocked"] += queue.blocked
-            self.bytes += queue.bytes
-            for index, total in enumerate(queue.totals):
-                self.totals[index] += total
-
-
-class Metrics:
-    """Collects metrics from the parts of a server."""
+class ServerMetrics:
+    """Collects the metrics of a shard that concern no single tenant or queue."""
 
     def __init__(
         self,
@@ -65,58 +35,13 @@ class Metrics:
         self._exporter = exporter
         self._admission = admission
         self._encryption = encryption
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self)
-        self._labels: dict[int, str] = {}  # by tenant ID; stable, because a counter must always count the same tenants
-
-    def include(self, other: Collector) -> None:
-        """Include the metrics of another part."""
-        self._registry.register(other)
-
-    def text(self) -> bytes:
-        """Return all metrics in the text format."""
-        return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics."""
-        yield from self._of_tenants()
         yield from self._of_gates()
         yield from self._of_shard()
         yield from self._of_keys()
         yield from self._of_checks()
-
-    def _of_tenants(self) -> Iterable[Metric]:
-        tenants = self._shard.state.catalog.tenants.values()
-        labels = self._label(tenants)
-        sums: dict[str, _TenantSums] = {}
-        for tenant in tenants:
-            sums.setdefault(labels[tenant.id], _TenantSums()).add(tenant)
-        messages = GaugeMetricFamily("tenantq_messages", "Messages stored.", labels=["tenant", "state"])
-        stored = GaugeMetricFamily("tenantq_stored_bytes", "Bytes of bodies and attributes stored.", labels=["tenant"])
-        for name, one in sums.items():
-            stored.add_metric([name], one.bytes)
-            for state, count in one.states.items():
-                messages.add_metric([name, state], count)
-        yield messages
-        yield stored
-        for index, total in enumerate(TOTALS):
-            family = CounterMetricFamily(
-                f"tenantq_{total}", f"Messages {total.replace('_', ' ')}, of the queues that exist.", labels=["tenant"]
-            )
-            for name, one in sums.items():
-                family.add_metric([name], one.totals[index])
-            yield family
-
-    def _label(self, tenants: Collection[TenantState]) -> dict[int, str]:
-        """Assign labels to new tenants: own labels while any are left, tenants with the most messages first."""
-        known = self._labels
-        self._labels = {tenant.id: known[tenant.id] for tenant in tenants if tenant.id in known}
-        left = TENANTS_MAX - sum(label != OTHER for label in self._labels.values())
-        new = [tenant for tenant in tenants if tenant.id not in known]
-        for tenant in sorted(new, key=lambda one: -one.usage.messages):
-            self._labels[tenant.id] = tenant.name if left > 0 else OTHER
-            left -= 1
-        return self._labels
 
     def _of_gates(self) -> Iterable[Metric]:
         admission, counters = self._admission, self._admission.counters
@@ -132,14 +57,6 @@ class Metrics:
         for kind, count in counters.alerts.items():
             alerts.add_metric([kind], count)
         yield alerts
-        took = HistogramMetricFamily(
-            "tenantq_call_seconds",
-            "Duration of admitted calls, without waiting for messages.",
-            labels=["action"],
-        )
-        for action, times in counters.durations.items():
-            took.add_metric([action], times.cumulative(), times.sum_us / 1_000_000)
-        yield took
         yield _times(
             "tenantq_gate_wait_seconds",
             "Time that calls waited for a slot or a rate limit, if they had to.",
@@ -159,6 +76,12 @@ class Metrics:
         for (provider, state), count in Counter((one.provider, one.state) for one in health.keys).items():
             keys.add_metric([provider, state], count)
         yield keys
+        took = HistogramMetricFamily("tenantq_kms_call_seconds", "Duration of calls to a KMS.", labels=["provider"])
+        failed = CounterMetricFamily("tenantq_kms_calls_failed", "Calls to a KMS that failed.", labels=["provider"])
+        for provider, kms in encryption.providers.items():
+            took.add_metric([provider], kms.took.cumulative(), kms.took.sum_us / 1_000_000)
+            failed.add_metric([provider], kms.failed)
+        yield from (took, failed)
         yield GaugeMetricFamily(
             "tenantq_encrypted_tenants", "Tenants that have data keys.", value=len(encryption.sealed_tenants)
         )
@@ -201,7 +124,15 @@ class Metrics:
         yield GaugeMetricFamily("tenantq_damaged_queues", "Queues quarantined for damaged rows.", value=damaged)
         yield CounterMetricFamily("tenantq_rounds", "Rounds run since the start.", value=shard.loop.rounds)
         yield _times("tenantq_round_seconds", "How long rounds took, up to their write.", shard.loop.rounds_took)
+        sizes = HistogramMetricFamily("tenantq_round_size", "Operations of a round.")
+        bounds = (*(f"{1 << power}.0" for power in range(BINS)), "+Inf")
+        counts = (count for _, count in shard.loop.round_sizes.cumulative())
+        sizes.add_metric([], list(zip(bounds, counts, strict=True)), shard.loop.operations)
+        yield sizes
+        yield CounterMetricFamily("tenantq_round_operations", "Operations run in rounds.", value=shard.loop.operations)
+        yield _times("tenantq_write_seconds", "How long the writes of rounds took.", shard.loop.writes_took)
         yield _times("tenantq_sync_seconds", "How long syncs took.", shard.loop.syncs_took)
+        yield from _figures(shard.state.store.figures())
         yield GaugeMetricFamily("tenantq_journal_records", "Journal records not yet trimmed.", value=last - first + 1)
         if self._exporter is not None:
             lag, rows = self._exporter.lag_records, self._exporter.rows_total
@@ -214,6 +145,20 @@ class Metrics:
             yield CounterMetricFamily(
                 "tenantq_journal_export_failures", "Attempts to export that failed.", value=failures
             )
+
+
+def _figures(figures: Iterable[StoreFigure]) -> Iterable[Metric]:
+    families: dict[str, Metric] = {}
+    for one in figures:
+        if isinstance(one.value, Histogram):
+            families[one.name] = _times(one.name, one.meaning, one.value)
+            continue
+        family = families.get(one.name)
+        if family is None:
+            kind = "counter" if one.name.endswith("_total") else "gauge"
+            family = families[one.name] = Metric(one.name.removesuffix("_total"), one.meaning, kind)
+        family.add_sample(one.name, one.labels, one.value)
+    return families.values()
 
 
 def _times(name: str, meaning: str, times: Histogram) -> Metric:

@@ -1,0 +1,214 @@
+"""Calls of Queueber clients, which know no tenants, no login and no error replies.
+
+They work in default/default with the rights of the connection: those of its certificate, or of an anonymous caller. One lease of
+Queueber covers all items of a poll, so this module remembers which receipts belong to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Never
+
+from tenantq.domain import limits
+from tenantq.domain.message import AddResult, Delivery, NewMessage, Outcome, wrong_number
+from tenantq.domain.names import DEFAULT_TENANT
+from tenantq.errors import Invalid, LeaseLost, NotFound, TenantqError
+from tenantq.rpc.call import Answer, RunningCall
+from tenantq.rpc.connection import RpcConnection
+from tenantq.rpc.methods import Method
+from tenantq.rpc.requests import DEFAULT_QUEUE, add_bytes
+from tenantq.runtime.clock import Clock
+from tenantq.runtime.randomness import MessageIds, Randomness, system_randomness
+from tenantq.service.call import Call
+from tenantq.service.problems import problem_of
+from tenantq.service.service import Service
+
+ITEMS_MAX: Final = 200_000
+"""Leased items that the server remembers. Items of a forgotten lease are delivered again when it ends."""
+
+_SECOND_MS: Final = 1_000
+_PLACE: Final = (DEFAULT_TENANT, DEFAULT_QUEUE)
+_NO_TOKEN: Final = "f" * 16  # no lease has it in practice: the call passes the gates and gets LeaseLost
+_NO_ID: Final = bytes(16)
+
+
+class QueueberLeases:
+    """Leases granted to Queueber clients of one server: the receipt of every item that is not removed yet."""
+
+    def __init__(self, clock: Clock, randomness: Randomness | None = None) -> None:
+        self._clock = clock
+        self._ids = MessageIds(randomness or system_randomness())
+        self._receipts: dict[bytes, dict[bytes, str]] = {}  # oldest first
+        self._items = 0
+
+    def grant(self, deliveries: Sequence[Delivery]) -> bytes:
+        """Return the ID of a lease of these items."""
+        (lease,) = self._ids.take(self._clock.wall_ms(), 1)
+        self._receipts[lease] = {one.raw_id: one.receipt for one in deliveries}
+        self._items += len(deliveries)
+        while self._items > ITEMS_MAX:
+            self.forget(next(iter(self._receipts)))
+        return lease
+
+    def receipt(self, lease: bytes, id: bytes) -> str:
+        """Return the receipt of an item; one that is never valid if the lease does not hold it."""
+        return self._receipts.get(lease, {}).get(id) or id.hex() + _NO_TOKEN
+
+    def receipts(self, lease: bytes) -> list[str]:
+        """Return the receipts of all items; one that is never valid if the lease is unknown."""
+        return list(self._receipts.get(lease, {}).values()) or [_NO_ID.hex() + _NO_TOKEN]
+
+    def forget(self, lease: bytes, id: bytes | None = None) -> None:
+        """Forget an item that was removed, or the whole lease."""
+        held = self._receipts.get(lease, {})
+        for one in list(held) if id is None else [id]:
+            self._items -= held.pop(one, None) is not None
+        if not held:
+            self._receipts.pop(lease, None)
+
+
+# ---- requests ----
+
+
+def _read_add(params: Any) -> dict[str, Any]:
+    items = params.req.items
+    if len(items) > limits.BATCH_MESSAGES_MAX:
+        raise wrong_number("items", len(items))
+    return {
+        "messages": [NewMessage(body=one.contents, delay_ms=one.visibilityTimeoutSecs * _SECOND_MS) for one in items]
+    }
+
+
+def _read_poll(params: Any) -> dict[str, Any]:
+    req = params.req
+    return {
+        "max": min(req.numItems or 1, limits.BATCH_MESSAGES_MAX),
+        "wait_ms": min(req.timeoutSecs * _SECOND_MS or limits.WAIT_MS_MAX, limits.WAIT_MS_MAX),
+        "lease_ms": _lease_ms(req),
+    }
+
+
+def _read_remove(params: Any) -> dict[str, Any]:
+    return {"id": bytes(params.req.id), "lease": bytes(params.req.lease)}
+
+
+def _read_extend(params: Any) -> dict[str, Any]:
+    return {"lease": bytes(params.req.lease), "lease_ms": _lease_ms(params.req)}
+
+
+def _lease_ms(req: Any) -> int:
+    seconds: int = req.leaseValiditySecs
+    if not 1 <= seconds <= limits.LEASE_MS_MAX // _SECOND_MS:
+        most = limits.LEASE_MS_MAX // _SECOND_MS
+        raise Invalid(f"leaseValiditySecs: out of range ({seconds}, allowed: 1 to {most})")
+    return seconds * _SECOND_MS
+
+
+# ---- the work ----
+
+
+def _add(service: Service) -> Callable[..., Awaitable[list[AddResult]]]:
+    async def add(call: Call, *, messages: list[NewMessage | TenantqError]) -> list[AddResult]:
+        return await service.messages.add(call, *_PLACE, messages)
+
+    return add
+
+
+def _poll(service: Service) -> Callable[..., Awaitable[list[Delivery]]]:
+    async def poll(call: Call, *, max: int, wait_ms: int, lease_ms: int) -> list[Delivery]:
+        return await service.messages.poll(call, *_PLACE, max=max, wait_ms=wait_ms, lease_ms=lease_ms)
+
+    return poll
+
+
+def _remove(service: Service) -> Callable[..., Awaitable[bool]]:
+    async def remove(call: Any, *, id: bytes, lease: bytes) -> bool:
+        leases: QueueberLeases = call.connection.listener.queueber_leases
+        receipts = [leases.receipt(lease, id)]
+        removed = _any_ok(await service.settlement.ack(call, *_PLACE, receipts))
+        leases.forget(lease, id)
+        return removed
+
+    return remove
+
+
+def _extend(service: Service) -> Callable[..., Awaitable[bool]]:
+    async def extend(call: Any, *, lease: bytes, lease_ms: int) -> bool:
+        leases: QueueberLeases = call.connection.listener.queueber_leases
+        receipts = leases.receipts(lease)
+        extended = _any_ok(await service.settlement.extend(call, *_PLACE, receipts, lease_ms=lease_ms))
+        if not extended:
+            leases.forget(lease)
+        return extended
+
+    return extend
+
+
+def _any_ok(outcomes: list[Outcome]) -> bool:
+    """Return whether a lease still held something. Raises if an item was refused for another reason."""
+    for one in outcomes:
+        if one.error is not None and not isinstance(one.error, LeaseLost | NotFound | Invalid):
+            raise one.error
+    return any(one.ok for one in outcomes)
+
+
+# ---- replies ----
+
+
+def _write_added(results: Any, added: list[AddResult], _: RpcConnection) -> None:
+    for one in added:
+        if one.error is not None:
+            raise one.error
+    results.init("resp").ids = [one.raw_id for one in added]
+
+
+def _write_polled(results: Any, deliveries: list[Delivery], connection: RpcConnection) -> int:
+    resp = results.init("resp")
+    for item, one in zip(resp.init("items", len(deliveries)), deliveries, strict=True):
+        item.contents = one.body
+        item.id = one.raw_id
+    if deliveries:
+        resp.lease = connection.listener.queueber_leases.grant(deliveries)
+    return sum(len(one.body) for one in deliveries)
+
+
+def _write_removed(results: Any, removed: bool, _: RpcConnection) -> None:  # noqa: FBT001  # the reply itself
+    results.init("resp").removed = removed
+
+
+def _write_extended(results: Any, extended: bool, _: RpcConnection) -> None:  # noqa: FBT001  # the reply itself
+    results.init("resp").extended = extended
+
+
+METHODS: Final[dict[str, Method]] = {
+    "add": Method(_read_add, _add, _write_added, add_bytes),
+    "poll": Method(_read_poll, _poll, _write_polled, waits=True, interrupted=[]),
+    "remove": Method(_read_remove, _remove, _write_removed),
+    "extend": Method(_read_extend, _extend, _write_extended),
+}
+
+
+class QueueberCall(RunningCall):
+    """A call whose request has no ID, and whose reply has no place for an error."""
+
+    def _id_of(self, params: Any) -> str:  # noqa: ARG002  # there is none in it
+        return ""
+
+    async def _write_value(self, value: Any) -> int:
+        self._connection.recognized()
+        return await self._write_into(self._context.results, value)
+
+    def _write_error(self, error: TenantqError) -> Never:
+        problem = problem_of(error, self._request_id)
+        raise _exception(problem.code, problem.detail) from None
+
+
+def begin(connection: RpcConnection, name: str, context: Any) -> Answer:
+    """Start a call of a Queueber client."""
+    return QueueberCall(connection, METHODS[name], context, None, "queueber").answer()
+
+
+def _exception(code: str, text: str) -> Exception:
+    """Return an exception that pycapnp sends as ``CODE: TEXT``. It would also send the name of the class and the traceback."""
+    kind: type[Exception] = type(code, (Exception,), {"__module__": "builtins", "__traceback__": None})
+    return kind(text)

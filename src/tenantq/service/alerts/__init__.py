@@ -1,0 +1,1 @@
+"""Alerts: thresholds that the server watches, and the people it notifies."""

@@ -1,0 +1,134 @@
+"""Which alerts are active, and which notifications that causes."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Final, Literal
+
+import msgspec
+
+from tenantq.domain.alert_rules import AlertKind, Severity
+
+ACTIVE_MAX: Final = 10_000
+"""Active alerts of one shard. Further ones are counted, not kept."""
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """What an alert is about. Two alerts with the same subject are one."""
+
+    kind: AlertKind
+    tenant: str = ""
+    queue: str = ""
+    detail: str = ""  # the quota, check or principal
+
+
+class Excess(msgspec.Struct, frozen=True):
+    """A threshold that is exceeded now."""
+
+    text: str
+    severity: Severity = "warning"
+    targets: tuple[str, ...] = ()
+    silenced_until: int = 0  # wall clock
+
+
+class ActiveAlert(msgspec.Struct):
+    """An alert that lasts."""
+
+    subject: Subject
+    finding: Excess
+    since: int  # wall clock
+    sent_at: int | None = None  # None: not sent yet, because it is silenced
+    ends_at: int | None = None  # when an event that has no end of its own counts as over
+
+
+class Notification(msgspec.Struct, frozen=True, kw_only=True):
+    """What people receive."""
+
+    status: Literal["firing", "resolved", "test"]
+    kind: AlertKind | Literal["test"]
+    severity: Severity = "warning"
+    tenant: str = ""
+    queue: str = ""
+    detail: str = ""
+    text: str
+    since: int  # wall clock
+    at: int
+    server: str
+    is_repeat: bool = False  # sent before, and still true
+
+
+class AlertBook:
+    """Active alerts. It notifies once when an alert starts, again after ``repeat_ms``, and when it ends."""
+
+    def __init__(self, server: str, repeat_ms: int) -> None:
+        self._server, self._repeat_ms = server, repeat_ms
+        self._active: dict[Subject, ActiveAlert] = {}
+        self.dropped = 0
+
+    @property
+    def active(self) -> list[ActiveAlert]:
+        """The active alerts, oldest first."""
+        return sorted(self._active.values(), key=lambda one: one.since)
+
+    def report(self, subject: Subject, finding: Excess, now: int, lasts_ms: int) -> None:
+        """Note an event, such as a burst of denials. It counts as active for ``lasts_ms``."""
+        active = self._keep(subject, finding, now)
+        if active is not None:
+            active.ends_at = now + lasts_ms
+
+    def counts(self) -> Counter[AlertKind]:
+        """Return the number of active alerts by kind."""
+        return Counter(one.kind for one in self._active)
+
+    def update(
+        self, found: Mapping[Subject, Excess], now: int
+    ) -> Iterator[tuple[Notification, tuple[str, ...]] | None]:
+        """Replace the thresholds that are exceeded, and yield the notifications to send, with their targets.
+
+        After every other step it yields None: the caller decides when to pause.
+        """
+        for subject, finding in found.items():
+            self._keep(subject, finding, now)
+            yield None
+        for subject, active in list(self._active.items()):
+            is_over = now >= active.ends_at if active.ends_at is not None else subject not in found
+            if is_over:
+                del self._active[subject]
+                if active.sent_at is not None:
+                    yield self._notification(active, "resolved", now), active.finding.targets
+            elif now >= active.finding.silenced_until and self._is_due(active, now):
+                is_repeat, active.sent_at = active.sent_at is not None, now
+                notification = self._notification(active, "firing", now, is_repeat=is_repeat)
+                yield notification, active.finding.targets
+            else:
+                yield None
+
+    def _keep(self, subject: Subject, finding: Excess, now: int) -> ActiveAlert | None:
+        active = self._active.get(subject)
+        if active is None:
+            if len(self._active) >= ACTIVE_MAX:
+                self.dropped += 1
+                return None
+            active = self._active[subject] = ActiveAlert(subject, finding, now)
+        active.finding = finding
+        return active
+
+    def _is_due(self, active: ActiveAlert, now: int) -> bool:
+        return active.sent_at is None or bool(self._repeat_ms and now >= active.sent_at + self._repeat_ms)
+
+    def _notification(
+        self, active: ActiveAlert, status: Literal["firing", "resolved"], now: int, *, is_repeat: bool = False
+    ) -> Notification:
+        subject, finding = active.subject, active.finding
+        return Notification(
+            status=status,
+            kind=subject.kind,
+            severity=finding.severity,
+            tenant=subject.tenant,
+            queue=subject.queue,
+            detail=subject.detail,
+            text=finding.text,
+            since=active.since,
+            at=now,
+            server=self._server,
+            is_repeat=is_repeat,
+        )

@@ -1,0 +1,117 @@
+"""Compares the tenants of a shard with the thresholds of their alerts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from tenantq.domain.alert_rules import AlertRules
+from tenantq.domain.formatting import show_age, show_duration
+from tenantq.domain.names import PROBE_TENANTS
+from tenantq.engine.queue_state import QueueState, TenantState
+from tenantq.engine.shard import Shard
+from tenantq.runtime.loop_slices import next_slice
+from tenantq.service.alerts.book import Excess, Subject
+from tenantq.service.alerts.settings import AlertSettings
+from tenantq.service.metrics.slice_counter import SliceCounter
+from tenantq.service.tenant_figures import usage_items
+
+if TYPE_CHECKING:
+    from tenantq.journal.exporter import Exporter  # needs pyarrow
+
+MINUTE_MS: Final = 60_000
+
+
+class Thresholds:
+    """Finds the thresholds that are exceeded on a shard."""
+
+    def __init__(self, shard: Shard, settings: AlertSettings, exporter: Exporter | None) -> None:
+        self._shard, self._settings, self._exporter = shard, settings, exporter
+        self._throttled_before: dict[str, tuple[int, int]] = {}  # by tenant: when, and how many there were
+
+    def rules_of(self, tenant: str) -> AlertRules:
+        """Return the rules that apply to a tenant; those of the platform if it is unknown."""
+        state = self._shard.state.catalog.tenants.get(tenant)
+        return self._settings.tenants if state is None else state.config.alerts.with_defaults(self._settings.tenants)
+
+    def finding(self, tenant: str, text: str, *, is_critical: bool = False) -> Excess:
+        """Return a finding about a tenant, or about the platform if ``tenant`` is empty, with its targets."""
+        rules = self.rules_of(tenant)
+        return Excess(
+            text,
+            "critical" if is_critical else "warning",
+            rules.targets or self._settings.targets,
+            (rules.silenced_until or 0) if tenant else 0,
+        )
+
+    async def exceeded(self, now_ms: int) -> dict[Subject, Excess]:
+        """Return everything that exceeds its threshold. Other work runs between slices."""
+        found = dict(self._journal())
+        slices = SliceCounter()
+        for tenant in list(self._shard.state.catalog.tenants.values()):
+            if tenant.gone or tenant.name in PROBE_TENANTS:
+                continue
+            rules = self.rules_of(tenant.name)
+            found.update(self._quotas(tenant, rules))
+            found.update(self._throttling(tenant, rules, now_ms))
+            queues, letters = list(tenant.queues.values()) if rules.watches_queues else [], set[str]()
+            for queue in queues:
+                if (name := self._shard.state.catalog.dead_letter_name(queue)) != queue.name:
+                    letters.add(name)
+                if slices.is_full():
+                    await next_slice()
+            for queue in queues:
+                if queue.messages and not tenant.gone:
+                    found.update(self._queue(queue, rules, is_dead_letter_queue=queue.name in letters))
+                if slices.is_full():
+                    await next_slice()
+            if slices.is_full():
+                await next_slice()
+        self._forget_deleted()
+        return found
+
+    def _journal(self) -> Iterator[tuple[Subject, Excess]]:
+        most = self._settings.journal_lag_records
+        if most is not None and self._exporter is not None and self._exporter.lag_records > most:
+            text = f"{self._exporter.lag_records:,} journal records of shard {self._shard.name} wait for export (threshold {most:,})"
+            yield Subject("journal_lag", detail=self._shard.name), self.finding("", text, is_critical=True)
+
+    def _quotas(self, tenant: TenantState, rules: AlertRules) -> Iterator[tuple[Subject, Excess]]:
+        if rules.quota_percent is None:
+            return
+        for name, item in usage_items(self._shard, tenant).items():
+            if item.limit and item.used * 100 >= item.limit * rules.quota_percent:
+                text = f"quota {name}: {item.used:,} of {item.limit:,} in use (threshold {rules.quota_percent} %)"
+                subject = Subject("quota", tenant.name, detail=name)
+                yield subject, self.finding(tenant.name, text, is_critical=item.used >= item.limit)
+
+    def _throttling(self, tenant: TenantState, rules: AlertRules, now_ms: int) -> Iterator[tuple[Subject, Excess]]:
+        if rules.throttled_per_minute is None:
+            return
+        total = tenant.counters.throttled if tenant.has_counters else 0
+        since, before = self._throttled_before.setdefault(tenant.name, (now_ms, total))
+        passed_ms = max(MINUTE_MS, now_ms - since)
+        refused = (total - before) * MINUTE_MS // passed_ms
+        if now_ms - since >= MINUTE_MS:
+            self._throttled_before[tenant.name] = (now_ms, total)
+        if refused >= rules.throttled_per_minute:
+            text = f"{refused:,} calls per minute refused by limits (threshold {rules.throttled_per_minute:,})"
+            yield Subject("throttled", tenant.name), self.finding(tenant.name, text)
+
+    def _queue(
+        self, queue: QueueState, rules: AlertRules, *, is_dead_letter_queue: bool
+    ) -> Iterator[tuple[Subject, Excess]]:
+        tenant = queue.tenant.name
+        figures = self._shard.reads.stats(tenant, queue.name)
+        if rules.oldest_ms is not None and figures.oldest_age_ms >= rules.oldest_ms and not is_dead_letter_queue:
+            age, limit = show_age(figures.oldest_age_ms), show_duration(rules.oldest_ms)
+            finding = self.finding(tenant, f"the oldest ready message has waited {age} (threshold {limit})")
+            yield Subject("oldest", tenant, queue.name), finding
+        if rules.dead_letters is not None and is_dead_letter_queue and queue.messages >= rules.dead_letters:
+            text = f"{queue.messages:,} dead letters (threshold {rules.dead_letters:,})"
+            yield Subject("dead_letters", tenant, queue.name), self.finding(tenant, text)
+
+    def _forget_deleted(self) -> None:
+        tenants = self._shard.state.catalog.tenants
+        for name in [name for name in self._throttled_before if name not in tenants]:
+            del self._throttled_before[name]

@@ -1,0 +1,128 @@
+"""Watches a shard: compares it with its thresholds periodically, and sends notifications."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from tenantq.engine.shard import Shard
+from tenantq.gates.signals import Alert
+from tenantq.runtime.clock import Clock, Timer
+from tenantq.runtime.loop_slices import next_slice
+from tenantq.service.admission import Admission
+from tenantq.service.alerts.book import AlertBook, Notification, Subject
+from tenantq.service.alerts.notification_queue import NotificationQueue
+from tenantq.service.alerts.settings import AlertSettings
+from tenantq.service.alerts.targets import Target, open_targets
+from tenantq.service.alerts.thresholds import Thresholds
+from tenantq.service.metrics.slice_counter import SliceCounter
+
+if TYPE_CHECKING:
+    from tenantq.journal.exporter import Exporter  # needs pyarrow
+
+EVENT_MS: Final = 900_000
+"""How long an event without an end, such as a burst of denied calls, counts as active."""
+
+NO_ALERTS: Final = AlertSettings()
+
+
+class AlertWatch:
+    """Watches the thresholds of this shard's tenants, and notifies people."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        admission: Admission,
+        clock: Clock,
+        exporter: Exporter | None = None,
+        settings: AlertSettings = NO_ALERTS,
+        server: str = "tenantq",
+        *,
+        targets: dict[str, Target] | None = None,  # None: those of the settings
+        react: Callable[[Alert], None] = lambda _: None,  # to an alert that starts
+    ) -> None:
+        self._shard, self._admission, self._clock = shard, admission, clock
+        self._settings, self.server, self._react = settings, server, react
+        self._thresholds = Thresholds(shard, settings, exporter)
+        self.book = AlertBook(server, settings.repeat_ms)
+        self.notifications = NotificationQueue(targets if targets is not None else open_targets(settings), clock)
+        self._timer: Timer | None = None
+        self._closed = False
+        admission.notes.on_alert = self._report
+
+    def start(self, background: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+        """Evaluate periodically."""
+        if not self._closed:
+            self._timer = self._clock.call_later(
+                self._settings.every_ms, lambda: background(self._evaluate_and_restart(background))
+            )
+
+    async def close(self) -> None:
+        """Stop evaluating and delivering."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        await self.notifications.close()
+
+    async def _evaluate_and_restart(self, background: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+        try:
+            await self.evaluate()
+        finally:
+            self.start(background)
+
+    async def evaluate(self) -> None:
+        """Compare everything with its threshold now, and send what that causes. Other work runs in between."""
+        found = await self._thresholds.exceeded(self._clock.monotonic_ms())
+        slices = SliceCounter()
+        for due in self.book.update(found, self._clock.wall_ms()):
+            if slices.is_full():
+                await next_slice()
+            if due is None:
+                continue
+            notification, targets = due
+            kind = notification.kind
+            if notification.status == "resolved":
+                self._admission.notes.journal_resolved(kind, notification.tenant, _journaled(notification))
+            is_new = notification.status == "firing" and not notification.is_repeat
+            if is_new and kind != "test" and kind not in _SIGNALS:
+                alert = Alert(
+                    kind=kind,
+                    tenant=notification.tenant,
+                    principal="",
+                    details=_journaled(notification),
+                    severity=notification.severity,
+                    at=notification.at,
+                )
+                self._admission.notes.journal_alert(alert)
+                self._react(alert)
+            self.notifications.send(notification, targets)
+
+    def _report(self, alert: Alert) -> None:
+        finding = self._thresholds.finding(alert.tenant, alert.details, is_critical=alert.severity == "critical")
+        detail = alert.principal or (alert.details.partition(":")[0] if alert.kind == "self_check" else "")
+        self.book.report(Subject(alert.kind, alert.tenant, detail=detail), finding, self._clock.wall_ms(), EVENT_MS)
+        self._react(alert)
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield active alerts by kind, and notifications by target and outcome."""
+        active = GaugeMetricFamily("tenantq_alerts_active", "Alerts that last, by kind.", labels=["kind"])
+        for kind, count in sorted(self.book.counts().items()):
+            active.add_metric([kind], count)
+        yield active
+        sent = CounterMetricFamily(
+            "tenantq_alert_notifications", "Notifications by target and outcome.", labels=["target", "outcome"]
+        )
+        for (target, outcome), count in sorted(self.notifications.counts.items()):
+            sent.add_metric([target, outcome], count)
+        yield sent
+
+
+def _journaled(notification: Notification) -> str:
+    return f"{f'queue {notification.queue}: ' if notification.queue else ''}{notification.text}"
+
+
+_SIGNALS: Final = frozenset(("denials", "cross_tenant", "new_places", "self_check"))
+"""Alerts that are journaled where they are raised."""

@@ -1,0 +1,65 @@
+"""All metrics of a shard and of the parts that include theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from prometheus_client.registry import Collector
+
+from tenantq.engine.queue_state import TenantState
+from tenantq.runtime.clock import Clock
+from tenantq.runtime.loop_slices import next_slice
+from tenantq.service.admission import Admission
+from tenantq.service.metrics.server import ServerMetrics
+from tenantq.service.metrics.settings import MetricsSettings
+from tenantq.service.metrics.text import MetricsText
+from tenantq.service.metrics.work import WorkMetrics
+
+if TYPE_CHECKING:
+    from tenantq.engine.shard import Shard
+    from tenantq.journal.exporter import Exporter
+    from tenantq.service.encryption import MessageEncryption
+    from tenantq.service.self_checks.runner import SelfChecks
+
+
+class Metrics:
+    """Writes the metrics of a shard, in slices of the event loop's time."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        admission: Admission,
+        clock: Clock,
+        exporter: Exporter | None,
+        encryption: MessageEncryption,
+        checks: Callable[[], SelfChecks | None],
+        settings: MetricsSettings,
+    ) -> None:
+        self._collectors: list[Collector] = [ServerMetrics(shard, admission, exporter, encryption, checks)]
+        self._work = WorkMetrics(shard, clock, admission.workers, settings)
+
+    def include(self, other: Collector) -> None:
+        """Include the metrics of another part."""
+        self._collectors.append(other)
+
+    async def text(self, shard: str | None = None, share: int = 1) -> bytes:
+        """Return all metrics in the text format. ``shard`` labels every sample; ``share`` shards share the other labels."""
+        text = MetricsText(shard)
+        await self._work.write_all(text, share)
+        await write_collected(text, self._collectors)
+        return text.encode()
+
+    async def tenant_text(self, tenant: TenantState, may_see: Callable[[str], bool]) -> bytes:
+        """Return the metrics of one tenant, with those queues that the caller may see."""
+        text = MetricsText()
+        await self._work.write_tenant(text, tenant, may_see)
+        return text.encode()
+
+
+async def write_collected(text: MetricsText, collectors: Iterable[Collector]) -> None:
+    """Write the families of collectors, with a pause after each."""
+    for collector in collectors:
+        for family in collector.collect():
+            text.add_family(family)
+            await next_slice()

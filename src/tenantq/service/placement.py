@@ -1,0 +1,33 @@
+"""The placement of tenants, as a server without a cluster answers."""
+
+from typing import NoReturn
+
+from tenantq.errors import Conflict
+from tenantq.service.admission import Admission
+from tenantq.service.call import Call
+from tenantq.wire.cluster import GrowRequest, PlacementReply, PlacementRequest
+
+
+class NoPlacement:
+    """Refuses all changes: only a cluster moves tenants between its shards. See ``cluster.placement_admin``."""
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+
+    async def get(self, call: Call, tenant: str) -> PlacementReply:
+        """Raise Conflict."""
+        await self._refuse(call, "get_cluster", tenant)
+
+    async def place(self, call: Call, tenant: str, request: PlacementRequest) -> PlacementReply:  # noqa: ARG002  # as above
+        """Raise Conflict."""
+        await self._refuse(call, "place_tenant", tenant)
+
+    async def grow(self, call: Call, request: GrowRequest) -> None:  # noqa: ARG002  # as above
+        """Raise Conflict."""
+        await self._refuse(call, "grow_cluster", "")
+
+    async def _refuse(self, call: Call, action: str, tenant: str) -> NoReturn:
+        await self._admission.admit_platform(call, action, tenant)
+        raise Conflict(
+            "this server is not part of a cluster. Start it with --store to form one.", tenant=tenant or None
+        )
