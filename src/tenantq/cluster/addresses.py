@@ -1,7 +1,5 @@
 """Addresses to listen on: how they are reserved and shown, and the errors if they cannot be used."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os
@@ -67,7 +65,9 @@ def open_rpc(
         return None, None
     try:
         if find_spec("capnp") is None:
-            raise Invalid('rpc: Cap\'n Proto needs pycapnp: install tenantq[rpc], or set rpc = "off"')
+            raise Invalid(
+                "rpc: Cap'n Proto requires pycapnp: run pip install '.[rpc]' in the checkout, or set rpc = \"off\""
+            )
         return address, open_at("rpc", address)
     except TenantqError as error:
         if settings.rpc is not None:

@@ -4,8 +4,6 @@ Shards without a living owner are assigned at once. Shards of a draining member,
 at rest is rebalanced by load: nobody joins or drains, no shard is on its way, and the cooldown is over.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -18,6 +16,9 @@ MOVES_PERCENT_MAX: Final = 5
 
 IDLE_SHARD_LOAD: Final = 0.001
 """Load of a shard that does nothing, so that idle shards are spread evenly too."""
+
+BUSY_SHARD_LOAD: Final = 0.01
+"""A lower load counts as none: in a cluster with little to do, shards would move for the sake of a few calls."""
 
 IMBALANCE_MIN: Final = 0.1
 """A shard moves for balance only if its new member then has less load than the old one had, by this share of the mean."""
@@ -69,7 +70,7 @@ def _shard_loads(view: ClusterView) -> dict[int, float]:
     loads = dict.fromkeys(range(view.cluster.shards), IDLE_SHARD_LOAD)
     for member in view.members.values():
         for shard, load in member.loads.items():
-            if shard in loads:
+            if shard in loads and load >= BUSY_SHARD_LOAD:
                 loads[shard] = max(loads[shard], load + IDLE_SHARD_LOAD)
     return loads
 

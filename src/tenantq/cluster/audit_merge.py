@@ -1,7 +1,5 @@
 """Audit queries over several shards: the pages of all shards as one page, and the cursors of all shards as one cursor."""
 
-from __future__ import annotations
-
 import base64
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Credentials that other shards of the same server know: a key is stored with its tenant, the platform's keys on shard 0."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import OrderedDict
 from typing import Final

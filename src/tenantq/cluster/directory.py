@@ -1,7 +1,5 @@
 """The tenant directory of embedded shards: each shard's catalog is the truth, and the others announce theirs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Container, Iterable
 from typing import Final
 

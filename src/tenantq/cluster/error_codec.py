@@ -1,7 +1,5 @@
 """Errors between shards: an error that one shard raises is raised again, with all its fields, on the shard that called it."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from tenantq import errors

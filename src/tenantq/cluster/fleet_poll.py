@@ -1,7 +1,5 @@
 """Fleet polls on a server with several shards: each shard leases its share, and what the caller does not get is released."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
@@ -17,9 +15,9 @@ from tenantq.domain.message import Delivery
 from tenantq.engine.polls import check_poll
 from tenantq.errors import TenantqError, Unavailable
 from tenantq.runtime.clock import Clock
-from tenantq.service import Service
 from tenantq.service.call import Call
 from tenantq.service.fleet_poll import check_tenants
+from tenantq.service.service import Service
 
 log = logging.getLogger("tenantq.shards")
 

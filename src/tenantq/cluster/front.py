@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from importlib.metadata import version
 from typing import Any, Final, cast
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import generate_latest
+from msgspec.structs import replace
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from tenantq.cluster.host_credentials import NoKeys
@@ -16,11 +17,14 @@ from tenantq.cluster.host_fleet import FleetWaits, HostFleetPolls, OtherFleets
 from tenantq.cluster.hosted_node import HostContext
 from tenantq.cluster.layout import HOME
 from tenantq.cluster.membership import Membership
-from tenantq.cluster.metrics_merge import merge_metrics
+from tenantq.cluster.metrics_gathering import METRICS_MS, gather_metrics
+from tenantq.cluster.placement_admin import PlacementAdmin
+from tenantq.cluster.registry import Registry
 from tenantq.cluster.routed_service import FACETS, routed, routed_methods
 from tenantq.cluster.shard_routing import ShardRouting
 from tenantq.domain.access import Principal
 from tenantq.domain.message import Caller
+from tenantq.domain.names import check_tenant_name
 from tenantq.errors import TenantqError, Unavailable
 from tenantq.gates.authenticate import Authenticator
 from tenantq.gates.authorize import Authorizer
@@ -28,15 +32,16 @@ from tenantq.gates.certificate import CertificateMap
 from tenantq.gates.json_web_token import JwtVerifier
 from tenantq.gates.key_maker import KeyMaker
 from tenantq.gates.signature import ALGORITHM
-from tenantq.service import Admission, Service
-from tenantq.service.audit_notes import audit_entry
+from tenantq.journal.record import entry_of
+from tenantq.service.admission import Admission
 from tenantq.service.call import Call, TenantInfo
+from tenantq.service.metrics.metrics import write_collected
+from tenantq.service.metrics.text import MetricsText
+from tenantq.service.server_status import ServerStatus
+from tenantq.service.service import Service
 from tenantq.store.crash_recovery import FORMAT
-from tenantq.wire.cluster import ClusterReply, ClusterShardItem, MemberItem
+from tenantq.wire.cluster import ClusterReply, ClusterShardItem, MemberItem, TenantMoveItem
 from tenantq.wire.topology import ShardItem, TopologyReply
-
-METRICS_MS: Final = 1_000
-"""How long a shard may take to report its metrics. Others are reported without it."""
 
 VERSION: Final = version("tenantq")
 
@@ -142,16 +147,44 @@ class FrontAdmission:
 class FrontMetrics:
     """The figures of this process besides those of its shards."""
 
-    def __init__(self) -> None:
-        self._registry = CollectorRegistry(auto_describe=False)
+    def __init__(self, context: HostContext) -> None:
+        self._context = context
+        self._collectors: list[Collector] = [self]
+        self.membership: Membership | None = None  # once the server takes part in the cluster
 
     def include(self, other: Collector) -> None:
         """Include the figures of another part."""
-        self._registry.register(other)
+        self._collectors.append(other)
 
-    def text(self) -> bytes:
+    async def text(self) -> bytes:
         """Return all figures in the text format of Prometheus."""
-        return generate_latest(self._registry)
+        text = MetricsText()
+        await write_collected(text, self._collectors)
+        return text.encode()
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield the figures of this member of the cluster."""
+        owned = len(self._context.host.owned())
+        yield GaugeMetricFamily("tenantq_cluster_owned_shards", "Shards that this member owns.", value=owned)
+        membership = self.membership
+        if membership is None:
+            return
+        view = membership.view
+        info = GaugeMetricFamily(
+            "tenantq_cluster_member_info", "This member: always 1.", labels=["member", "region", "version"]
+        )
+        info.add_metric([membership.id, membership.region, VERSION], 1)
+        yield info
+        yield GaugeMetricFamily("tenantq_cluster_members", "Members alive.", value=len(view.members))
+        unowned = sum(view.owner_of(shard) is None for shard in range(view.cluster.shards))
+        yield GaugeMetricFamily("tenantq_cluster_unowned_shards", "Shards that no member owns.", value=unowned)
+        yield GaugeMetricFamily(
+            "tenantq_cluster_registry_up", "Whether this member reaches the registry.", value=not membership.problem
+        )
+        yield CounterMetricFamily(
+            "tenantq_cluster_handovers", "Shards released to a successor.", value=membership.handovers
+        )
+        yield CounterMetricFamily("tenantq_cluster_takeovers", "Shards acquired.", value=membership.takeovers)
 
 
 class FrontStatus:
@@ -165,6 +198,7 @@ class FrontStatus:
         self._metrics = metrics
         self._server = server
         self.durability = durability
+        self.placement: PlacementAdmin | None = None
         self.membership: Membership | None = None  # once the server takes part in the cluster
 
     def readiness(self) -> dict[str, Any]:
@@ -189,29 +223,44 @@ class FrontStatus:
     async def metrics(self, call: Call) -> bytes:
         """Return the metrics of this process and of its shards in the text format of Prometheus."""
         await self._admission.authorize_platform(call, "metrics")
-        owned = [thread.number for thread in self._context.host.threads()]
-        found = await self._context.calls.query_each(owned, "status.metrics_local", timeout_ms=METRICS_MS)
-        texts = {str(shard): one for shard, one in sorted(found.items()) if isinstance(one, bytes)}
-        return self._metrics.text() + merge_metrics(texts, [str(shard) for shard in sorted(owned)])
+        return await self.own_metrics()
+
+    async def own_metrics(self) -> bytes:
+        """Return these metrics, for a caller that was authorized."""
+        self._metrics.membership = self.membership
+        owned = sorted(thread.number for thread in self._context.host.threads())
+        return await self._metrics.text() + await gather_metrics(
+            self._ask_metrics, {shard: str(shard) for shard in owned}
+        )
+
+    async def _ask_metrics(self, shard: int, name: str, share: int) -> bytes:
+        calls = self._context.calls
+        text: bytes = await calls.query(shard, "status.metrics_local", name, share, timeout_ms=METRICS_MS)
+        return text
 
     async def cluster(self, call: Call) -> ClusterReply:
         """Return the members and shards of the cluster."""
         await self._admission.authorize_platform(call, "get_cluster")
-        return cluster_reply(self._joined())
+        return await self._reply()
+
+    async def _reply(self) -> ClusterReply:
+        moves = await self.placement.moves() if self.placement is not None else []
+        return cluster_reply(self.joined(), moves)
 
     async def drain_member(self, call: Call, member_id: str, *, drain: bool) -> ClusterReply:
         """Have a member hand its shards over, or let it have shards again. Raises NotFound if it is not alive."""
         await self._admission.authorize_platform(call, "drain_member")
         principal = await self._admission.identify(call, "drain_member")
-        membership = self._joined()
+        membership = self.joined()
         await membership.request_drain(member_id, drain=drain)
         caller = Caller(principal.id, call.remote, call.request_id, call.user_agent)
         details = f"member {member_id}: {'drain' if drain else 'take shards again'}"
-        entry = audit_entry("drain_member", "", caller, details)
+        entry = entry_of("drain_member", "", caller, details)
         await self._context.calls.query(HOME, "peer.note_entries", [entry])
-        return cluster_reply(membership)
+        return await self._reply()
 
-    def _joined(self) -> Membership:
+    def joined(self) -> Membership:
+        """Return the membership. Raises Unavailable before the server has joined its cluster."""
         if self.membership is None:
             raise Unavailable("this server has not joined its cluster yet. Try again later.")
         return self.membership
@@ -254,24 +303,48 @@ class FrontShards:
 class FrontTenants:
     """Creates tenants: a new one is placed first, and then created on its shard."""
 
-    def __init__(self, context: HostContext, routing: ShardRouting) -> None:
+    def __init__(
+        self,
+        context: HostContext,
+        routing: ShardRouting,
+        admission: FrontAdmission,
+        joined: Callable[[], Membership],
+    ) -> None:
         self._context = context
         self._routing = routing
+        self._admission = admission
+        self._joined = joined
 
     async def put(self, call: Call, tenant: str, changes: dict[str, Any]) -> tuple[bool, TenantInfo]:
         """Create a tenant or change its settings; return whether it is new."""
-        placements, calls = self._context.placements, self._context.calls
-        shard = placements.find(tenant) if type(tenant) is str else self._routing.number
-        if shard is None:
-            fallback = self._routing.number
-            await calls.call(fallback, "admission.authorize", call, tenant, "put_tenant", None)
-            regions: Iterable[object] = changes.get("regions") or ()
-            try:
-                shard = await placements.place(tenant, [one for one in regions if isinstance(one, str)])
-            except TenantqError:
-                shard = fallback  # it refuses the tenant, and notes that
-        found: tuple[bool, TenantInfo] = await calls.call(shard, "tenants.put", call, tenant, changes)
+        check_tenant_name(tenant)
+        calls = self._context.calls
+        known = self._context.placements.find(tenant)
+        shard = known if known is not None else await self._place(call, tenant, changes.get("regions"))
+        found: tuple[bool, TenantInfo]
+        try:
+            found = await calls.call(shard, "tenants.put", call, tenant, changes)
+        except TenantqError:
+            if known is None:
+                with contextlib.suppress(TenantqError):  # then the row stays, and the next attempt uses it
+                    await calls.query(shard, "peer.unplace", tenant)
+            raise
         return found
+
+    async def _place(self, call: Call, tenant: str, regions: object) -> int:
+        """Return the shard of a new tenant. Raises, and has it noted, if it cannot be created anywhere."""
+        calls, fallback = self._context.calls, self._routing.number
+        await calls.call(fallback, "admission.authorize", call, tenant, "put_tenant", None)
+        allowed = [one for one in regions if isinstance(one, str)] if isinstance(regions, list) else []
+        served = {member.region for member in self._joined().view.members.values()}
+        try:
+            return await self._context.placements.place(tenant, allowed, served)
+        except TenantqError as error:
+            principal = await self._admission.identify(call, "put_tenant")
+            caller = Caller(principal.id, call.remote, call.request_id, call.user_agent)
+            entry = replace(entry_of("put_tenant", "", caller, ""), outcome="refused", error_code=error.code)
+            await calls.query(fallback, "peer.note_entries", [entry])
+            raise
 
 
 class FrontService:
@@ -285,6 +358,7 @@ class FrontService:
         others: OtherFleets,
         extra: Mapping[str, type],
         background: Callable[[Coroutine[Any, Any, None]], None],
+        registry: Registry,
         *,
         server: str,
         durability: str,
@@ -297,14 +371,19 @@ class FrontService:
         cast("Any", admission).authorize = routed(
             "admission", "authorize", None, routing, context.calls, like=Admission.authorize
         )
-        self.metrics = FrontMetrics()
+        self.metrics = FrontMetrics(context)
         self.status = FrontStatus(context, admission, self.metrics, server, durability)
+        cast("Any", self.status).tenant_metrics = routed(
+            "status", "tenant_metrics", None, routing, context.calls, like=ServerStatus.tenant_metrics
+        )
+        self.placement = PlacementAdmin(context, admission, registry, self.status.joined, background)
+        self.status.placement = self.placement
         self.other_shards = FrontShards(routing, context)
         self.fleet = HostFleetPolls(
             context.calls, routing, admission.directory, waits, others, admission.authenticator, context.clock
         )
         tenants: Any = getattr(self, "tenants")  # noqa: B009  # set above, by name
-        tenants.put = FrontTenants(context, routing).put
+        tenants.put = FrontTenants(context, routing, admission, self.status.joined).put
         access: Any = getattr(self, "access")  # noqa: B009  # as above
         access.log_in = lambda call: admission.identify(call, "login")
 
@@ -313,7 +392,7 @@ class FrontService:
         return cast("Service", self)
 
 
-def cluster_reply(membership: Membership) -> ClusterReply:
+def cluster_reply(membership: Membership, tenant_moves: list[TenantMoveItem]) -> ClusterReply:
     """Return the cluster as a member sees it."""
     view = membership.view
     owners = {shard: view.owner_of(shard) for shard in range(view.cluster.shards)}
@@ -338,5 +417,10 @@ def cluster_reply(membership: Membership) -> ClusterReply:
         for shard, owner in owners.items()
     ]
     return ClusterReply(
-        id=view.cluster.id, this_member=membership.id, problem=membership.problem, members=members, shards=shards
+        id=view.cluster.id,
+        this_member=membership.id,
+        problem=membership.problem,
+        members=members,
+        shards=shards,
+        moves=tenant_moves,
     )

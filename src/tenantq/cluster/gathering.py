@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -13,18 +14,23 @@ from tenantq.backup.manifest import BackupManifest
 from tenantq.cluster.audit_merge import ALL_READ, merge_pages, parse_cursor
 from tenantq.cluster.directory import announced
 from tenantq.cluster.error_codec import shard_down
-from tenantq.cluster.metrics_merge import merge_metrics
+from tenantq.cluster.layout import HOME
+from tenantq.cluster.metrics_gathering import METRICS_MS, gather_metrics
 from tenantq.cluster.peers import QUICK_MS, READ_MS
 from tenantq.cluster.shard_routing import ShardRouting
 from tenantq.domain.placement import Topology
-from tenantq.errors import TenantqError
+from tenantq.errors import TenantqError, no_tenant
 from tenantq.journal.erasure_certificate import ErasureCertificate
 from tenantq.journal.record import JournalEntry
-from tenantq.service import Service
 from tenantq.service.audit_trail import AuditPage, AuditQuery
 from tenantq.service.call import Call, TenantInfo
+from tenantq.service.compliance import merged
 from tenantq.service.other_shards import OtherShards
+from tenantq.service.service import Service
+from tenantq.wire.compliance import ControlItem
 from tenantq.wire.topology import ShardItem
+
+_T = TypeVar("_T")
 
 STEPS_MAX = 20
 """Pages of one shard's journal that a query reads to find its next row. After that it returns a cursor to continue."""
@@ -34,12 +40,12 @@ class ShardQueries(Protocol):
     """Asks other shards."""
 
     async def query(
-        self, owner: int, path: str, *arguments: Any, timeout_ms: int | None = READ_MS, **options: Any
+        self, owner: int, path: str, /, *arguments: Any, timeout_ms: int | None = READ_MS, **options: Any
     ) -> Any:
         """Execute a method that takes no call; raise ShardDown if its shard does not answer in time."""
 
     async def query_all(
-        self, path: str, *arguments: Any, timeout_ms: int | None = READ_MS, **options: Any
+        self, path: str, /, *arguments: Any, timeout_ms: int | None = READ_MS, **options: Any
     ) -> dict[int, Any | TenantqError]:
         """Execute a method that takes no call on all other shards; errors stand in place of results."""
 
@@ -57,6 +63,9 @@ class ShardFacts(Protocol):
 
     def find(self, tenant: str) -> int | None:
         """Return the shard of a tenant; None if it is not known."""
+
+    async def refresh(self) -> None:
+        """Read which tenants are new, if the others do not announce theirs."""
 
     def may_create(self, tenant: str) -> bool:
         """Return whether an unknown tenant may be created on this shard."""
@@ -117,7 +126,7 @@ class Gathering(OtherShards):
         return sorted(found, key=lambda tenant: tenant.name)[:limit]
 
     async def _all(
-        self, path: str, *arguments: Any, timeout_ms: int | None = READ_MS, **options: Any
+        self, path: str, /, *arguments: Any, timeout_ms: int | None = READ_MS, **options: Any
     ) -> dict[int, Any]:
         """Return the results of all other shards; raise the error of one that failed, once all have answered."""
         found = await self._calls.query_all(path, *arguments, timeout_ms=timeout_ms, **options)
@@ -130,38 +139,50 @@ class Gathering(OtherShards):
 
     async def audit(self, query: AuditQuery, query_local: Callable[[AuditQuery], Awaitable[AuditPage]]) -> AuditPage:
         """Return a page of the journals of all shards by time."""
+
+        async def read(shard: int, wanted: AuditQuery) -> AuditPage:
+            if shard == self.number:
+                return await query_local(wanted)
+            found: AuditPage = await self._calls.query(shard, "audit.query_local", wanted)
+            return found
+
+        return await self._merged(query, range(len(self._facts.topology.shards)), read)
+
+    async def tenant_audit(
+        self,
+        query: AuditQuery,
+        tenant: str,
+        firsts: Mapping[int, int],
+        queues: tuple[str, ...] | None,
+        page_local: Callable[[AuditQuery, str, int, tuple[str, ...] | None], Awaitable[AuditPage]],
+    ) -> AuditPage:
+        """Return a page of a tenant's rows by time, from all shards that it has lived on."""
+
+        async def read(shard: int, wanted: AuditQuery) -> AuditPage:
+            arguments = (wanted, tenant, firsts[shard], queues)
+            if shard == self.number:
+                return await page_local(*arguments)
+            found: AuditPage = await self._calls.query(shard, "audit.query_tenant_local", *arguments)
+            return found
+
+        return await self._merged(query, sorted(firsts), read)
+
+    async def _merged(
+        self, query: AuditQuery, shards: Sequence[int], read: Callable[[int, AuditQuery], Awaitable[AuditPage]]
+    ) -> AuditPage:
         newest_first = query.order == "newest"
-        cursors = parse_cursor(query.cursor, len(self._facts.topology.shards), newest_first=newest_first)
+        cursors = parse_cursor(query.cursor, len(shards), newest_first=newest_first)
         pages = await asyncio.gather(
-            *(self._audit_page(shard, query, cursor, query_local) for shard, cursor in enumerate(cursors)),
+            *(audit_page(shard, query, cursor, read) for shard, cursor in zip(shards, cursors, strict=True))
         )
         return merge_pages(pages, cursors, query.limit, newest_first=newest_first)
-
-    async def _audit_page(
-        self,
-        shard: int,
-        query: AuditQuery,
-        start: str,
-        query_local: Callable[[AuditQuery], Awaitable[AuditPage]],
-    ) -> AuditPage:
-        """Return the next rows of one shard; no rows with a cursor if none was found within some steps."""
-        if start == ALL_READ:
-            return AuditPage([])
-        cursor = start or None
-        for _ in range(STEPS_MAX):
-            wanted = msgspec.structs.replace(query, cursor=cursor)
-            if shard == self.number:
-                page = await query_local(wanted)
-            else:
-                page = await self._calls.query(shard, "audit.query_local", wanted)
-            if page.rows or page.cursor is None:
-                break
-            cursor = page.cursor
-        return page
 
     async def note_entries(self, entries: list[JournalEntry]) -> None:
         """Write entries to the journal of their tenant's shard, or to this shard's if that one does not answer."""
         by_shard: dict[int, list[JournalEntry]] = {}
+        if any(one.tenant and self._facts.find(one.tenant) is None for one in entries):
+            with suppress(TenantqError):  # another member has just created the tenant
+                await self._facts.refresh()
         for one in entries:
             shard = self._facts.find(one.tenant) if one.tenant else None
             by_shard.setdefault(self.number if shard is None else shard, []).append(one)
@@ -194,12 +215,43 @@ class Gathering(OtherShards):
 
     # ---- status ----
 
-    async def metrics(self, own: bytes) -> bytes:
+    async def gather(self, path: str, own: Sequence[_T], *arguments: Any) -> Sequence[_T]:
+        """Return the items of all shards that answer."""
+        found = await self._calls.query_all(path, *arguments, timeout_ms=QUICK_MS)
+        return [*own, *(one for theirs in found.values() if not isinstance(theirs, TenantqError) for one in theirs)]
+
+    async def first_held(self, own: int | None) -> int | None:
+        """Return the first record of this shard that a legal hold covers. Raises an error if a shard does not answer."""
+        found = (own, *(await self._all("legal_holds.first_held_local", self.number)).values())
+        return min((one for one in found if one is not None), default=None)
+
+    async def compliance(self, own: Sequence[ControlItem]) -> Sequence[ControlItem]:
+        """Return the compliance controls of all shards together. Raises an error if a shard does not answer."""
+        return merged(own, *(await self._all("compliance.list_local")).values())
+
+    async def at_owner(self, tenant: str, path: str, local: Callable[..., Awaitable[_T]], *arguments: Any) -> _T:
+        """Call a method on the shard of a tenant. Raises NotFound if no shard has it."""
+        shard = self._facts.find(tenant) if tenant else HOME
+        if shard is None:
+            await self._facts.refresh()
+            shard = self._facts.find(tenant)
+        if shard is None:
+            raise no_tenant(tenant)
+        if shard == self.number:
+            return await local(*arguments)
+        found: _T = await self._calls.query(shard, path, *arguments)
+        return found
+
+    async def metrics(self, _: Callable[[], Awaitable[bytes]]) -> bytes:
         """Return the metrics of all shards that run, each with a label of its shard, and which shards run."""
-        found = await self._calls.query_all("status.metrics_local", timeout_ms=QUICK_MS)
-        texts = {self.number: own, **{shard: one for shard, one in found.items() if isinstance(one, bytes)}}
-        names = [shard.name for shard in self._facts.topology.shards]
-        return merge_metrics({names[shard]: text for shard, text in sorted(texts.items())}, names)
+        names = {number: shard.name for number, shard in enumerate(self._facts.topology.shards)}
+        return await gather_metrics(self._ask_metrics, names)
+
+    async def _ask_metrics(self, shard: int, name: str, share: int) -> bytes:
+        if shard == self.number:
+            return await self.service.status.metrics_local(name, share)
+        text: bytes = await self._calls.query(shard, "status.metrics_local", name, share, timeout_ms=METRICS_MS)
+        return text
 
     def readiness(self) -> dict[str, Any]:
         """Return the readiness of each shard by name: of this one in full, of the others as of their last heartbeat."""
@@ -211,6 +263,21 @@ class Gathering(OtherShards):
             status = "ready" if ready else "failed" if is_up else "down"
             found[shard] = {"status": status, "ready": ready, "reason": "" if is_up else shard_down(shard).message}
         return {self._facts.topology.shards[shard].name: found[shard] for shard in sorted(found)}
+
+
+async def audit_page(
+    shard: int, query: AuditQuery, start: str, read: Callable[[int, AuditQuery], Awaitable[AuditPage]]
+) -> AuditPage:
+    """Return the next rows of one shard; no rows with a cursor if none was found within some steps."""
+    if start == ALL_READ:
+        return AuditPage([])
+    cursor = start or None
+    for _ in range(STEPS_MAX):
+        page = await read(shard, msgspec.structs.replace(query, cursor=cursor))
+        if page.rows or page.cursor is None:
+            break
+        cursor = page.cursor
+    return page
 
 
 def _whole_backup(name: str, parts: list[BackupItem | None]) -> BackupItem:

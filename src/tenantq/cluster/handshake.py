@@ -4,8 +4,6 @@ On loopback every process of the machine can connect, or listen in place of a st
 cover the certificate of the TLS connection, so that nobody in between can relay them.
 """
 
-from __future__ import annotations
-
 import hmac
 import secrets
 from typing import Final

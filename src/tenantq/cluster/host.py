@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable
 from typing import Final
 
 from tenantq.cluster.shard_thread import HostedShard, ShardThread
 from tenantq.domain.access import StoredKey
 from tenantq.domain.cluster_view import Member
-from tenantq.errors import StoreFailed
-from tenantq.gates.api_key import is_over
+from tenantq.errors import StoreFailed, StoreFormat
 from tenantq.runtime.clock import Clock
 
 log = logging.getLogger("tenantq.shards")
@@ -28,17 +28,18 @@ class ShardHost:
 
     def __init__(
         self,
-        make: Callable[[int], HostedShard],
+        make: Callable[[int, threading.Event], HostedShard],
         clock: Clock,
         new_loop: Callable[[], asyncio.AbstractEventLoop],
     ) -> None:
-        """Prepare. ``make`` creates a shard, in its thread."""
+        """Prepare. ``make`` creates a shard, in its thread; the event is set when its last owner has released it."""
         self._make = make
         self._clock = clock
         self._new_loop = new_loop
         self.on_change: Callable[[], None] = lambda: None  # called after a shard has opened or closed
         self._threads: dict[int, ShardThread] = {}
-        self.fault: BaseException | None = None  # why the last shard could not be opened, if it was not its store
+        self.fault: BaseException | None = None  # why the last shard could not be opened, unless its store failed
+        self.successors: dict[int, str] = {}  # by shard: the member that it was released to
         self._opening = asyncio.Semaphore(OPENING_MAX)
         self._watching: set[asyncio.Task[None]] = set()
         self._loads: dict[int, float] = {}
@@ -73,16 +74,19 @@ class ShardHost:
                 return
             await asyncio.shield(before.ended)
             self._threads.pop(shard, None)
-        thread = self._threads[shard] = ShardThread(shard, lambda: self._make(shard), self._new_loop)
+        released = threading.Event()
+        thread = ShardThread(shard, lambda: self._make(shard, released), self._new_loop, released)
+        self._threads[shard] = thread
         try:
             async with self._opening:
                 await thread.open()
         except BaseException as error:
             self._threads.pop(shard, None)
-            if not isinstance(error, StoreFailed | asyncio.CancelledError):
+            if isinstance(error, StoreFormat) or not isinstance(error, StoreFailed | asyncio.CancelledError):
                 self.fault = error
             raise
         self.fault = None
+        self.successors.pop(shard, None)
         task = asyncio.get_running_loop().create_task(self._watch(thread))
         self._watching.add(task)
         task.add_done_callback(self._watching.discard)
@@ -92,7 +96,14 @@ class ShardHost:
         """Stop serving a shard, and give it up. Calls that have begun finish; later ones get NotOwner."""
         thread = self._threads.get(shard)
         if thread is not None:
-            await thread.close(exports=exports, successor=successor.id if successor is not None else "")
+            self.successors[shard] = successor.id if successor is not None else ""
+            await thread.close(exports=exports, successor=self.successors[shard])
+
+    def released(self, shard: int) -> None:
+        """Claim a shard that is being opened at once: its last owner has released it."""
+        thread = self._threads.get(shard)
+        if thread is not None:
+            thread.released.set()
 
     async def close(self, *, exports: bool = True) -> None:
         """Give all shards up."""
@@ -137,7 +148,7 @@ class ShardHost:
             key = thread.hosted.shard.state.access.key(hash)
             if key is not None:
                 now_ms = self._clock.wall_ms()
-                if not is_over(key, now_ms):
+                if not key.is_over(now_ms):
                     thread.hosted.service.admission.authenticator.last_used[key.id] = now_ms
                 return key
         return None

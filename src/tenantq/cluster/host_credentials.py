@@ -1,7 +1,5 @@
 """Credentials of a process with many shards: looked up in memory, and on other members if no shard here has them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import OrderedDict
 from collections.abc import Coroutine
@@ -10,7 +8,6 @@ from typing import Any, Final, Protocol, TypeVar
 from tenantq.cluster.host import ShardHost
 from tenantq.cluster.tenant_directory import TenantDirectory
 from tenantq.domain.access import StoredKey
-from tenantq.errors import ShardDown
 from tenantq.gates.authenticate import REMOTE_TRUST_MS
 from tenantq.runtime.clock import Clock
 
@@ -28,18 +25,6 @@ class OtherMembers(Protocol):
 
     async def token_revoked(self, shard: int, tenant: str, token_id: str | None, principal: str) -> bool:
         """Ask the owner of a shard whether a token is revoked."""
-
-
-class NoOtherMembers:
-    """The answers of a cluster with one member."""
-
-    async def key(self, _: bytes) -> StoredKey | None:
-        """Return None."""
-        return None
-
-    async def token_revoked(self, shard: int, _tenant: str, _token_id: str | None, _principal: str) -> bool:
-        """Raise ShardDown: nobody has the shard."""
-        raise ShardDown(f"no server has shard {shard} at the moment. Try again later.")
 
 
 class NoKeys:

@@ -1,7 +1,5 @@
 """Fleet polls over many shards: only shards with messages of the queue are asked, each for its weighted share."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections import OrderedDict

@@ -1,7 +1,5 @@
 """One shard of a host: its runtime, and what connects its service with the other shards."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Container, Mapping
 from typing import Any, Protocol
@@ -16,11 +14,12 @@ from tenantq.cluster.routed_service import FACETS
 from tenantq.cluster.shard_calls import CallsFromShard, ShardCalls
 from tenantq.cluster.shard_routing import ShardRouting
 from tenantq.cluster.tenant_directory import TenantDirectory, TenantPlacements
+from tenantq.cluster.tenant_moves import TenantArrivals, TenantMoves
 from tenantq.domain.placement import Topology
 from tenantq.engine.shard import Shard
 from tenantq.runtime.clock import Clock
-from tenantq.service import Service
 from tenantq.service.other_shards import OtherShards
+from tenantq.service.service import Service
 
 
 class Runtime(Protocol):
@@ -34,6 +33,9 @@ class Runtime(Protocol):
 
     async def open(self, other_shards: OtherShards) -> None:
         """Open the store and start to work."""
+
+    async def prepare_close(self) -> None:
+        """Do, while the shard still serves, what a close without exports would wait for."""
 
     async def close(self, *, exports: bool) -> None:
         """Stop, and close the store."""
@@ -59,6 +61,15 @@ class HostContext:
         self.clock = clock
         self.main = asyncio.get_running_loop()
         self.on_fleet_work: Callable[[str], None] = lambda _: None  # called in the threads of shards
+        self.moves: dict[int, TenantMoves] = {}  # by shard
+        calls.find, calls.refresh = placements.find, placements.refresh
+
+    def look_at_moves(self) -> None:
+        """Have each shard continue its moves of tenants."""
+        for number, moves in list(self.moves.items()):
+            thread = self.host.thread(number)
+            if thread is not None and moves.has_work():
+                thread.run(moves.look)
 
     def directory(self, number: Callable[[], int], own: Callable[[], Container[str]] = tuple) -> TenantDirectory:
         """Return the directory as a shard with its ``own`` tenants sees it, or the transports."""
@@ -85,6 +96,7 @@ class HostedNode:
         self._runtime = runtime
         self._context = context
         self._opened = opened
+        self._moves: TenantMoves | None = None
         self.facets: dict[str, object] = dict(extra)
 
     @property
@@ -116,12 +128,22 @@ class HostedNode:
             "fleet": service.fleet,
             "fleet_shares": FleetShares(service),
             "peer": PeerQueries(service, context.clock),
+            "arrivals": TenantArrivals(self.shard),
         }
+        self._moves = TenantMoves(number, self.shard, context.placements, calls)
+        self.facets["moves"] = context.moves[number] = self._moves
         for tenant in announced(number, list(service.shard.state.catalog.tenants)):
             if context.placements.find(tenant) is None:  # of a store that had no directory yet
                 await context.placements.put(tenant, number)
         await self._opened()
 
+    async def prepare_close(self) -> None:
+        """Do, while the shard still serves, what a close without exports would wait for."""
+        await self._runtime.prepare_close()
+
     async def close(self, *, exports: bool) -> None:
         """Stop, and give the shard up."""
+        if self._moves is not None:
+            self._context.moves.pop(self._number, None)
+            await self._moves.close()
         await self._runtime.close(exports=exports)

@@ -4,8 +4,6 @@ The data directory itself belongs to shard 0, so a server with one shard can gro
 ``shards/<k>``. ``shards.json`` holds the number of shards and which of them were created; without that file there is one.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Final
 

@@ -38,7 +38,7 @@ PENDING_MAX: Final = 20_000
 """Unanswered requests of one link; one more is refused."""
 
 HEARTBEATS_MISSED_MAX: Final = 3
-"""Heartbeats in a row, a second apart, without an answer. Then the other shard counts as down."""
+"""Heartbeats in a row without an answer. Then the other shard counts as down."""
 
 
 class PendingReply:
@@ -155,8 +155,13 @@ class Link:
                 log.debug("%s is out of reach", self.number)
             await asyncio.sleep(RECONNECT_S)
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether the last heartbeat was not answered."""
+        return self._missed > 0
+
     def send_heartbeat(self, *, is_late: bool = False) -> bool:
-        """Send a heartbeat; called every second. Return True if the link was closed because too many went unanswered.
+        """Send a heartbeat; called regularly. Return True if the link was closed because too many went unanswered.
 
         With ``is_late`` this shard itself has stalled, and may not have read the answers yet.
         """

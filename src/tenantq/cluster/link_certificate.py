@@ -1,7 +1,5 @@
 """The certificate of links between servers: made at every start, and vouched for by the proofs of the handshake."""
 
-from __future__ import annotations
-
 import datetime as dt
 import hashlib
 import ipaddress

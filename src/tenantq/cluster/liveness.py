@@ -1,7 +1,5 @@
 """Which members are alive, judged by how long each heartbeat has not changed while this member could read the store."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 

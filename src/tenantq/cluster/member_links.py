@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tenantq.cluster.error_codec import NotOwner
+from tenantq.cluster.error_codec import NotOwner, shard_down
 from tenantq.cluster.fleet_poll import FleetShares
 from tenantq.cluster.host_fleet import FleetWaits, fleet_weights
 from tenantq.cluster.link import Link, PendingReply
@@ -21,12 +22,13 @@ from tenantq.cluster.peer_server import PeerRequest, PeerServer
 from tenantq.cluster.routed_service import FACETS
 from tenantq.cluster.shard_calls import HOLD_MS, ShardCalls
 from tenantq.cluster.shard_thread import HostedExport, ShardThread
+from tenantq.cluster.tenant_moves import TenantArrivals, TenantMoves
 from tenantq.cluster.value_codec import encode
 from tenantq.domain.access import StoredKey
 from tenantq.domain.cluster_view import ClusterView, Member
 from tenantq.errors import ShardDown, TenantqError
 from tenantq.runtime.clock import Clock, Timer
-from tenantq.service import Admission
+from tenantq.service.admission import Admission
 from tenantq.service.call import Call, as_given
 from tenantq.service.fleet_poll import FleetPolls
 from tenantq.service.problems import no_room
@@ -42,9 +44,12 @@ KIND: Final = "call"
 MEMBER: Final = -1
 """In place of a shard: the member itself."""
 
-HEARTBEAT_MS: Final = 1_000
+HEARTBEAT_MS: Final = 500
 QUERY_MS: Final = 2_000
 """Timeout of queries that a member answers from memory."""
+
+DIRECT_MS: Final = 300
+"""How long a member has to answer a query of its credentials before a third one is asked to pass it on."""
 
 OPENING_MS: Final = 1_000
 """How long a call waits at a member that is opening its shard."""
@@ -60,11 +65,28 @@ class FoundKey(msgspec.Struct, frozen=True):
 
 
 class MemberQueries:
-    """What members ask each other, answered from memory."""
+    """What members ask and tell each other, answered from memory."""
 
-    def __init__(self, calls: ShardCalls, waits: FleetWaits) -> None:
-        self._host = calls.host
+    def __init__(self, links: MemberLinks, waits: FleetWaits) -> None:
+        self._links = links
+        self._host = links.calls.host
         self._waits = waits
+
+    def look(self) -> None:
+        """Read the cluster's rows: some have changed."""
+        self._links.hurry()
+
+    def released(self, shard: int) -> None:
+        """Claim a shard that its last owner has released."""
+        self._host.released(shard)
+
+    def owns(self, member: str, shard: int, epoch: int) -> None:
+        """Note the new owner of a shard."""
+        self._links.note_owner(member, shard, epoch)
+
+    async def pass_on(self, member: str, query: bytes) -> bytes:
+        """Return the reply of another member to a query, for a member that cannot reach it."""
+        return await self._links.send_query(member, query)
 
     def fleet_weights(self, queue: str) -> dict[int, int]:
         """Return the shards here with messages of a queue, and the weights of their tenants."""
@@ -103,11 +125,17 @@ def remote_methods(extra: Mapping[str, type]) -> Iterator[RemoteMethod]:
                 is_local = method.endswith("_local")
                 if is_local or "call" in inspect.signature(function).parameters:
                     yield RemoteMethod(f"{name}.{method}", function)
-    for name, kind in (("peer", PeerQueries), ("fleet_shares", FleetShares), ("member", MemberQueries)):
+    for name, kind in (
+        ("peer", PeerQueries),
+        ("fleet_shares", FleetShares),
+        ("member", MemberQueries),
+        ("arrivals", TenantArrivals),
+    ):
         for method, function in vars(kind).items():
             if not method.startswith("_"):
                 yield RemoteMethod(f"{name}.{method}", function)
     yield RemoteMethod("fleet.poll", FleetPolls.poll)
+    yield RemoteMethod("moves.progress", TenantMoves.progress)
     yield RemoteMethod("admission.authorize", Admission.authorize)
 
 
@@ -125,7 +153,7 @@ class MemberShard:
     def __hash__(self) -> int:
         return hash((self._link, self._shard))
 
-    def call(self, path: str, call: Call | None, *arguments: Any, **options: Any) -> asyncio.Future[Any]:
+    def call(self, path: str, call: Call | None, /, *arguments: Any, **options: Any) -> asyncio.Future[Any]:
         """Call a method of the shard. The future raises NotOwner if the shard is not there and nothing was begun."""
         return asyncio.ensure_future(self._call(path, call, arguments, options))
 
@@ -173,12 +201,15 @@ class MemberLinks:
         self.methods = {method.path: method for method in remote_methods(extra)}
         self.view: ClusterView | None = None
         self.hurry: Callable[[], None] = lambda: None  # has the view read again
+        self.on_owner: Callable[[int], None] = lambda _: None  # called when another member owns a shard
         self._secret = secret
         self._turns = turns
         self._clock = clock
-        self._queries = MemberQueries(calls, waits)
+        self._queries = MemberQueries(self, waits)
         self._links: dict[str, Link] = {}
+        self._lookups: dict[bytes, asyncio.Task[StoredKey | None]] = {}  # by hash of the token
         self._closing: set[asyncio.Task[None]] = set()
+        self._gained: dict[int, tuple[int, str]] = {}  # by shard: an ownership that may be newer than the view
         self._moved: dict[int, tuple[int, str]] = {}  # by shard: an ownership that has ended, and the successor
         self._server = PeerServer(secret, {KIND: self._answer}, lambda _: None)
         self._client_tls = client_context()
@@ -234,35 +265,84 @@ class MemberLinks:
 
     def place(self, shard: int) -> MemberShard | None:
         """Return where another member has a shard; None: not known, or not reachable."""
-        owner = self.view.owner_of(shard) if self.view is not None else None
-        if owner is None:
-            return None
+        epoch, owner = self._newest_owner(shard)
         ended, successor = self._moved.get(shard, (-1, ""))
-        link = self._links.get(owner.id if owner.owned[shard] > ended else successor)
+        link = self._links.get(owner if epoch > ended else successor)
         return MemberShard(self, link, shard) if link is not None and link.is_up else None
+
+    def _newest_owner(self, shard: int) -> tuple[int, str]:
+        """Return the newest ownership that this member knows of: its epoch, and the member."""
+        owner = self.view.owner_of(shard) if self.view is not None else None
+        seen = (owner.owned[shard], owner.id) if owner is not None else (-1, "")
+        return max(seen, self._gained.get(shard, seen))
 
     def learn(self, error: NotOwner) -> None:
         """Take note of what a member said about a shard that it does not own."""
-        owner = self.view.owner_of(error.shard) if self.view is not None else None
-        if owner is not None:
-            self._moved[error.shard] = (owner.owned[error.shard], error.owner)
+        self._moved[error.shard] = (self._newest_owner(error.shard)[0], error.owner)
         self.hurry()
+
+    def note_owner(self, member: str, shard: int, epoch: int) -> None:
+        """Take note of a new owner, before its heartbeat says so."""
+        self._gained[shard] = (epoch, member)
+        self.calls.notify()
+        self.on_owner(shard)
+
+    # ---- see ``membership.MemberNotices`` ----
+
+    def look(self, members: Iterable[str]) -> None:
+        """Have other members read the cluster's rows now."""
+        self._tell(members, "member.look")
+
+    def released(self, shard: int, successor: str) -> None:
+        """Tell the successor that it can own a shard."""
+        self._tell([successor], "member.released", shard)
+
+    def owns(self, shard: int, epoch: int) -> None:
+        """Tell all members that this one owns a shard now."""
+        self._tell(list(self._links), "member.owns", self.id, shard, epoch)
+
+    def _tell(self, members: Iterable[str], path: str, *arguments: Any) -> None:
+        for id in members:
+            link = self._links.get(id)
+            if link is not None and link.is_up:
+                self.background(self._send_notice(link, path, *arguments))
+
+    async def _send_notice(self, link: Link, path: str, *arguments: Any) -> None:
+        with contextlib.suppress(TenantqError):
+            await self._query(link, path, *arguments)
 
     # ---- credentials; see ``host_credentials.OtherMembers`` ----
 
     async def key(self, hash: bytes) -> StoredKey | None:
-        """Return the key of a hash. Raises ShardDown if it may be on a shard that nobody has at the moment."""
+        """Return the key of a hash. Raises ShardDown if it may be on a shard that nobody has at the moment.
+
+        Callers that ask at the same time share the answer: while a shard has no owner, there may be many.
+        """
+        lookup = self._lookups.get(hash)
+        if lookup is None:
+            lookup = self._lookups[hash] = asyncio.ensure_future(self._find_key(hash))
+            lookup.add_done_callback(lambda _: self._lookups.pop(hash))
+        return await asyncio.shield(lookup)
+
+    async def _find_key(self, hash: bytes) -> StoredKey | None:
         until_ms = self._clock.monotonic_ms() + HOLD_MS
         while True:
-            answers = [self._queries.key(hash)]
-            asked = (self._query(link, "member.key", hash) for link in list(self._links.values()) if link.is_up)
-            for one in await asyncio.gather(*asked, return_exceptions=True):
-                if isinstance(one, FoundKey):
-                    answers.append(one)
-                elif not isinstance(one, TenantqError):
-                    raise one
-            found = next((one.key for one in answers if one.key is not None), None)
-            missing = set(range(self.calls.count)).difference(*(one.shards for one in answers))
+            here = self._queries.key(hash)
+            missing = set(range(self.calls.count)).difference(here.shards)
+            found = here.key
+            others = self._others() if found is None and missing else []
+            asked = [asyncio.ensure_future(self._ask(id, "member.key", hash)) for id in others]
+            try:
+                for answering in asyncio.as_completed(asked):
+                    with contextlib.suppress(TenantqError):
+                        answer = await answering
+                        found = answer.key
+                        missing.difference_update(answer.shards)
+                    if found is not None or not missing:
+                        break
+            finally:
+                for one in asked:
+                    one.cancel()
             if found is not None or not missing:
                 return found
             await self.calls.hold(min(missing), until_ms)
@@ -271,17 +351,41 @@ class MemberLinks:
         """Ask the owner of a shard whether a token is revoked."""
         until_ms = self._clock.monotonic_ms() + HOLD_MS
         while True:
-            owner = self.view.owner_of(shard) if self.view is not None else None
-            link = self._links.get(owner.id) if owner is not None else None
             here = self.calls.host.token_revoked(shard, tenant, token_id, principal)
             if here is not None:
                 return here
-            if link is not None and link.is_up:
+            owner = self.view.owner_of(shard) if self.view is not None else None
+            if owner is not None and owner.id != self.id:
                 try:
-                    return bool(await self._query(link, "member.token_revoked", shard, tenant, token_id, principal))
+                    return bool(await self._ask(owner.id, "member.token_revoked", shard, tenant, token_id, principal))
                 except ShardDown:
                     self.hurry()
             await self.calls.hold(shard, until_ms)
+
+    def _others(self) -> list[str]:
+        return [id for id in self.view.members if id != self.id] if self.view is not None else []
+
+    async def _ask(self, member: str, path: str, *arguments: Any) -> Any:
+        """Return the reply of a member to a query; through a third member if there is no direct way. Raises ShardDown."""
+        method = self.methods[path]
+        query = method.encode(None, arguments, {}, MEMBER)
+        ways = [id for id in self._others() if id != member and self._links[id].is_up]
+        try:
+            return method.result(await self.send_query(member, query, DIRECT_MS if ways else QUERY_MS))
+        except ShardDown as error:
+            if isinstance(error, NotOwner):
+                raise
+        for way in ways:
+            with contextlib.suppress(ShardDown):
+                return method.result(await self._query(self._links[way], "member.pass_on", member, query))
+        raise shard_down(member)
+
+    async def send_query(self, member: str, query: bytes, timeout_ms: int = QUERY_MS) -> bytes:
+        """Send an encoded query to a member, and return its encoded reply. Raises ShardDown."""
+        link = self._links.get(member)
+        if link is None or (link.is_silent and timeout_ms < QUERY_MS):
+            raise shard_down(member)
+        return await link.begin(KIND, query).within(timeout_ms)
 
     # ---- fleets; see ``host_fleet.OtherFleets`` ----
 
@@ -353,7 +457,7 @@ class MemberLinks:
         thread = self.calls.host.thread(shard)
         if thread is None:
             error = NotOwner(f"shard {shard} is not on this server. Try again later.")
-            error.shard = shard
+            error.shard, error.owner = shard, self.calls.host.successors.get(shard, "")
             raise error
         return thread
 

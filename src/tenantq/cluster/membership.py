@@ -4,22 +4,21 @@ Everything that members agree on is a row in the store. A member that cannot rea
 that it owns, since each shard's ownership is renewed and fenced by rows of its own.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
-from tenantq.cluster.assignment import plan_assignment
+from tenantq.cluster.assignment import eligible, plan_assignment
 from tenantq.cluster.liveness import Liveness
 from tenantq.cluster.registry import Registry, ShardHolder
 from tenantq.domain.cluster_view import ClusterView, Heartbeats, Member
-from tenantq.errors import NotFound, StoreFailed, StoreLocked, TenantqError
+from tenantq.errors import NotFound, StoreLocked, TenantqError
 from tenantq.runtime.clock import Clock, sleep_ms
+from tenantq.runtime.futures import wake
 
 log = logging.getLogger("tenantq.cluster")
 R = TypeVar("R")
@@ -27,6 +26,9 @@ R = TypeVar("R")
 HEARTBEAT_MS: Final = 400
 BUSY_MS: Final = 50
 """Interval of heartbeats while shards are on their way to or from this member."""
+
+SPACING_MS: Final = 20
+"""Least time between two heartbeats, however many events ask for one."""
 
 DEAD_MS: Final = 1_600
 """A member without a new heartbeat for this long is dead, and its shards are assigned to others."""
@@ -47,12 +49,31 @@ RETRY_MS: Final = 40
 """Interval of attempts to own a shard that its last owner has not released yet."""
 
 
+TAKEN_MS: Final = 250
+"""How long a member waits for a successor to own a shard before it releases the next one."""
+
+
+class MemberNotices(Protocol):
+    """Tells other members about changes before their next heartbeat. A lost notice only costs time."""
+
+    def look(self, members: Iterable[str]) -> None:
+        """Have other members read the cluster's rows now."""
+
+    def released(self, shard: int, successor: str) -> None:
+        """Tell the successor that it can own a shard."""
+
+    def owns(self, shard: int, epoch: int) -> None:
+        """Tell all members that this one owns a shard now."""
+
+
 class Membership:
     """Takes part in a cluster. All methods belong to one event loop; the registry is called on a thread of its own."""
 
-    def __init__(self, registry: Registry, holder: ShardHolder, clock: Clock, member: Member) -> None:
+    def __init__(
+        self, registry: Registry, holder: ShardHolder, clock: Clock, member: Member, notices: MemberNotices
+    ) -> None:
         """Prepare. ``member`` describes this process; its owned shards and loads are filled in from the holder."""
-        self._registry, self._holder, self._clock = registry, holder, clock
+        self._registry, self._holder, self._clock, self._notices = registry, holder, clock, notices
         self._member = member
         self._liveness = Liveness(DEAD_MS, 2 * HEARTBEAT_MS)
         self._thread = ThreadPoolExecutor(1, "tenantq-registry")
@@ -60,6 +81,13 @@ class Membership:
         self._listeners: list[Callable[[ClusterView], None]] = []
         self._task: asyncio.Task[None] | None = None
         self._work: dict[int, asyncio.Task[None]] = {}  # by shard: being acquired or released
+        self._acquiring: set[int] = set()  # those that are being acquired
+        self._asked: set[int] = set()  # ... and whose owners know it
+        self._releasing = (
+            asyncio.Lock()
+        )  # one shard after the other: each is then without an owner for the shortest time
+        self._taken: dict[int, asyncio.Future[None]] = {}  # by released shard: done when its successor owns it
+        self._beat_ms = 0  # when the last heartbeat began
         self._stop = self._closed = False
         self._wake = asyncio.Event()
         self._stable_since_ms = clock.monotonic_ms()
@@ -74,6 +102,11 @@ class Membership:
     def id(self) -> str:
         """The id of this member."""
         return self._member.id
+
+    @property
+    def region(self) -> str:
+        """The region of this member."""
+        return self._member.region
 
     @property
     def view(self) -> ClusterView:
@@ -95,13 +128,13 @@ class Membership:
         """Hand all shards over to other members; return whether none is left. No shard comes back afterwards."""
         self._member = msgspec.structs.replace(self._member, draining=True)
         ends_ms = self._clock.monotonic_ms() + timeout_ms
-        while self._holder.owned() and self._has_successors() and self._clock.monotonic_ms() < ends_ms:
+        while self._has_successors() and self._clock.monotonic_ms() < ends_ms:
             self.hurry()
             await sleep_ms(self._clock, RETRY_MS)
         return not self._holder.owned()
 
     def _has_successors(self) -> bool:
-        return any(not one.draining for one in self.view.members.values() if one.id != self.id)
+        return any(one.id != self.id for shard in self._holder.owned() for one in eligible(self.view, shard))
 
     async def close(self) -> None:
         """Stop taking part and delete this member's row. Shards that are still owned are the holder's to close.
@@ -135,6 +168,13 @@ class Membership:
         """Send the next heartbeat now."""
         self._wake.set()
 
+    def taken(self, shard: int) -> None:
+        """Note that another member owns a shard now."""
+        if shard in self._taken:
+            wake(self._taken[shard])
+        if self._view is not None and self._view.assigner == self.id:
+            self.hurry()  # the next shards can move
+
     # ---- heartbeats ----
 
     async def _run(self) -> None:
@@ -143,10 +183,13 @@ class Membership:
                 await self._pause()
                 if not self._stop:
                     await self._beat()
-            except StoreFailed as error:
+            except TenantqError as error:
                 if not self.problem:
                     log.warning("the cluster's rows cannot be reached; owned shards keep working: %s", error)
                 self.problem = error.message
+            except Exception as error:  # without heartbeats, its shards could be neither reached nor taken over
+                log.exception("a heartbeat failed; the next one follows")
+                self.problem = str(error) or type(error).__name__
 
     async def _pause(self) -> None:
         timer = self._clock.call_later(BUSY_MS if self._work else HEARTBEAT_MS, self._wake.set)
@@ -154,13 +197,17 @@ class Membership:
             await self._wake.wait()
         finally:
             timer.cancel()
+        early_ms = self._beat_ms + SPACING_MS - self._clock.monotonic_ms()
+        if early_ms > 0:
+            await sleep_ms(self._clock, early_ms)
         self._wake.clear()
 
     async def _beat(self) -> None:
         """Write this member's row, read all others, and act on what they say."""
+        self._beat_ms = self._clock.monotonic_ms()
         owned, loads = self._holder.owned(), self._holder.loads()
-        acquiring = tuple(shard for shard in self._work if shard not in owned)
-        row = msgspec.structs.replace(self._member, owned=owned, acquiring=acquiring, loads=loads)
+        acquiring = self._acquiring - owned.keys()
+        row = msgspec.structs.replace(self._member, owned=owned, acquiring=tuple(acquiring), loads=loads)
         rows = await self._call(lambda: self._registry.heartbeat(row, ASSIGNER_MS))
         if self.problem:
             log.info("the cluster's rows can be reached again")
@@ -169,6 +216,10 @@ class Membership:
         if view.assigner == self.id:
             view = await self._assign(view)
         self._view = view
+        for shard in self._taken:
+            if (owner := view.owner_of(shard)) is not None and owner.id != self.id:
+                self.taken(shard)
+        self._ask_owners(view, acquiring)
         self._reconcile(view)
         for listener in self._listeners:
             listener(view)
@@ -212,6 +263,7 @@ class Membership:
         if not await self._call(lambda: self._registry.assign(self.id, plan.changes, forget)):
             return view
         self._moved_ms = now_ms
+        self._notices.look(set(plan.changes.values()) - {self.id})
         log.info("assigned shards", extra={"shards": sorted(plan.changes), "rebalanced": plan.rebalanced})
         return msgspec.structs.replace(view, assignment={**view.assignment, **plan.changes})
 
@@ -228,9 +280,19 @@ class Membership:
             if shard in self._work or self._stop:
                 continue
             if wanted == self.id and shard not in owned:
+                self._acquiring.add(shard)
                 self._begin(shard, self._acquire(shard))
-            elif shard in owned and (successor := view.members.get(wanted)) and shard in successor.acquiring:
+                self.hurry()  # its owner waits for this
+            elif wanted == self.id or shard not in owned:
+                continue  # its own row may still say that it is acquiring the shard
+            elif (successor := view.members.get(wanted)) and shard in successor.acquiring:
                 self._begin(shard, self._release(shard, successor))
+
+    def _ask_owners(self, view: ClusterView, acquiring: set[int]) -> None:
+        """Have the owners of shards read that this member is ready to take them."""
+        owners = {owner.id for shard in acquiring - self._asked if (owner := view.owner_of(shard)) is not None}
+        self._asked = acquiring
+        self._notices.look(owners - {self.id})
 
     def _begin(self, shard: int, work: Coroutine[object, object, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -239,6 +301,7 @@ class Membership:
 
     def _done(self, shard: int) -> None:
         del self._work[shard]
+        self._acquiring.discard(shard)
         self.hurry()  # others learn the new owner from this member's row
 
     async def _acquire(self, shard: int) -> None:
@@ -253,14 +316,23 @@ class Membership:
                 await sleep_ms(self._clock, 10 * RETRY_MS)
             else:
                 self.takeovers += 1
+                self._notices.owns(shard, self._holder.owned().get(shard, 0))
                 return
 
     async def _release(self, shard: int, successor: Member) -> None:
         try:
-            await self._holder.release(shard, successor)
-            self.handovers += 1
+            async with self._releasing:
+                if self.view.assignment.get(shard) != successor.id:
+                    return
+                self._taken[shard] = asyncio.get_running_loop().create_future()
+                await self._holder.release(shard, successor)
+                self._notices.released(shard, successor.id)
+                self.handovers += 1
+                await asyncio.wait([self._taken[shard]], timeout=TAKEN_MS / 1_000)
         except TenantqError as error:
             log.error("shard %d was not released cleanly: %s", shard, error)  # noqa: TRY400  # the text says it
+        finally:
+            self._taken.pop(shard, None)
 
     async def _call(self, function: Callable[[], R]) -> R:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)

@@ -1,7 +1,5 @@
 """One shard among several: its links to the others, and the service that its transports use."""
 
-from __future__ import annotations
-
 import logging
 import socket
 from collections.abc import Callable, Coroutine
@@ -20,7 +18,7 @@ from tenantq.cluster.tenant_creation import TenantCreation
 from tenantq.engine.shard import Shard
 from tenantq.gates.turns import Turns
 from tenantq.runtime.clock import Clock
-from tenantq.service import Service
+from tenantq.service.service import Service
 
 log = logging.getLogger("tenantq")
 F = TypeVar("F")

@@ -4,8 +4,6 @@ Every public method of a registered object can be called. How its arguments and 
 The owner authenticates, admits, executes and journals a call as if it had arrived there.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import logging
@@ -96,10 +94,10 @@ class RemoteMethod:
         result = self.local(*((call, *arguments) if self.takes_call else arguments), **options)
         return await result if inspect.isawaitable(result) else result
 
-    def result(self, reply: bytes, pending: PendingReply) -> Any:
-        """Return the result that a reply carries."""
+    def result(self, reply: bytes, pending: PendingReply | None = None) -> Any:
+        """Return the result that a reply carries; ``pending`` is what the parts of an export are pulled from."""
         found = self._decode(reply)
-        return RemoteExport(found, pending) if self._is_stream else found
+        return RemoteExport(found, pending) if self._is_stream and pending is not None else found
 
 
 class RemoteExport:
@@ -142,7 +140,7 @@ class PeerCalls:
 
     # ---- calling ----
 
-    async def call(self, owner: int, path: str, call: Call | None, *arguments: Any, **options: Any) -> Any:
+    async def call(self, owner: int, path: str, call: Call | None, /, *arguments: Any, **options: Any) -> Any:
         """Execute a method on another shard and return its result; raise what it raised, or ShardDown.
 
         If this call is cancelled, the owner stops to wait, and what it has leased goes back.
@@ -155,7 +153,7 @@ class PeerCalls:
             self.abandon(owner, method, pending)
             raise
 
-    def begin(self, owner: int, path: str, call: Call | None, *arguments: Any, **options: Any) -> PendingReply:
+    def begin(self, owner: int, path: str, call: Call | None, /, *arguments: Any, **options: Any) -> PendingReply:
         """Start a call on another shard."""
         return self._peers.begin(owner, KIND, self._methods[path].encode(call, arguments, options))
 
@@ -187,7 +185,7 @@ class PeerCalls:
             log.warning("%d undelivered messages stay leased until their leases expire: %s", len(leases), error)
 
     async def query(
-        self, owner: int, path: str, *arguments: Any, timeout_ms: int | None = READ_MS, **options: Any
+        self, owner: int, path: str, /, *arguments: Any, timeout_ms: int | None = READ_MS, **options: Any
     ) -> Any:
         """Execute a method that takes no call on another shard; raise ShardDown if it does not answer in time."""
         method = self._methods[path]
@@ -195,7 +193,7 @@ class PeerCalls:
         return method.result(await pending.within(timeout_ms), pending)
 
     async def query_all(
-        self, path: str, *arguments: Any, timeout_ms: int | None = READ_MS, **options: Any
+        self, path: str, /, *arguments: Any, timeout_ms: int | None = READ_MS, **options: Any
     ) -> dict[int, Any | TenantqError]:
         """Execute a method that takes no call on all other shards; errors stand in place of results."""
         found = await asyncio.gather(
@@ -207,7 +205,7 @@ class PeerCalls:
                 raise one
         return dict(zip(self._peers.links, found, strict=True))
 
-    async def query_first(self, path: str, *arguments: Any, timeout_ms: int) -> Any:
+    async def query_first(self, path: str, /, *arguments: Any, timeout_ms: int) -> Any:
         """Return the first result of another shard that is not None, or None if all are.
 
         Raise an error of a shard only if no other shard has a result.

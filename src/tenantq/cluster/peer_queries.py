@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from tenantq.domain.access import StoredKey
-from tenantq.domain.message import Delivery
-from tenantq.gates.api_key import is_over
+from tenantq.domain.message import LOCAL, SYSTEM, Delivery
+from tenantq.engine.ops.access import NoteEntries
 from tenantq.journal.erasure_certificate import ErasureCertificate
 from tenantq.journal.record import JournalEntry
 from tenantq.runtime.clock import Clock
-from tenantq.service import Service
+from tenantq.service.service import Service
 
 
 class PeerQueries:
@@ -23,9 +23,20 @@ class PeerQueries:
         """Write entries about tenants of this shard to its journal."""
         await self._shard.journal.note(entries)
 
+    async def unplace(self, tenant: str) -> None:
+        """Delete the directory row of a tenant that could not be created on this shard."""
+        state, others = self._shard.state, self._service.other_shards
+        catalog = state.catalog
+        if tenant in catalog.tenants or tenant in catalog.moved or catalog.is_in_transit(tenant):
+            return
+        await others.announce_deleted(tenant)
+        await self._shard.submit(NoteEntries(state.platform, SYSTEM, ()))  # after creations that have begun
+        if tenant in catalog.tenants:
+            await others.announce_deleted(tenant)
+
     def release(self, deliveries: list[Delivery]) -> None:
         """Release messages that were leased for a caller who is gone."""
-        self._shard.release_undelivered(deliveries)
+        self._shard.loop.release_undelivered(deliveries, LOCAL)
 
     async def erasures(self) -> list[ErasureCertificate]:
         """Return the certificates of this shard."""
@@ -35,7 +46,7 @@ class PeerQueries:
         """Return the API key of a hash if this shard has it."""
         key = self._shard.state.access.key(hash)
         now_ms = self._clock.wall_ms()
-        if key is not None and not is_over(key, now_ms):
+        if key is not None and not key.is_over(now_ms):
             self._service.admission.authenticator.last_used[key.id] = now_ms
         return key
 

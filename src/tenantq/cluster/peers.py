@@ -123,6 +123,9 @@ class Peers:
         """Return the shard of a tenant; None if it is not known."""
         return self.directory.find(tenant)
 
+    async def refresh(self) -> None:
+        """Do nothing: the other shards announce their tenants."""
+
     def may_create(self, tenant: str) -> bool:
         """Return whether the first shard lets a tenant be created here. Only that shard knows that no other has it."""
         return tenant in self.creatable

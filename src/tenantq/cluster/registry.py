@@ -1,7 +1,5 @@
 """The rows that all members of a cluster share, and what a member needs to take part."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -17,8 +15,12 @@ class Registry(Protocol):
     def create(self, shards: int | None, regions: tuple[str, ...]) -> Cluster:
         """Create the cluster, or return the one that exists, with at least ``shards`` shards.
 
-        Raises Invalid if it has more shards or other regions, StoreFormat if another format.
+        Raises Invalid if it has more shards or other regions, or if members run with a setting of fewer shards, StoreFormat if
+        it has another format.
         """
+
+    def find(self) -> Cluster | None:
+        """Return the cluster; None if it does not exist. Changes nothing. Raises StoreFormat if it has another format."""
 
     def heartbeat(self, member: Member, assigner_ms: int) -> Heartbeats:
         """Write a member's row, take or renew the assigner's lease for ``assigner_ms`` if it is free, and return all rows."""

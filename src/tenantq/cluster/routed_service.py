@@ -11,11 +11,13 @@ from tenantq.cluster.fleet_poll import ClusterFleetPolls
 from tenantq.cluster.peer_calls import PeerCalls
 from tenantq.cluster.shard_routing import PLATFORM, ShardRouting
 from tenantq.cluster.tenant_creation import TenantCreation
-from tenantq.service import Service
 from tenantq.service.access import Access
+from tenantq.service.alerts.alerts import Alerts
+from tenantq.service.alerts.containment import Containments
 from tenantq.service.audit import Audit
 from tenantq.service.backups import ServerBackups
 from tenantq.service.call import Call
+from tenantq.service.compliance import Compliance
 from tenantq.service.encryption_keys import EncryptionKeys
 from tenantq.service.erasure import Erasures
 from tenantq.service.export_import import Exports
@@ -25,8 +27,11 @@ from tenantq.service.messages import Messages
 from tenantq.service.queues import Queues
 from tenantq.service.redrives import Redrives
 from tenantq.service.server_status import ServerStatus
+from tenantq.service.service import Service
 from tenantq.service.settlement import Settlement
+from tenantq.service.signups import Signups
 from tenantq.service.sqs_lookup import SqsLookup
+from tenantq.service.templates import Templates
 from tenantq.service.tenants import Tenants
 
 FACETS: Final[dict[str, type]] = {
@@ -35,13 +40,18 @@ FACETS: Final[dict[str, type]] = {
     "message_reads": MessageReads,
     "queues": Queues,
     "redrives": Redrives,
+    "alerts": Alerts,
+    "containment": Containments,
     "tenants": Tenants,
+    "signups": Signups,
+    "templates": Templates,
     "legal_holds": LegalHolds,
     "erasures": Erasures,
     "encryption": EncryptionKeys,
     "access": Access,
     "audit": Audit,
     "backups": ServerBackups,
+    "compliance": Compliance,
     "exports": Exports,
     "sqs_lookup": SqsLookup,
     "status": ServerStatus,
@@ -58,7 +68,7 @@ BY_CREDENTIAL: Final = frozenset(("sqs_lookup",))
 class ForwardedCalls(Protocol):
     """Executes methods on other shards."""
 
-    async def call(self, owner: int, path: str, call: Call | None, *arguments: Any, **options: Any) -> Any:
+    async def call(self, owner: int, path: str, call: Call | None, /, *arguments: Any, **options: Any) -> Any:
         """Execute a method on another shard and return its result; raise what it raised, or ShardDown."""
 
 

@@ -1,7 +1,5 @@
 """Settings of a server with several shards."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, Final
 
@@ -21,15 +19,17 @@ _FirstPort = Annotated[int, between(1, (1 << 16) - SHARDS_MAX)]
 class ShardsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Number, regions and addresses of the shards."""
 
-    count: Annotated[int, between(1, SHARDS_MAX, "Number of shards; none: as in the data directory.")] | None = None
-    ports: Annotated[_FirstPort, about("Shard k listens on this HTTP port + k; none: free ports.")] | None = None
+    count: Annotated[int, between(1, SHARDS_MAX, "Number of shards. Default: as in the data directory.")] | None = None
+    ports: Annotated[_FirstPort, about("Shard k listens on this HTTP port + k. Default: free ports.")] | None = None
     rpc_ports: (
-        Annotated[_FirstPort, about("Shard k listens on this Cap'n Proto port + k; none: free ports.")] | None
+        Annotated[_FirstPort, about("Shard k listens on this Cap'n Proto port + k. Default: free ports.")] | None
     ) = None
     addresses: Annotated[
-        tuple[str, ...], about("Address of each shard for clients; empty: its port on the host of the request.")
+        tuple[str, ...], about("Address of each shard for clients. Default: its port on the host of the request.")
     ] = ()
-    regions: Annotated[tuple[OptionalRegionName, ...], about("Region of each shard; empty: all in shard.region.")] = ()
+    regions: Annotated[
+        tuple[OptionalRegionName, ...], about("Region of each shard. Default: all in shard.region.")
+    ] = ()
     stalled_ms: Annotated[
         int, between(0, 3_600_000, "Restart a shard whose event loop stalls this long, from 3000; 0: never.")
     ] = 30_000
@@ -47,7 +47,9 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """A cluster of servers that share one remote store."""
 
     shards: (
-        Annotated[int, between(1, CLUSTER_SHARDS_MAX, "Number of shards; none: as in the store, or 64 in a new one.")]
+        Annotated[
+            int, between(1, CLUSTER_SHARDS_MAX, "Number of shards. Default: as in the store, or 64 in a new one.")
+        ]
         | None
     ) = None
     regions: Annotated[
@@ -65,7 +67,7 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     peer: Annotated[
         str, about("Address for other servers; process k uses port + k. They use TLS unless it is on loopback.")
     ] = "127.0.0.1:0"
-    url: Annotated[str, about("URL where clients reach this server; none: its HTTP address.")] | None = None
+    url: Annotated[str, about("URL where clients reach this server. Default: its HTTP address.")] | None = None
     processes: Annotated[int, between(1, SHARDS_MAX, "Processes of this server, behind one address.")] = 1
     capacity: Annotated[float, msgspec.Meta(gt=0), about("Share of the shards, relative to other servers.")] = 1.0
 

@@ -1,10 +1,8 @@
 """Calls of methods of shards, wherever the shards are: in a thread of this process, or on another member of the cluster."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
@@ -12,7 +10,7 @@ import msgspec
 from tenantq.cluster.error_codec import NotOwner
 from tenantq.cluster.host import ShardHost
 from tenantq.domain.message import Delivery
-from tenantq.errors import ShardDown, TenantqError
+from tenantq.errors import ShardDown, TenantMoved, TenantqError, no_tenant
 from tenantq.runtime.clock import Clock
 from tenantq.service.call import Call
 
@@ -35,7 +33,7 @@ READ_MS: Final = 60_000
 class Place(Protocol):
     """Where a shard is."""
 
-    def call(self, path: str, call: Call | None, *arguments: Any, **options: Any) -> asyncio.Future[Any]:
+    def call(self, path: str, call: Call | None, /, *arguments: Any, **options: Any) -> asyncio.Future[Any]:
         """Call a method of the shard. The future raises NotOwner if the shard is not there and nothing was begun."""
 
 
@@ -57,6 +55,9 @@ class ShardCalls:
         self.host = host
         self.count = count
         self.remote: RemotePlaces | None = None
+        self.find: Callable[[str], int | None] = lambda _: None  # the shard of a tenant, by the directory
+        self.refresh: Callable[[], Coroutine[Any, Any, None]] = _nothing  # reads what has changed in the directory
+        self._refreshing: asyncio.Future[None] | None = None
         self._clock = clock
         self._held = 0
         self._change = asyncio.get_running_loop().create_future()
@@ -70,14 +71,14 @@ class ShardCalls:
     def _place(self, shard: int) -> Place | None:
         return self.host.thread(shard) or (self.remote.place(shard) if self.remote is not None else None)
 
-    async def call(self, owner: int, path: str, call: Call | None, *arguments: Any, **options: Any) -> Any:
+    async def call(self, owner: int, path: str, call: Call | None, /, *arguments: Any, **options: Any) -> Any:
         """Execute a method of a shard and return its result. Raises what it raises, or ShardDown if the shard has no owner.
 
         A poll that a handover ends early continues at the new owner.
         """
         started_ms = self._clock.monotonic_ms()
         wait_ms = options.get("wait_ms") or 0
-        held_until_ms = started_ms + HOLD_MS
+        held_until_ms, follows = started_ms + HOLD_MS, False
         while True:
             place = self._place(owner)
             if place is not None:
@@ -87,6 +88,11 @@ class ShardCalls:
                     if self.remote is not None:
                         self.remote.learn(error)
                     place = None if self._place(owner) == place else place
+                except TenantMoved as error:
+                    if not follows:  # a poll may have waited for long
+                        follows, held_until_ms = True, self._clock.monotonic_ms() + HOLD_MS
+                    before, owner = owner, await self._follow(error)
+                    place = None if owner == before else place
                 else:
                     left_ms = wait_ms - (self._clock.monotonic_ms() - started_ms)
                     if result != [] or left_ms <= 0 or self._place(owner) == place:
@@ -96,6 +102,17 @@ class ShardCalls:
                     options["wait_ms"] = max(0, wait_ms - (self._clock.monotonic_ms() - started_ms))
             if place is None or self._place(owner) is None:
                 await self.hold(owner, held_until_ms)
+
+    async def _follow(self, error: TenantMoved) -> int:
+        """Return the shard of a tenant that has left the one that was called. Raises NotFound if it was deleted."""
+        if self._refreshing is None:
+            self._refreshing = asyncio.ensure_future(self.refresh())
+            self._refreshing.add_done_callback(lambda _: setattr(self, "_refreshing", None))
+        await asyncio.wait([self._refreshing])  # of all calls; if it fails, they look again
+        shard = self.find(error.tenant or "")
+        if shard is None:
+            raise no_tenant(error.tenant or "")
+        return shard
 
     async def hold(self, shard: int, until_ms: int) -> None:
         """Wait until something changes. Raises ShardDown if that takes too long, or too many calls wait."""
@@ -108,7 +125,7 @@ class ShardCalls:
             self._held -= 1
 
     async def query(
-        self, owner: int, path: str, *arguments: Any, timeout_ms: int | None = READ_MS, **options: Any
+        self, owner: int, path: str, /, *arguments: Any, timeout_ms: int | None = READ_MS, **options: Any
     ) -> Any:
         """Execute a method that takes no call; raise ShardDown if its shard does not answer in time."""
         try:
@@ -117,7 +134,7 @@ class ShardCalls:
         except TimeoutError:
             raise ShardDown(f"shard {owner} has not answered in time. Try again later.") from None
 
-    async def query_all(self, path: str, *arguments: Any, **options: Any) -> dict[int, Any | TenantqError]:
+    async def query_all(self, path: str, /, *arguments: Any, **options: Any) -> dict[int, Any | TenantqError]:
         """Execute a method that takes no call on all shards; errors stand in place of results."""
         return await self.query_each(range(self.count), path, *arguments, **options)
 
@@ -145,6 +162,10 @@ class ShardCalls:
             log.warning("%d undelivered messages stay leased until their leases expire: %s", len(leases), error)
 
 
+async def _nothing() -> None:
+    pass
+
+
 class CallsFromShard:
     """Calls other shards from the event loop of one shard, through the main event loop."""
 
@@ -154,13 +175,13 @@ class CallsFromShard:
         self._main = main
 
     async def query(
-        self, owner: int, path: str, *arguments: Any, timeout_ms: int | None = READ_MS, **options: Any
+        self, owner: int, path: str, /, *arguments: Any, timeout_ms: int | None = READ_MS, **options: Any
     ) -> Any:
         """Execute a method that takes no call; raise ShardDown if its shard does not answer in time."""
         work = self._calls.query(owner, path, *arguments, timeout_ms=timeout_ms, **options)
         return await self.on_main(work)
 
-    async def query_all(self, path: str, *arguments: Any, **options: Any) -> dict[int, Any | TenantqError]:
+    async def query_all(self, path: str, /, *arguments: Any, **options: Any) -> dict[int, Any | TenantqError]:
         """Execute a method that takes no call on all other shards; errors stand in place of results."""
         others = [shard for shard in range(self._calls.count) if shard != self.number]
         return await self.on_main(self._calls.query_each(others, path, *arguments, **options))

@@ -1,7 +1,5 @@
 """Routing: which shard owns the tenant that a call is about."""
 
-from __future__ import annotations
-
 from typing import Final, Protocol
 
 from tenantq.cluster.layout import HOME

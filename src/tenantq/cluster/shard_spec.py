@@ -1,7 +1,5 @@
 """The place of one shard among the shards of its server, assigned by its supervisor."""
 
-from __future__ import annotations
-
 import socket
 
 import msgspec

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import threading
@@ -10,17 +11,20 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from tenantq.cluster.error_codec import NotOwner
-from tenantq.domain.message import Delivery
+from tenantq.domain.message import LOCAL, Delivery
 from tenantq.engine.shard import Shard
 from tenantq.errors import StoreFailed
-from tenantq.service import Service
 from tenantq.service.call import Call
+from tenantq.service.service import Service
 from tenantq.service.tenant_export import TenantExport
 
 log = logging.getLogger("tenantq.shards")
 
 QUIET_MS: Final = 2_000
 """How long calls in progress may take when a shard is released. Later ones end with an error."""
+
+PREPARE_MS: Final = 5_000
+"""How long a shard that still serves may take to prepare its release."""
 
 _STEP_S: Final = 0.002
 
@@ -42,6 +46,9 @@ class HostedShard(Protocol):
 
     async def open(self) -> None:
         """Own the shard and start to work."""
+
+    async def prepare_close(self) -> None:
+        """Do, while the shard still serves, what a close without exports would wait for."""
 
     async def close(self, *, exports: bool) -> None:
         """Stop, and give the shard up. Without ``exports`` the next owner exports the rest of the journal."""
@@ -153,10 +160,15 @@ class ShardThread:
     """Runs one shard. ``open``, ``call`` and ``close`` are for other event loops."""
 
     def __init__(
-        self, number: int, make: Callable[[], HostedShard], new_loop: Callable[[], asyncio.AbstractEventLoop]
+        self,
+        number: int,
+        make: Callable[[], HostedShard],
+        new_loop: Callable[[], asyncio.AbstractEventLoop],
+        released: threading.Event,
     ) -> None:
-        """Prepare. ``make`` is called in the thread."""
+        """Prepare. ``make`` is called in the thread; ``released`` wakes it when the last owner has released the shard."""
         self.number = number
+        self.released = released
         self.is_open = False
         self.calls_in_progress = 0
         self.successor = ""  # the member that the shard was released to
@@ -197,7 +209,7 @@ class ShardThread:
         if not opened.cancelled() and opened.exception() is None:
             self.begin_close(exports=False)
 
-    def call(self, path: str, call: Call | None, *arguments: Any, **options: Any) -> asyncio.Future[Any]:
+    def call(self, path: str, call: Call | None, /, *arguments: Any, **options: Any) -> asyncio.Future[Any]:
         """Call a method, ``facet.method``. The future raises what the method raises, or NotOwner if it was not begun."""
         hosted = HostedCall(self, path)
         if not self.is_open or not self.run(lambda: hosted.begin(call, arguments, options)):
@@ -236,7 +248,7 @@ class ShardThread:
     def release_leases(self, result: object) -> None:
         """Release the messages of a poll whose caller is gone. On the shard's loop."""
         if isinstance(result, list) and result and isinstance(result[0], Delivery):
-            self.hosted.shard.release_undelivered(result)
+            self.hosted.shard.loop.release_undelivered(result, LOCAL)
 
     def begin_close(self, *, exports: bool = True, successor: str = "") -> None:
         """Start to close the shard: calls that have not begun get NotOwner, those in progress finish."""
@@ -246,6 +258,10 @@ class ShardThread:
 
     async def close(self, *, exports: bool = True, successor: str = "") -> None:
         """Close the shard, and return when its thread has ended."""
+        if self.is_open and not exports:
+            with contextlib.suppress(NotOwner, TimeoutError):
+                async with asyncio.timeout(PREPARE_MS / 1_000):
+                    await self.await_on_loop(self.hosted.prepare_close)
         self.begin_close(exports=exports, successor=successor)
         await asyncio.shield(self.ended)
 

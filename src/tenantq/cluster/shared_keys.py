@@ -4,8 +4,6 @@ Each server has a copy in its data directory. Without a secret or a common admin
 store, and the operator copies the files.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os
@@ -52,13 +50,17 @@ def share_keys(
         own = file.read_bytes() if file.exists() else None
         shared = _exchange(registry, name, own or new[name], secret or admin_token)
         if shared is None and secret is not None:
-            raise Invalid("cluster.secret: differs from the secret of the cluster's other servers. Use the same one.")
+            raise Invalid(
+                "cluster.secret: differs from the secret that the cluster was created with. Use the same one; if there was"
+                " none, remove it and set the same TENANTQ_ADMIN_TOKEN."
+            )
         shared = shared or own or new[name]
         fingerprint = hashlib.sha256(shared).hexdigest().encode()
         if registry.shared_value(f"{name}:sha256", fingerprint) != fingerprint:
             raise Invalid(
-                f"cluster.secret: this server does not have the cluster's {name}. Set the same cluster.secret on all servers,"
-                f" or copy {' and '.join(SHARED)} from the data directory of another server to {home}."
+                f"cluster.secret: this server does not have the cluster's {name}. Set the cluster.secret, or else the"
+                " TENANTQ_ADMIN_TOKEN, that the cluster was created with, or copy"
+                f" {' and '.join(SHARED)} from the data directory of another server to {home}."
             )
         if shared != own:
             if own is not None:

@@ -1,7 +1,5 @@
 """Creation of tenants on a server with several shards: the first shard decides where each goes, and has it created there."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 
@@ -10,8 +8,8 @@ from tenantq.cluster.peer_calls import PeerCalls
 from tenantq.cluster.peers import Peers
 from tenantq.cluster.shard_routing import ShardRouting
 from tenantq.errors import Invalid
-from tenantq.service import Service
 from tenantq.service.call import Call, TenantInfo
+from tenantq.service.service import Service
 
 
 class TenantCreation:

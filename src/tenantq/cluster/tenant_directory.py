@@ -1,18 +1,17 @@
 """Which shard has which tenant, for all shards of a cluster and for the transports of its members."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time
 from collections.abc import Callable, Container, Iterable
 
 from tenantq.cluster.layout import HOME
+from tenantq.cluster.placement_plan import dedicated_shards
 from tenantq.cluster.registry import Registry
 from tenantq.domain.cluster_view import Cluster, TenantPlacement
 from tenantq.domain.names import DEFAULT_TENANT, PROBE_TENANTS
 from tenantq.domain.placement import Topology, jump_hash, tenant_key
-from tenantq.errors import Invalid
+from tenantq.errors import Conflict, Invalid
 
 
 class TenantPlacements:
@@ -22,6 +21,7 @@ class TenantPlacements:
         self.cluster = cluster
         self._registry = registry
         self._rows: dict[str, TenantPlacement] = {}
+        self._marked: set[str] = set()  # tenants that move, or have a shard of their own
         self.version = 0
         self._lock = threading.Lock()
         self._read_at = 0.0
@@ -30,6 +30,21 @@ class TenantPlacements:
         """Return the shard of a tenant; None if it is not known."""
         row = self._rows.get(tenant)
         return row.shard if row is not None else HOME if tenant == DEFAULT_TENANT else None
+
+    def row(self, tenant: str) -> TenantPlacement | None:
+        """Return the row of a tenant; None if it is not known."""
+        return self._rows.get(tenant)
+
+    def rows(self) -> dict[str, TenantPlacement]:
+        """Return the rows of all tenants."""
+        return dict(self._rows)
+
+    def moving(self) -> dict[str, TenantPlacement]:
+        """Return the rows of the tenants that are moving to another shard."""
+        return {name: row for name, row in self._marked_rows().items() if row.moving_to is not None}
+
+    def _marked_rows(self) -> dict[str, TenantPlacement]:
+        return {name: row for name in list(self._marked) if (row := self._rows.get(name)) is not None}
 
     async def refresh(self) -> None:
         """Read the rows that have changed."""
@@ -44,22 +59,44 @@ class TenantPlacements:
             found = self._registry.placement_changes(self.version) if self.version else None
             if found is None:
                 self.version, self._rows = self._registry.placements()
+                self._marked = {tenant for tenant, row in self._rows.items() if _is_marked(row)}
                 return
             version, changes = found
             for tenant, row in changes.items():
-                if row is None:
-                    self._rows.pop(tenant, None)
-                else:
-                    self._rows[tenant] = row
+                self._keep(tenant, row)
             self.version = version
 
-    async def place(self, tenant: str, regions: Iterable[str]) -> int:
+    def _keep(self, tenant: str, row: TenantPlacement | None) -> None:
+        known = self._rows.get(tenant)
+        if row is None:
+            self._rows.pop(tenant, None)
+        elif known is None or known.version <= row.version:
+            self._rows[tenant] = row
+        if row is not None and _is_marked(row):
+            self._marked.add(tenant)
+        else:
+            self._marked.discard(tenant)
+
+    async def place(self, tenant: str, regions: Iterable[str], served: Container[str]) -> int:
         """Return the shard of a tenant, or of a new one the jump hash of its name over the shards in its regions.
 
-        Raises Invalid if no shard is in its regions.
+        ``served`` are the regions that have servers. Raises Invalid if no shard is in the tenant's regions, and Conflict if no
+        server can own such a shard.
         """
-        allowed = tuple(regions)
-        shards = self.cluster.shards_in(allowed)
+        allowed, cluster = tuple(regions), self.cluster
+        taken = dedicated_shards(self._marked_rows())
+        in_regions = [
+            one for one in cluster.shards_in(allowed) if cluster.region_of(one) in served or not cluster.regions
+        ]
+        if not in_regions and cluster.shards_in(allowed):
+            names = ", ".join(allowed) or ", ".join(cluster.regions)
+            raise Conflict(f"regions: no server of region {names} is running. Start one first.", tenant=tenant)
+        shards = [shard for shard in in_regions if shard not in taken]
+        if in_regions and not shards:
+            raise Conflict(
+                f"every shard in {', '.join(allowed) or 'the cluster'} is dedicated to one tenant. Add shards first.",
+                tenant=tenant,
+            )
         if not shards:
             known = ", ".join(self.cluster.regions) or "none"
             raise Invalid(
@@ -72,13 +109,24 @@ class TenantPlacements:
         """Place a tenant on a shard unless it has a place already; return its shard."""
         wanted = TenantPlacement(shard=shard, regions=regions)
         row = await asyncio.to_thread(self._registry.place_tenant, tenant, wanted)
-        self._rows[tenant] = row
+        self._keep(tenant, row)
         return row.shard
+
+    async def replace(self, tenant: str, row: TenantPlacement) -> TenantPlacement | None:
+        """Replace the row that has the version of ``row``; return the new one, or None if it has another version."""
+        stored = await asyncio.to_thread(self._registry.move_tenant, tenant, row, row.version)
+        if stored is not None:
+            self._keep(tenant, stored)
+        return stored
 
     async def remove(self, tenant: str) -> None:
         """Forget a tenant that was deleted."""
         await asyncio.to_thread(self._registry.remove_tenant, tenant)
-        self._rows.pop(tenant, None)
+        self._keep(tenant, None)
+
+
+def _is_marked(row: TenantPlacement) -> bool:
+    return row.moving_to is not None or row.dedicated
 
 
 class TenantDirectory:
@@ -141,8 +189,8 @@ class TenantDirectory:
         """Remove a tenant that was deleted. A tenant that was created again meanwhile keeps its place."""
         if tenant not in self._own():
             await self._placements.remove(tenant)
-            if tenant in self._own():
-                await self._placements.put(tenant, self.number)
+        if tenant in self._own():
+            await self._placements.put(tenant, self.number)
 
     def is_up(self, shard: int) -> tuple[bool, bool]:
         """Return whether a shard has an owner."""

@@ -1,7 +1,5 @@
 """The messages between a supervisor and its shard processes, over a socket pair of their own."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import msgspec

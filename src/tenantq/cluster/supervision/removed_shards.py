@@ -1,7 +1,5 @@
 """The check before the number of shards is reduced."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tenantq.cluster.layout import shard_dir

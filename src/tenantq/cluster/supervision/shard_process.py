@@ -1,7 +1,5 @@
 """The process of one shard, as its supervisor sees it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import signal

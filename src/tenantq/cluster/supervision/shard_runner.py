@@ -3,8 +3,6 @@
 When the supervisor is gone, the shard stops gracefully within seconds; whoever starts the server again waits for that.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -4,8 +4,6 @@ It keeps every address open for as long as it runs. At the common address each s
 system distributes connections among them. A dead shard gets none until it is back; at its own address, connections wait for it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import fcntl
@@ -349,5 +347,5 @@ def _holder_of(home: Path) -> str:
             supervisor = Path(f"/proc/{shard}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1]
         except (OSError, ValueError, IndexError):
             return locked.message
-        return f"{home} is in use by process {supervisor}; stop it, or choose another directory"
-    return f"{home}: another server starts or stops there; wait for it, or choose another directory"
+        return f"{home} is in use by process {supervisor}; stop it, or choose another directory with --data-dir"
+    return f"{home}: another server starts or stops there; wait for it, or choose another directory with --data-dir"

@@ -1,0 +1,208 @@
+"""The placement of tenants and the number of shards, changed by operators through any member of the cluster."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol
+
+from tenantq.cluster.hosted_node import HostContext
+from tenantq.cluster.membership import HEARTBEAT_MS, Membership
+from tenantq.cluster.placement_plan import Plan, current_shard, plan_dedication, plan_pin, plan_unpin
+from tenantq.cluster.registry import Registry
+from tenantq.cluster.tenant_moves import MoveProgress
+from tenantq.domain.access import Principal
+from tenantq.domain.cluster_view import CLUSTER_SHARDS_MAX
+from tenantq.domain.message import Caller
+from tenantq.domain.names import DEFAULT_TENANT, PROBE_TENANTS
+from tenantq.errors import Conflict, Invalid, no_tenant
+from tenantq.journal.record import entry_of
+from tenantq.service.call import Call, TenantInfo
+from tenantq.wire.cluster import GrowRequest, PlacementReply, PlacementRequest, TenantMoveItem
+
+PROGRESS_MS: Final = 1_000
+ATTEMPTS: Final = 5
+"""How often a change is planned again because another one came first."""
+
+CHECKS: Final = 3
+"""How often a dedicated shard is checked for tenants that other members have placed there at the same time."""
+
+
+class PlatformAdmission(Protocol):
+    """Authorizes calls about the platform."""
+
+    async def identify(self, call: Call, action: str) -> Principal:
+        """Return the caller's principal."""
+
+    async def authorize_platform(self, call: Call, action: str) -> None:
+        """Raise if the caller may not do this with the platform."""
+
+
+class PlacementAdmin:
+    """Shows and changes where tenants live."""
+
+    def __init__(
+        self,
+        context: HostContext,
+        admission: PlatformAdmission,
+        registry: Registry,
+        joined: Callable[[], Membership],
+        background: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        """Prepare. ``joined`` returns the membership, or raises Unavailable."""
+        self._context = context
+        self._placements = context.placements
+        self._admission = admission
+        self._registry = registry
+        self._joined = joined
+        self._background = background
+
+    async def get(self, call: Call, tenant: str) -> PlacementReply:
+        """Return where a tenant lives, and how far its move is. Raises NotFound."""
+        await self._admission.authorize_platform(call, "get_cluster")
+        await self._placements.refresh()
+        return await self._reply(tenant, {})
+
+    async def moves(self) -> list[TenantMoveItem]:
+        """Return the moves of tenants in progress."""
+        rows = self._placements.moving()
+        sources = {row.shard for row in rows.values()}
+        found = await self._context.calls.query_each(sources, "moves.progress", timeout_ms=PROGRESS_MS)
+        progress: dict[str, MoveProgress] = {
+            one.tenant: one for moves in found.values() if isinstance(moves, list) for one in moves
+        }
+        items = []
+        for name, row in sorted(rows.items()):
+            known = progress.get(name, MoveProgress(name, current_shard(row), "waiting", 0))
+            items.append(
+                TenantMoveItem(
+                    tenant=name, source=row.shard, target=current_shard(row), stage=known.stage, rows=known.rows,
+                    problem=known.problem,
+                )
+            )  # fmt: skip
+        return items
+
+    async def place(self, call: Call, tenant: str, request: PlacementRequest) -> PlacementReply:
+        """Pin a tenant to a shard, give it a shard of its own, or let it be like others. Returns before it has moved.
+
+        Raises NotFound, Invalid if the shard does not exist or is in a region that the tenant does not allow, and Conflict.
+        """
+        await self._admission.authorize_platform(call, "place_tenant")
+        principal = await self._admission.identify(call, "place_tenant")
+        if request.shard is None and request.pinned and not request.dedicated:
+            raise Invalid("shard: missing. Name the shard, or set dedicated.")
+        if not request.pinned and (request.dedicated or request.shard is not None):
+            raise Invalid("pinned: must be true together with shard or dedicated.")
+        if tenant in {DEFAULT_TENANT, *PROBE_TENANTS}:
+            raise Conflict("this tenant always lives on shard 0.", tenant=tenant)
+        for _ in range(ATTEMPTS):
+            plan = await self._plan(call, tenant, request)
+            if request.dry_run:
+                return await self._reply(tenant, plan)
+            if await self._write(plan):
+                break
+        else:
+            raise Conflict("its placement is being changed by others. Try again.", tenant=tenant)
+        caller = Caller(principal.id, call.remote, call.request_id, call.user_agent)
+        await self._context.calls.query(
+            self._placements.find(tenant) or 0,
+            "peer.note_entries",
+            [entry_of("place_tenant", tenant, caller, _details(request))],
+        )
+        self._joined().hurry()
+        self._context.look_at_moves()
+        if request.dedicated:
+            self._background(self._keep_free(call, tenant, request))
+        return await self._reply(tenant, plan)
+
+    async def _plan(self, call: Call, tenant: str, request: PlacementRequest) -> Plan:
+        """Return the new rows, given the directory as it is now."""
+        await self._placements.refresh()
+        rows, cluster = self._placements.rows(), self._joined().view.cluster
+        if tenant not in rows:
+            raise no_tenant(tenant)
+        info: TenantInfo = await self._context.calls.call(rows[tenant].shard, "tenants.get", call, tenant)
+        regions = info.config.regions
+        if request.dedicated:
+            plan = plan_dedication(cluster, rows, tenant, request.shard, regions)
+        elif request.pinned:
+            assert request.shard is not None
+            plan = plan_pin(cluster, rows, tenant, request.shard, regions)
+        else:
+            plan = plan_unpin(rows, tenant)
+        for name, row in plan.items():
+            if row.moving_to is not None:
+                self._check_served(name, row.moving_to)
+        return plan
+
+    def _check_served(self, tenant: str, shard: int) -> None:
+        """Raise Conflict if no server can own a shard that a tenant is to move to."""
+        view = self._joined().view
+        region = view.cluster.region_of(shard)
+        if view.owner_of(shard) is None and region and all(one.region != region for one in view.members.values()):
+            raise Conflict(
+                f"shard {shard} is in region {region}, and no server of that region is running. Start one first.",
+                tenant=tenant,
+            )
+
+    async def _write(self, plan: Plan) -> bool:
+        """Write the new rows, the tenant's own first. Return False if one has changed since."""
+        for name, row in plan.items():
+            if row != self._placements.row(name) and await self._placements.replace(name, row) is None:
+                return False
+        return True
+
+    async def _keep_free(self, call: Call, tenant: str, request: PlacementRequest) -> None:
+        """Move tenants away that members have placed on the shard before they knew that it is dedicated."""
+        for _ in range(CHECKS):
+            await asyncio.sleep(2 * HEARTBEAT_MS / 1_000)
+            row = self._placements.row(tenant)
+            if row is None or not row.dedicated:
+                return
+            await self._write(await self._plan(call, tenant, request))
+            self._context.look_at_moves()
+
+    async def _reply(self, tenant: str, plan: Plan) -> PlacementReply:
+        row = plan.get(tenant) or self._placements.row(tenant)
+        if row is None:
+            raise no_tenant(tenant)
+        cluster = self._joined().view.cluster
+        planned = [
+            TenantMoveItem(tenant=name, source=one.shard, target=one.moving_to, stage="planned", rows=0, problem="")
+            for name, one in plan.items()
+            if one.moving_to is not None
+        ]
+        moves = planned or [one for one in await self.moves() if one.tenant == tenant]
+        return PlacementReply(
+            tenant=tenant,
+            shard=row.shard,
+            region=cluster.region_of(row.shard),
+            pinned=row.pinned,
+            dedicated=row.dedicated,
+            version=row.version,
+            moves=moves,
+        )
+
+    async def grow(self, call: Call, request: GrowRequest) -> None:
+        """Raise the number of shards. Raises Invalid if it is not higher than now, or members have a lower setting."""
+        await self._admission.authorize_platform(call, "grow_cluster")
+        principal = await self._admission.identify(call, "grow_cluster")
+        view = self._joined().view
+        if not view.cluster.shards <= request.shards <= CLUSTER_SHARDS_MAX:
+            raise Invalid(
+                f"shards: cannot be reduced ({request.shards}, the cluster has {view.cluster.shards},"
+                f" at most {CLUSTER_SHARDS_MAX})."
+            )
+        if request.dry_run:
+            return
+        await asyncio.to_thread(self._registry.create, request.shards, ())
+        caller = Caller(principal.id, call.remote, call.request_id, call.user_agent)
+        details = f"{view.cluster.shards} to {request.shards} shards"
+        entry = entry_of("grow_cluster", "", caller, details)
+        await self._context.calls.query(0, "peer.note_entries", [entry])
+        self._joined().hurry()
+
+
+def _details(request: PlacementRequest) -> str:
+    if not request.pinned:
+        return "unpin"
+    shard = f"shard {request.shard}" if request.shard is not None else "a free shard"
+    return f"{'dedicate' if request.dedicated else 'pin to'} {shard}"

@@ -1,0 +1,354 @@
+"""Moves of tenants between the shards of a cluster, as one shard takes part in them.
+
+The directory row of a tenant is the truth. ``moving_to`` starts a move, and the source makes it:
+
+1. The target deletes what an earlier attempt left, and the source copies all rows while it serves the tenant.
+2. The source fences the tenant: it stops serving it, durably. From here on, calls wait.
+3. The source copies what has changed meanwhile, and the target has everything.
+4. The source replaces the directory row, if its version is still the same. This decides the move.
+5. The target serves the tenant, and the source deletes its rows.
+
+Before step 4 the source can serve the tenant again, but only after it has replaced the directory row by one with a new
+version: then a source that was paused cannot decide the move any more. The server that opens a shard continues its moves.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import Coroutine
+from typing import Final, Literal
+
+import msgspec
+
+from tenantq.cluster.shard_calls import CallsFromShard
+from tenantq.cluster.tenant_directory import TenantPlacements
+from tenantq.domain.cluster_view import TenantPlacement
+from tenantq.domain.message import SYSTEM
+from tenantq.engine.access_store import KEY_ROW, USE_ROW
+from tenantq.engine.operation import Operation
+from tenantq.engine.ops.move import (
+    ActivateTenant,
+    BeginArrival,
+    CancelArrival,
+    DropMoved,
+    FenceTenant,
+    ReceiveRows,
+    ReturnTenant,
+    check_movable,
+)
+from tenantq.engine.shard import Shard
+from tenantq.engine.tenant_rows import META_KINDS, RowChange, TenantCapture, shifted
+from tenantq.errors import Conflict, StoreFailed, TenantqError, Unavailable
+from tenantq.store.keys import QUEUE_FAMILIES, after, tenant_prefix
+
+log = logging.getLogger("tenantq.shards")
+
+PART_BYTES: Final = 512 << 10
+PART_ROWS: Final = 512
+"""Most rows of one part. Each part is one operation of the target."""
+
+PAGE_ROWS_FIRST: Final = 16
+SMALL_REST: Final = 200
+"""With no more changes than this left, the tenant is fenced."""
+
+CATCH_UPS_MAX: Final = 20
+"""Attempts to get below that before the tenant is fenced anyway."""
+
+RETRY_S: Final = 1.0
+ANSWER_MS: Final = 10_000
+"""Timeout of one step at the target."""
+
+MoveStage = Literal["waiting", "copying", "switching", "deleting"]
+
+
+class MoveProgress(msgspec.Struct, frozen=True):
+    """How far a move is."""
+
+    tenant: str
+    target: int
+    stage: MoveStage
+    rows: int  # copied so far
+    problem: str = ""  # why the last attempt failed
+
+
+class Superseded(Conflict):
+    """The tenant's placement was changed during the move."""
+
+
+class TenantArrivals:
+    """Receives tenants of other shards, whose owners call it. Used on the event loop of the shard."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._sessions: dict[int, str] = {}  # by tenant id: copies that have begun since this shard was opened
+
+    async def begin(self, id: int, name: str, source: int, session: str) -> int:
+        """Prepare to receive a tenant's rows, and return this shard's time."""
+        await self._shard.submit(BeginArrival(self._shard.state.platform, SYSTEM, id, name, source))
+        self._sessions[id] = session
+        return self._shard.state.shard_clock.now_ms()
+
+    async def receive(self, id: int, session: str, changes: list[RowChange], row: bytes, key_ids: list[str]) -> int:
+        """Write rows of an arriving tenant; with ``row``, the last ones. Raises Conflict if another copy has begun."""
+        if self._sessions.get(id) != session:
+            raise Conflict("the target shard has another owner now, or another copy has begun")
+        await self._shard.submit(ReceiveRows(self._shard.state.platform, SYSTEM, id, changes, row, tuple(key_ids)))
+        return len(changes)
+
+    async def activate(self, id: int) -> int:
+        """Serve a tenant whose rows have arrived, and whose directory row names this shard."""
+        await self._shard.submit(ActivateTenant(self._shard.state.platform, SYSTEM, id))
+        return 0
+
+    async def cancel(self, id: int, session: str) -> int:
+        """Delete the rows of a tenant that does not move here."""
+        if self._sessions.get(id) == session:
+            await self._shard.submit(CancelArrival(self._shard.state.platform, SYSTEM, id))
+        return 0
+
+
+class TenantMoves:
+    """Moves tenants away from one shard, and ends arrivals that nobody continues. Used on the event loop of the shard."""
+
+    def __init__(self, number: int, shard: Shard, placements: TenantPlacements, calls: CallsFromShard) -> None:
+        self._number = number
+        self._shard = shard
+        self._placements = placements
+        self._calls = calls
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._progress: dict[str, MoveProgress] = {}
+        self._closing = False
+
+    def has_work(self) -> bool:
+        """Return whether a look is worth it. Safe from any thread."""
+        catalog = self._shard.state.catalog
+        return (
+            bool(catalog.arriving)
+            or any(row.shard == self._number for row in self._placements.moving().values())
+            or any(moved.row for moved in list(catalog.moved.values()))
+        )
+
+    def look(self) -> None:
+        """Continue what the directory asks for: moves from here, and arrivals that were decided or given up."""
+        if self._closing:
+            return
+        catalog = self._shard.state.catalog
+        leaving = [name for name, row in self._placements.moving().items() if row.shard == self._number]
+        leaving += [name for name, moved in catalog.moved.items() if moved.row]
+        for name in leaving:
+            self._begin(name, self._leave(name))
+        for id, arriving in list(catalog.arriving.items()):
+            row = self._placements.row(arriving.name)
+            if row is not None and row.shard == self._number:
+                self._begin(arriving.name, self._attempt(ActivateTenant(self._shard.state.platform, SYSTEM, id)))
+            elif row is None or row.moving_to != self._number:
+                self._begin(arriving.name, self._attempt(CancelArrival(self._shard.state.platform, SYSTEM, id)))
+
+    def _begin(self, name: str, work: Coroutine[object, object, None]) -> None:
+        if name in self._tasks:
+            work.close()
+            return
+        task = self._tasks[name] = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(lambda _: self._tasks.pop(name, None))
+
+    async def _attempt(self, operation: Operation[None]) -> None:
+        with contextlib.suppress(TenantqError):  # the next look at the directory tries again
+            await self._shard.submit(operation)
+
+    async def close(self) -> None:
+        """Stop. A move that has fenced its tenant gets a moment to end; the next owner continues the others."""
+        self._closing = True
+        tasks = list(self._tasks.items())
+        for name, task in tasks:
+            progress = self._progress.get(name)
+            if progress is None or progress.stage != "switching":
+                task.cancel()
+        _, late = await asyncio.wait([task for _, task in tasks], timeout=RETRY_S) if tasks else (set(), set())
+        for task in late:
+            task.cancel()
+
+    def progress(self) -> list[MoveProgress]:
+        """Return the moves away from this shard."""
+        return list(self._progress.values())
+
+    # ---- at the source ----
+
+    async def _leave(self, name: str) -> None:
+        """Move a tenant away, in as many attempts as it takes."""
+        try:
+            while not self._closing and (row := self._wanted(name)) is not None:
+                try:
+                    await self._move(name, row)
+                except Superseded:
+                    log.info("tenant %s: its placement was changed during a move", name)
+                except TenantqError as error:
+                    if isinstance(error, StoreFailed) and self._shard.failure is not None:
+                        return
+                    log.warning("tenant %s does not move to shard %s yet: %s", name, row.moving_to, error)
+                    self._note(name, row, "waiting", problem=error.message)
+                    await asyncio.sleep(RETRY_S)
+                    with contextlib.suppress(TenantqError):
+                        await self._placements.refresh()
+        finally:
+            self._progress.pop(name, None)
+
+    def _wanted(self, name: str) -> TenantPlacement | None:
+        """Return the directory row of a tenant that is leaving, None if there is nothing left to do."""
+        row = self._placements.row(name)
+        moved = self._shard.state.catalog.moved.get(name)
+        if moved is not None and moved.row:
+            return row or TenantPlacement(shard=moved.target)
+        return row if row is not None and row.shard == self._number and row.moving_to is not None else None
+
+    def _note(self, name: str, row: TenantPlacement, stage: MoveStage, rows: int = 0, problem: str = "") -> None:
+        target = row.moving_to if row.moving_to is not None else row.shard
+        self._progress[name] = MoveProgress(name, target, stage, rows, problem)
+
+    async def _move(self, name: str, row: TenantPlacement) -> None:
+        state = self._shard.state
+        moved = state.catalog.moved.get(name)
+        if moved is not None and moved.row:
+            await self._settle(name)
+            return
+        tenant = state.catalog.tenants.get(name)
+        target = row.moving_to
+        if tenant is None or target is None or target == self._number:
+            await self._placements.replace(name, msgspec.structs.replace(row, moving_to=None))
+            return
+        check_movable(tenant)
+        self._note(name, row, "copying")
+        session, sent_ms = secrets.token_hex(8), state.shard_clock.now_ms()
+        target_ms: int = await self.ask(target, "begin", tenant.id, name, self._number, session)
+        transfer = _Transfer(self, name, row, tenant.id, session, target_ms - sent_ms)
+        capture = state.captures[tenant.id] = TenantCapture(tenant.id)
+        try:
+            await transfer.copy(self._shard, capture)
+            self._note(name, row, "switching", transfer.rows)
+            await self._shard.submit(FenceTenant(tenant, SYSTEM, target))
+            try:
+                await transfer.finish(self._shard, capture)
+                done = msgspec.structs.replace(row, shard=target, moving_to=None)
+                if await self._placements.replace(name, done) is None:
+                    raise Superseded
+            finally:
+                await self._settle(name)
+        except BaseException:
+            with contextlib.suppress(TenantqError):
+                if self._shard.failure is None and not self._closing and (await self._current(name)) != target:
+                    await self.ask(target, "cancel", tenant.id, session)
+            raise
+        finally:
+            state.captures.pop(tenant.id, None)
+
+    def report(self, name: str, row: TenantPlacement, rows: int) -> None:
+        """Note how many rows were copied. Raises Superseded if the tenant shall not move any more."""
+        known = self._placements.row(name)
+        if known is None or known.version != row.version:
+            raise Superseded
+        self._note(name, row, "copying", rows)
+
+    async def _current(self, name: str) -> int | None:
+        await self._placements.refresh()
+        row = self._placements.row(name)
+        return row.shard if row is not None else None
+
+    async def _settle(self, name: str) -> None:
+        """End the move of a fenced tenant, whatever happened before: it is served elsewhere, or here again."""
+        moved = self._shard.state.catalog.moved.get(name)
+        while moved is not None and moved.row:
+            try:
+                await self._placements.refresh()
+                row = self._placements.row(name)
+                if row is None or row.shard != self._number:
+                    if row is not None and row.shard == moved.target:
+                        self._note(name, row, "deleting")
+                        await self.ask(row.shard, "activate", moved.id)
+                    await self._shard.submit(DropMoved(self._shard.state.platform, SYSTEM, name))
+                    await self._erase(name, moved.id)
+                elif await self._placements.replace(name, row) is not None:  # nobody else can decide the move now
+                    await self._shard.submit(ReturnTenant(self._shard.state.platform, SYSTEM, name))
+            except TenantqError as error:
+                if self._shard.failure is not None or self._closing:
+                    raise
+                log.warning("tenant %s is not served while its move is undecided: %s", name, error)
+                await asyncio.sleep(RETRY_S / 10)
+            moved = self._shard.state.catalog.moved.get(name)
+
+    async def _erase(self, name: str, id: int) -> None:
+        """Remove the deleted rows from the files of the store, if it allows that."""
+        try:
+            await self._shard.erasure.erase_bytes(id)
+        except TenantqError as error:
+            log.warning("deleted rows of tenant %s may still be in files of the store: %s", name, error)
+
+    async def ask(self, target: int, method: str, *arguments: object) -> int:
+        """Have the target do a step of a move, and return its answer. Raises what it raises, or ShardDown."""
+        found: int = await self._calls.query(target, f"arrivals.{method}", *arguments, timeout_ms=ANSWER_MS)
+        return found
+
+
+class _Transfer:
+    """Copies the rows of one tenant to the target."""
+
+    def __init__(
+        self, moves: TenantMoves, name: str, row: TenantPlacement, id: int, session: str, shift_ms: int
+    ) -> None:
+        self._moves, self._name, self._row = moves, name, row
+        self._id, self._session, self._shift_ms = id, session, shift_ms
+        self.rows = 0
+
+    async def copy(self, shard: Shard, capture: TenantCapture) -> None:
+        """Copy all rows, and what changes meanwhile until little is left."""
+        prefix = tenant_prefix(self._id)
+        for kind in META_KINDS:  # first, because they contain the names of the queues
+            await self._copy_range(shard, capture, "meta", kind + prefix)
+        for family in QUEUE_FAMILIES:
+            await self._copy_range(shard, capture, family, prefix)
+        for _ in range(CATCH_UPS_MAX):
+            if len(capture) <= SMALL_REST:
+                break
+            await self._send(capture.take())
+
+    async def _copy_range(self, shard: Shard, capture: TenantCapture, family: str, prefix: bytes) -> None:
+        store, lower, rows = shard.state.store, prefix, PAGE_ROWS_FIRST
+        while page := await asyncio.to_thread(store.scan_items, store.family(family), lower, after(prefix), rows):
+            await self._send([RowChange(family, key, value) for key, value in page])
+            await self._send(capture.take())
+            size = sum(len(value) for _, value in page)
+            rows = max(8, min(PART_ROWS, PART_BYTES * len(page) // (size + 1)))
+            lower = page[-1][0] + b"\0"
+            self._check(capture)
+
+    def _check(self, capture: TenantCapture) -> None:
+        if capture.overrun:
+            raise Unavailable("the tenant changes faster than its rows are copied", tenant=self._name)
+        self._moves.report(self._name, self._row, self.rows)
+
+    async def finish(self, shard: Shard, capture: TenantCapture) -> None:
+        """Copy the rest, the API keys and the tenant's own row, after the tenant was fenced."""
+        await self._send(capture.take())
+        store, access = shard.state.store, shard.state.access
+        ids = list(access.keys(self._id))
+        names = [kind + id.encode() for id in ids for kind in (KEY_ROW, USE_ROW)]
+        values = store.get_many(store.meta, names) if names else []
+        last = [RowChange("meta", key, value) for key, value in zip(names, values, strict=True) if value is not None]
+        await self._send(last, shard.state.catalog.moved[self._name].row, ids)
+
+    async def _send(self, changes: list[RowChange], row: bytes = b"", key_ids: list[str] | None = None) -> None:
+        """Send changes in parts. The tenant's own row goes with the last one."""
+        part: list[RowChange] = []
+        size = 0
+        for change in changes:
+            part.append(shifted(change, self._shift_ms))
+            size += len(change.key) + len(change.value or b"")
+            if len(part) == PART_ROWS or size >= PART_BYTES:
+                await self._send_part(part, b"", [])
+                part, size = [], 0
+        if part or row:
+            await self._send_part(part, row, key_ids or [])
+
+    async def _send_part(self, part: list[RowChange], row: bytes, key_ids: list[str]) -> None:
+        target = self._row.moving_to
+        assert target is not None
+        self.rows += await self._moves.ask(target, "receive", self._id, self._session, part, row, key_ids)
