@@ -1,7 +1,5 @@
 """One of the two servers of a migration, with its tenant. Errors name the side on which they happened."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
@@ -65,5 +63,4 @@ class Endpoint:
             return None
 
     def queues(self) -> dict[str, QueueReply]:
-        """Return its queues by name."""
         return {one.name: one for one in self.tenant.queues()}

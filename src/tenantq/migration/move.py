@@ -1,7 +1,5 @@
 """A migration from plan to cut-over. Every step can be interrupted; the next run continues."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Literal
 
@@ -259,7 +257,6 @@ class Migration:
 
 
 def differences(source: Endpoint, target: Endpoint, queues: Iterable[str]) -> list[Difference]:
-    """Return all differences between source and target."""
     with source.naming_errors():
         now = source.now()
     with target.naming_errors():

@@ -1,7 +1,5 @@
 """The state of a migration, stored as the reason of the suspensions on both servers."""
 
-from __future__ import annotations
-
 import re
 from typing import Final, Literal
 

@@ -1,7 +1,5 @@
 """The plan of a migration: what moves, and what prevents it. Changes nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -47,12 +45,10 @@ class MigrationPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def messages(self) -> int:
-        """All messages."""
         return sum(one.messages for one in self.queues)
 
     @property
     def bytes(self) -> int:
-        """Bytes of all messages."""
         return sum(one.bytes for one in self.queues)
 
     @property

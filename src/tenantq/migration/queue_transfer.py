@@ -1,7 +1,5 @@
 """Transfers one queue: streams its export into the target part by part, with one part in memory."""
 
-from __future__ import annotations
-
 import hashlib
 import tarfile
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The source of a migration: fenced while it is copied, or reopened."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Final, Literal
 

@@ -1,7 +1,5 @@
 """The target of a migration: suspended while it is filled, then opened, or emptied again."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 
@@ -143,8 +141,8 @@ class MigrationTarget:
 
 
 def _config(facts: TenantReply) -> dict[str, object]:
-    """Return a tenant's settings for the target: all but the key, because the target wraps data keys with its own."""
-    config = dict(facts.config)
+    """Return a tenant's settings for the target: all but key and plan, because the target has its own."""
+    config = {**facts.config, "plan": None}
     encryption = config.pop("encryption", None)
     if encryption and encryption.get("enabled"):
         config["encryption"] = {name: value for name, value in encryption.items() if name != "key"}

@@ -1,1 +1,1 @@
-"""Queues of other systems, as sources of a migration: each yields its messages, and forgets what was migrated if asked to."""
+"""Queues of other systems as sources of a migration. Each yields its messages and, in a drain, deletes those that were migrated."""

@@ -10,8 +10,6 @@ skip = false                 # optional: true leaves these queues out
 The first entry that matches counts. A queue that no entry matches goes where the command says.
 """
 
-from __future__ import annotations
-
 import re
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -44,7 +42,7 @@ class _MappingFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Destination(msgspec.Struct, frozen=True):
-    """Where messages of one source queue go."""
+    """The tenant and queue for the messages of a source queue."""
 
     tenant: str
     queue: str
@@ -90,7 +88,7 @@ def queue_name(source: str) -> str:
     stem, fifo = (source[:-5], ".fifo") if source.endswith(".fifo") else (source, "")
     name = _NOT_IN_NAMES.sub("-", stem).strip("-")[: QUEUE_CHARS_MAX - len(fifo)]
     if not name:
-        raise Invalid(f"queue: no valid name can be made of {source!r}. Name one with --queue or --mapping.")
+        raise Invalid(f"queue: {source!r} cannot be converted to a valid name. Set one with --queue or --mapping.")
     return name + fifo
 
 

@@ -1,7 +1,5 @@
 """Opens the source that a command names."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Literal
@@ -20,12 +18,14 @@ from tenantq.sources.source import Source
 
 
 class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the source is, and what of it."""
+    """The location of a source, and the parts of it to migrate."""
 
     location: str
     names: tuple[str, ...] = ()  # its queues or keys
     first: Literal["head", "tail"] = "head"  # of plain lists: the end that is delivered next
     prefix: str = "bull"  # of BullMQ's keys
+    lease_s: int = 300  # of messages of SQS while they are transferred
+    live: bool = False  # Queueber runs, and is followed
 
 
 def _redis(layout: Callable[[SourceOptions], RedisLayout]) -> Callable[[SourceOptions], Source]:
@@ -44,7 +44,7 @@ def _postgres(kind: str) -> Callable[[SourceOptions], Source]:
 def _queueber(options: SourceOptions) -> Source:
     from tenantq.sources.queueber import Queueber  # noqa: PLC0415  # needs an extra
 
-    return Queueber(Path(options.location))
+    return Queueber(Path(options.location), follow=options.live)
 
 
 def _sqs(options: SourceOptions) -> Source:
@@ -52,7 +52,7 @@ def _sqs(options: SourceOptions) -> Source:
     from tenantq.sources.sqs import SqsSource  # noqa: PLC0415  # needs an extra
 
     endpoint = options.location if "://" in options.location else None
-    return SqsSource(options.names, endpoint, None if endpoint else options.location)
+    return SqsSource(options.names, endpoint, None if endpoint else options.location, options.lease_s)
 
 
 def _rabbitmq(options: SourceOptions) -> Source:
@@ -77,7 +77,7 @@ SOURCES: Final = tuple(_OPEN)
 
 
 def open_source(kind: str, options: SourceOptions) -> Source:
-    """Open a source. Raises Invalid if it is not what it should be, Unavailable if it does not answer."""
+    """Open a source. Raises Invalid if the location is wrong or holds another system, Unavailable if it does not answer."""
     if kind not in _OPEN:
         raise Invalid(f"source: unknown ({kind!r}, known: {', '.join(SOURCES)})")
     return _OPEN[kind](options)

@@ -1,7 +1,5 @@
 """RabbitMQ: drained with unacknowledged deliveries."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterator
 from typing import Any, Final
@@ -21,7 +19,7 @@ _PRIORITY_MAX: Final = 9
 
 
 class RabbitMqSource:
-    """Drains queues. A delivery is acknowledged there when it is stored here; a lost connection returns it to its queue."""
+    """Drains queues. A message is acknowledged at RabbitMQ once tenantq has stored it. If the connection is lost, it returns to its queue."""
 
     kind = "rabbitmq"
     modes: tuple[Mode, ...] = ("drain",)
@@ -31,7 +29,9 @@ class RabbitMqSource:
         try:
             import pika  # noqa: PLC0415  # an extra
         except ImportError as error:
-            raise Invalid("migrate-from rabbitmq needs pika: install tenantq[rabbitmq]") from error
+            raise Invalid(
+                "migrate-from rabbitmq requires pika: run pip install '.[rabbitmq]' in the checkout"
+            ) from error
         if not names:
             raise Invalid("queues: name the RabbitMQ queues to migrate")
         self.problems: dict[str, int] = {}
@@ -45,12 +45,12 @@ class RabbitMqSource:
             raise Unavailable(f"the source RabbitMQ does not answer: {error!r}") from error
 
     def close(self) -> None:
-        """Disconnect; what is not acknowledged returns to its queue."""
+        """Disconnect. Unacknowledged messages return to their queues."""
         if self._connection.is_open:
             self._connection.close()
 
     def queues(self) -> list[SourceQueue]:
-        """Return the number of ready messages. RabbitMQ tells no others over AMQP."""
+        """Return the number of ready messages. AMQP does not report others."""
         try:
             return [
                 SourceQueue(name=name, ready=self._channel.queue_declare(name, passive=True).method.message_count)
@@ -96,7 +96,7 @@ def _message(queue: str, properties: Any, body: bytes) -> SourceMessage:
         "type": properties.type,
     }
     added_at = int(properties.timestamp) * 1_000 if properties.timestamp else None
-    key = properties.message_id or secrets.token_hex(16)  # without an id, equal messages cannot be told apart
+    key = properties.message_id or secrets.token_hex(16)  # without an id, equal messages cannot be distinguished
     return SourceMessage(
         key=key,
         queue=queue,

@@ -1,9 +1,8 @@
-"""What every source of a migration offers: its queues, and its messages in batches."""
-
-from __future__ import annotations
+"""The interface of a migration source: its queues, and its messages in batches."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, Literal, Protocol
+from itertools import pairwise
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -22,7 +21,7 @@ BATCH_BYTES: Final = 4 << 20
 class SourceMessage(msgspec.Struct, frozen=True, kw_only=True):
     """One message of another system."""
 
-    key: str  # identifies it at its source, so that it is migrated once
+    key: str  # unique at its source: it is migrated once
     queue: str  # its queue at the source
     body: bytes
     tenant: str | None = None  # its tenant at the source, if it has tenants
@@ -36,14 +35,14 @@ class SourceMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SourceBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages that are migrated together. ``done`` forgets them at the source; it is called when they are stored here."""
+    """Messages that are migrated together. ``done`` is called once they are stored, and deletes them at the source."""
 
     messages: list[SourceMessage]
     done: Callable[[], None] = lambda: None
 
 
 class SourceQueue(msgspec.Struct, frozen=True, kw_only=True):
-    """What a queue of a source holds. Counts may be estimates while others work with it."""
+    """The counts of a source queue. They may be estimates while clients use it."""
 
     name: str
     tenant: str | None = None
@@ -63,10 +62,10 @@ class Source(Protocol):
 
     kind: str
     modes: tuple[Mode, ...]
-    problems: dict[str, int]  # what was counted and skipped, by its description
+    problems: dict[str, int]  # counts of skipped items, by description
 
     def queues(self) -> list[SourceQueue]:
-        """Return what there is to migrate."""
+        """Return the queues to migrate."""
 
     def batches(self, mode: Mode, in_progress: InProgress) -> Iterator[SourceBatch]:
         """Yield all messages in the order in which the source would deliver them."""
@@ -75,8 +74,33 @@ class Source(Protocol):
         """Disconnect."""
 
 
+class SourcePart(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a source. Its messages come after those of all parts with a lower ``order``."""
+
+    order: int
+    what: tuple[Any, ...]  # known to the source
+
+
+@runtime_checkable
+class PartedSource(Source, Protocol):
+    """A source that many processes can read at the same time, each another part."""
+
+    def parts(self, count: int) -> list[SourcePart]:
+        """Return about ``count`` parts of each queue or table. Together they have every message once."""
+
+    def part_batches(self, part: SourcePart, in_progress: InProgress, now_ms: int) -> Iterator[SourceBatch]:
+        """Yield the messages of a part. The keys are those of ``batches``. ``now_ms`` is the same for all parts of one order."""
+
+
+def even_ranges(low: int, high: int, count: int) -> list[tuple[int, int]]:
+    """Divide the numbers from ``low`` to ``high`` inclusive into at most ``count`` ranges, without their ends."""
+    size = high + 1 - low
+    bounds = [low + size * number // count for number in range(count + 1)]
+    return [(start, end) for start, end in pairwise(bounds) if start < end]
+
+
 class Problems:
-    """Counts what is wrong with a source and skipped."""
+    """Counts items that are skipped because they are invalid."""
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
@@ -109,7 +133,7 @@ def _batch(messages: list[SourceMessage], done: Callable[[list[SourceMessage]], 
 
 
 def text_attributes(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the values that are there, as text."""
+    """Return the values that are not None, as text."""
     return {
         name: value if isinstance(value, str) else str(value) for name, value in values.items() if value is not None
     }

@@ -1,7 +1,5 @@
 """Amazon SQS, or anything that speaks its protocol: drained with leases."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -10,27 +8,29 @@ import msgspec
 from tenantq.errors import Invalid, Unavailable
 from tenantq.sources.source import BATCH_MESSAGES, InProgress, Mode, SourceBatch, SourceMessage, SourceQueue
 
-_LEASE_S: Final = 300
-_EMPTY_POLLS: Final = 3  # an SQS queue may answer empty although it is not
+_EMPTY_POLLS: Final = 3  # SQS may return no messages although the queue has some
 _PER_CALL: Final = 10
 
 
 class SqsSource:
-    """Drains queues. A message is deleted there when it is stored here; its lease protects it meanwhile."""
+    """Drains queues. A message is deleted at SQS once tenantq has stored it. Its lease protects it meanwhile."""
 
     kind = "sqs"
     modes: tuple[Mode, ...] = ("drain",)
 
-    def __init__(self, names: tuple[str, ...], endpoint: str | None = None, region: str | None = None) -> None:
+    def __init__(
+        self, names: tuple[str, ...], endpoint: str | None = None, region: str | None = None, lease_s: int = 300
+    ) -> None:
         """Find the queues by name or URL; credentials come from the usual AWS sources. Raises Invalid or Unavailable."""
         try:
             import boto3  # noqa: PLC0415  # an extra
             from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
         except ImportError as error:
-            raise Invalid("migrate-from sqs needs boto3: install tenantq[aws]") from error
+            raise Invalid("migrate-from sqs requires boto3: run pip install '.[aws]' in the checkout") from error
         if not names:
             raise Invalid("queues: name the SQS queues to migrate, or give their URLs")
         self.problems: dict[str, int] = {}
+        self._lease_s = lease_s
         self._errors = (BotoCoreError, ClientError)
         try:
             self._client: Any = boto3.Session().client("sqs", endpoint_url=endpoint, region_name=region)
@@ -47,7 +47,7 @@ class SqsSource:
         self._client.close()
 
     def queues(self) -> list[SourceQueue]:
-        """Return the approximate numbers that SQS gives."""
+        """Return the approximate counts from SQS."""
         names = {
             "ready": "ApproximateNumberOfMessages",
             "delayed": "ApproximateNumberOfMessagesDelayed",
@@ -81,7 +81,7 @@ class SqsSource:
         try:
             while len(found) < BATCH_MESSAGES:
                 reply = self._client.receive_message(
-                    QueueUrl=url, MaxNumberOfMessages=_PER_CALL, VisibilityTimeout=_LEASE_S, WaitTimeSeconds=0 if found else 1,
+                    QueueUrl=url, MaxNumberOfMessages=_PER_CALL, VisibilityTimeout=self._lease_s, WaitTimeSeconds=0 if found else 1,
                     AttributeNames=["All"], MessageAttributeNames=["All"],
                 )  # fmt: skip
                 if not reply.get("Messages"):

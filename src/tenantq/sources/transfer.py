@@ -1,14 +1,12 @@
 """Transfers the messages of a source into tenantq: each once, however often and wherever the transfer is interrupted.
 
 Every message carries a key of its source. The server remembers these keys for a year, and skips a message whose key it
-knows, in the same commit that would store it. A repeated transfer therefore needs no state of its own.
+knows, in the same commit that would store it. Repeating a transfer therefore needs no other state.
 """
-
-from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -17,10 +15,10 @@ from tenantq.client import Client, Queue
 from tenantq.domain.limits import ATTRIBUTES_BYTES_MAX, BODY_BYTES_MAX, DAY_MS
 from tenantq.errors import Conflict, NotFound
 from tenantq.runtime.clock import Clock
-from tenantq.runtime.randomness import MessageIds, id_text, system_randomness
+from tenantq.runtime.randomness import MessageIds, id_bytes, id_text, system_randomness
 from tenantq.sources.mapping import Destination, Mapping
-from tenantq.sources.source import InProgress, Mode, Source, SourceMessage
-from tenantq.wire.exports import ExportedKey, ExportedMessage, ImportRequest
+from tenantq.sources.source import InProgress, Mode, Source, SourceBatch, SourceMessage
+from tenantq.wire.exports import ExportedKey, ExportedMessage, ImportRequest, part_digest
 from tenantq.wire.json_bytes import text_or_base64
 from tenantq.wire.messages import WireDeadLetter
 
@@ -30,7 +28,7 @@ _UUID_7: Final = 0x70
 
 
 class QueueResult(msgspec.Struct, kw_only=True):
-    """What was transferred into one queue."""
+    """The messages transferred into one queue."""
 
     tenant: str
     queue: str
@@ -48,7 +46,8 @@ class TransferReport(msgspec.Struct, kw_only=True):
     mode: Mode
     queues: list[QueueResult] = []
     skipped: dict[str, int] = {}  # by reason: messages that were not transferred
-    verified: bool = False
+    removed: int = 0  # messages that the old system finished during the transfer
+    verified: bool = False  # by counts and digests
 
     @property
     def read(self) -> int:
@@ -61,6 +60,29 @@ class TransferReport(msgspec.Struct, kw_only=True):
         return sum(one.added for one in self.queues)
 
 
+def merged(reports: Sequence[TransferReport], source: str) -> TransferReport:
+    """Return the sum of the reports of parts."""
+    queues: dict[tuple[str, str], QueueResult] = {}
+    skipped: dict[str, int] = {}
+    for report in reports:
+        for one in report.queues:
+            total = queues.setdefault((one.tenant, one.queue), QueueResult(tenant=one.tenant, queue=one.queue))
+            total.read += one.read
+            total.added += one.added
+            total.known += one.known
+            total.bytes += one.bytes
+            total.digest = f"{int(total.digest or '0', 16) ^ int(one.digest, 16):064x}"
+        for text, count in report.skipped.items():
+            skipped[text] = skipped.get(text, 0) + count
+    return TransferReport(
+        source=source,
+        mode="snapshot",
+        queues=sorted(queues.values(), key=lambda one: (one.tenant, one.queue)),
+        skipped=skipped,
+        verified=all(one.verified for one in reports),
+    )
+
+
 class Transfer:
     """One run from one source into one server."""
 
@@ -71,8 +93,9 @@ class Transfer:
         mapping: Mapping,
         clock: Clock,
         report: Callable[[int], None] = lambda _: None,
+        now_ms: int | None = None,
     ) -> None:
-        """``report`` gets the number of messages read so far."""
+        """``report`` gets the number of messages read so far. ``now_ms`` is when ready messages become visible."""
         self._source, self._client, self._mapping, self._clock = source, client, mapping, clock
         self._report = report
         self._export = secrets.token_hex(16)
@@ -81,17 +104,22 @@ class Transfer:
         self._digests: dict[tuple[str, str], int] = {}
         self._ready: set[tuple[str, str]] = set()
         self._read = 0
-        self._now = clock.wall_ms()
+        self._is_same = True  # the server has stored what was read
+        self._now = clock.wall_ms() if now_ms is None else now_ms
         self._ids = MessageIds(system_randomness())
 
     def run(self, mode: Mode, in_progress: InProgress) -> TransferReport:
         """Transfer everything. Raises what the source or the server raises; run it again to continue."""
+        return self.of(self._source.batches(mode, in_progress), mode)
+
+    def of(self, batches: Iterable[SourceBatch], mode: Mode) -> TransferReport:
+        """Transfer these batches of the source."""
         skipped: dict[str, int] = {}
-        for batch in self._source.batches(mode, in_progress):
+        for batch in batches:
             by_destination: dict[Destination, list[SourceMessage]] = {}
             for one in batch.messages:
                 destination = self._mapping.destination(one)
-                reason = "left out by the mapping" if destination is None else _obstacle(one)
+                reason = "left out by the mapping" if destination is None else obstacle(one)
                 if reason is not None:
                     skipped[reason] = skipped.get(reason, 0) + 1
                     continue
@@ -100,7 +128,7 @@ class Transfer:
             for destination, messages in by_destination.items():
                 self._send(destination, messages)
             if len(batch.messages) == sum(map(len, by_destination.values())):
-                batch.done()  # a message that was skipped stays at the source, with its batch
+                batch.done()  # a skipped message stays at the source with its batch
             self._read += len(batch.messages)
             self._report(self._read)
         for text, count in self._source.problems.items():
@@ -108,7 +136,7 @@ class Transfer:
         for (tenant, queue), result in self._results.items():
             result.digest = f"{self._digests[tenant, queue]:064x}"
         results = sorted(self._results.values(), key=lambda one: (one.tenant, one.queue))
-        verified = all(one.read == one.added + one.known for one in results)
+        verified = self._is_same and all(one.read == one.added + one.known for one in results)
         return TransferReport(source=self._source.kind, mode=mode, queues=results, skipped=skipped, verified=verified)
 
     def _send(self, destination: Destination, messages: list[SourceMessage]) -> None:
@@ -125,6 +153,8 @@ class Transfer:
         reply = self._client.tenant(tenant).import_part(
             queue, ImportRequest(export=export, part=part, messages=lines, idempotency=keys)
         )
+        sent = part_digest((id_bytes(line.id), one.body) for line, one in zip(lines, unique.values(), strict=True))
+        self._is_same = self._is_same and reply.digest == sent
         if reply.duplicate or reply.messages + reply.there + reply.expired != len(lines):
             raise Conflict(
                 f"the server stored {reply.messages} and knew {reply.there} of {len(lines)} messages."
@@ -174,16 +204,19 @@ class Transfer:
 
     def _id(self, one: SourceMessage) -> bytes:
         """Return the id of the source if it can be kept, or one that keeps the order of the source."""
-        if one.id is not None and len(one.id) == 16 and one.id[6] & 0xF0 == _UUID_7 and one.id[8] & 0xC0 == 0x80:
-            return one.id
-        return self._ids.take(self._now, 1)[0]
+        return one.id if one.id is not None and is_uuid_7(one.id) else self._ids.take(self._now, 1)[0]
+
+
+def is_uuid_7(id: bytes) -> bool:
+    """Return whether an ID of the source can be kept."""
+    return len(id) == 16 and id[6] & 0xF0 == _UUID_7 and id[8] & 0xC0 == 0x80
 
 
 def _hash(kind: str, one: SourceMessage) -> str:
     return hashlib.sha256(f"migrate-from\0{kind}\0{one.tenant or ''}\0{one.queue}\0{one.key}".encode()).hexdigest()[:32]
 
 
-def _obstacle(one: SourceMessage) -> str | None:
+def obstacle(one: SourceMessage) -> str | None:
     """Return why a message cannot be stored; None if it can."""
     if len(one.body) > BODY_BYTES_MAX:
         return f"bodies larger than {BODY_BYTES_MAX} bytes"

@@ -1,1 +1,1 @@
-"""Job tables in PostgreSQL. A query per system says which of its rows are messages."""
+"""Job tables in PostgreSQL. A query per system selects the rows that are messages."""

@@ -1,11 +1,10 @@
 """Job tables in PostgreSQL: pgmq, River, Procrastinate and good_job."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+from uuid import UUID
 
 import msgspec
 
@@ -16,20 +15,22 @@ from tenantq.sources.source import (
     Mode,
     SourceBatch,
     SourceMessage,
+    SourcePart,
     SourceQueue,
+    even_ranges,
     text_attributes,
 )
 
 
 class JobTable(msgspec.Struct, frozen=True, kw_only=True):
-    """How one system keeps its jobs. The file ``<file>.sql`` selects the columns of a message from ``{table}``."""
+    """The table layout of one system. The file ``<file>.sql`` selects the columns of a message from ``{table}``."""
 
     kind: str
     file: str
     where: str  # condition on pg_tables
     key: str  # the column in which rows are ordered and deleted
     key_type: str
-    missing: str  # what to say if there is no such table
+    missing: str  # the error if the table does not exist
 
     def query(self, table: str, name: str) -> str:
         """Return the query for one table, ready for more conditions."""
@@ -42,7 +43,7 @@ TABLES: Final = {
     for one in (
         JobTable(
             kind="pgmq", file="pgmq", where="schemaname = 'pgmq' and tablename like 'q\\_%'", key="msg_id",
-            key_type="bigint", missing="no pgmq queue was found (tables pgmq.q_…)",
+            key_type="bigint", missing="no pgmq queues found (tables pgmq.q_…)",
         ),
         JobTable(
             kind="river", file="river", where="tablename = 'river_job'", key="id", key_type="bigint",
@@ -61,7 +62,7 @@ TABLES: Final = {
 
 
 class PostgresSource:
-    """Reads a job table. Draining locks the rows of a batch, so that no worker takes them, and deletes them afterwards."""
+    """Reads a job table. Draining locks the rows of a batch against workers, and deletes them afterwards."""
 
     modes: tuple[Mode, ...] = ("snapshot", "drain")
 
@@ -71,7 +72,9 @@ class PostgresSource:
             import psycopg  # noqa: PLC0415  # an extra
             from psycopg import sql  # noqa: PLC0415
         except ImportError as error:
-            raise Invalid(f"migrate-from {kind} needs the PostgreSQL client: install tenantq[postgres]") from error
+            raise Invalid(
+                f"migrate-from {kind} requires the PostgreSQL client: run pip install '.[postgres]' in the checkout"
+            ) from error
         self.kind = kind
         self.problems: dict[str, int] = {}
         self._layout, self._names, self._sql, self._error = TABLES[kind], names, sql, psycopg.Error
@@ -95,7 +98,7 @@ class PostgresSource:
             raise Unavailable(f"the source PostgreSQL refused a query: {error}") from error
 
     def close(self) -> None:
-        """Disconnect. What is locked and not deleted stays."""
+        """Disconnect. Locked rows that were not deleted stay."""
         self._connection.close()
 
     def _query(self, schema: str, name: str) -> str:
@@ -119,29 +122,67 @@ class PostgresSource:
     def batches(self, mode: Mode, in_progress: InProgress) -> Iterator[SourceBatch]:
         """Yield all jobs by key. The batch of a drain is one transaction."""
         for schema, name in self._tables:
-            after: str | None = None
-            while True:
-                rows = self._asked(partial(self._page, schema, name, after, mode))
-                if not rows:
-                    self._connection.rollback()
-                    break
-                after = rows[-1][0]
-                chosen = [row for row in rows if not self._names or row[1] in self._names]
-                messages = [self._message(row, in_progress) for row in chosen]
-                keys = [row[0] for row in chosen]
-                if mode == "snapshot":
-                    self._connection.commit()
-                    yield SourceBatch(messages=messages)
-                else:
-                    yield SourceBatch(messages=messages, done=lambda: self._delete(schema, name, keys))  # noqa: B023
-                    self._connection.rollback()  # unlocks what was not deleted
+            yield from self._table_batches(schema, name, mode, in_progress)
 
-    def _page(self, schema: str, name: str, after: str | None, mode: Mode) -> list[Any]:
+    def _table_batches(
+        self,
+        schema: str,
+        name: str,
+        mode: Mode,
+        in_progress: InProgress,
+        first: str | None = None,
+        end: str | None = None,
+    ) -> Iterator[SourceBatch]:
+        """Yield the jobs of a table from the key ``first`` up to, but without, the key ``end``."""
+        bounds = [(">=", first), ("<", end)]
+        while True:
+            rows = self._asked(partial(self._page, schema, name, bounds, mode))
+            if not rows:
+                self._connection.rollback()
+                break
+            bounds[0] = (">", rows[-1][0])
+            chosen = [row for row in rows if not self._names or row[1] in self._names]
+            messages = [self._message(row, in_progress) for row in chosen]
+            keys = [row[0] for row in chosen]
+            if mode == "snapshot":
+                self._connection.commit()
+                yield SourceBatch(messages=messages)
+            else:
+                yield SourceBatch(messages=messages, done=partial(self._delete, schema, name, keys))
+                self._connection.rollback()  # unlocks the rows that were not deleted
+
+    def _page(self, schema: str, name: str, bounds: list[tuple[str, str | None]], mode: Mode) -> list[Any]:
         layout = self._layout
-        bound = f" and {layout.key} > %s::{layout.key_type}" if after is not None else ""
+        given = [(sign, key) for sign, key in bounds if key is not None]
+        condition = "".join(f" and {layout.key} {sign} %s::{layout.key_type}" for sign, _ in given)
         lock = " for update skip locked" if mode == "drain" else ""
-        query = f"{self._query(schema, name)}{bound} order by {layout.key} limit {BATCH_MESSAGES}{lock}"
-        return self._fetch(query, (after,) if after is not None else None)
+        query = f"{self._query(schema, name)}{condition} order by {layout.key} limit {BATCH_MESSAGES}{lock}"
+        return self._fetch(query, tuple(key for _, key in given) or None)
+
+    # ---- in parts ----
+
+    def parts(self, count: int) -> list[SourcePart]:
+        """Divide each table by ranges of its key."""
+        found: list[SourcePart] = []
+        for schema, name in self._tables:
+            for low, high in self._ranges(schema, name, count):
+                found.append(SourcePart(order=len(found), what=(schema, name, low, high)))
+        return found
+
+    def _ranges(self, schema: str, name: str, count: int) -> list[tuple[str, str | None]]:
+        if self._layout.key_type == "uuid":  # random, so the ranges have about the same size
+            ranges = even_ranges(0, (1 << 128) - 1, count)
+            return [(_uuid(low), _uuid(high) if high < 1 << 128 else None) for low, high in ranges]
+        table = self._sql.Identifier(schema, name).as_string(self._connection)
+        query = f"select min({self._layout.key}), max({self._layout.key}) from {table}"  # noqa: S608  # of TABLES
+        ((low, high),) = self._asked(partial(self._fetch, query))
+        self._connection.commit()
+        return [] if low is None else [(str(start), str(end)) for start, end in even_ranges(low, high, count)]
+
+    def part_batches(self, part: SourcePart, in_progress: InProgress, now_ms: int) -> Iterator[SourceBatch]:  # noqa: ARG002  # keys order them
+        """Yield the jobs of one range."""
+        schema, name, low, high = part.what
+        return self._table_batches(schema, name, "snapshot", in_progress, low, high)
 
     def _delete(self, schema: str, name: str, keys: list[str]) -> None:
         layout = self._layout
@@ -164,3 +205,7 @@ class PostgresSource:
             group=group,
             dead=dead,
         )
+
+
+def _uuid(number: int) -> str:
+    return str(UUID(int=number))

@@ -1,7 +1,5 @@
 """BullMQ: job ids in lists and sorted sets per queue, and a hash per job."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from tenantq.sources.redis.containers import ASIDE, Container, Kind, State, keys
@@ -43,7 +41,7 @@ class BullMq:
         ]
 
     def message(self, client: Any, container: Container, raw: bytes, score: float | None) -> SourceMessage | None:
-        """Return the job of an id. Markers that BullMQ keeps among the ids are no jobs."""
+        """Return the job of an id, or None for the markers that BullMQ keeps among the ids."""
         id = raw.decode(errors="replace")
         job = {
             name.decode(): value.decode(errors="replace")

@@ -1,7 +1,5 @@
 """Celery on Redis: a list per queue and priority, and the messages that workers hold in ``unacked``."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any, Final
 
@@ -17,16 +15,16 @@ _UNACKED: Final = "unacked"
 
 
 class Celery:
-    """The body of a message is Celery's whole envelope, which a Celery worker on the SQS endpoint can read."""
+    """The body of a message is Celery's full envelope, which a Celery worker on the SQS endpoint can read."""
 
     kind = "celery"
 
     def __init__(self, names: tuple[str, ...] = ()) -> None:
-        """``names``: the queues; empty: those that Celery has declared."""
+        """``names`` are the queues. Default: all that Celery has declared."""
         self._names = names
 
     def containers(self, client: Any) -> list[Container]:
-        """Return the lists of all queues by priority, and what workers hold."""
+        """Return the lists of all queues by priority, and the messages that workers hold."""
         names = self._names or self._declared(client)
         found: list[Container] = []
         for name in names:
@@ -76,7 +74,7 @@ class Celery:
         )
 
     def leftovers(self, container: Container, raw: bytes) -> list[str]:  # noqa: ARG002
-        """Return nothing: an envelope is all there is."""
+        """Return nothing: an envelope has no other keys."""
         return []
 
 

@@ -1,7 +1,5 @@
 """Lists, sorted sets, hashes and streams of Redis, read as they are or drained element by element."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterator
@@ -18,6 +16,7 @@ from tenantq.sources.source import (
     Problems,
     SourceBatch,
     SourceMessage,
+    SourcePart,
     SourceQueue,
     batched,
 )
@@ -42,7 +41,7 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RedisLayout(Protocol):
-    """How one system keeps its messages in Redis."""
+    """The layout of one system in Redis."""
 
     kind: str
 
@@ -50,9 +49,9 @@ class RedisLayout(Protocol):
         """Return the keys that hold messages, in the order in which they are delivered."""
 
     def message(self, client: Any, container: Container, raw: bytes, score: float | None) -> SourceMessage | None:
-        """Return the message of an element; None if there is none behind it. Raises Invalid if it is malformed.
+        """Return the message of an element, or None if the element refers to none. Raises Invalid if it is malformed.
 
-        The key of a message that has no id of its own is empty.
+        The key of a message without an id is empty.
         """
 
     def leftovers(self, container: Container, raw: bytes) -> list[str]:
@@ -69,7 +68,9 @@ class RedisSource:
         try:
             from redis import Redis, RedisError  # noqa: PLC0415  # an extra
         except ImportError as error:
-            raise Invalid(f"migrate-from {layout.kind} needs the Redis client: install tenantq[redis]") from error
+            raise Invalid(
+                f"migrate-from {layout.kind} requires the Redis client: run pip install '.[redis]' in the checkout"
+            ) from error
         self.kind = layout.kind
         self._layout = layout
         self._problems = Problems()
@@ -94,7 +95,7 @@ class RedisSource:
         self._client.close()
 
     def queues(self) -> list[SourceQueue]:
-        """Return what each queue holds."""
+        """Return the number of messages in each queue."""
         counts: dict[tuple[str | None, str], dict[str, int]] = {}
         with self._talking():
             for one in self._containers():
@@ -125,6 +126,30 @@ class RedisSource:
         seen: dict[bytes, int] = {}
         for raw, score in self._elements(one):
             yield from self._message(one, raw, score, seen)
+
+    def parts(self, count: int) -> list[SourcePart]:
+        """Divide each key by the hashes of its elements: equal ones, which are numbered, are in the same part."""
+        with self._talking():
+            containers = self._containers()
+        return [
+            SourcePart(order=order, what=(one, number, count))
+            for order, one in enumerate(containers)
+            for number in range(count)
+        ]
+
+    def part_batches(self, part: SourcePart, in_progress: InProgress, now_ms: int) -> Iterator[SourceBatch]:  # noqa: ARG002  # none has an end here
+        """Yield the elements of one part. Their ids have the order of the source, across all parts of a key."""
+        container, number, count = part.what
+        with self._talking():
+            yield from batched(self._read_part(container, number, count, now_ms))
+
+    def _read_part(self, one: Container, number: int, count: int, now_ms: int) -> Iterator[SourceMessage]:
+        seen: dict[bytes, int] = {}
+        for place, (raw, score) in enumerate(self._elements(one)):
+            hash = hashlib.sha256(one.key.encode() + b"\0" + raw).digest()
+            if int.from_bytes(hash[:8]) % count == number:
+                for message in self._message(one, raw, score, seen):
+                    yield msgspec.structs.replace(message, id=message.id or _id_in_order(now_ms, place, hash))
 
     def _elements(self, one: Container) -> Iterator[tuple[bytes, float | None]]:
         client = self._client
@@ -159,7 +184,7 @@ class RedisSource:
     def _message(
         self, one: Container, raw: bytes, score: float | None, seen: dict[bytes, int], word: str = ""
     ) -> Iterator[SourceMessage]:
-        """Yield the message of an element. One without an id of its own gets a key.
+        """Yield the message of an element. One without an id gets a key.
 
         That is its unique ``word`` while it is drained. In a snapshot it is a hash, and equal elements are numbered.
         """
@@ -202,7 +227,7 @@ class RedisSource:
                 removed = _Once(done)
                 yield SourceBatch(messages=messages, done=removed)
                 skipped += 0 if removed.was_called else len(aside)
-            else:  # what cannot be read stays, aside, for the operator
+            else:  # unreadable elements stay aside for the operator
                 yield SourceBatch(messages=messages)
                 skipped += len(aside)
 
@@ -245,7 +270,7 @@ class RedisSource:
 
 
 class _Once:
-    """Calls a function, and remembers that it was called."""
+    """Calls a function, and records that it was called."""
 
     def __init__(self, function: Callable[[], None]) -> None:
         self._function = function
@@ -256,8 +281,14 @@ class _Once:
         self.was_called = True
 
 
+def _id_in_order(now_ms: int, place: int, hash: bytes) -> bytes:
+    """Return a UUIDv7 that sorts by place: its first 40 random bits are the place, the others are those of a hash."""
+    high, low = place >> 28 & 0xFFF, (place & 0xFFF_FFFF) << 34 | int.from_bytes(hash[8:13]) >> 6
+    return (now_ms << 80 | 7 << 76 | high << 64 | 2 << 62 | low).to_bytes(16)
+
+
 def _parse_aside(element: bytes) -> tuple[str, bytes, float | None]:
-    """Return the unique word, the element and the score of what ``drain.lua`` moved aside."""
+    """Return the unique word, the element and the score of an entry that ``drain.lua`` moved aside."""
     word, score, raw = element.split(b" ", 2)
     return word.decode(), raw, None if score == b"-" else float(score)
 

@@ -1,4 +1,4 @@
--- Move the next elements of a list or sorted set aside, so that no worker of the old system gets them.
+-- Move the next elements of a list or sorted set aside, out of reach of the old system's workers.
 --
 -- KEYS: 1 the list or sorted set, 2 where its elements go: a list. ARGV: 1 'head', 'tail' or 'zset', 2 how many.
 -- Returns: what is aside now, the oldest first: elements of an earlier run that was interrupted come first.

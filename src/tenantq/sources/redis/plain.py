@@ -1,7 +1,5 @@
 """A plain list, sorted set or stream: every element is a message."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import msgspec
@@ -15,7 +13,7 @@ _SECONDS_BELOW = 100_000_000_000
 
 
 class PlainKeys:
-    """The keys that the command names. Scores of sorted sets are times if they look like times."""
+    """The keys that the command names. Scores of sorted sets that look like times are used as such."""
 
     kind = "redis"
 
@@ -38,7 +36,7 @@ class PlainKeys:
         return found
 
     def message(self, client: Any, container: Container, raw: bytes, score: float | None) -> SourceMessage | None:  # noqa: ARG002
-        """Return the element as a message. A stream's entry with one field is its value, others are JSON objects."""
+        """Return the element as a message. A stream entry with one field becomes its value; with several, a JSON object."""
         if container.kind == "stream":
             id, _, packed = raw.partition(b"\0")
             fields = msgspec.msgpack.decode(packed)
@@ -51,7 +49,7 @@ class PlainKeys:
         return SourceMessage(key="", queue=container.queue, body=raw, visible_at=visible_at)
 
     def leftovers(self, container: Container, raw: bytes) -> list[str]:  # noqa: ARG002
-        """Return nothing: an element is all there is."""
+        """Return nothing: an element has no other keys."""
         return []
 
 

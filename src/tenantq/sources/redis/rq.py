@@ -1,7 +1,5 @@
 """RQ: a list of job ids per queue, a hash per job, and registries of scheduled, failed and started jobs."""
 
-from __future__ import annotations
-
 import zlib
 from datetime import datetime
 from typing import Any
@@ -35,7 +33,7 @@ class Rq:
         return found
 
     def message(self, client: Any, container: Container, raw: bytes, score: float | None) -> SourceMessage | None:
-        """Return the job of an id. Its id in a registry may be followed by that of its execution."""
+        """Return the job of an id. In a registry, the id of its execution may follow."""
         id = raw.decode(errors="replace").partition(":")[0]
         job = {name.decode(): value for name, value in client.hgetall(f"rq:job:{id}").items()}
         if "data" not in job:

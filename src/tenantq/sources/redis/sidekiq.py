@@ -1,7 +1,5 @@
 """Sidekiq: a list of JSON jobs per queue, and sorted sets of scheduled, retried and dead jobs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tenantq.errors import Invalid
@@ -42,12 +40,12 @@ class Sidekiq:
         )
 
     def leftovers(self, container: Container, raw: bytes) -> list[str]:  # noqa: ARG002
-        """Return nothing: a job is all there is."""
+        """Return nothing: a job has no other keys."""
         return []
 
 
 def _time(value: object) -> int | None:
-    """Return milliseconds: Sidekiq 8 writes them, older ones write seconds with a fraction."""
+    """Return milliseconds. Sidekiq 8 writes them; older versions write fractional seconds."""
     if not isinstance(value, int | float):
         return None
     return int(value) if value > 1e11 else int(value * 1_000)

@@ -1,7 +1,5 @@
 """go-redis-work-queue: lists ``jobqueue:*``, and with tenants ``t:<tenant>:<queue>`` with ``:jobs`` and ``:dlq``."""
 
-from __future__ import annotations
-
 import re
 from typing import Any, Final
 
@@ -66,5 +64,5 @@ class WorkQueue:
         )
 
     def leftovers(self, container: Container, raw: bytes) -> list[str]:  # noqa: ARG002
-        """Return nothing: a job is all there is."""
+        """Return nothing: a job has no other keys."""
         return []
