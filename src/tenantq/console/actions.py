@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from uuid import UUID
 
 from textual.binding import Binding
 from textual.dom import DOMNode
 
 from tenantq.client import AsyncQueue
-from tenantq.console.dialog import Dialog
-from tenantq.console.tenant_settings import FormField, changed_settings, check_destroy, form_fields
+from tenantq.console.dialogs import Dialog, TokenScreen
+from tenantq.console.queue_rows import plan_lines
+from tenantq.console.tenant_settings import (
+    REASON,
+    FormField,
+    changed_settings,
+    check_destroy,
+    form_fields,
+    with_reason,
+)
+from tenantq.domain.formatting import dotted, parse_duration, preview, printable, show_time
 from tenantq.domain.names import check_tenant_name
-from tenantq.errors import Conflict, NotFound
+from tenantq.errors import Conflict, Invalid, NotFound
+from tenantq.wire.alerts import ContainmentItem
 from tenantq.wire.queues import QueueReply, RedriveReply
+from tenantq.wire.signups import SignupItem
+from tenantq.wire.templates import AppliedItem
 from tenantq.wire.tenants import TenantReply
 
 if TYPE_CHECKING:
@@ -22,6 +36,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_NOTE_CHARS: Final = 300  # of a sign-up, shown in a dialog
 _REDRIVE_POLL_S: Final = 0.1
 _REDRIVE_POLLS_MAX: Final = 300  # a longer redrive continues on the server
 
@@ -91,8 +106,35 @@ def _redriven(task: RedriveReply) -> str:
     return f"moved {task.moved:,} dead letters{skipped}{ending}"
 
 
+async def delete_message(console: ConsoleApp, tenant: str, queue: str, id: str) -> bool:
+    """Delete a message after a confirmation. Returns whether it was deleted."""
+    if not await _confirm(console, "Delete message", f"Deletes {id} from {queue}. This cannot be undone.", "Delete"):
+        return False
+    removed = await console.perform(
+        console.client.tenant(tenant).queue(queue).remove(id),
+        lambda found: f"deleted {id}" if found[0] else f"not deleted: {id} no longer exists",
+    )
+    return bool(removed and removed[0])
+
+
+async def ask_message_id(console: ConsoleApp, queue: str) -> str | None:
+    """Return the message ID that the user types, or None."""
+
+    def check(typed: dict[str, str]) -> str:
+        try:
+            return str(UUID(typed["id"].strip()))
+        except ValueError:
+            raise Invalid("id: must be a UUID") from None
+
+    return await _ask(console, f"Find a message of {queue}", "", [FormField("id", "message ID")], check, done="Find")
+
+
 QUEUE_ACTIONS: Final = {"pause": pause_or_resume, "redrive": redrive, "purge": purge}
-QUEUE_BINDINGS: Final = [Binding(key, f"queue('{name}')", name) for key, name in zip("pdx", QUEUE_ACTIONS, strict=True)]
+QUEUE_BINDINGS: Final = [
+    Binding("p", "queue('pause')", "pause", tooltip="pause or resume deliveries"),
+    Binding("d", "queue('redrive')", "redrive", tooltip="redrive dead letters: counts them, then asks"),
+    Binding("x", "queue('purge')", "purge", tooltip="purge: asks for the name and a reason"),
+]
 """The keys of a widget with an ``action_queue`` that runs one of ``QUEUE_ACTIONS``."""
 
 
@@ -100,17 +142,60 @@ QUEUE_BINDINGS: Final = [Binding(key, f"queue('{name}')", name) for key, name in
 
 
 async def edit_tenant(console: ConsoleApp, tenant: TenantReply) -> None:
-    """Change a tenant's weight, quotas and limits. Only changed settings are sent."""
+    """Change a tenant's weight, quotas, limits and alerts, with a reason. Only changed settings are sent."""
     text = "An empty field means no limit. Only changed fields are sent."
-    fields, title = form_fields(tenant.config), f"Settings of {tenant.name}"
+    fields, title = [*form_fields(tenant.config), REASON], f"Settings of {tenant.name}"
+
+    def check(typed: dict[str, str]) -> dict[str, Any]:
+        return with_reason(changed_settings(tenant.config, typed), typed)
+
+    changes = await _ask(console, title, text, fields, check, done="Save")
+    if changes is not None:
+        await _configure(console, tenant.name, changes)
+
+
+async def apply_plan(console: ConsoleApp, tenant: TenantReply) -> None:
+    """Give a tenant the weight, quotas and limits of a plan, with a reason."""
+    plans = await console.read(console.client.platform().plans())
+    if plans is None:
+        return
+    text = "\n".join(["Replaces weight, quotas and rate limits.", "", *plan_lines(plans, tenant.config.get("plan"))])
+
+    def check(typed: dict[str, str]) -> dict[str, Any]:
+        return with_reason({"plan": _one_of(typed, "plan", [one.name for one in plans])}, typed)
+
     changes = await _ask(
-        console, title, text, fields, lambda typed: changed_settings(tenant.config, typed), done="Save"
+        console, f"Plan of {tenant.name}", text, [FormField("plan", "plan"), REASON], check, done="Apply"
     )
-    if changes:
-        work = console.client.tenant(tenant.name).configure(**changes)
-        await console.perform(work, lambda _: f"changed {tenant.name}: {', '.join(_names(changes))}")
-    elif changes is not None:
+    if changes is not None:
+        await _configure(console, tenant.name, changes)
+
+
+async def silence(console: ConsoleApp, tenant: str) -> None:
+    """Send no notifications about a tenant for a while."""
+    text = "The alerts stay listed. Those still active afterwards are sent then."
+
+    def check(typed: dict[str, str]) -> dict[str, Any]:
+        until = console.reader.clock.wall_ms() + _length_ms(typed)
+        return with_reason({"alerts": {"silenced_until": until}}, typed)
+
+    fields = [FormField("length", "for", "1h", "30m, 2h or 1d"), REASON]
+    changes = await _ask(console, f"Silence alerts of {tenant}", text, fields, check, done="Silence")
+    if changes is not None:
+        await _configure(console, tenant, changes)
+
+
+async def unsilence(console: ConsoleApp, tenant: str) -> None:
+    """Send notifications about a tenant again."""
+    await _configure(console, tenant, {"alerts": {"silenced_until": None}})
+
+
+async def _configure(console: ConsoleApp, tenant: str, changes: dict[str, Any]) -> None:
+    if not changes:
         console.say("nothing was changed")
+        return
+    names = ", ".join(name for name, _ in dotted(changes) if name != "reason")
+    await console.perform(console.client.tenant(tenant).configure(**changes), lambda _: f"changed {tenant}: {names}")
 
 
 async def create_tenant(console: ConsoleApp) -> None:
@@ -155,10 +240,73 @@ async def suspend_or_resume(console: ConsoleApp, tenant: TenantReply) -> None:
         await console.perform(target.suspend(reason), lambda _: f"suspended {tenant.name}")
 
 
-TENANT_ACTIONS: Final = {"edit": edit_tenant, "suspend": suspend_or_resume}
+TENANT_ACTIONS: Final = {"edit": edit_tenant, "plan": apply_plan, "suspend": suspend_or_resume}
+TENANT_BINDINGS: Final = [
+    Binding("e", "tenant('edit')", "edit", tooltip="edit weight, quotas, limits and alerts"),
+    Binding("p", "tenant('plan')", "plan", tooltip="apply a plan"),
+    Binding("u", "tenant('suspend')", "suspend", tooltip="suspend or resume"),
+]
+"""The keys of a widget with an ``action_tenant`` that runs one of ``TENANT_ACTIONS``."""
+
+
+# ---- onboarding ----
+
+
+async def approve_signup(console: ConsoleApp, signup: SignupItem) -> None:
+    """Create the tenant of a sign-up with a plan and a template, and show the token of its first key once."""
+    platform = console.client.platform()
+    found = await console.read(asyncio.gather(platform.plans(), platform.templates()))
+    if found is None:
+        return
+    plans, templates = [one.name for one in found[0]], [one.name for one in found[1] if not one.owner]
+    text = f"{preview(signup.contact.encode())} asks for it from {signup.remote}.\n{preview(signup.note.encode(), _NOTE_CHARS)}"
+    fields = [
+        FormField("plan", "plan", signup.plan or "", f"the default, or {', '.join(plans)}"),
+        FormField("template", "template", hint=", ".join(["none", *templates])),
+    ]
+
+    def check(typed: dict[str, str]) -> dict[str, str | None]:
+        return {"plan": _one_of(typed, "plan", ["", *plans]), "template": _one_of(typed, "template", ["", *templates])}
+
+    wanted = await _ask(console, f"Approve tenant {signup.tenant}", text.rstrip(), fields, check, done="Approve")
+    if wanted is None:
+        return
+    made = await console.perform(
+        platform.approve_signup(signup.id, **wanted), lambda made: f"created tenant {made.tenant}"
+    )
+    if made is not None:
+        text = f"For {preview(made.contact.encode())}. This token of the first key is shown only once:"
+        if made.applied:
+            text = f"Template: {show_outcomes(made.applied)}.\n{text}"
+        await console.push_screen_wait(TokenScreen(f"Tenant {made.tenant}", text, made.token))
+
+
+async def reject_signup(console: ConsoleApp, signup: SignupItem) -> None:
+    """Reject a sign-up, with a reason for the audit trail."""
+    text, title = f"{preview(signup.contact.encode())} gets no tenant.", f"Reject tenant {signup.tenant}"
+    reason = await _ask(console, title, text, [REASON], lambda typed: typed["reason"].strip(), done="Reject")
+    if reason is not None:
+        work = console.client.platform().reject_signup(signup.id, reason=reason)
+        await console.perform(work, lambda _: f"rejected the sign-up for tenant {signup.tenant}")
+
+
+def show_outcomes(applied: Iterable[AppliedItem]) -> str:
+    """Return how often a template had each outcome, such as "2 created, 1 refused"."""
+    counts = Counter(one.outcome for one in applied)
+    return ", ".join(f"{count} {outcome}" for outcome, count in counts.items()) or "nothing to change"
 
 
 # ---- access ----
+
+
+async def release_containment(console: ConsoleApp, containment: ContainmentItem) -> None:
+    """End a containment before its time is over, after a confirmation."""
+    what = printable(f"{containment.action.replace('_', ' ')} {containment.principal or containment.tenant}")
+    why = f"{' (dry run)' if containment.dry_run else ''} because of {printable(containment.text)}"
+    text = f"{what}{why}\nIt ends now instead of {show_time(containment.until)[:16]}."
+    if await _confirm(console, "Release", text, "Release"):
+        work = console.client.platform().release_containment(containment.id)
+        await console.perform(work, lambda _: f"released: {what}")
 
 
 async def revoke_key(console: ConsoleApp, tenant: str, key_id: str, name: str) -> bool:
@@ -176,6 +324,22 @@ async def revoke_grant(console: ConsoleApp, tenant: str, principal: str) -> bool
     return await _revoke(console, "Revoke grant", text, lambda: revoke(principal), done)
 
 
+async def revoke_tokens(console: ConsoleApp, tenant: str, principal: str) -> bool:
+    """Refuse all tokens of a principal of a tenant for some time. Returns whether they were revoked."""
+    text = f"All tokens of {principal} stop working in {tenant} and wherever it has grants. Choose at least their lifetime."
+    fields, title = [FormField("length", "for", "1d", "1h, 7d")], "Revoke tokens"
+    length_ms = await _ask(console, title, text, fields, _length_ms, done="Revoke")
+    if length_ms is None:
+        return False
+    until = console.reader.clock.wall_ms() + length_ms
+
+    async def work() -> bool:
+        await console.client.tenant(tenant).revoke_token(principal=principal, until=until)
+        return True
+
+    return await console.perform(work(), lambda _: f"revoked the tokens of {principal}") is not None
+
+
 async def _revoke(console: ConsoleApp, title: str, text: str, revoke: Callable[[], Awaitable[None]], done: str) -> bool:
     async def work() -> bool:
         await revoke()
@@ -185,6 +349,21 @@ async def _revoke(console: ConsoleApp, title: str, text: str, revoke: Callable[[
 
 
 # ---- questions ----
+
+
+def _one_of(typed: dict[str, str], field: str, names: Sequence[str]) -> str | None:
+    """Return the typed name, or None if it is empty and ``names`` allows that. Raises Invalid."""
+    name = typed[field].strip()
+    if name not in names:
+        raise Invalid(f"{field}: must be one of {', '.join(filter(None, names)) or 'none'}")
+    return name or None
+
+
+def _length_ms(typed: dict[str, str]) -> int:
+    length_ms = parse_duration(typed["length"].strip())
+    if not length_ms:
+        raise Invalid("for: must be a duration such as 30m, 2h or 1d")
+    return length_ms
 
 
 async def _ask(
@@ -201,11 +380,3 @@ async def _ask(
 
 async def _confirm(console: ConsoleApp, title: str, text: str, yes: str) -> bool:
     return bool(await _ask(console, title, text, [], lambda _: True, done=yes))
-
-
-def _names(changes: dict[str, Any], prefix: str = "") -> list[str]:
-    """Return the dotted names of nested settings."""
-    names: list[str] = []
-    for name, value in changes.items():
-        names += _names(value, f"{prefix}{name}.") if isinstance(value, dict) else [f"{prefix}{name}"]
-    return names

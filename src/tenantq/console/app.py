@@ -1,7 +1,5 @@
 """The console application: refreshes the state, runs actions, and reports their results."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import ClassVar, Final, Literal, TypeVar
@@ -9,11 +7,17 @@ from typing import ClassVar, Final, Literal, TypeVar
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.css.query import NoMatches
+from textual.events import DeliveryComplete, DeliveryFailed
 
 from tenantq.client import AsyncClient
-from tenantq.console.help_screen import HelpScreen
+from tenantq.console.alerts_screen import AlertsScreen
+from tenantq.console.dialogs import HelpScreen
 from tenantq.console.main_screen import MainScreen
+from tenantq.console.onboarding_screen import OnboardingScreen
+from tenantq.console.panels import Panel, QueuesPanel, TenantsPanel
+from tenantq.console.queue_screen import QueueScreen
 from tenantq.console.reader import ConsoleReader
+from tenantq.console.security_panel import SecurityPanel
 from tenantq.console.state import ConsoleState, error_line
 from tenantq.console.state_screen import StateScreen
 from tenantq.errors import NotFound, TenantqError, Unauthenticated
@@ -34,10 +38,10 @@ class ConsoleApp(App[TenantqError]):
     TITLE = "tenantq"
     CSS_PATH = "console.tcss"
     ENABLE_COMMAND_PALETTE = False
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012  # as Textual declares it
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide"), (150, "-huge")]  # noqa: RUF012  # as Textual declares it
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("question_mark", "keys", "keys", key_display="?"),
-        Binding("r", "refresh_all", "refresh", show=False),
+        Binding("question_mark", "keys", "keys", key_display="?", tooltip="this help"),
+        Binding("r", "refresh_all", "refresh now", show=False),
         Binding("q", "quit", "quit"),
         Binding("ctrl+c", "quit", "quit", show=False, priority=True),
     ]
@@ -62,7 +66,6 @@ class ConsoleApp(App[TenantqError]):
         self._turns = 0
 
     def on_mount(self) -> None:
-        """Show the main screen and start to refresh it."""
         self.push_screen(MainScreen(self.state))
         self.set_interval(self._refresh_ms / 1_000, self.refresh_figures)
         self.refresh_figures()
@@ -169,10 +172,26 @@ class ConsoleApp(App[TenantqError]):
             self.say(f"{error_line(error)}{doubt if error.maybe_done else ''}", "error")
             return None
 
+    def on_delivery_complete(self, event: DeliveryComplete) -> None:
+        self.say(f"saved {event.path}" if event.path is not None else "downloaded")
+
+    def on_delivery_failed(self, event: DeliveryFailed) -> None:
+        self.say(f"not saved: {event.exception}", "error")
+
     def say(self, text: str, severity: Literal["information", "warning", "error"] = "information") -> None:
         """Show a notice for a few seconds."""
         self.notify(text, severity=severity, timeout=_NOTICE_S, markup=False)
 
     def action_keys(self) -> None:
-        """Show all keys."""
-        self.push_screen(HelpScreen())
+        self.push_screen(
+            HelpScreen(
+                {
+                    "Everywhere": [*MainScreen.BINDINGS, *Panel.BINDINGS, *self.BINDINGS],
+                    "Tenants": [TenantsPanel.ENTER, *TenantsPanel.BINDINGS],
+                    "Queues": [QueuesPanel.ENTER, *QueuesPanel.BINDINGS, *QueueScreen.PAGE_BINDINGS],
+                    "Security": [SecurityPanel.ENTER, *SecurityPanel.BINDINGS],
+                    "Alerts": AlertsScreen.BINDINGS[1:],
+                    "Onboarding": OnboardingScreen.BINDINGS[1:],
+                }
+            )
+        )

@@ -1,16 +1,21 @@
-"""A table that keeps the cursor on its row when it is drawn again, and shows the columns that fit."""
+"""Tables that keep the cursor on its row when they are drawn again, and show the columns that fit."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from rich.text import Text
+from textual import work
 from textual.coordinate import Coordinate
 from textual.events import Resize
 from textual.widgets import DataTable
 
-from tenantq.console.table import PADDING, Cell, Column, Row, Tone, fitting, shortened
+from tenantq.console.not_granted import NOT_GRANTED_TEXT, NotGranted, known
+from tenantq.console.state import error_line
+from tenantq.console.table import PADDING, Cell, Column, Row, Tone, fitting, row_of, shortened
+from tenantq.errors import TenantqError
+
+READ_S: Final = 5.0
+"""Interval at which a table reads its own rows."""
 
 _STYLES: Final[dict[Tone, str]] = {
     "": "",
@@ -61,7 +66,6 @@ class LiveTable(DataTable[Text]):
             self._fit(self.size.width)
 
     def on_resize(self, event: Resize) -> None:
-        """Choose the columns that fit."""
         self._fit(event.size.width)
 
     def _fit(self, width: int) -> None:
@@ -103,6 +107,45 @@ class LiveTable(DataTable[Text]):
             self.move_cursor(row=max(0, place), animate=False, scroll=False)
             self.scroll_to(y=top, animate=False)
         self.show_cursor = bool(keys)
+
+
+class ReadTable(LiveTable):
+    """A table of the items that ``read`` returns. It reads them while it is shown; ``key`` identifies an item."""
+
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        key: Callable[[Any], str],
+        read: Callable[[], Awaitable[Sequence[Any] | NotGranted]],
+        *,
+        nothing: str,
+        **options: Any,
+    ) -> None:
+        super().__init__(columns, empty="…", **options)
+        self._key_of, self._read, self._nothing = key, read, nothing
+        self._items: dict[str, Any] = {}
+
+    @property
+    def item(self) -> Any:
+        """The item under the cursor, or None."""
+        return self._items.get(self.current or "")
+
+    def on_mount(self) -> None:
+        self.set_interval(READ_S, self.reload)
+        self.reload()
+
+    @work(group="page", exclusive=True)
+    async def reload(self) -> None:
+        """Read the items, or show in one line why that failed. The last items stay while the server is unreachable."""
+        try:
+            found = await self._read()
+        except TenantqError as error:
+            empty = error_line(error)
+        else:
+            empty = NOT_GRANTED_TEXT if isinstance(found, NotGranted) else self._nothing
+            self._items = {self._key_of(one): one for one in known(found) or ()}
+        if self.is_attached:
+            self.show([row_of(self._known, key, one) for key, one in self._items.items()], empty=empty)
 
 
 def _text(cell: Cell, column: Column, width: int) -> Text:

@@ -1,4 +1,4 @@
-"""The main screen: tenants, queues and security side by side, or behind tabs on a narrow terminal."""
+"""The main screen with its panels side by side, or behind tabs on a narrow terminal, and the settings of a tenant."""
 
 from __future__ import annotations
 
@@ -12,16 +12,76 @@ from textual.events import DescendantFocus
 from textual.widgets import Static, Tab, Tabs
 
 from tenantq.console import actions
-from tenantq.console.manage_screen import ManageScreen
-from tenantq.console.panel import Panel
-from tenantq.console.queues_panel import QueuesPanel
+from tenantq.console.alerts_screen import AlertsScreen
+from tenantq.console.cluster_screen import ClusterScreen
+from tenantq.console.dialogs import TenantSwitcher
+from tenantq.console.live_table import LiveTable
+from tenantq.console.not_granted import NOT_GRANTED_TEXT, NotGranted
+from tenantq.console.onboarding_screen import OnboardingScreen
+from tenantq.console.panels import Panel, QueuesPanel, TenantsPanel
+from tenantq.console.queue_rows import (
+    QUOTA_COLUMNS,
+    SETTING_COLUMNS,
+    encryption_line,
+    facts_line,
+    quota_rows,
+    setting_rows,
+)
+from tenantq.console.report_screen import REPORT_BINDINGS, show_report
 from tenantq.console.security_panel import SecurityPanel
 from tenantq.console.state_screen import StateScreen
 from tenantq.console.tenant_rows import NUMBERED
-from tenantq.console.tenant_switcher import TenantSwitcher
-from tenantq.console.tenants_panel import TenantsPanel
+from tenantq.domain.formatting import show_time
 
 _PANELS: Final = {"tenants": "Tenants", "queues": "Queues", "security": "Security"}
+
+
+class ManageScreen(StateScreen):
+    """The shown tenant, with actions to change it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,T,shift+t", "app.pop_screen", "back"),
+        *actions.TENANT_BINDINGS,
+        *REPORT_BINDINGS,
+        Binding("ctrl+t", "create", "new tenant"),
+    ]
+
+    def compose(self) -> ComposeResult:
+        yield Static("", classes="head", markup=False)
+        yield LiveTable(QUOTA_COLUMNS, id="manage-quotas")
+        yield LiveTable(SETTING_COLUMNS, id="manage-settings")
+        yield from self.compose_status()
+
+    def draw(self) -> None:
+        super().draw()
+        view = self.state.view
+        if view is None:
+            return
+        id = "" if isinstance(view.facts, NotGranted) else f" (id {view.facts.id})"
+        lines = [f"Tenant {view.name}{id}: {facts_line(view.facts)}"]
+        security = self.state.security
+        lines.append(encryption_line(security.encryption if security is not None else None))
+        if not isinstance(view.facts, NotGranted) and (hold := view.facts.hold) is not None:
+            lines.append(f"legal hold since {show_time(hold.at)[:16]} by {hold.by}: {hold.reason}")
+        self.query_one(".head", Static).update("\n".join(lines))
+        self.query_one("#manage-quotas", LiveTable).show(quota_rows(view.usage))
+        settings = [] if isinstance(view.facts, NotGranted) else setting_rows(view.facts.config)
+        self.query_one("#manage-settings", LiveTable).show(settings, empty=NOT_GRANTED_TEXT)
+
+    @work(group="action", exclusive=True)
+    async def action_tenant(self, name: str) -> None:
+        view, console = self.state.view, actions.console_of(self)
+        if view is None or isinstance(view.facts, NotGranted):
+            console.say(NOT_GRANTED_TEXT)
+        else:
+            await actions.TENANT_ACTIONS[name](console, view.facts)
+
+    def action_report(self, name: str) -> None:
+        show_report(self, name)
+
+    @work(group="action", exclusive=True)
+    async def action_create(self) -> None:
+        await actions.create_tenant(actions.console_of(self))
 
 
 class MainScreen(StateScreen):
@@ -29,17 +89,32 @@ class MainScreen(StateScreen):
 
     AUTO_FOCUS = ""
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("t", "switch", "tenant"),
-        Binding("T,shift+t", "manage", "manage", key_display="T"),
-        Binding("ctrl+t", "create", "new tenant", show=False),
+        Binding("t", "switch", "tenant", tooltip="switch tenant"),
+        Binding("T,shift+t", "manage", "manage", key_display="T", tooltip="manage the tenant: settings, quotas"),
+        Binding("ctrl+t", "create", "create a tenant", show=False),
+        Binding("A,shift+a", "alerts", "alerts", key_display="A", tooltip="alerts and containments"),
+        Binding(
+            "O,shift+o", "onboarding", "onboarding", show=False, key_display="Shift+O", tooltip="sign-ups, templates"
+        ),
+        Binding(
+            "C,shift+c",
+            "cluster",
+            "cluster",
+            show=False,
+            key_display="Shift+C",
+            tooltip="members, owners and moves of a cluster",
+        ),
+        *REPORT_BINDINGS,
         Binding("tab", "next_panel(1)", "next panel", show=False),
         Binding("shift+tab", "next_panel(-1)", "previous panel", show=False),
-        Binding("z", "zoom", "zoom"),
-        *(Binding(f"{n},ctrl+{n}", f"number({n})", show=False) for n in range(1, NUMBERED + 1)),
+        Binding("z", "zoom", "zoom", show=False, tooltip="show only this panel, or all"),
+        Binding(
+            "1,ctrl+1", "number(1)", "show the tenant with this number", show=False, key_display="1 … 9, Ctrl+1 … 9"
+        ),
+        *(Binding(f"{n},ctrl+{n}", f"number({n})", show=False) for n in range(2, NUMBERED + 1)),
     ]
 
     def compose(self) -> ComposeResult:
-        """Lay out the panels."""
         yield Static("", id="title", markup=False)
         tabs = Tabs(*(Tab(label, id=f"tab-{id}") for id, label in _PANELS.items()), id="panel-tabs")
         tabs.can_focus = False
@@ -51,12 +126,10 @@ class MainScreen(StateScreen):
         yield from self.compose_status()
 
     def on_mount(self) -> None:
-        """Focus the tenants."""
         super().on_mount()
         self.query_one(TenantsPanel).table.focus()
 
     def draw(self) -> None:
-        """Show the three panels."""
         super().draw()
         self.query_one("#title", Static).update(self.state.title())
         for panel in self.query(Panel):
@@ -77,13 +150,11 @@ class MainScreen(StateScreen):
         self.query_one(f"#{id}", Panel).table.focus()
 
     def on_tabs_tab_activated(self, event: Tabs.TabActivated) -> None:
-        """Show the panel of a clicked tab."""
         id = str(event.tab.id).removeprefix("tab-")
         if id != self.active:
             self.activate(id)
 
     def on_descendant_focus(self, event: DescendantFocus) -> None:
-        """Make the panel that has the focus the active one."""
         for panel in self.query(Panel):
             if event.widget is self.focused and event.widget in panel.query("*") and not panel.has_class("-active"):
                 self._mark(str(panel.id))
@@ -95,22 +166,31 @@ class MainScreen(StateScreen):
             self.activate("queues")
 
     def action_next_panel(self, step: int) -> None:
-        """Activate the next or the previous panel."""
         ids = list(_PANELS)
         self.activate(ids[(ids.index(self.active) + step) % len(ids)])
 
     def action_zoom(self) -> None:
-        """Show only the active panel, or all."""
         self.toggle_class("-zoomed")
 
     def action_number(self, number: int) -> None:
-        """Show the tenant with a number."""
         for tenant in self.state.tenants:
             if tenant.number == number:
                 actions.console_of(self).choose(tenant.name)
 
+    def action_report(self, name: str) -> None:
+        show_report(self, name)
+
+    def action_alerts(self) -> None:
+        self.app.push_screen(AlertsScreen(self.state))
+        actions.console_of(self).refresh_soon()
+
+    def action_onboarding(self) -> None:
+        self.app.push_screen(OnboardingScreen(self.state))
+
+    def action_cluster(self) -> None:
+        self.app.push_screen(ClusterScreen())
+
     def action_manage(self) -> None:
-        """Open the management panel of the tenant that is shown."""
         if self.state.tenant is None:
             actions.console_of(self).say("not granted: this credential cannot read its tenant")
         else:
@@ -118,7 +198,6 @@ class MainScreen(StateScreen):
 
     @work(group="action", exclusive=True)
     async def action_switch(self) -> None:
-        """Choose a tenant from a list."""
         console = actions.console_of(self)
         name = await console.push_screen_wait(TenantSwitcher(self.state.tenants, self.state.tenant))
         if name is not None:
@@ -126,7 +205,6 @@ class MainScreen(StateScreen):
 
     @work(group="action", exclusive=True)
     async def action_create(self) -> None:
-        """Create a tenant."""
         await actions.create_tenant(actions.console_of(self))
 
     def _mark(self, id: str) -> None:

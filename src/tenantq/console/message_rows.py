@@ -1,7 +1,5 @@
 """Rows of messages, and the full text about one message."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Sequence
 from typing import Any, Final
@@ -10,8 +8,8 @@ import msgspec
 
 from tenantq.client import StoredMessage
 from tenantq.console.not_granted import NOT_GRANTED_TEXT, NotGranted
-from tenantq.console.table import Cell, Column, Row, count_cell, row_of, show_size, text_cell
-from tenantq.domain.formatting import preview, printable, show_age, show_time
+from tenantq.console.table import Cell, Column, Row, count_cell, row_of, text_cell
+from tenantq.domain.formatting import preview, printable, show_age, show_size, show_time
 
 MESSAGE_COLUMNS: Final = (
     Column("id", "id", 13, 1, lambda one, _: Cell(one.id), width_max=36, keeps_end=True),
@@ -20,14 +18,14 @@ MESSAGE_COLUMNS: Final = (
     Column("attempts", "attempts", 8, 3, lambda one, _: count_cell(one.attempts, "warning"), right=True),
     Column("age", "age", 7, 5, lambda one, now_ms: Cell(show_age(max(0, now_ms - one.added_at))), right=True),
     Column("size", "size", 9, 6, lambda one, _: Cell(show_size(one.size)), right=True),
-    Column("body", "body", 16, 0, lambda one, _: _body_cell(one), width_max=120),
+    Column("body", "body", 16, 0, lambda one, _: _body_cell(one), width_max=60),
 )  # fmt: skip
 DEAD_COLUMNS: Final = (
     Column("id", "id", 13, 2, lambda one: Cell(one.id), width_max=36, keeps_end=True),
     Column("at", "since (UTC)", 16, 3, lambda one: text_cell(one.dead and _second(one.dead.at)[:16])),
     Column("source", "source", 12, 4, lambda one: text_cell(one.dead and one.dead.source), width_max=24),
     Column("attempts", "attempts", 8, 1, lambda one: Cell(str((one.dead or one).attempts)), right=True),
-    Column("reason", "reason", 16, 0, lambda one: text_cell(one.dead and printable(one.dead.reason)), width_max=80),
+    Column("reason", "reason", 16, 0, lambda one: text_cell(one.dead and printable(one.dead.reason)), width_max=50),
     Column("history", "history", 20, 5, lambda one: Cell(printable("; ".join(f"{entry.attempt}: {entry.outcome}" for entry in one.history)), "dim"), width_max=60),
 )  # fmt: skip
 HIDDEN: Final = "(hidden: this role cannot read bodies)"

@@ -1,6 +1,4 @@
-"""Values that the server may refuse to a credential: the value itself, or ``NOT_GRANTED``."""
-
-from __future__ import annotations
+"""Values that a credential may not be allowed to read: the value itself, or ``NOT_GRANTED``."""
 
 from collections.abc import Awaitable
 from typing import Final, TypeVar

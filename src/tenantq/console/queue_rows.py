@@ -1,32 +1,30 @@
 """Rows and lines about a tenant: queues, quotas, limits, encryption, settings."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from tenantq.console.not_granted import NOT_GRANTED_TEXT, NotGranted
-from tenantq.console.rate_history import RateHistory, show_rate, sparkline
-from tenantq.console.table import Cell, Column, Row, count_cell, row_of, show_count, show_size, text_cell
+from tenantq.console.rate_history import TREND, RateHistory, rate_cell, show_rate, sparkline, trend_cell
+from tenantq.console.table import Cell, Column, Row, count_cell, row_of, show_count, text_cell
 from tenantq.console.tenant_rows import health_cell
-from tenantq.domain.formatting import show_age, show_time
-from tenantq.wire.queues import QueueReply
-from tenantq.wire.tenants import EncryptionReply, TenantReply, UsageItem, UsageReply
+from tenantq.domain.formatting import dotted, printable, show_age, show_size, show_time
+from tenantq.wire.queues import QueueReply, WorkerItem
+from tenantq.wire.tenants import EncryptionReply, PlanItem, TenantReply, UsageItem, UsageReply
 
-COLUMNS: Final = (
-    Column("name", "queue", 10, 0, lambda queue, _: Cell(queue.name), width_max=40),
-    Column("status", "state", 8, 3, lambda queue, _: Cell(queue.status, "dim" if queue.status == "active" else "warning")),
-    Column("ready", "ready", 6, 1, lambda queue, _: count_cell(queue.ready), right=True),
-    Column("delayed", "delayed", 7, 6, lambda queue, _: count_cell(queue.delayed), right=True),
-    Column("in_flight", "leased", 6, 2, lambda queue, _: count_cell(queue.in_flight), right=True),
-    Column("dead", "dead", 5, 4, lambda queue, _: count_cell(queue.dead, "warning"), right=True),
-    Column("bytes", "stored", 9, 8, lambda queue, _: count_cell(queue.bytes, show=show_size), right=True),
-    Column("oldest", "oldest", 7, 5, lambda queue, _: text_cell(queue.oldest_age_ms and show_age(queue.oldest_age_ms)), right=True),
-    Column("added", "added/s", 7, 7, lambda queue, rates: _rate_cell(rates.last(f"{queue.name}/added")), right=True),
-    Column("done", "done/s", 6, 9, lambda queue, rates: _rate_cell(rates.last(f"{queue.name}/done")), right=True),
-    Column("trend", "added", 12, 10, lambda queue, rates: Cell(sparkline(rates.all(f"{queue.name}/added"), _TREND), "good")),
+QUEUE_COLUMNS: Final = (
+    Column("name", "queue", 10, 0, lambda queue, *_: Cell(queue.name), width_max=40),
+    Column("status", "state", 8, 3, lambda queue, *_: Cell(queue.status, "dim" if queue.status == "active" else "warning")),
+    Column("ready", "ready", 6, 1, lambda queue, *_: count_cell(queue.ready), right=True),
+    Column("delayed", "delayed", 7, 10, lambda queue, *_: count_cell(queue.delayed), right=True),
+    Column("in_flight", "leased", 6, 2, lambda queue, *_: count_cell(queue.in_flight), right=True),
+    Column("dead", "dead", 5, 4, lambda queue, *_: count_cell(queue.dead, "warning"), right=True),
+    Column("workers", "workers", 7, 6, lambda queue, _, workers: count_cell(workers.get(queue.name, 0) if workers is not None else None), right=True),
+    Column("bytes", "stored", 9, 11, lambda queue, *_: count_cell(queue.bytes, show=show_size), right=True),
+    Column("oldest", "oldest", 7, 5, lambda queue, *_: text_cell(queue.oldest_age_ms and show_age(queue.oldest_age_ms)), right=True),
+    Column("added", "added/s", 7, 7, lambda queue, rates, _: rate_cell(rates.last(f"{queue.name}/added")), right=True),
+    Column("done", "done/s", 6, 9, lambda queue, rates, _: rate_cell(rates.last(f"{queue.name}/done")), right=True),
+    Column("trend", "trend", TREND, 8, lambda queue, rates, _: trend_cell(rates.all(f"{queue.name}/added"))),
 )  # fmt: skip
-_TREND: Final = 12
 _BYTE_QUOTAS: Final = ("stored_bytes",)
 _BAR: Final = 10
 TENANT: Final = "*"
@@ -51,9 +49,9 @@ def filtered(queues: Iterable[QueueReply], text: str) -> list[QueueReply]:
     ]
 
 
-def queue_row(queue: QueueReply, rates: RateHistory) -> Row:
-    """Return the row of a queue."""
-    return row_of(COLUMNS, queue.name, queue, rates)
+def queue_row(queue: QueueReply, rates: RateHistory, workers: Mapping[str, int] | None = None) -> Row:
+    """Return the row of a queue. ``workers`` counts them by queue; None: unknown."""
+    return row_of(QUEUE_COLUMNS, queue.name, queue, rates, workers)
 
 
 def rate_line(rates: RateHistory, width: int) -> str:
@@ -127,15 +125,14 @@ def encryption_line(encryption: EncryptionReply | NotGranted | None) -> str:
     return f"encryption: on, key {encryption.key_state}, {keys} data key{'' if keys == 1 else 's'}{wrapped}"
 
 
-def setting_rows(config: Mapping[str, Any], prefix: str = "") -> list[Row]:
+def worker_rows(workers: Iterable[WorkerItem], now_ms: int) -> list[Row]:
+    """Return a row for each worker."""
+    return [row_of(WORKER_COLUMNS, f"{one.worker} {one.principal} {one.remote}", one, now_ms) for one in workers]
+
+
+def setting_rows(config: Mapping[str, Any]) -> list[Row]:
     """Return a row for each setting, nested ones with dotted names."""
-    rows: list[Row] = []
-    for name, value in config.items():
-        if isinstance(value, dict) and value:
-            rows += setting_rows(value, f"{prefix}{name}.")
-        else:
-            rows.append(row_of(SETTING_COLUMNS, f"{prefix}{name}", f"{prefix}{name}", value))
-    return rows
+    return [row_of(SETTING_COLUMNS, name, name, value) for name, value in dotted(config)]
 
 
 def facts_line(tenant: TenantReply | NotGranted) -> str:
@@ -143,7 +140,23 @@ def facts_line(tenant: TenantReply | NotGranted) -> str:
     if isinstance(tenant, NotGranted):
         return NOT_GRANTED_TEXT
     held = ", under legal hold" if tenant.hold is not None else ""
-    return f"{tenant.status}{held}, weight {tenant.config.get('weight', 1)}, {rate_limits(tenant.config)}"
+    plan = f"plan {tenant.config['plan']}, " if tenant.config.get("plan") else ""
+    return f"{tenant.status}{held}, {plan}weight {tenant.config.get('weight', 1)}, {rate_limits(tenant.config)}"
+
+
+def plan_lines(plans: Iterable[PlanItem], current: str | None) -> list[str]:
+    """Return a line for each plan: name, limits, description. A mark shows the tenant's plan."""
+    lines: list[str] = []
+    for one in plans:
+        plan, mark = one.plan, "▸" if one.name == current else " "
+        quotas = [
+            f"{_amount(name, limit)} {name.replace('_', ' ')}"
+            for name, limit in plan["quotas"].items()
+            if limit and name != "soft_percent"
+        ]
+        parts = [", ".join(quotas) or "no quotas", rate_limits(plan), *(["encrypted"] if plan["encrypted"] else [])]
+        lines.append(f"{mark} {one.name}: {'; '.join(parts)}. {plan['description']}".rstrip())
+    return lines
 
 
 def truncation_note(shown: Sequence[object], most: int, total: int | None) -> str:
@@ -151,10 +164,6 @@ def truncation_note(shown: Sequence[object], most: int, total: int | None) -> st
     if len(shown) < most:
         return ""
     return f"first {most:,} of {total:,}" if total is not None and total > most else f"first {most:,}"
-
-
-def _rate_cell(rate: float | None) -> Cell:
-    return Cell(show_rate(rate), "" if rate else "dim")
 
 
 def _limit_cell(name: str, item: UsageItem | None) -> Cell:
@@ -199,6 +208,14 @@ def _setting(name: str, value: Any) -> Cell:
 SETTING_COLUMNS: Final = (
     Column("name", "setting", 24, 0, lambda name, _: Cell(name), width_max=40),
     Column("value", "value", 20, 1, _setting, width_max=100),
+)
+WORKER_COLUMNS: Final = (
+    Column("worker", "worker", 16, 0, lambda one, _: Cell(printable(one.worker)), width_max=36),
+    Column("seen", "last seen", 9, 1, lambda one, now_ms: Cell(show_age(max(0, now_ms - one.last_seen))), right=True),
+    Column("since", "since (UTC)", 16, 2, lambda one, _: Cell(_minute(one.since))),
+    Column("principal", "principal", 20, 3, lambda one, _: Cell(printable(one.principal)), width_max=40),
+    Column("version", "version", 10, 4, lambda one, _: Cell(printable(one.version)), width_max=24),
+    Column("remote", "address", 12, 5, lambda one, _: Cell(one.remote, "dim"), width_max=20),
 )
 QUOTA_COLUMNS: Final = (
     Column("name", "quota", 18, 0, lambda name, _: Cell(name.replace("_", " "))),

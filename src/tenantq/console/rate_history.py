@@ -1,14 +1,16 @@
 """Rates from successive readings of counters."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from tenantq.console.table import Cell
+
 KEPT: Final = 60
 """Rates to keep: two minutes at the default refresh interval."""
 
+TREND: Final = 12
+"""Rates in a cell."""
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 
 
@@ -59,3 +61,13 @@ def show_rate(rate: float | None) -> str:
     if rate < 9.95:
         return f"{rate:.1f}".removesuffix(".0")
     return f"{rate:.0f}" if rate < 99_999.5 else f"{rate / 1_000:.0f}k"
+
+
+def trend_cell(rates: Sequence[float]) -> Cell:
+    """Return a cell with the latest rates as blocks. It is dim if all of them are zero."""
+    return Cell(sparkline(rates, TREND), "good" if any(rates[-TREND:]) else "dim")
+
+
+def rate_cell(rate: float | None) -> Cell:
+    """Return a cell with a rate. Zero is dim, because it is rarely of interest."""
+    return Cell(show_rate(rate), "" if rate else "dim")

@@ -5,8 +5,6 @@ their figures, then queues, quotas and settings of the shown tenant. A long list
 most ``SECURITY_REQUESTS_MAX`` requests, less often. Messages are read only on request, because each peek is in the audit trail.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, TypeVar
@@ -18,11 +16,13 @@ from tenantq.client.async_client import FIGURES_PAGE
 from tenantq.console.not_granted import NOT_GRANTED, NotGranted, known, or_not_granted
 from tenantq.console.security_rows import KEY_PRINCIPAL, AuditFilter
 from tenantq.console.tenant_rows import TenantSummary, own_summary, summaries
+from tenantq.domain.limits import PAGE_MAX
 from tenantq.domain.names import DEFAULT_TENANT
 from tenantq.errors import NotFound
 from tenantq.runtime.clock import Clock
 from tenantq.wire.access import GrantItem, KeyItem
-from tenantq.wire.queues import QueueReply
+from tenantq.wire.alerts import AlertItem
+from tenantq.wire.queues import QueueReply, WorkerItem
 from tenantq.wire.tenants import AuditReply, EncryptionReply, TenantReply, UsageReply
 
 T = TypeVar("T")
@@ -34,9 +34,10 @@ UNNAMED: Final = "(own tenant)"
 
 LISTED_OFTEN_MAX: Final = 200
 REFRESH_REQUESTS_MAX: Final = TENANTS_MAX // FIGURES_PAGE + 3
-SECURITY_REQUESTS_MAX: Final = 4
+SECURITY_REQUESTS_MAX: Final = 6
 AUDIT_PAGE: Final = 100
 PERMISSIONS_TENANTS_MAX: Final = 200
+CARRIED: Final = "(token)"
 _PERMISSIONS_AT_ONCE: Final = 4
 
 
@@ -56,6 +57,7 @@ class ConsoleSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     everyone: bool  # the credential sees all tenants
     view: TenantView | None  # None: no tenant to show
     at_ms: int  # monotonic
+    listed_at_ms: int  # when the list of tenants was read, monotonic
     wall_ms: int
 
 
@@ -67,6 +69,8 @@ class SecurityView(msgspec.Struct, frozen=True, kw_only=True):
     keys: list[KeyItem] | NotGranted
     grants: list[GrantItem] | NotGranted
     encryption: EncryptionReply | NotGranted
+    workers: list[WorkerItem] | NotGranted
+    alerts: list[AlertItem] | NotGranted  # of all tenants, if the credential sees them
 
 
 class Permission(msgspec.Struct, frozen=True):
@@ -75,6 +79,7 @@ class Permission(msgspec.Struct, frozen=True):
     tenant: str
     grant: GrantItem
     key_name: str | None = None  # of a key of the tenant itself
+    from_token: bool = False  # no stored grant explains its successful calls: a JWT or certificate carries the role
 
 
 class ConsoleReader:
@@ -82,7 +87,7 @@ class ConsoleReader:
 
     def __init__(self, client: AsyncClient, clock: Clock, tenant: str | None = None) -> None:
         self._client = client
-        self._clock = clock
+        self.clock = clock
         self._named = tenant  # on the command line
         self._everyone = True  # until the server says otherwise
         # Reads that are not granted, by tenant. Repeating them would fill the audit trail.
@@ -90,6 +95,7 @@ class ConsoleReader:
         self._own: str | None = tenant
         self._seen: dict[str, TenantSummary] = {}
         self._listed_last: list[TenantReply] | None = None
+        self._listed_at_ms = 0
 
     def forget_refusals(self) -> None:
         """Read again what was not granted before, because grants change."""
@@ -102,7 +108,7 @@ class ConsoleReader:
         A list of more than ``LISTED_OFTEN_MAX`` tenants is read again only with ``relist``.
         """
         if relist or self._listed_last is None or len(self._listed_last) <= LISTED_OFTEN_MAX:
-            self._listed_last = await self._listed()
+            self._listed_last, self._listed_at_ms = await self._listed(), self.clock.monotonic_ms()
         listed = self._listed_last
         view: TenantView | None
         if listed is None:
@@ -114,13 +120,14 @@ class ConsoleReader:
             name = selected or (self._named if self._named in facts else _first(tenants))
             if name is not None and name not in facts and len(listed) < TENANTS_MAX:
                 raise NotFound(f"unknown tenant {name}", tenant=name)
-            view = await self._view(name, facts.get(name)) if name is not None else None
+            view = await self.view(name, facts.get(name)) if name is not None else None
         return ConsoleSnapshot(
             tenants=tenants,
             everyone=listed is not None,
             view=view,
-            at_ms=self._clock.monotonic_ms(),
-            wall_ms=self._clock.wall_ms(),
+            at_ms=self.clock.monotonic_ms(),
+            listed_at_ms=self._listed_at_ms,
+            wall_ms=self.clock.wall_ms(),
         )
 
     def _visited(self, view: TenantView) -> list[TenantSummary]:
@@ -143,35 +150,43 @@ class ConsoleReader:
     async def _own_view(self, selected: str | None) -> TenantView:
         name = selected or self._own
         if name is None:
-            facts = await self._ask("own", "", self._client.own_tenant)
+            facts = await self.ask("own", "", self._client.own_tenant)
             if isinstance(facts, NotGranted):  # only the server knows the tenant of a credential
-                queues = await self._ask("own queues", "", lambda: self._client.queues(limit=QUEUES_MAX))
+                queues = await self.ask("own queues", "", lambda: self._client.queues(limit=QUEUES_MAX))
                 return TenantView(name=UNNAMED, facts=facts, usage=NOT_GRANTED, queues=queues)
             self._own = facts.name
-            return await self._view(facts.name, facts)
-        return await self._view(name, None)
+            return await self.view(facts.name, facts)
+        return await self.view(name, None)
 
-    async def _view(self, name: str, facts: TenantReply | None) -> TenantView:
+    async def view(self, name: str, facts: TenantReply | None = None) -> TenantView:
+        """Return a tenant with its queues, quotas and settings, without ``facts`` if they were read before."""
         tenant = self._client.tenant(name)
         usage, queues = await asyncio.gather(
-            self._ask("usage", name, tenant.usage),
-            self._ask("queues", name, lambda: tenant.queues(limit=QUEUES_MAX)),
+            self.ask("usage", name, tenant.usage),
+            self.ask("queues", name, lambda: tenant.queues(limit=QUEUES_MAX)),
         )
-        found: TenantReply | NotGranted = facts if facts is not None else await self._ask("facts", name, tenant.get)
+        found: TenantReply | NotGranted = facts if facts is not None else await self.ask("facts", name, tenant.get)
         return TenantView(name=name, facts=found, usage=usage, queues=queues)
 
     async def security(self, name: str, wanted: AuditFilter) -> SecurityView:
-        """Return the newest rows of the audit trail, keys, grants and encryption of a tenant."""
+        """Return the newest rows of the audit trail, keys, grants, encryption and workers of a tenant, and active alerts."""
         tenant = self._client.tenant(name)
-        audit, keys, grants, encryption = await asyncio.gather(
-            self._ask("audit", name, lambda: self.audit(tenant, wanted)),
-            self._ask("keys", name, tenant.keys),
-            self._ask("grants", name, tenant.grants),
-            self._ask("encryption", name, tenant.encryption),
+        audit, keys, grants, encryption, workers, alerts = await asyncio.gather(
+            self.ask("audit", name, lambda: self.audit(tenant, wanted)),
+            self.ask("keys", name, tenant.keys),
+            self.ask("grants", name, tenant.grants),
+            self.ask("encryption", name, tenant.encryption),
+            self.ask("workers", name, tenant.workers),
+            self.ask("alerts", name, self._all_alerts if self._everyone else tenant.alerts),
         )
-        return SecurityView(tenant=name, audit=audit, keys=keys, grants=grants, encryption=encryption)
+        return SecurityView(
+            tenant=name, audit=audit, keys=keys, grants=grants, encryption=encryption, workers=workers, alerts=alerts
+        )
 
-    async def _ask(self, what: str, tenant: str, call: Callable[[], Awaitable[T]]) -> T | NotGranted:
+    async def _all_alerts(self) -> list[AlertItem]:
+        return (await self._client.platform().alerts()).alerts
+
+    async def ask(self, what: str, tenant: str, call: Callable[[], Awaitable[T]]) -> T | NotGranted:
         """Return what a call returns. A call that was not granted is not repeated."""
         if (what, tenant) in self._refused:
             return NOT_GRANTED
@@ -180,11 +195,13 @@ class ConsoleReader:
             self._refused.add((what, tenant))
         return answer
 
-    async def audit(self, tenant: AsyncTenant, wanted: AuditFilter, cursor: str | None = None) -> AuditReply:
+    async def audit(
+        self, tenant: AsyncTenant, wanted: AuditFilter, cursor: str | None = None, limit: int = AUDIT_PAGE
+    ) -> AuditReply:
         """Return a page of the audit trail of a tenant, or of the platform."""
         owner = self._client.platform() if wanted.platform else tenant
-        asked: dict[str, Any] = wanted.asked(self._clock.wall_ms())
-        return await owner.audit(**asked, limit=AUDIT_PAGE, cursor=cursor)
+        asked: dict[str, Any] = wanted.asked(self.clock.wall_ms())
+        return await owner.audit(**asked, limit=limit, cursor=cursor)
 
     async def permissions(self, principal: str, tenants: Iterable[str]) -> list[Permission]:
         """Return the rights of a principal in these tenants. A few tenants are read concurrently."""
@@ -194,8 +211,44 @@ class ConsoleReader:
             async with turns:
                 return await self._permissions_in(principal, name)
 
-        found = await asyncio.gather(*(of(name) for name in tenants))
-        return [one for part in found for one in part]
+        found = [one for part in await asyncio.gather(*(of(name) for name in tenants)) for one in part]
+        if not principal.startswith(KEY_PRINCIPAL):
+            found += await self._carried_by_token(principal, {one.tenant for one in found})
+        return found
+
+    async def _carried_by_token(self, principal: str, stored: set[str]) -> list[Permission]:
+        """Return tenants without a stored grant where a principal succeeded since its access was last revoked there.
+
+        The server does not store the role that a JWT or certificate carries, so its use is the evidence.
+        """
+        platform = self._client.platform()
+        used = await or_not_granted(platform.audit(principal=principal, result="SUCCESS", order="newest"))
+        ended = await or_not_granted(platform.audit(action=("delete_grant", "revoke_token"), order="newest"))
+        if isinstance(used, NotGranted) or isinstance(ended, NotGranted):
+            return []
+        revoked = {(row["tenant"], row["ts"]) for row in ended.rows if principal in str(row.get("details") or "")}
+        last = {row["tenant"]: row["ts"] for row in reversed(used.rows) if row.get("tenant")}
+        return [
+            Permission(
+                name,
+                GrantItem(principal=principal, role=CARRIED, actions=(), queues=("*",), expires_at=None),
+                from_token=True,
+            )
+            for name, ts in sorted(last.items())
+            if name not in stored and not any(where == name and at >= ts for where, at in revoked)
+        ]
+
+    async def audit_rows(self, name: str, wanted: AuditFilter, most: int) -> tuple[list[dict[str, Any]], bool]:
+        """Return up to ``most`` rows of the audit trail, newest first, and whether there are more."""
+        rows: list[dict[str, Any]] = []
+        cursor: str | None = None
+        while len(rows) < most:
+            page = await self.audit(self._client.tenant(name), wanted, cursor, limit=PAGE_MAX)
+            rows += page.rows
+            cursor = page.cursor
+            if cursor is None:
+                return rows, False
+        return rows, True
 
     async def _permissions_in(self, principal: str, name: str) -> list[Permission]:
         tenant = self._client.tenant(name)

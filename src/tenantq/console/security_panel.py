@@ -1,27 +1,30 @@
-"""The security panel of the shown tenant: audit trail, keys, grants."""
-
-from __future__ import annotations
+"""The security panel of the shown tenant: audit trail, keys, grants, and the rights of a principal."""
 
 from collections.abc import Sequence
 from functools import partial
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
+from rich.markup import escape
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
 from textual.widgets import ContentSwitcher, Static
 
 from tenantq.console import actions
-from tenantq.console.dialog import Dialog
+from tenantq.console.dialogs import Dialog
 from tenantq.console.live_table import LiveTable
 from tenantq.console.not_granted import NOT_GRANTED_TEXT, NotGranted
-from tenantq.console.panel import Panel
-from tenantq.console.principal_screen import PrincipalScreen
+from tenantq.console.panels import Panel
+from tenantq.console.reader import PERMISSIONS_TENANTS_MAX, Permission
+from tenantq.console.report_screen import show_access_review
 from tenantq.console.security_rows import (
     AUDIT_COLUMNS,
     GRANT_COLUMNS,
     KEY_COLUMNS,
+    KEY_PRINCIPAL,
     TENANT_AUDIT_COLUMNS,
     AuditFilter,
     audit_key,
@@ -31,38 +34,105 @@ from tenantq.console.security_rows import (
     next_filter,
     parse_filter,
 )
+from tenantq.console.state import ConsoleState
 from tenantq.console.table import Row
 from tenantq.console.tenant_settings import FormField
+from tenantq.domain.formatting import plural, printable
 
 _VIEWS: Final = {"audit": "a audit", "keys": "k keys", "grants": "g grants"}
+
+
+class PrincipalScreen(ModalScreen[None]):
+    """A table of rights, read once, that can be revoked."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss", "back"),
+        Binding("v", "revoke", "revoke"),
+        Binding("y", "review", "report"),
+    ]
+
+    def __init__(self, state: ConsoleState, principal: str) -> None:
+        super().__init__()
+        self._state = state
+        self._principal = principal
+        self._found: list[Permission] = []
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog -large") as dialog:
+            dialog.border_title = escape(f"Rights of {self._principal}")
+            dialog.border_subtitle = "v: revoke   y: report   Esc: back"
+            yield Static("reading …", markup=False)
+            yield LiveTable(GRANT_COLUMNS, empty="…")
+
+    def on_mount(self) -> None:
+        self.query_one(LiveTable).focus()
+        self.read_permissions()
+
+    @work(group="page", exclusive=True)
+    async def read_permissions(self) -> None:
+        """Read the rights from all tenants."""
+        console = actions.console_of(self)
+        names = [one.name for one in self._state.tenants][:PERMISSIONS_TENANTS_MAX]
+        found = await console.read(console.reader.permissions(self._principal, names))
+        if found is None or not self.is_attached:
+            return
+        self._found = found
+        for key_name in (one.key_name for one in found if one.key_name):
+            self.query_one(".dialog").border_title = escape(printable(f"Rights of {key_name} ({self._principal})"))
+        left = len(self._state.tenants) - len(names)
+        text = f"{plural(len(found), 'right')} in {plural(len(names), 'tenant')}"
+        self.query_one(Static).update(f"{text}; {plural(left, 'tenant')} not read" if left else text)
+        rows = grant_rows((one.tenant, one.grant) for one in found)
+        self.query_one(LiveTable).show(rows, empty="no rights")
+
+    def action_review(self) -> None:
+        show_access_review(self, self._state, self._principal)
+
+    @work(group="action", exclusive=True)
+    async def action_revoke(self) -> None:
+        console = actions.console_of(self)
+        tenant, _, principal = (self.query_one(LiveTable).current or "").partition(" ")
+        chosen = next((one for one in self._found if (one.tenant, one.grant.principal) == (tenant, principal)), None)
+        if chosen is None:
+            return
+        if chosen.key_name is not None:
+            key_id = principal.removeprefix(KEY_PRINCIPAL)
+            done = await actions.revoke_key(console, tenant, key_id, chosen.key_name)
+        elif chosen.from_token:
+            done = await actions.revoke_tokens(console, tenant, principal)
+        else:
+            done = await actions.revoke_grant(console, tenant, principal)
+        if done:
+            self.read_permissions()
 
 
 class SecurityPanel(Panel):
     """Three views: the audit trail, API keys and grants."""
 
+    ENTER: ClassVar = Binding("enter", "", "rights of this principal in all tenants")
+
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("a", "view('audit')", "audit", show=False),
+        Binding("a", "view('audit')", "audit trail", show=False),
         Binding("k", "view('keys')", "keys", show=False),
         Binding("g", "view('grants')", "grants", show=False),
-        Binding("f", "edit_filter", "filter trail"),
-        Binding("c", "next_filter", "denied, changes, …", show=False),
-        Binding("o", "scope", "platform", show=False),
-        Binding("m", "older", "more", show=False),
-        Binding("w", "principal", "rights"),
-        Binding("v", "revoke", "revoke"),
+        Binding("f", "edit_filter", "filter trail", tooltip="filter the trail by principal, action or time"),
+        Binding("c", "next_filter", "next filter: denied, changes, errors, all", show=False),
+        Binding("o", "scope", "trail of this tenant, or of the platform", show=False),
+        Binding("m", "older", "read older rows", show=False),
+        Binding("w", "principal", "rights", tooltip="rights of this principal in all tenants"),
+        Binding("v", "revoke", "revoke", tooltip="revoke the key or grant"),
     ]
 
     def compose(self) -> ComposeResult:
-        """Lay out the three views."""
         yield Static("", id="security-head", markup=False)
         yield self.filter_input
         with ContentSwitcher(initial="audit"):
             yield LiveTable(AUDIT_COLUMNS, empty="…", id="audit")
             yield LiveTable(KEY_COLUMNS, empty="…", id="keys")
             yield LiveTable(GRANT_COLUMNS[1:], empty="…", id="grants")
+        yield Static("", id="row-details", markup=False)
 
     def on_mount(self) -> None:
-        """Start without a filter."""
         self._text = ""
 
     @property
@@ -76,7 +146,6 @@ class SecurityPanel(Panel):
         return self.query_one(ContentSwitcher).current or "audit"
 
     def draw(self) -> None:
-        """Show what is known about the tenant."""
         state = self.state
         where = "the platform" if state.audit_filter.platform else state.tenant or ""
         self.border_title = f"Security of {where}" if where else "Security"
@@ -93,24 +162,31 @@ class SecurityPanel(Panel):
         self._show("keys", security.keys, keys, "no keys")
         grants = [] if isinstance(security.grants, NotGranted) else security.grants
         self._show("grants", security.grants, grant_rows((security.tenant, one) for one in grants), "no grants")
+        self.draw_details()
+
+    def draw_details(self) -> None:
+        """Show the details of the audit row under the cursor."""
+        row = self._row() if self.view == "audit" else None
+        self.query_one("#row-details", Static).update(printable(str((row or {}).get("details") or "")))
 
     def filter_by(self, text: str) -> None:
         """Show only rows with ``text`` anywhere in them."""
         self._text = text.strip().lower()
 
+    def on_data_table_row_highlighted(self, event: LiveTable.RowHighlighted) -> None:
+        event.stop()
+        self.draw_details()
+
     def on_data_table_row_selected(self, event: LiveTable.RowSelected) -> None:
-        """Show the rights of the principal of this row."""
         event.stop()
         self.action_principal()
 
     def action_view(self, name: str) -> None:
-        """Show another view."""
         self.query_one(ContentSwitcher).current = name
         self.draw()
         self.table.focus()
 
     def action_scope(self) -> None:
-        """Switch between the trail of the tenant and of the whole platform."""
         if not self.state.everyone:
             actions.console_of(self).say("only platform administrators can read the audit trail of the platform")
             return
@@ -118,16 +194,14 @@ class SecurityPanel(Panel):
         self._set_filter(msgspec.structs.replace(old, platform=not old.platform))
 
     def action_next_filter(self) -> None:
-        """Switch to the next predefined filter."""
         self._set_filter(next_filter(self.state.audit_filter))
 
     @work(group="action", exclusive=True)
     async def action_edit_filter(self) -> None:
-        """Ask for a filter of the trail."""
         old = self.state.audit_filter
         fields = [
-            FormField("result", "result", old.result or "", "SUCCESS, DENIED or ERROR; empty: all"),
-            FormField("back", "time range", old.shown_back(), "24h, 15m; empty: all"),
+            FormField("result", "result", old.result or "", "SUCCESS, DENIED, ERROR or empty"),
+            FormField("back", "time range", old.shown_back(), "24h, 15m or empty"),
             FormField("principal", "principal", old.principal or "", "key:<id>, jwt:<subject>"),
             FormField("action", "action", old.action or "", "purge, create_key, …"),
             FormField("queue", "queue", old.queue or ""),
@@ -157,14 +231,12 @@ class SecurityPanel(Panel):
 
     @work(group="action", exclusive=True)
     async def action_principal(self) -> None:
-        """Show the rights of a principal in all tenants."""
         principal = self._principal()
         if principal:
             await actions.console_of(self).push_screen_wait(PrincipalScreen(self.state, principal))
 
     @work(group="action", exclusive=True)
     async def action_revoke(self) -> None:
-        """Revoke the key or grant under the cursor."""
         console = actions.console_of(self)
         security, key = self.state.security, self.table.current
         if security is None or key is None or self.view == "audit":
@@ -183,8 +255,12 @@ class SecurityPanel(Panel):
             return f"key:{key}"
         if self.view == "grants":
             return key.partition(" ")[2]
-        found = (str(row.get("principal") or "") for row in self.state.audit_rows() if audit_key(row) == key)
-        return next(found, "") or None
+        return str((self._row() or {}).get("principal") or "") or None
+
+    def _row(self) -> dict[str, Any] | None:
+        """Return the audit row under the cursor."""
+        key = self.query_one("#audit", LiveTable).current
+        return next((row for row in self.state.audit_rows() if audit_key(row) == key), None)
 
     def _set_filter(self, wanted: AuditFilter) -> None:
         self.state.audit_filter = wanted

@@ -57,6 +57,7 @@ CHANGES: Final = (
 )
 """Actions that change a tenant, its queues, or access to it."""
 
+ACCESS_CHANGES: Final = "create_key,revoke_key,put_grant,delete_grant,revoke_token"
 _DAY_MS: Final = 86_400_000
 
 
@@ -71,13 +72,13 @@ class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
     platform: bool = False  # of all tenants and the platform itself
 
     def asked(self, now_ms: int) -> dict[str, Any]:
-        """Return the arguments of the SDK's audit query, but for limit and cursor."""
+        """Return the arguments of the SDK's audit query, without limit and cursor."""
         given = {name: getattr(self, name) for name in ("result", "principal", "action", "queue")}
         start = None if self.back_ms is None else max(0, now_ms - self.back_ms)
         return {**given, "start": start, "order": "newest"}
 
     def shown_back(self) -> str:
-        """Return how far back, as it is typed; empty: no limit."""
+        """Return the time range as the user types it, or an empty text for no limit."""
         if not self.back_ms:
             return ""
         return f"{self.back_ms // 3_600_000}h" if self.back_ms >= 3_600_000 else f"{self.back_ms // 60_000}m"
@@ -159,10 +160,12 @@ def _fact(row: Mapping[str, Any], name: str, tone: Tone = "") -> Cell:
 
 
 def key_state(key: KeyItem, now_ms: int) -> str:
-    """Return whether a key is valid, expired or revoked."""
+    """Return whether a key is valid, expired, revoked or suspended."""
     if key.revoked_at is not None:
         return "revoked"
-    return "expired" if key.expires_at is not None and key.expires_at <= now_ms else "valid"
+    if key.expires_at is not None and key.expires_at <= now_ms:
+        return "expired"
+    return "suspended" if (key.suspended_until or 0) > now_ms else "valid"
 
 
 def _rights(one: KeyItem | GrantItem) -> str:

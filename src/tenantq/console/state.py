@@ -1,7 +1,5 @@
 """The state of the console: the last refresh, the selection, and whether the server answers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tenantq.console.not_granted import NotGranted, known
@@ -9,10 +7,11 @@ from tenantq.console.queue_rows import totals, truncation_note
 from tenantq.console.rate_history import RateHistory
 from tenantq.console.reader import TENANTS_MAX, UNNAMED, ConsoleSnapshot, SecurityView, TenantView
 from tenantq.console.security_rows import FILTERS
-from tenantq.console.tenant_rows import SORT_KEYS, SortKey, TenantSummary, arrange, summary_line
-from tenantq.domain.formatting import printable, show_time
+from tenantq.console.tenant_rows import SORT_KEYS, SortKey, TenantSummary, arrange, summary_line, tenant_totals
+from tenantq.domain.formatting import plural, printable, show_time
 from tenantq.errors import TenantqError, Unavailable
-from tenantq.wire.queues import QueueReply
+from tenantq.wire.alerts import AlertItem
+from tenantq.wire.queues import QueueReply, WorkerItem
 
 
 def error_line(error: TenantqError) -> str:
@@ -36,6 +35,7 @@ class ConsoleState:
         self.older: list[dict[str, Any]] = []  # further pages of the audit trail
         self.older_cursor: str | None = None
         self.rates = RateHistory()
+        self.tenant_rates = RateHistory()
         self.problem = ""  # why the figures are old; empty if they are not
         self._rates_of: str | None = None
 
@@ -85,6 +85,7 @@ class ConsoleState:
         """Take over a refresh."""
         self.snapshot = snapshot
         self.problem = ""
+        self.tenant_rates.read(tenant_totals(snapshot.tenants), snapshot.listed_at_ms)
         view = snapshot.view
         if view is None or isinstance(view.queues, NotGranted):
             return
@@ -93,7 +94,7 @@ class ConsoleState:
         self.rates.read(totals(view.queues), snapshot.at_ms)
 
     def failed(self, error: TenantqError) -> None:
-        """Record that a refresh failed, so that the shown figures are old."""
+        """Record that a refresh failed and the shown figures are old."""
         if isinstance(error, Unavailable):
             self.problem = f"cannot reach {self.url}; retrying"
         else:
@@ -138,10 +139,22 @@ class ConsoleState:
         audit = known(self.security.audit) if self.security is not None else None
         return audit.cursor if audit is not None else None
 
+    @property
+    def workers(self) -> list[WorkerItem] | None:
+        """The workers of the shown tenant; None if they are unknown."""
+        return known(self.security.workers) if self.security is not None else None
+
+    @property
+    def alerts(self) -> list[AlertItem] | NotGranted | None:
+        """The active alerts; None before they were read."""
+        return self.security.alerts if self.security is not None else None
+
     def title(self) -> str:
-        """Return the title of the screen: time, server, number of tenants."""
+        """Return the title of the screen: time, server, number of tenants and alerts."""
         if self.snapshot is None:
             return f"tenantq  {self.url}"
         cut = truncation_note(self.tenants, TENANTS_MAX, None)
         at = f"{show_time(self.snapshot.wall_ms)[11:19]} UTC"
-        return "  ".join(["tenantq", at, self.url, summary_line(self.tenants), *([cut] if cut else [])])
+        alerts = len(known(self.alerts) or ()) if self.alerts is not None else 0
+        noted = [f"{plural(alerts, 'alert')} (A)"] if alerts else []
+        return "  ".join(["tenantq", at, self.url, summary_line(self.tenants), *noted, *([cut] if cut else [])])

@@ -1,7 +1,5 @@
 """A screen that shows the console's state, and is drawn again after each refresh."""
 
-from __future__ import annotations
-
 from textual.app import ComposeResult
 from textual.screen import Screen
 from textual.widgets import Footer, Static
@@ -32,5 +30,4 @@ class StateScreen(Screen[None]):
         self.set_class(bool(problem), "-old")
 
     def on_mount(self) -> None:
-        """Show what is known so far."""
         self.draw()

@@ -1,11 +1,11 @@
 """The content of a table: cells with a tone, columns with a width, and the choice of columns that fit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
+
+from tenantq.domain.formatting import show_time
 
 Tone = Literal["", "good", "warning", "critical", "dim"]
 
@@ -81,21 +81,16 @@ def show_count(count: int) -> str:
     return f"{value:.0f}{units[0]}" if value >= 99.95 else f"{value:.1f}{units[0]}"
 
 
-def show_size(count: int) -> str:
-    """Return a number of bytes with a binary unit."""
-    if count < 1_024:
-        return f"{count} B"
-    value = float(count)
-    for unit in ("KiB", "MiB", "GiB"):
-        value /= 1_024
-        if value < 999.5:
-            return f"{value:.1f} {unit}" if value < 99.95 else f"{value:.0f} {unit}"
-    return f"{value / 1_024:.1f} TiB"
-
-
 def text_cell(text: str | None, tone: Tone = "") -> Cell:
     """Return a cell with a text, or a dim dash if there is none."""
     return Cell(text, tone) if text else Cell("-", "dim")
+
+
+def time_column(field: str, heading: str, rank: int) -> Column:
+    """Return a column of a field with a time, without year and seconds."""
+    return Column(
+        field, f"{heading} (UTC)", 11, rank, lambda one: Cell(show_time(getattr(one, field))[5:16].replace("T", " "))
+    )
 
 
 def count_cell(count: int | None, tone: Tone = "", show: Callable[[int], str] = show_count) -> Cell:

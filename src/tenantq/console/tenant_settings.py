@@ -1,6 +1,4 @@
-"""The form of a tenant's weight, quotas and limits."""
-
-from __future__ import annotations
+"""The form of a tenant's weight, quotas, limits and alerts."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -32,6 +30,7 @@ _SETTINGS: Final = (
     ("quotas.queues", "queues", "no limit"),
     ("quotas.consumers_per_queue", "consumers per queue", "no limit"),
     ("quotas.soft_percent", "warn at percent", "80"),
+    ("alerts.quota_percent", "alert at % of a quota", "no alert, unless the server has one"),
     ("limits.write.ops_per_sec", "writes per second", "no limit"),
     ("limits.write.bytes_per_sec", "bytes written per sec", "no limit, or such as 10MiB"),
     ("limits.write.burst", "burst of writes", "the amount of one second"),
@@ -39,6 +38,7 @@ _SETTINGS: Final = (
     ("limits.read.bytes_per_sec", "bytes read per sec", "no limit, or such as 10MiB"),
     ("limits.read.burst", "burst of reads", "the amount of one second"),
 )
+REASON: Final = FormField("reason", "reason", hint="stored in the audit trail")
 _NEVER_EMPTY: Final = ("weight", "quotas.soft_percent")
 
 
@@ -68,13 +68,21 @@ def changed_settings(config: Mapping[str, Any], typed: Mapping[str, str]) -> dic
     return changes
 
 
+def with_reason(changes: dict[str, Any], typed: Mapping[str, str]) -> dict[str, Any]:
+    """Return changes with the typed reason. Raises Invalid if there are changes but no reason."""
+    reason = typed["reason"].strip()
+    if changes and not reason:
+        raise Invalid("reason: must not be empty; it is stored in the audit trail")
+    return {**changes, "reason": reason} if changes else {}
+
+
 def check_destroy(name: str, typed: Mapping[str, str]) -> str:
     """Return the reason. Raises Invalid if the name was not repeated, or if the reason is too short."""
     if typed["confirm"].strip() != name:
         raise Invalid("the name does not match; nothing was changed")
     reason = typed["reason"].strip()
     if len(reason) < REASON_CHARS_MIN:
-        raise Invalid(f"say why in {REASON_CHARS_MIN} characters or more; it is kept in the journal")
+        raise Invalid(f"reason: must have at least {REASON_CHARS_MIN} characters; it is stored in the journal")
     return reason
 
 
