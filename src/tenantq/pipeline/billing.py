@@ -1,7 +1,5 @@
 """Billing: closes months, approves corrections, and exports invoice lines and usage events."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Explanation of an invoice line: the journal rows it was computed from."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -7,10 +7,12 @@ verification and by Spark, so a copy costs one download, and Spark needs no libr
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +21,7 @@ import msgspec
 from tenantq.errors import Invalid, Unavailable
 from tenantq.journal.export_target import DirectoryTarget, ExportTarget, local_path, open_target, shown_url
 from tenantq.journal.manifest import MANIFESTS, manifest_names, read_manifest
+from tenantq.journal.segment_retention import INGESTED, Ingested
 from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.run_options import RunOptions
 
@@ -82,7 +85,9 @@ def local_journal(
     """
     if local_path(journal) is not None:
         root = journal_path(journal)
-        yield new_files(DirectoryTarget(Path(root)), root, lake, options)
+        target_dir = DirectoryTarget(Path(root))
+        yield new_files(target_dir, root, lake, options)
+        note_ingested(target_dir, lake)
         return
     target = open_target(journal)
     progress(FETCH)
@@ -96,8 +101,23 @@ def local_journal(
         except OSError as error:
             raise Unavailable(f"journal {shown_url(journal)}: cannot be read: {str(error)[:300]}") from error
         yield files
+        note_ingested(target, lake)
     finally:
         shutil.rmtree(place, ignore_errors=True)
+
+
+def note_ingested(target: ExportTarget, lake: Lake) -> None:
+    """Note at the target what the lake has accepted, so that the server's retention keeps the rest. Works only with write access."""
+    done = {row["manifest"]: row["last_seq"] for row in lake.rows("segments") if not row["reason"]}
+    where = hashlib.sha256(lake.name.encode()).hexdigest()[:16]
+    by_shard: dict[str, list[str]] = {}
+    for name in manifest_names(target):
+        by_shard.setdefault(name.split("/")[1], []).append(name)
+    for shard, names in by_shard.items():
+        accepted = list(takewhile(done.__contains__, names))
+        note = Ingested(lake.name, done[accepted[-1]] if accepted else 0)
+        with contextlib.suppress(OSError):
+            target.write(f"{INGESTED}/{shard}/{where}.json", msgspec.json.encode(note))
 
 
 def new_files(target: ExportTarget, root: str, lake: Lake, options: RunOptions) -> JournalFiles:

@@ -1,7 +1,5 @@
 """Lineage: which table is computed from which, by which function, with which columns. Read from the table registry."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from pathlib import Path

@@ -1,33 +1,37 @@
 """One run of the pipeline: computes every table that new segments touch, sources first, and commits them together."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from decimal import Decimal
 from functools import cached_property, partial
+from graphlib import TopologicalSorter
+from threading import Lock
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tenantq.pipeline.bronze.ingestion import NewSegments, overlap
+from tenantq.pipeline.bronze.ingestion import LOCAL_ROWS, NewSegments, overlap
 from tenantq.pipeline.bronze.rows import RowRules
 from tenantq.pipeline.journal_source import FETCH, JournalFiles, local_journal
 from tenantq.pipeline.lake.archive import bring_back, deleted_dates
 from tenantq.pipeline.lake.data_files import with_pieces
 from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.run_options import RunOptions, RunReport
-from tenantq.pipeline.scopes import Selection, Selector
+from tenantq.pipeline.scopes import NEEDED, Selection, Selector
 from tenantq.pipeline.session import SMALL_ROWS
 from tenantq.pipeline.tables import JOURNAL, TABLES, Input, LakeTable, day_of
 
 START: Final = "start Spark"
 VERIFY: Final = "verify segments"
+SUMMARIZE: Final = "summarize rows"
 COMMIT: Final = "commit"
-STAGES: Final = (FETCH, VERIFY, START, *TABLES, COMMIT)
+STAGES: Final = (FETCH, START, VERIFY, SUMMARIZE, *TABLES, COMMIT)
 """The stages of a run, in order. Tables that are up to date are left out; without new data, Spark is too."""
+_AT_ONCE: Final = 4  # tables that are planned and computed side by side; Spark's cores limit the tasks
+_CODEGEN: Final = ("spark.sql.codegen.wholeStage", "spark.sql.codegen.factoryMode")
 
 OpenSpark = Callable[[int], SparkSession]
 """Opens a session that suits a run over about this many rows."""
@@ -61,8 +65,7 @@ def process(
     step = _Run(open_spark, lake, options, progress)
     try:
         step.ingest(files)
-        for table in TABLES.values():
-            step.compute(table)
+        step.compute()
         return step.commit()
     finally:
         step.close()
@@ -76,28 +79,27 @@ class _Run:
         self._report = RunReport(quarantined={}, changed=[], stages={}, repriced=[], restored=[])
         self._rows = 0  # that the run reads, about
         self._new = NewSegments(lambda: self._spark)
-        self._cached: dict[str, DataFrame] = {}
-        self._stage, self._started = "", time.monotonic()
+        self._small: dict[str, DataFrame] = {}
+        self._small_lock = Lock()
+        self._before: dict[str, str] = {}  # settings to restore
         self._selector: Selector
 
     @cached_property
     def _spark(self) -> SparkSession:
-        stage = self._stage
-        self._begin(START)
-        session = self._open_spark(self._rows)
-        self._begin(stage)
+        with self._timed(START):
+            session = self._open_spark(self._rows)
+        self._before = {name: str(session.conf.get(name)) for name in _CODEGEN}
         return session
 
     def ingest(self, files: JournalFiles) -> None:
         """Verify the segments and read the rows of those that are accepted."""
-        self._begin(VERIFY)
         lake, new, report = self._lake, self._new, self._report
         known = {one["manifest"]: one for one in lake.rows("segments")}
         new.strays = files.strays
         rows = files.count_rows()
         first = min((day_of(name) for name in files.segments), default="9999")
         self._rows = rows + sum(file.rows for file in lake.tables.files("bronze") if day_of(file.path) >= first)
-        new.verify(files.root, files.manifests, self._options.public_key, rows)
+        self._verify(files, rows)
         report.segments, report.accepted = len(new.verdicts), len(new.accepted)
         state = lake.state()
         if new.accepted:
@@ -108,29 +110,69 @@ class _Run:
                 deleted_dates=tuple(deleted_dates(state)),
                 erased=tuple((one.tenant, one.until_ms) for one in state.erased),
             )
-            new.read(files.root, rules, self._restore, lambda: lake.read(self._spark, "bronze"))
+            with self._timed(SUMMARIZE):
+                new.read(files.root, rules, self._restore, lambda: lake.read(self._spark, "bronze"))
         report.rows = new.summary.rows
         self._selector = Selector(lambda: self._spark, lake, self._options, new, lake.state(), report)
+
+    def _verify(self, files: JournalFiles, rows: int) -> None:
+        """Verify the segments: few in this process while Java starts, many on Spark."""
+
+        def verify() -> None:
+            with self._timed(VERIFY):
+                self._new.verify(files.root, files.manifests, self._options.public_key, rows)
+
+        with ThreadPoolExecutor(1) as aside:
+            verified = aside.submit(verify) if rows <= LOCAL_ROWS else None
+            if files.manifests:
+                _ = self._spark  # opened by the main thread, because it sets signal handlers
+            if verified is None:
+                verify()
+            else:
+                verified.result()
 
     def _restore(self, rows: DataFrame) -> None:
         self._report.restored = bring_back(self._spark, self._lake, rows)
 
-    def compute(self, table: LakeTable) -> None:
-        """Compute and stage the partitions of a table that are not up to date."""
-        selection = self._selector.select(table.scope)
-        if selection is None:
-            return
-        self._begin(table.name)
-        known = {name for name in self._lake.partitions(table.name, staged=False) if selection.covers(name)}
-        sizes = self._sizes(table, known)
-        frames = [self._frame(one, table, selection, known, sizes) for one in table.inputs]
-        values = self._values(selection)
-        rows = table.function(*frames, **{name: values[name]() for name in table.parameters})
-        if table.appends:
-            self._selector.new_rows[table.name] = rows
-            if known:
-                rows = self._lake.view(self._spark, table.name, known.__contains__).unionByName(rows)
-        with _compiling(self._spark, self._is_large(table)):
+    def compute(self) -> None:
+        """Compute and stage the partitions that are not up to date. Independent tables are computed side by side."""
+        order = TopologicalSorter(
+            {name: {*table.sources, *NEEDED.get(table.scope, ())} - {JOURNAL} for name, table in TABLES.items()}
+        )
+        order.prepare()
+        ready: list[str] = []
+        running: dict[Future[None], LakeTable] = {}
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            while order.is_active():
+                ready += order.get_ready()
+                for table in self._startable([TABLES[name] for name in ready], list(running.values())):
+                    ready.remove(table.name)
+                    selection = self._selector.select(table.scope)
+                    if selection is None:
+                        order.done(table.name)
+                        continue
+                    _compile_code(self._spark, wanted=self._is_large(table))
+                    running[pool.submit(self._compute, table, selection)] = table
+                for future in wait(running, return_when=FIRST_COMPLETED).done if running else ():
+                    order.done(running.pop(future).name)
+                    future.result()
+
+    def _startable(self, ready: list[LakeTable], running: list[LakeTable]) -> list[LakeTable]:
+        """Return the tables that may start now. A session compiles code for all tables at a time, or for none."""
+        together = [*running, *ready][:1]
+        return [one for one in ready if self._is_large(one) == self._is_large(together[0])]
+
+    def _compute(self, table: LakeTable, selection: Selection) -> None:
+        with self._timed(table.name):
+            known = {name for name in self._lake.partitions(table.name, staged=False) if selection.covers(name)}
+            sizes = self._sizes(table, known)
+            frames = [self._frame(one, table, selection, known, sizes) for one in table.inputs]
+            values = self._values(selection)
+            rows = table.function(*frames, **{name: values[name]() for name in table.parameters})
+            if table.appends:
+                self._selector.new_rows[table.name] = rows
+                if known:
+                    rows = self._lake.view(self._spark, table.name, known.__contains__).unionByName(rows)
             self._lake.stage(rows, table.name, selection.covers, sizes, few=self._rows <= SMALL_ROWS)
 
     def _is_large(self, table: LakeTable) -> bool:
@@ -150,23 +192,28 @@ class _Run:
     ) -> DataFrame | None:
         """Return the part of a table that an input asks for."""
         if one.table == JOURNAL:
-            return self._new.frame(one.part)
+            return self._in_one(self._new.frame(one.part))
         if one.part == "known" and not known:
             return None
-        if one.part == "all" and TABLES[one.table].cached:
-            if one.table not in self._cached:
-                self._cached[one.table] = self._lake.view(self._spark, one.table).persist()
-            return self._cached[one.table]
+        if one.part == "all" and TABLES[one.table].small:
+            with self._small_lock:
+                if one.table not in self._small:
+                    self._small[one.table] = self._lake.local_view(self._spark, one.table)
+            return self._small[one.table]
         if one.part == "new":
             rows = self._selector.new_rows[one.table]
         else:
             wanted = {"all": lambda _: True, "selected": selection.covers, "known": known.__contains__}[one.part]
-            rows = self._lake.view(self._spark, one.table, wanted)
+            rows = self._in_one(self._lake.view(self._spark, one.table, wanted))
         if one.through is not None:
             rows = one.through(rows)
         # Rows that are merged into a split table get their piece first, so one shuffle does for merging and writing.
         merged = sizes is not None and one.part in {"new", "known"}
         return with_pieces(rows, table, sizes or {}) if merged else rows
+
+    def _in_one(self, rows: DataFrame) -> DataFrame:
+        """Return rows of a small run in one partition, so that nothing is shuffled."""
+        return rows.coalesce(1) if self._rows <= SMALL_ROWS else rows
 
     def _values(self, selection: Selection) -> dict[str, Callable[[], Any]]:
         """Return the values that tables may name as parameters of their function."""
@@ -194,7 +241,11 @@ class _Run:
 
     def commit(self) -> RunReport:
         """Commit everything staged and return the report."""
-        self._begin(COMMIT)
+        with self._timed(COMMIT):
+            self._commit()
+        return self._report
+
+    def _commit(self) -> None:
         if self._selector.state != self._lake.state():
             self._lake.stage_state(self._selector.state)
         self._lake.stage_missing()
@@ -203,37 +254,25 @@ class _Run:
         for row in self._lake.rows("quarantine"):
             counts[row["reason"]] += row["count"]
         self._report.quarantined = dict(sorted(counts.items()))
-        self._begin("")
-        return self._report
 
     def close(self) -> None:
         """Release cached rows."""
         self._new.close()
-        for rows in self._cached.values():
-            rows.unpersist()
+        for name, value in self._before.items():
+            self._spark.conf.set(name, value)
 
-    def _begin(self, stage: str) -> None:
-        now = time.monotonic()
-        if self._stage:
-            spent = self._report.stages.get(self._stage, 0.0) + now - self._started
-            self._report.stages[self._stage] = round(spent, 3)
-        self._stage, self._started = stage, now
-        if stage:
-            self._progress(stage)
+    @contextmanager
+    def _timed(self, stage: str) -> Iterator[None]:
+        self._progress(stage)
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            spent = self._report.stages.get(stage, 0.0) + time.monotonic() - started
+            self._report.stages[stage] = round(spent, 3)
 
 
-@contextmanager
-def _compiling(spark: SparkSession, wanted: bool) -> Iterator[None]:  # noqa: FBT001  # a private helper
+def _compile_code(spark: SparkSession, *, wanted: bool) -> None:
     """Have Spark compile code for its stages, or interpret them."""
-    settings = {
-        "spark.sql.codegen.wholeStage": str(wanted).lower(),
-        "spark.sql.codegen.factoryMode": "FALLBACK" if wanted else "NO_CODEGEN",
-    }
-    before = {name: str(spark.conf.get(name)) for name in settings}
-    for name, value in settings.items():
+    for name, value in zip(_CODEGEN, ("true", "FALLBACK") if wanted else ("false", "NO_CODEGEN"), strict=True):
         spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            spark.conf.set(name, value)

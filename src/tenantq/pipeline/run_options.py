@@ -1,7 +1,5 @@
 """The options and the result of a run."""
 
-from __future__ import annotations
-
 from pathlib import Path  # msgspec looks at it
 
 import msgspec
@@ -35,7 +33,7 @@ class RunReport(msgspec.Struct):
     rows: int = 0  # new in bronze
     quarantined: dict[str, int] = {}  # reason -> rows or records, over the whole lake
     changed: list[str] = []  # partitions that were written
-    stages: dict[str, float] = {}  # seconds
+    stages: dict[str, float] = {}  # seconds; stages may overlap
     repriced: list[str] = []  # months computed again because the price book says something else about them
     restored: list[str] = []  # days that late rows brought back from the archive
     remeasured: bool = False  # slo_daily was computed again because the objective changed

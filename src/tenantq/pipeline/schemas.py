@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as spark
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, BinaryType, BooleanType, DecimalType, StructField, StructType
 
 from tenantq.domain.access import ACTIONS
@@ -120,7 +124,7 @@ KNOWN_OPS: Final = frozenset(ACTIONS) | {
     "quota_warning", "quota_critical", "note_key_use", "note_entries", "alert", "create_queue", "configure_queue",
     "drop_queue", "trim_journal", "put_data_key", "replace_data_key", "drop_data_keys", "cancel_redrive", "unexplained",
     "checkpoint", "self_check", "restore_backup", "certify_erasure", "suspend_queue", "reopen_queue", "topology",
-    "login",
+    "login", "move_tenant", "compliance", "resolve_alert", "remove_segments", "contain", "request_signup",
     "*",  # refusals of many kinds, coalesced under flood
 }  # fmt: skip
 """The ops of the journal. Rows with any other op are quarantined, because their effect is unknown."""
@@ -134,3 +138,8 @@ PLACES_DAILY: Final = _table(
 TENANT_CHANGES: Final = _table(
     shard=_text, seq=_long, n=_int, ts=_time, tenant=_text, op=_text, details=_text, date=_text
 )
+
+
+def local_frame(session: SparkSession, rows: Sequence[Mapping[str, Any]], columns: StructType) -> DataFrame:
+    """Return a few rows as a part of the plan. Spark reads them without a job and leaves out what depends on no rows."""
+    return session.createDataFrame(pa.Table.from_pylist(list(rows), to_arrow_schema(columns, timezone="UTC")), columns)

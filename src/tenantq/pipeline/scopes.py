@@ -1,10 +1,9 @@
 """Scopes: which partitions of a table a run has to compute again, given what is new in the journal."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterable
 from functools import cached_property
+from typing import Final
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
@@ -16,6 +15,9 @@ from tenantq.pipeline.lake.state import LakeState
 from tenantq.pipeline.run_options import RunOptions, RunReport
 from tenantq.pipeline.silver.message_lives import OPEN, life_events
 from tenantq.pipeline.tables import Scope, day_of
+
+NEEDED: Final = {Scope.SINCE_VERDICT: ("segments", "quarantine", "ops_daily")}
+"""Tables that must be staged before partitions are selected, besides the sources of a table."""
 
 
 class Selection(msgspec.Struct, frozen=True):

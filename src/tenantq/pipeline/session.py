@@ -48,9 +48,16 @@ SMALL_ROWS: Final = 150_000
 _SMALL_SETTINGS: Final = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.optimizer.disableHints": "true",  # a broadcast is a job; with one task, rows need not be sent anywhere
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
 }
-_SMALL_JAVA: Final = " -XX:TieredStopAtLevel=1"  # and Java's best compiler pays off only after half a minute
+_MEDIUM_ROWS: Final = 3_000_000
+_MEDIUM_SETTINGS: Final = {
+    "spark.sql.adaptive.enabled": "false",  # planning each stage again costs more than it saves
+    "spark.sql.shuffle.partitions": "4",
+}
+_MEDIUM_JAVA: Final = " -XX:TieredStopAtLevel=1"  # Java's best compiler takes 40 s of CPU, which pays off only later
 
 
 def open_session(
@@ -69,7 +76,9 @@ def open_session(
         from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
         from pyspark.sql import SparkSession  # noqa: PLC0415
     except ImportError as error:
-        raise Unavailable("the pipeline needs PySpark: install tenantq[spark]") from error
+        raise Unavailable(
+            "the pipeline requires pyspark: run 'make pipeline' in the checkout, or pip install '.[spark]'"
+        ) from error
     _find_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers must have the same libraries
     local = master is None or master.startswith("local")
@@ -80,9 +89,9 @@ def open_session(
     if local:  # this Java does all the work
         wanted["spark.driver.extraJavaOptions"] += " -XX:+UseParallelGC"
         wanted["spark.sql.shuffle.partitions"] = f"{_LOCAL_PARTITIONS}"
-        if rows is not None and rows <= SMALL_ROWS:
-            wanted |= _SMALL_SETTINGS
-            wanted["spark.driver.extraJavaOptions"] += _SMALL_JAVA
+        if rows is not None and rows <= _MEDIUM_ROWS:
+            wanted |= _MEDIUM_SETTINGS | (_SMALL_SETTINGS if rows <= SMALL_ROWS else {})
+            wanted["spark.driver.extraJavaOptions"] += _MEDIUM_JAVA
     wanted |= settings or {}
     conf = SparkConf().setAppName("tenantq pipeline").setMaster(master or "local[*]").setAll(list(wanted.items()))
     there = SparkSession.getActiveSession()

@@ -7,8 +7,6 @@ The watermark is the newest time in the journal, less the usual lateness. The la
 behind the watermark are processed too. They are counted as late.
 """
 
-from __future__ import annotations
-
 import hashlib
 import threading
 from collections.abc import Callable

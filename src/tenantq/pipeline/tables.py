@@ -4,8 +4,6 @@ The registry drives everything that handles tables: the run, the lineage page, t
 table, write its function in a file of its own, its columns in ``schemas.py``, and one entry here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from enum import Enum
 from graphlib import TopologicalSorter
@@ -20,6 +18,7 @@ from tenantq.pipeline.bronze.quarantine import quarantine
 from tenantq.pipeline.bronze.rows import bronze
 from tenantq.pipeline.bronze.segments import segments
 from tenantq.pipeline.gold.anomalies import anomalies
+from tenantq.pipeline.gold.compliance_evidence import evaluations
 from tenantq.pipeline.gold.compliance_gdpr_art30 import compliance_gdpr_art30
 from tenantq.pipeline.gold.compliance_soc2 import compliance_soc2
 from tenantq.pipeline.gold.invoice_corrections import invoice_corrections
@@ -97,7 +96,7 @@ class LakeTable(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[str, ...] = ("date",)
     parameters: tuple[str, ...] = ()  # values of the run that the function takes; see run.py
     appends: bool = False  # the function returns rows to add to the existing ones
-    cached: bool = False  # small, and read by several tables in a run
+    small: bool = False  # read without Spark, because several tables of a run need it
     split: Split | None = None  # None: its partitions are small
     archivable: bool = False  # days may leave the lake; the others are small, and later days are computed from them
     mention: Mention | None = None
@@ -113,6 +112,7 @@ class LakeTable(msgspec.Struct, frozen=True, kw_only=True):
         return "tenant" in self.columns.names
 
 
+_EVALUATIONS: Final = Input("bronze", "selected", evaluations)
 _EVIDENCE: Final = ("control", "tenant", "evidence")
 
 
@@ -135,7 +135,7 @@ _REGISTERED: Final = (
     ),
     LakeTable(
         name="queue_resets", layer="silver", function=queue_resets, scope=Scope.RESETS,
-        inputs=(Input("bronze", "new"),), appends=True, cached=True,
+        inputs=(Input("bronze", "new"),), appends=True, small=True,
         columns=schemas.QUEUE_RESETS, partitions=(), order=("shard", "seq", "n"),
     ),
     LakeTable(
@@ -195,12 +195,14 @@ _REGISTERED: Final = (
     ),
     LakeTable(
         name="compliance_soc2", layer="gold", function=compliance_soc2, scope=Scope.SINCE_VERDICT, parameters=("dates",),
-        inputs=(Input("ops_daily", "selected"), Input("anomalies", "selected"), Input("segments"), Input("quarantine")),
+        inputs=(Input("ops_daily", "selected"), _EVALUATIONS, Input("anomalies", "selected"), Input("segments"),
+                Input("quarantine")),
         columns=schemas.COMPLIANCE, order=_EVIDENCE, archivable=True,
     ),
     LakeTable(
         name="compliance_gdpr_art30", layer="gold", function=compliance_gdpr_art30, scope=Scope.SINCE_VERDICT,
-        inputs=(Input("ops_daily", "selected"), Input("segments"), Input("quarantine")), parameters=("dates",),
+        inputs=(Input("ops_daily", "selected"), _EVALUATIONS, Input("segments"), Input("quarantine")),
+        parameters=("dates",),
         columns=schemas.COMPLIANCE, order=_EVIDENCE, archivable=True,
     ),
 )  # fmt: skip

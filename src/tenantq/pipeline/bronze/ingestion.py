@@ -1,7 +1,5 @@
 """Ingestion: verifies a journal's new segments, reads the accepted ones, and summarizes what their rows touch."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -17,18 +15,19 @@ from pyspark.sql import functions as f
 from tenantq.pipeline.bronze.quarantine import row_faults
 from tenantq.pipeline.bronze.rows import RowRules, bronze, row_fault
 from tenantq.pipeline.bronze.segments import verdicts, verify
-from tenantq.pipeline.schemas import BRONZE, QUARANTINE, SEGMENT_ROW, SEGMENTS
+from tenantq.pipeline.schemas import BRONZE, QUARANTINE, SEGMENT_ROW, SEGMENTS, local_frame
 from tenantq.pipeline.silver.message_lives import life_date, tells_of_life
 from tenantq.pipeline.silver.queue_resets import is_reset
 
 _FILES_PER_TASK: Final = 4
-_LOCAL_ROWS: Final = 200_000  # verified in a second, sooner than a Python worker starts
+LOCAL_ROWS: Final = 200_000
+"""So many rows are verified in this process: it takes a second or two, less than Java needs to start."""
 _HOUR_MS: Final = 3_600_000
 _FILE: Final = r"(date=[^/]*/hour=[^/]*/shard=[^/]*/[^/]*)$"
 
 
 class RowSummary(msgspec.Struct, frozen=True):
-    """What new rows touch. Partitions are named by their directories."""
+    """The partitions and messages that new rows affect. Partitions are named by their directories."""
 
     rows: int = 0  # valid ones
     faulty: bool = False  # whether there are invalid ones
@@ -57,7 +56,7 @@ class NewSegments:
 
     def verify(self, journal: str, manifests: Sequence[str], public_key: Path | None, rows: int) -> None:
         """Verify the segments of these manifests: in this process if they have few ``rows``, else on Spark workers."""
-        if rows <= _LOCAL_ROWS:
+        if rows <= LOCAL_ROWS:
             found = list(verdicts(manifests, journal, public_key))
         else:
             tasks = max(1, len(manifests) // _FILES_PER_TASK)
@@ -92,13 +91,15 @@ class NewSegments:
     def frame(self, part: str) -> DataFrame:
         """Return one of the inputs that tables have from the journal: verdicts, strays, faults or rows."""
         if part == "verdicts":
-            return self._spark().createDataFrame(self.verdicts, SEGMENTS)
+            return local_frame(self._spark(), self.verdicts, SEGMENTS)
         if part == "strays":
             details = "no manifest names this segment"
             lost = [("missing_manifest", file, "", 0, 0, 1, details) for file in self.strays]
-            return self._spark().createDataFrame(lost, QUARANTINE)
+            return local_frame(
+                self._spark(), [dict(zip(QUARANTINE.names, one, strict=True)) for one in lost], QUARANTINE
+            )
         found, columns = {"faults": (self.faults, QUARANTINE), "rows": (self.rows, BRONZE)}[part]
-        return found if found is not None else self._spark().createDataFrame([], columns)
+        return found if found is not None else local_frame(self._spark(), [], columns)
 
     def close(self) -> None:
         """Release cached rows."""

@@ -1,7 +1,5 @@
 """Bronze ``quarantine``: segments, records and rows that were not processed, each with the reason."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from pyspark.sql import DataFrame

@@ -1,7 +1,5 @@
 """Bronze ``bronze``: the journal's rows as they were written, each once, by date and hour."""
 
-from __future__ import annotations
-
 import msgspec
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f

@@ -3,8 +3,6 @@
 This runs in Spark workers, on whole columns.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Bronze ``segments``: one row per journal segment, with the result of its verification."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Adds rows to queues in batches, and waits, within bounds, for a server that is full, limits or is unreachable."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable
 from typing import Final, NoReturn

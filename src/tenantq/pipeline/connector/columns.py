@@ -1,7 +1,5 @@
 """The columns that a reader returns: checks a schema that the user gave."""
 
-from __future__ import annotations
-
 from pyspark.sql.types import StructType
 
 from tenantq.errors import Invalid

@@ -1,7 +1,5 @@
 """``spark.read.format("tenantq")`` of a journal: the driver finds the segments, and tasks read them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa

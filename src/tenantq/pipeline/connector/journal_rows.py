@@ -1,7 +1,5 @@
 """Rows of segments as Arrow batches: the wanted columns and records, filtered with the help of file statistics."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 from collections.abc import Iterator

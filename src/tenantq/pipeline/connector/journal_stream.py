@@ -3,8 +3,6 @@
 The bounds are record numbers, and segments never change, so a batch that is repeated after a crash has the same rows.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
@@ -36,13 +34,13 @@ from tenantq.pipeline.connector.record_ranges import (
 
 
 class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows a journal. What it keeps between calls is a cache; its position is in the offsets."""
+    """Follows a journal. Its position is in the offsets; everything else it keeps is a cache."""
 
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
         self._limit = _chosen_limit(options)
-        self._target_end: dict[str, int] | None = None  # of a query that reads what exists and ends
+        self._target_end: dict[str, int] | None = None  # the end of a query that stops at the current records
         self._manifests: ManifestReader | None = None
 
     # ---- position ----

@@ -1,6 +1,4 @@
-"""Turns rows of a data frame into messages: the columns, their types, and the meaning of null."""
-
-from __future__ import annotations
+"""Converts rows of a data frame to messages: the columns, their types, and the meaning of null."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
@@ -51,9 +49,9 @@ def check_columns(schema: spark.StructType, options: WriteOptions) -> None:
             wanted = "map<string,string>" if MapType in kinds else " or ".join(kind().simpleString() for kind in kinds)
             raise Invalid(f"column {field.name}: is {field.dataType.simpleString()}, and must be {wanted}; cast it")
     if "body" not in schema.names:
-        raise Invalid("column body: is missing; select the message body as a column body (binary or string)")
+        raise Invalid("column body: required. Select the message body as column body (binary or string).")
     if options.queue is None and "queue" not in schema.names:
-        raise Invalid('queue: is missing; give .option("queue", …) or a column queue')
+        raise Invalid('queue: required. Set .option("queue", …), or add a column queue.')
 
 
 def _is_text_map(kind: DataType) -> bool:
@@ -74,10 +72,10 @@ def message_rows(batches: Iterable[pa.RecordBatch], options: WriteOptions, task:
 def _message_row(row: dict[str, Any], number: int, options: WriteOptions, task: str) -> OutgoingRow:
     body = row["body"]
     if body is None:
-        raise Invalid(f"row {number} of {task}: body is null; filter such rows out, or give an empty one")
+        raise Invalid(f"row {number} of {task}: body is null. Filter such rows out, or use an empty body.")
     queue = row.get("queue") or options.queue
     if queue is None:
-        raise Invalid(f'row {number} of {task}: queue is null; fill it, or give .option("queue", …)')
+        raise Invalid(f'row {number} of {task}: queue is null. Fill it, or set .option("queue", …).')
     message = NewMessage(
         body=body.encode() if isinstance(body, str) else bytes(body),
         priority=row.get("priority") or 0,
@@ -96,6 +94,6 @@ def _attributes(pairs: list[tuple[str, str | None]] | None, number: int, task: s
     attributes: dict[str, str] = {}
     for name, value in pairs or ():
         if value is None:
-            raise Invalid(f"row {number} of {task}: attributes[{name[:80]!r}] is null; leave it out")
+            raise Invalid(f"row {number} of {task}: attributes[{name[:80]!r}] is null. Leave it out.")
         attributes[name] = value
     return attributes

@@ -27,7 +27,7 @@ class Offset(msgspec.Struct, frozen=True):
             return msgspec.convert(given, cls)
         except msgspec.ValidationError as error:
             raise Invalid(
-                f"the checkpoint's offset is not one of a journal: {error}; use another checkpoint"
+                f"the offset in the checkpoint is not a journal offset: {error}. Use another checkpoint."
             ) from error
 
     @classmethod
@@ -61,5 +61,5 @@ def parse_starting(text: str) -> dict[str, int]:
             " that is not wanted"
         ) from error
     if any(seq < 0 for seq in found.values()):
-        raise Invalid("option startingOffsets: a record's number is 0 or more")
+        raise Invalid("option startingOffsets: record numbers must be at least 0")
     return found

@@ -3,8 +3,6 @@
 Spark's names are camel case, and case-insensitive.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, TypeVar

@@ -4,8 +4,6 @@ It keeps exactly the rows that Spark would keep: the columns of supported filter
 its bytes. Spark applies all other filters.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta

@@ -4,8 +4,6 @@ When the query is planned, the server takes a snapshot, and every task reads a p
 snapshots after a while.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """``df.write.format("tenantq")`` and ``writeStream``: every row becomes a message, added once even if its task is repeated."""
 
-from __future__ import annotations
-
 import logging
 import uuid
 from collections.abc import Iterator, Sequence
@@ -55,8 +53,8 @@ class QueueWriter(DataSourceArrowWriter):
         log.info("write done: %r", total(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Log what was added: messages cannot be taken back."""
-        log.warning("write failed; added by tasks that ended well: %r", total(messages))
+        """Log how many messages were added; they stay."""
+        log.warning("write failed; added by tasks that succeeded: %r", total(messages))
 
 
 class QueueStreamWriter(DataSourceStreamArrowWriter):
@@ -71,7 +69,7 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
         """Add a task's rows."""
         found = _of_stream(self._options.write_id)
         if found is None:
-            raise Invalid("Spark does not say which micro-batch this is; give each row a key in a column key")
+            raise Invalid("Spark did not report the ID of this micro-batch. Add a column key with a key for each row.")
         return add_rows(iterator, self._options, found)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
@@ -80,7 +78,7 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Log what was added."""
-        log.warning("batch %d failed; added by tasks that ended well: %r", batchId, total(messages))
+        log.warning("batch %d failed; added by tasks that succeeded: %r", batchId, total(messages))
 
 
 def add_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, write_id: str) -> WriteCounts:
@@ -110,8 +108,6 @@ def _of_stream(write_id: str | None = None) -> str | None:
 
 def _check(options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
     if overwrite:
-        raise Invalid(
-            'a queue can only be added to; use .mode("append"), and purge the queue first if it should be empty'
-        )
+        raise Invalid('only .mode("append") is supported. Purge the queue first if it should be empty.')
     check_columns(schema, options)
     options.check()

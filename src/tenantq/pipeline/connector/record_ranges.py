@@ -3,8 +3,6 @@
 Only segments with a manifest count. If two overlap, the later one is read from where the earlier one ends.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -46,7 +44,7 @@ class SegmentPart(msgspec.Struct, frozen=True):
 
 
 class SegmentParts(InputPartition):
-    """What one task reads."""
+    """The parts of segments that one task reads."""
 
     def __init__(self, parts: Sequence[SegmentPart]) -> None:
         super().__init__(None)

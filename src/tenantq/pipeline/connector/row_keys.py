@@ -4,8 +4,6 @@ A repeated task may see its rows in another order, so a row's place cannot be it
 task's partition, the row's content, and a count that distinguishes identical rows. It does not matter which of them is first.
 """
 
-from __future__ import annotations
-
 import hashlib
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The Spark data source ``tenantq``: chooses the reader or writer that the options ask for."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from pyspark.sql import SparkSession, datasource

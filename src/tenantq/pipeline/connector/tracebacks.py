@@ -1,6 +1,4 @@
-"""Hides tracebacks of our own errors: Spark prints the whole trace of what a task or a plan raises."""
-
-from __future__ import annotations
+"""Hides tracebacks of tenantq's errors. Spark prints the full trace of an error in a task or plan."""
 
 import functools
 from collections.abc import Callable

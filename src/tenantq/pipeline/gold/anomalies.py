@@ -1,7 +1,5 @@
 """Gold ``anomalies``: events to look into, each with a severity and the journal rows that show it."""
 
-from __future__ import annotations
-
 from functools import reduce
 from typing import Final
 

@@ -1,17 +1,22 @@
-"""Evidence for controls, as rows of the compliance tables: which ops occurred, and what verifying the journal found."""
+"""Rows of the compliance tables: results of controls, what verifying the journal found, and records of activity.
 
-from __future__ import annotations
+Servers evaluate the controls and journal the results. Rows with the status ``recorded`` count operations and decide nothing.
+"""
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
+from typing import Final, Literal
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
+from tenantq.domain.compliance import CONTROLS
 from tenantq.pipeline.gold.exclude_probe_tenants import exclude_probe_tenants
 from tenantq.pipeline.schemas import COMPLIANCE
 
-Controls = Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]]  # control -> subject, ops, outcomes
+RECORDED: Final = "recorded"
+_RESULT: Final = "status STRING, passed BIGINT, failed BIGINT, threshold STRING, text STRING"
+Activities = Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]]  # control -> subject, ops, outcomes
 
 
 def verification(
@@ -36,9 +41,43 @@ def verification(
     return evidence_rows(both.withColumn("tenant", f.lit("")), control, title)
 
 
-def compliance(ops: DataFrame, controls: Controls, *more: DataFrame) -> DataFrame:
-    """Return the evidence of all ``controls`` from ``ops`` (ops_daily), and ``more`` evidence, about customers."""
-    found = [op_evidence(ops, control, *rest) for control, rest in controls.items()]
+def evaluations(rows: DataFrame) -> DataFrame:
+    """Return the rows of the journal in which servers recorded the results of controls."""
+    return rows.where((f.col("op") == "compliance") & f.col("outcome").isin("ok", "failed"))
+
+
+def control_results(rows: DataFrame, standard: Literal["soc2", "gdpr"]) -> DataFrame:
+    """Return rows of COMPLIANCE from ``rows`` (see ``evaluations``): the last result of each control on each day."""
+    results = rows.select(
+        "date", "tenant", "shard", f.struct("ts", "seq", "n").alias("place"),
+        f.explode(f.from_json("details", f"MAP<STRING, STRUCT<{_RESULT}>>")).alias("name", "result"),
+    )  # fmt: skip
+    last = results.groupBy("date", "tenant", "shard", "name").agg(f.max_by("result", "place").alias("result"))
+    by_control = last.groupBy("date", "tenant", "name").agg(
+        f.sum("result.failed").alias("failed"),
+        f.sum(f.col("result.passed") + f.col("result.failed")).alias("count"),
+        f.max_by("result", f.struct("result.failed", "shard")).alias("worst"),
+    )
+    failed = f.concat_ws(" ", "failed", f.lit("of"), "count", f.lit("failed, such as"), "worst.text")
+    status = f.when(f.col("failed") > 0, "fail").when(f.col("count") > 0, "pass").otherwise("not_applicable")
+    said = f.when(f.col("failed") > 0, failed).otherwise(f.col("worst.threshold"))
+    shown = by_control.withColumn("evidence", f.concat_ws(": ", "name", said)).withColumn("status", status)
+    kinds = {name: (getattr(kind, standard), kind.title) for name, kind in CONTROLS.items() if getattr(kind, standard)}
+    codes, titles = ({name: kind[place] for name, kind in kinds.items()} for place in (0, 1))
+    return (
+        shown.where(f.col("name").isin(*kinds))
+        .withColumn("control", _looked_up(codes)).withColumn("title", _looked_up(titles))
+        .select(*COMPLIANCE.names)
+    )  # fmt: skip
+
+
+def _looked_up(texts: Mapping[str, str]) -> Column:
+    return f.create_map(*[f.lit(one) for pair in texts.items() for one in pair])[f.col("name")]
+
+
+def compliance(ops: DataFrame, activities: Activities, *more: DataFrame) -> DataFrame:
+    """Return records of ``activities`` from ``ops`` (ops_daily), and ``more`` rows, about customers."""
+    found = [op_records(ops, control, *rest) for control, rest in activities.items()]
     return exclude_probe_tenants(reduce(DataFrame.unionByName, [*found, *more]))
 
 
@@ -50,12 +89,12 @@ def evidence_rows(found: DataFrame, control: str, title: str, status: Column | N
     return rows.select(*COMPLIANCE.names)
 
 
-def op_evidence(
+def op_records(
     ops: DataFrame, control: str, title: str, names: tuple[str, ...], outcomes: tuple[str, ...]
 ) -> DataFrame:
-    """Return the evidence for one control: how often each op occurred."""
+    """Return how often each op occurred."""
     wanted = f.col("outcome").isin(*outcomes)
     if names != ("*",):
         wanted &= f.col("op").isin(*names)
     grouped = ops.where(wanted).groupBy("date", "tenant", f.concat_ws(" ", "op", "outcome").alias("evidence"))
-    return evidence_rows(grouped.agg(f.sum("calls").alias("count")), control, title, f.lit("pass"))
+    return evidence_rows(grouped.agg(f.sum("calls").alias("count")), control, title, f.lit(RECORDED))

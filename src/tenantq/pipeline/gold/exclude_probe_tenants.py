@@ -1,7 +1,5 @@
 """Gold tables are about customers: they leave out the tenants between which the server tests their isolation."""
 
-from __future__ import annotations
-
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 

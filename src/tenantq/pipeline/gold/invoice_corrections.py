@@ -1,7 +1,5 @@
 """Gold ``invoice_corrections``: how late data would change the invoice lines of closed months, and what was approved."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final

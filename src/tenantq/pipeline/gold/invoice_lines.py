@@ -1,7 +1,5 @@
 """Gold ``invoice_lines``: what each tenant owes for a month. Each line is rounded to cents, so totals are exact."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from decimal import ROUND_HALF_EVEN, Decimal, localcontext
 from typing import Any, Final

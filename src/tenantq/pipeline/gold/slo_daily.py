@@ -1,7 +1,5 @@
 """Gold ``slo_daily``: waiting and processing times, failures, and the error budget, by queue and day."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Final
 

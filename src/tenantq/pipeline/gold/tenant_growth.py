@@ -1,7 +1,5 @@
 """Gold ``tenant_growth``: the trend of each tenant's usage, and when it will reach a quota."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window

@@ -1,7 +1,5 @@
 """Gold ``usage_hourly``: operations, messages, bytes, byte-hours stored and peaks, by tenant, queue and hour."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window

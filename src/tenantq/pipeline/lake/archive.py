@@ -4,8 +4,6 @@ Each day of a table is one step: it is copied, read back and compared, then remo
 records where it is. An archive run that is killed continues there when it is repeated.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -27,7 +25,7 @@ _LIVES: Final = "message_lives"
 
 
 class ArchiveReport(msgspec.Struct):
-    """What an archive run moved and deleted."""
+    """The days that an archive run moved and deleted."""
 
     archived: list[str] = []  # table/date
     files_before: int = 0

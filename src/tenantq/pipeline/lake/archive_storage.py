@@ -1,7 +1,5 @@
 """Storage of archived days: few, well compressed Parquet files, each read back and compared after writing."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 from collections.abc import Iterable, Iterator, Mapping

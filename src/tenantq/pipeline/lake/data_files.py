@@ -1,7 +1,5 @@
 """The Parquet files of a table: how rows are divided into files, how files are named, and what Delta records of them."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Mapping

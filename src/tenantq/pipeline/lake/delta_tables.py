@@ -3,8 +3,6 @@
 A lake at a URL has a local copy of the files that a command reads. So Spark needs no library of the object store.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import shutil

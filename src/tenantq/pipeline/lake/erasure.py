@@ -4,8 +4,6 @@ The tombstone is written in the commit that removes the rows from the lake. Arch
 is read again, and the certificate is written. An erasure that is killed continues there when it is repeated.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

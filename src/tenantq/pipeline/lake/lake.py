@@ -8,8 +8,6 @@ Files of older versions are deleted at once, unless they belong to a pinned or k
 under a legal hold. Plain Parquet readers therefore find each row once.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil
@@ -28,6 +26,7 @@ from tenantq.pipeline.lake.data_files import PIECE, count_rows, name_files, null
 from tenantq.pipeline.lake.delta_tables import DeltaTables
 from tenantq.pipeline.lake.state import LakeState
 from tenantq.pipeline.lake.versions import VERSIONS, VersionSet, drop_torn_entry
+from tenantq.pipeline.schemas import local_frame
 from tenantq.pipeline.tables import TABLES
 from tenantq.runtime.clock import Clock, SystemClock
 
@@ -146,7 +145,11 @@ class Lake:
             part = spark.read.schema(known.columns).option("basePath", str(root)).parquet(*names)
             part = part.select(*known.columns.names)
             found = part if found is None else found.unionByName(part)
-        return found if found is not None else spark.createDataFrame([], known.columns)
+        return found if found is not None else local_frame(spark, [], known.columns)
+
+    def local_view(self, spark: SparkSession, table: str) -> DataFrame:
+        """Return a small table without partitions as ``view`` does, read by this process."""
+        return local_frame(spark, self.rows(table), TABLES[table].columns)
 
     def rows(self, table: str, *, staged: bool = True) -> list[dict[str, Any]]:
         """Return the rows of a small table, read without Spark and without its partition columns."""

@@ -8,8 +8,6 @@ archive_after_days = 30               # older days go to cold storage
 delete_after_days = 2557              # and are deleted there at this age; default: never
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Final
 

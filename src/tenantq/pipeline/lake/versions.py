@@ -4,8 +4,6 @@ They are rows of the Delta table ``_versions``. Replacing its rows is one atomic
 what commits a run: tenantq reads every table at the version that the newest set names.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

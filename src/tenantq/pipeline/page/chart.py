@@ -4,8 +4,6 @@ Colours come from the page's style sheet, so a chart follows light, dark and pri
 every bar and point has its value as a tooltip. The markup is in ``templates/chart.svg``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal
 

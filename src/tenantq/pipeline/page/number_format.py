@@ -1,7 +1,5 @@
 """Numbers as people read them. Invoices stay exact; everything else is rounded."""
 
-from __future__ import annotations
-
 import math
 from decimal import Decimal
 from typing import Final

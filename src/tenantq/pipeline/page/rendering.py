@@ -1,7 +1,5 @@
 """Renders templates: escapes every value and makes hidden characters visible. Writes pages atomically."""
 
-from __future__ import annotations
-
 import functools
 import os
 import tempfile

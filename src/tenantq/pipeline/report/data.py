@@ -1,7 +1,5 @@
 """The data of a report: the rows of each section about one subject, a tenant or the platform."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from datetime import date, timedelta
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """The pages of reports: arranges data and draws charts; the templates do the rest."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal, localcontext

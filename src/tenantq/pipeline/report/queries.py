@@ -4,8 +4,6 @@ Every section is grouped by its subject, a tenant or the platform, so a tenant's
 The driver holds one subject at a time. Lists are bounded, and what is left out is counted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import cache, reduce
 from itertools import groupby

@@ -1,7 +1,5 @@
 """Writes reports: ``index.html`` for the platform, ``tenants/<name>.html`` for each tenant."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable

@@ -7,8 +7,6 @@ On one shard, events are in the order of its journal. If a tenant moved between 
 numbers cannot be compared. Then the wall clock decides.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from pyspark.sql import Column, DataFrame

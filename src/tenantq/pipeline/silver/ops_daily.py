@@ -1,7 +1,5 @@
 """Silver ``ops_daily``: how often each tenant did what, with which outcome, by day."""
 
-from __future__ import annotations
-
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 

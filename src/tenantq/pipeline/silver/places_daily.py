@@ -1,7 +1,5 @@
 """Silver ``places_daily``: the networks from which each principal called, by day."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 from typing import Final
 

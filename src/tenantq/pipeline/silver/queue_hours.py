@@ -5,13 +5,12 @@ An hour has its own changes and their peak above its start. Hours can therefore 
 ``usage_hourly`` adds them up.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
+from tenantq.domain.access import VIEWS
 from tenantq.pipeline.schemas import BYTE_MS, QUEUE_HOURS
 from tenantq.pipeline.silver.queue_resets import with_resets
 
@@ -153,7 +152,7 @@ def change_counts() -> dict[str, Column]:
     rows, calls, size = f.col("rows"), f.col("calls"), f.col("bytes")
     ok = outcome == "ok"
     return {
-        "operations": f.when(ok & f.col("asked"), calls),
+        "operations": f.when(ok & f.col("asked") & ~op.isin(*VIEWS), calls),
         "messages_in": f.when((op == "add") & ok, rows),
         "messages_out": f.when((op == "poll") & ok, rows),
         "bytes_in": f.when((op == "add") & ok, size),

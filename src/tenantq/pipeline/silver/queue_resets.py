@@ -1,7 +1,5 @@
 """Silver ``queue_resets``: when queues became empty by a purge, a drop or the deletion of their tenant."""
 
-from __future__ import annotations
-
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 

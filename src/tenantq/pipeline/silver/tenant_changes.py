@@ -1,7 +1,5 @@
 """Silver ``tenant_changes``: the rows by which tenants were created, configured, put under a legal hold, and deleted."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 

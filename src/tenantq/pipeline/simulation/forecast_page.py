@@ -1,7 +1,5 @@
 """The page of a simulation: how full shards would be, and what would move."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The forecast: real usage on the current shards and on the planned ones, and what would move between them."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Callable, Iterator

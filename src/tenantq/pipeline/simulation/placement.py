@@ -1,7 +1,5 @@
 """Placement on Spark: the shard of every tenant before and after. The jump hash is computed for whole columns."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
