@@ -1,25 +1,30 @@
-"""API keys and audit trail, which a tenant and the platform both have."""
+"""API keys, audit trail and templates, which a tenant and the platform both have."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import NoneType
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import quote
 
 from tenantq.client.session import ClientSession, query
 from tenantq.wire.access import CreatedKey, CreateKeyRequest, KeyItem, KeysReply
-from tenantq.wire.cluster import ClusterReply, DrainRequest
-from tenantq.wire.tenants import AuditReply
+from tenantq.wire.alerts import AlertsReply, AlertTestReply, AlertTestRequest, ContainmentItem, ContainmentsReply
+from tenantq.wire.cluster import ClusterReply, DrainRequest, GrowRequest, PlacementReply, PlacementRequest
+from tenantq.wire.compliance import ComplianceReply
+from tenantq.wire.signups import ApprovedSignup, ApproveSignupRequest, RejectSignupRequest, SignupItem, SignupsReply
+from tenantq.wire.templates import AppliedItem, AppliedReply, ApplyTemplateRequest, TemplateItem, TemplatesReply
+from tenantq.wire.tenants import AuditReply, PlanItem, PlansReply
 
 
 class AsyncAdminScope:
-    """The API keys and the audit trail at the given paths."""
+    """The API keys, the audit trail and the templates at the given paths."""
 
-    def __init__(self, session: ClientSession, *, keys: str, audit: str) -> None:
+    def __init__(self, session: ClientSession, *, keys: str, audit: str, templates: str) -> None:
         self._session = session
         self._keys_path = keys
         self._audit_path = audit
+        self._templates_path = templates
 
     async def audit(
         self,
@@ -75,12 +80,53 @@ class AsyncAdminScope:
         target = f"{self._keys_path}/{quote(key_id, safe='')}"
         await self._session.request("DELETE", target, NoneType, repeatable=False)
 
+    async def templates(self) -> list[TemplateItem]:
+        """Return the templates that the tenant may use; for the platform, all."""
+        return (await self._session.request("GET", self._templates_path, TemplatesReply)).templates
+
+    async def put_template(
+        self,
+        name: str,
+        *,
+        description: str = "",
+        queues: Mapping[str, Mapping[str, Any]] | None = None,
+        settings: Mapping[str, Any] | None = None,
+        shared_with: Sequence[str] = (),
+    ) -> TemplateItem:
+        """Create or replace a template of settings of ``queues`` and of the tenant.
+
+        ``shared_with`` lists the other tenants that may use it; ``"*"`` means all.
+        """
+        body = {
+            "description": description,
+            "queues": queues or {},
+            "settings": settings or {},
+            "shared_with": list(shared_with),
+        }
+        return await self._session.request("PUT", f"{self._templates_path}/{quote(name, safe='')}", TemplateItem, body)
+
+    async def delete_template(self, name: str) -> None:
+        """Delete a template. What was created from it stays."""
+        target = f"{self._templates_path}/{quote(name, safe='')}"
+        await self._session.request("DELETE", target, NoneType, repeatable=False)
+
+    async def apply_template(self, name: str, *, owner: str | None = None, dry_run: bool = False) -> list[AppliedItem]:
+        """Apply a template to the tenant, each queue at once or not at all, and return what became of each.
+
+        ``owner`` is the tenant that shares it, or empty for the platform. By default its own comes first.
+        """
+        target, body = (
+            f"{self._templates_path}/{quote(name, safe='')}/apply",
+            ApplyTemplateRequest(owner=owner, dry_run=dry_run),
+        )
+        return (await self._session.request("POST", target, AppliedReply, body)).results
+
 
 class AsyncPlatform(AsyncAdminScope):
     """The platform itself, for its administrators."""
 
     def __init__(self, session: ClientSession) -> None:
-        super().__init__(session, keys="/v1/platform/keys", audit="/v1/audit")
+        super().__init__(session, keys="/v1/platform/keys", audit="/v1/audit", templates="/v1/templates")
 
     async def cluster(self) -> ClusterReply:
         """Return the members and shards of the cluster. Raises Conflict if the server is not part of one."""
@@ -90,3 +136,57 @@ class AsyncPlatform(AsyncAdminScope):
         """Have a member hand its shards over to others, or let it have shards again."""
         target = f"/v1/cluster/members/{quote(member_id, safe='')}/drain"
         return await self._session.request("POST", target, ClusterReply, DrainRequest(drain=drain))
+
+    async def alerts(self) -> AlertsReply:
+        """Return the active alerts of all tenants and the server's targets."""
+        return await self._session.request("GET", "/v1/alerts", AlertsReply)
+
+    async def compliance(self) -> ComplianceReply:
+        """Return the compliance controls of the platform and all tenants."""
+        return await self._session.request("GET", "/v1/compliance", ComplianceReply)
+
+    async def test_alert_target(self, target: str) -> AlertTestReply:
+        """Send a test notification to a target, and return whether it was accepted."""
+        body = AlertTestRequest(target=target)
+        return await self._session.request("POST", "/v1/alerts/test", AlertTestReply, body, repeatable=False)
+
+    async def containments(self) -> list[ContainmentItem]:
+        """Return what the server did because of alerts and what is still in force, dry runs among them."""
+        return (await self._session.request("GET", "/v1/containments", ContainmentsReply)).containments
+
+    async def release_containment(self, id: str) -> ContainmentItem:
+        """End a containment before its time is over, and return what it was."""
+        target = f"/v1/containments/{quote(id, safe='')}"
+        return await self._session.request("DELETE", target, ContainmentItem, repeatable=False)
+
+    async def signups(self) -> list[SignupItem]:
+        """Return the sign-ups that wait for a decision."""
+        return (await self._session.request("GET", "/v1/signups", SignupsReply)).signups
+
+    async def approve_signup(self, id: str, *, plan: str | None = None, template: str | None = None) -> ApprovedSignup:
+        """Create the tenant of a sign-up. Only this reply contains the token of its first key."""
+        target, body = f"/v1/signups/{quote(id, safe='')}/approve", ApproveSignupRequest(plan=plan, template=template)
+        return await self._session.request("POST", target, ApprovedSignup, body, repeatable=False)
+
+    async def reject_signup(self, id: str, *, reason: str = "") -> SignupItem:
+        """Reject a sign-up."""
+        target, body = f"/v1/signups/{quote(id, safe='')}/reject", RejectSignupRequest(reason=reason)
+        return await self._session.request("POST", target, SignupItem, body, repeatable=False)
+
+    async def plans(self) -> list[PlanItem]:
+        """Return the plans that tenants can get."""
+        return (await self._session.request("GET", "/v1/plans", PlansReply)).plans
+
+    async def placement(self, tenant: str) -> PlacementReply:
+        """Return the shard of a tenant, and its move in progress."""
+        return await self._session.request("GET", f"/v1/cluster/tenants/{quote(tenant, safe='')}", PlacementReply)
+
+    async def place_tenant(self, tenant: str, request: PlacementRequest) -> PlacementReply:
+        """Pin a tenant to a shard, give it its own shard, or unpin it. Returns before the tenant has moved."""
+        target = f"/v1/cluster/tenants/{quote(tenant, safe='')}"
+        return await self._session.request("PUT", target, PlacementReply, request)
+
+    async def grow_cluster(self, shards: int, *, dry_run: bool = False) -> ClusterReply:
+        """Raise the number of shards."""
+        body = GrowRequest(shards=shards, dry_run=dry_run)
+        return await self._session.request("PUT", "/v1/cluster/shards", ClusterReply, body)

@@ -1,10 +1,9 @@
 """The client for asyncio."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final, Self
+from urllib.parse import quote
 
 from tenantq.client.async_admin import AsyncPlatform
 from tenantq.client.async_queue import AsyncFleet, AsyncQueue
@@ -13,7 +12,8 @@ from tenantq.client.queue_calls import QueueRegistry
 from tenantq.client.session import ClientSession
 from tenantq.client.settings import URL_DEFAULT, Retries, Settings, Tls, parse
 from tenantq.client.tenant_router import TenantRouter
-from tenantq.wire.backups import BackupReply, BackupRequest, BackupsReply
+from tenantq.wire.access import WhoAmIReply
+from tenantq.wire.backups import BackupReply, BackupRequest, BackupsReply, BackupTestReply
 from tenantq.wire.erasures import ErasureReply, ErasuresReply
 from tenantq.wire.queues import QueueReply, QueuesReply
 from tenantq.wire.tenants import TenantReply, TenantsReply
@@ -105,6 +105,10 @@ class AsyncClient:
         """Return all queues of the credential's own tenant, or the first ``limit`` by name."""
         return await self._session.list_all("/v1/queues", QueuesReply, "queues", limit)
 
+    async def whoami(self) -> WhoAmIReply:
+        """Return the credential's principal, tenant, permissions and expiry."""
+        return await self._session.request("GET", "/v1/whoami", WhoAmIReply)
+
     async def own_tenant(self) -> TenantReply:
         """Return the credential's own tenant; for a platform administrator that is ``default``."""
         return await self._session.request("GET", "/v1/tenant", TenantReply)
@@ -112,7 +116,7 @@ class AsyncClient:
     async def tenants(self, *, figures: bool = False, limit: int | None = None) -> list[TenantReply]:
         """Return all tenants, or the first ``limit`` by name, for platform administrators.
 
-        With ``figures`` each has ``figures``: what it stores, what it has leased, and its quotas.
+        With ``figures``, each has its counts of stored and leased messages and its quotas.
         """
         if figures:
             return await self._session.list_all(
@@ -134,6 +138,11 @@ class AsyncClient:
         return await self._session.request(
             "POST", "/v1/backups", BackupReply, body, repeatable=False, wait_ms=BACKUP_MS_MAX
         )
+
+    async def test_backup(self, name: str) -> BackupTestReply:
+        """Restore a backup into a temporary directory, check it, and return the result. For platform administrators."""
+        target = f"/v1/backups/{quote(name, safe='')}/test"
+        return await self._session.request("POST", target, BackupTestReply, repeatable=False, wait_ms=BACKUP_MS_MAX)
 
     async def backups(self) -> list[BackupReply]:
         """Return all backups, for platform administrators."""

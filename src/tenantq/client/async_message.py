@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from tenantq.client.bodies import UNSET, Unset, to_bytes
 from tenantq.client.queue_calls import LeaseSettlement, LeaseState, QueueCalls
@@ -14,6 +14,9 @@ from tenantq.errors import Invalid, LeaseLost, TenantqError, TooLarge
 from tenantq.runtime.clock import Timer
 from tenantq.wire.json_bytes import text_or_base64
 from tenantq.wire.messages import WireResult
+
+if TYPE_CHECKING:
+    from tenantq.client.tracing import ClientTracing
 
 log = logging.getLogger("tenantq.client")
 
@@ -81,6 +84,11 @@ class AsyncMessage(Received):
         self._lease.settled = True
 
     @property
+    def tracing(self) -> ClientTracing | None:
+        """The tracing of its client, if the application is traced."""
+        return self._calls.session.tracing
+
+    @property
     def lease_state(self) -> LeaseState:
         """The lease, which the asynchronous and the blocking message share."""
         return self._lease
@@ -89,7 +97,8 @@ class AsyncMessage(Received):
         size = 64
         if result is not None:
             size += len(result.value or result.value_base64 or result.error or "")
-        return LeaseSettlement(self._lease.item.receipt, self._lease.sure_until_ms, result, size)
+        trace = self.tracing.current() if self.tracing is not None else None
+        return LeaseSettlement(self._lease.item.receipt, self._lease.sure_until_ms, result, size, trace)
 
     async def _settle(self, operation: tuple[Any, ...], result: WireResult | None = None) -> None:
         settlement = self._settlement(result)

@@ -16,24 +16,14 @@ from tenantq.client.ordered_adds import OrderedAdds, raise_first
 from tenantq.client.outgoing_message import OutgoingMessage, new_message, prepare_message, prepare_text
 from tenantq.client.queue_calls import LeaseSettlement, QueueRegistry
 from tenantq.client.result_watch import ResultWatch
-from tenantq.client.session import ClientSession, decoder, query
+from tenantq.client.session import ClientSession, api_request, query
 from tenantq.client.values import Added, JobResult, Page, StoredMessage
 from tenantq.domain import limits
 from tenantq.domain.names import check_queue_name, check_tenant_name
 from tenantq.domain.validation import check_field
 from tenantq.errors import Invalid, NotFound, TenantqError
+from tenantq.wire import messages as wire
 from tenantq.wire.acts import DestroyRequest, SuspendRequest
-from tenantq.wire.messages import (
-    MessageFacts,
-    PeekReply,
-    PeekRequest,
-    RemoveReply,
-    RemoveRequest,
-    ResultReply,
-    SnapshotReply,
-    SnapshotRequest,
-    TraceReply,
-)
 from tenantq.wire.queues import DigestReply, PurgeReply, QueueReply, RedriveChoice, RedriveReply, RedriveRequest
 
 _NO_OPTIONS: Final = (None, None, None, None)
@@ -213,14 +203,9 @@ class AsyncQueue:
         """Return the result of a message. While it is pending, wait for it up to ``wait_ms``."""
         check_field("wait_ms", wait_ms, limits.WaitMs)
 
-        def request(wait_ms: int) -> ApiRequest[ResultReply]:
-            return ApiRequest(
-                method="GET",
-                target=f"{self._message_path(id)}/result{query(wait_ms=wait_ms or None)}",
-                decode=decoder(ResultReply),
-                wait_ms=wait_ms,
-                shorten=request,
-            )
+        def request(wait_ms: int) -> ApiRequest[wire.ResultReply]:
+            target = f"{self._message_path(id)}/result{query(wait_ms=wait_ms or None)}"
+            return api_request("GET", target, wire.ResultReply, wait_ms=wait_ms, shorten=request)
 
         return values.job_result(id, await self._session.call(request(wait_ms)))
 
@@ -246,18 +231,18 @@ class AsyncQueue:
 
     async def peek(self, limit: int = 10, *, cursor: str | None = None) -> Page:
         """Return waiting messages in order of delivery, without leasing them."""
-        body = PeekRequest(limit=limit, cursor=cursor)
-        reply = await self._session.request("POST", f"{self._path}/peek", PeekReply, body, gzip=limit >= 100)
+        body = wire.PeekRequest(limit=limit, cursor=cursor)
+        reply = await self._session.request("POST", f"{self._path}/peek", wire.PeekReply, body, gzip=limit >= 100)
         return values.page(reply)
 
     async def get(self, id: str) -> StoredMessage:
         """Return a stored message with its state, history and body."""
-        return values.stored_message(await self._session.request("GET", self._message_path(id), MessageFacts))
+        return values.stored_message(await self._session.request("GET", self._message_path(id), wire.MessageFacts))
 
     async def trace(self, id: str) -> list[dict[str, Any]]:
         """Return the journal rows of one message, oldest first."""
         target = f"{self._message_path(id)}/trace"
-        return (await self._session.request("GET", target, TraceReply, gzip=True)).rows
+        return (await self._session.request("GET", target, wire.TraceReply, gzip=True)).rows
 
     async def stats(self) -> QueueReply:
         """Return the queue's figures and configuration."""
@@ -269,7 +254,9 @@ class AsyncQueue:
         """Delete messages by id in any state. Returns for each whether it existed."""
         if not ids:
             return []
-        reply = await self._session.request("POST", f"{self._path}/remove", RemoveReply, RemoveRequest(ids=list(ids)))
+        reply = await self._session.request(
+            "POST", f"{self._path}/remove", wire.RemoveReply, wire.RemoveRequest(ids=list(ids))
+        )
         removed = []
         for item in reply.results:
             error = values.item_error(item.error, self.tenant, self.name, item.id)
@@ -355,20 +342,20 @@ class AsyncSnapshots:
         self._session = session
         self._path = f"{queue_path}/snapshots"
 
-    async def open(self, *, keep_ms: int = 60_000, part_messages: int | None = None) -> SnapshotReply:
+    async def open(self, *, keep_ms: int = 60_000, part_messages: int | None = None) -> wire.SnapshotReply:
         """Open a snapshot of the queue. The server drops it if nothing reads it for ``keep_ms``.
 
         With ``part_messages`` the reply has the ids that divide it into parts of that many messages.
         """
-        body = SnapshotRequest(keep_ms=keep_ms, part_messages=part_messages)
-        return await self._session.request("POST", self._path, SnapshotReply, body, repeatable=False)
+        body = wire.SnapshotRequest(keep_ms=keep_ms, part_messages=part_messages)
+        return await self._session.request("POST", self._path, wire.SnapshotReply, body, repeatable=False)
 
     async def read(
         self, snapshot: str, *, start: str | None = None, end: str | None = None, limit: int = 1_000
     ) -> Page:
         """Return messages of a snapshot by id, from ``start`` on and before ``end``. ``cursor`` is the start of the next page."""
         target = f"{self._path}/{quote(snapshot, safe='')}{query(start=start, end=end, limit=limit)}"
-        return values.page(await self._session.request("GET", target, PeekReply, gzip=True))
+        return values.page(await self._session.request("GET", target, wire.PeekReply, gzip=True))
 
     async def close(self, snapshot: str) -> None:
         """Drop a snapshot."""

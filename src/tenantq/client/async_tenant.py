@@ -1,7 +1,5 @@
 """A tenant and its administration, for asyncio."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from types import NoneType
 from typing import Any, Final, Literal
@@ -14,9 +12,11 @@ from tenantq.client.session import query
 from tenantq.domain.names import check_queue_name, check_tenant_name
 from tenantq.wire.access import GrantItem, GrantRequest, GrantsReply, RevokeTokenRequest
 from tenantq.wire.acts import DestroyRequest, ReasonRequest, SuspendRequest
+from tenantq.wire.alerts import AlertItem, AlertsReply
+from tenantq.wire.compliance import ComplianceReply
 from tenantq.wire.erasures import ErasureReply
 from tenantq.wire.exports import ImportReply, ImportRequest
-from tenantq.wire.queues import QueueReply, QueuesReply
+from tenantq.wire.queues import QueueReply, QueuesReply, WorkerItem, WorkersReply
 from tenantq.wire.tenants import EncryptionReply, ResidencyReply, TenantReply, UsageReply
 
 ERASURE_MS_MAX: Final = 3_600_000
@@ -32,7 +32,8 @@ class AsyncTenant(AsyncAdminScope):
         self.name = check_tenant_name(name)
         self._registry = registry
         self._path = f"/v1/tenants/{self.name}"
-        super().__init__(registry.session, keys=f"{self._path}/keys", audit=f"{self._path}/audit")
+        path = self._path
+        super().__init__(registry.session, keys=f"{path}/keys", audit=f"{path}/audit", templates=f"{path}/templates")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
@@ -89,9 +90,25 @@ class AsyncTenant(AsyncAdminScope):
         """Return all its queues, or the first ``limit`` by name, with configuration and figures."""
         return await self._session.list_all(f"{self._path}/queues", QueuesReply, "queues", limit)
 
+    async def workers(self) -> list[WorkerItem]:
+        """Return the workers that poll its queues, by queue."""
+        return (await self._session.request("GET", f"{self._path}/workers", WorkersReply)).workers
+
+    async def metrics(self) -> str:
+        """Return its metrics in the Prometheus text format."""
+        return await self._session.request("GET", f"{self._path}/metrics", str, gzip=True)
+
     async def usage(self) -> UsageReply:
         """Return its quotas and its usage."""
         return await self._session.request("GET", f"{self._path}/usage", UsageReply)
+
+    async def alerts(self) -> list[AlertItem]:
+        """Return its active alerts."""
+        return (await self._session.request("GET", f"{self._path}/alerts", AlertsReply)).alerts
+
+    async def compliance(self) -> ComplianceReply:
+        """Return its compliance controls."""
+        return await self._session.request("GET", f"{self._path}/compliance", ComplianceReply)
 
     async def residency(self) -> ResidencyReply:
         """Return every place of its data, and whether its regions allow each."""
@@ -143,6 +160,10 @@ class AsyncTenant(AsyncAdminScope):
     async def revoke_grant(self, principal: str) -> None:
         """Revoke the grant of a principal."""
         await self._session.request("DELETE", self._grant_path(principal), NoneType, repeatable=False)
+
+    async def review_grant(self, principal: str) -> GrantItem:
+        """Record that the grant of a principal was reviewed and is still needed."""
+        return await self._session.request("POST", f"{self._grant_path(principal)}/review", GrantItem)
 
     async def grants(self) -> list[GrantItem]:
         """Return all grants of this tenant."""

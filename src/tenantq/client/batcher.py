@@ -4,11 +4,10 @@ Each caller gets its own result. If a request is refused because of what may be 
 so that only the caller at fault gets the error.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from tenantq.client.dispatcher import REQUESTS_MAX, Departure, Dispatcher, refuse
@@ -27,14 +26,12 @@ ONE_MAY_BE_AT_FAULT: Final = (Invalid, TooLarge, Conflict)
 """Errors of a whole request that one of its items, or their number, may have caused."""
 
 
+@dataclass(slots=True, eq=False)
 class _BatchEntry(Generic[Item, Outcome]):
-    __slots__ = ("future", "item", "retries", "size")
-
-    def __init__(self, item: Item, size: int, future: asyncio.Future[Outcome]) -> None:
-        self.item = item
-        self.size = size
-        self.future = future
-        self.retries = 0
+    item: Item
+    size: int
+    future: asyncio.Future[Outcome]
+    retries: int = 0
 
     def settle(self, outcome: Outcome | TenantqError) -> None:
         if self.future.done():

@@ -1,7 +1,5 @@
 """Conversion of bodies and results between Python values, bytes and JSON."""
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any, Final

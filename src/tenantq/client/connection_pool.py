@@ -33,6 +33,7 @@ class ApiRequest(msgspec.Struct, Generic[R], frozen=True):
     answer_ms: int | None = None  # timeout for the reply, if shorter than the client's
     patient: bool = True  # waits and retries when a limit refuses the request
     gzip: bool = False
+    traceparent: str | None = None  # empty: no trace; None: that of the current span
     stop: asyncio.Future[None] | None = None  # resolved when no caller waits for the reply any longer
     sink: Callable[[bytes], None] | None = None  # receives the body of a success in chunks, instead of ``decode``
     shorten: Callable[[int], ApiRequest[R]] | None = None  # returns the same call with less time to wait, for a retry
@@ -92,6 +93,8 @@ class ConnectionPool:
         head = f"{request.method} {self._settings.prefix}{request.target} HTTP/1.1\r\n{self._head}"
         if request.gzip:
             head += "Accept-Encoding: gzip\r\n"
+        if request.traceparent:
+            head += f"traceparent: {request.traceparent}\r\n"
         if request.body is None:
             if request.method not in ("GET", "HEAD"):
                 head += "Content-Length: 0\r\n"

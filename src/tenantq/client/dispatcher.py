@@ -7,8 +7,6 @@ Replies that arrive together are delivered one after the other. The first caller
 handles the rest, so the server stays busy.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Adds messages in order: one request after the other, also across rate limits."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
@@ -52,6 +50,10 @@ class OrderedAdds:
 
     async def send(self, batch: list[OutgoingMessage]) -> None:
         """Add a batch, in as many requests as needed. Raises errors that are neither a message's nor a limit's."""
+        with self._calls.sending(batch) as ready:
+            await self._send(ready)
+
+    async def _send(self, batch: list[OutgoingMessage]) -> None:
         parts = [batch]  # still to be sent, the next one last
         while parts and self._stopped is None:
             part = parts.pop()

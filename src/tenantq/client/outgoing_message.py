@@ -1,7 +1,5 @@
 """Prepares messages for an add request."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import msgspec
@@ -21,6 +19,7 @@ class OutgoingMessage(msgspec.Struct, frozen=True, gc=False):
     message: WireMessage
     own_key: bool  # the caller set a key
     size: int
+    trace: Any = None  # context of the span that adds it
 
 
 def new_message(body: object, *, attributes: dict[str, str] | None = None, **options: Any) -> NewMessage:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from tenantq.client.dispatcher import REQUESTS_MAX, Departure, Dispatcher, refuse
@@ -37,16 +38,14 @@ class _PollRequest(Generic[M]):
             demand.request = self
 
 
+@dataclass(slots=True, eq=False)
 class _Demand(Generic[M]):
-    """What one caller asked for."""
+    """The poll of one caller."""
 
-    __slots__ = ("future", "max", "request", "until_ms")
-
-    def __init__(self, max: int, until_ms: int, future: asyncio.Future[list[M]]) -> None:
-        self.max = max
-        self.until_ms = until_ms  # on the monotonic clock
-        self.future = future
-        self.request: _PollRequest[M] | None = None
+    max: int
+    until_ms: int  # on the monotonic clock
+    future: asyncio.Future[list[M]]
+    request: _PollRequest[M] | None = None
 
 
 class PollBatcher(Generic[M]):

@@ -1,7 +1,5 @@
 """Maps the server's problem documents to exceptions, by their stable code."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 

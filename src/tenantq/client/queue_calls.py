@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -16,7 +17,7 @@ from tenantq.client.connection_pool import ApiRequest
 from tenantq.client.outgoing_message import OutgoingMessage
 from tenantq.client.poll_batcher import PollBatcher
 from tenantq.client.problems import from_item
-from tenantq.client.session import ClientSession, decoder, encode, new_key
+from tenantq.client.session import ClientSession, api_request, new_key
 from tenantq.client.values import Added
 from tenantq.errors import BadAnswer, Invalid, LeaseLost, Limited, TenantqError, TooLarge
 from tenantq.wire.messages import (
@@ -43,6 +44,7 @@ log = logging.getLogger("tenantq.client")
 _QUEUES_KEPT: Final = 1_024
 _ATTEMPTS_PER_LEASE: Final = 4  # an extend is retried if its reply takes longer than this fraction of the lease
 _EXTEND_MS_MIN: Final = 100
+_UNTRACED: Final = nullcontext("")
 _CLOCK_MARGIN_MS: Final = 2  # the server's times may differ from its clock by this; a lease must not be overestimated
 
 
@@ -53,6 +55,7 @@ class LeaseSettlement(msgspec.Struct, frozen=True, gc=False):
     sure_until_ms: int  # monotonic clock: the lease cannot have ended before
     result: WireResult | None = None
     size: int = 64
+    trace: Any = None  # context of the span that settles it
 
 
 class LeaseState:
@@ -72,7 +75,7 @@ class LeaseState:
 
 
 class QueueCalls:
-    """The calls on one queue's messages. One object per queue and client, so that concurrent calls meet."""
+    """The calls on one queue's messages. One object per queue and client, which gathers concurrent calls."""
 
     def __init__(self, session: ClientSession, path: str, tenant: str | None, queue: str) -> None:
         self.session = session
@@ -88,18 +91,33 @@ class QueueCalls:
     async def add(self, ready: OutgoingMessage) -> Added:
         """Add one message, together with concurrent adds."""
         self.session.check_open()
-        if self.session.settings.coalesce:
-            return await self._adds.put(ready, ready.size)
-        return await Batcher(self.session, self.send_adds).put(ready, ready.size)
+        batcher = self._adds if self.session.settings.coalesce else Batcher(self.session, self.send_adds)
+        if self.session.tracing is None:
+            return await batcher.put(ready, ready.size)
+        with self.session.tracing.sending(self._queue, [ready]) as (traced,):
+            return await batcher.put(traced, traced.size)
+
+    def sending(self, batch: list[OutgoingMessage]) -> AbstractContextManager[list[OutgoingMessage]]:
+        """Return a block that adds these messages, with the context of its span if the application is traced."""
+        tracing = self.session.tracing
+        return nullcontext(batch) if tracing is None else tracing.sending(self._queue, batch)
+
+    def _requesting(
+        self, operation: str, batch: Sequence[OutgoingMessage | LeaseSettlement]
+    ) -> AbstractContextManager[str]:
+        """Return a block for one request, with its ``traceparent``."""
+        tracing = self.session.tracing
+        if tracing is None:
+            return _UNTRACED
+        return tracing.requesting(operation, self._queue, (one.trace for one in batch))
 
     async def send_adds(self, batch: Sequence[OutgoingMessage]) -> list[Added | TenantqError]:
         """Send one request and return a result per message. Its idempotency key makes retries safe."""
-        body = encode(AddRequest(messages=[one.message for one in batch], key=new_key()))
-        reply = await self.session.call(
-            ApiRequest(
-                method="POST", target=f"{self.path}/messages", decode=decoder(AddReply), body=body, patient=False
+        body = AddRequest(messages=[one.message for one in batch], key=new_key())
+        with self._requesting("send", batch) as trace:
+            reply = await self.session.request(
+                "POST", f"{self.path}/messages", AddReply, body, patient=False, traceparent=trace
             )
-        )
         _check_count(batch, reply.messages)
         return [self._added(one, item) for one, item in zip(batch, reply.messages, strict=True)]
 
@@ -116,7 +134,7 @@ class QueueCalls:
         try:
             for start in range(0, len(leases), ITEMS_MAX):
                 receipts = [one.item.receipt for one in leases[start : start + ITEMS_MAX]]
-                await self._settle_call("release", encode(ReleaseRequest(receipts=receipts)))
+                await self._settle_call("release", ReleaseRequest(receipts=receipts))
         except TenantqError as error:
             log.info(
                 "%s: cannot release %d unwanted messages; their leases will expire: %s", self._queue, len(leases), error
@@ -176,7 +194,8 @@ class QueueCalls:
         else:
             body = ReleaseRequest(receipts=receipts)
         answer_ms = max(_EXTEND_MS_MIN, arguments[0] // _ATTEMPTS_PER_LEASE) if kind == "extend" else None
-        items, doubtful = await self._settle_call(kind, encode(body), answer_ms)
+        with self._requesting(kind, batch) as trace:
+            items, doubtful = await self._settle_call(kind, body, answer_ms, trace)
         _check_count(batch, items)
         now = self.session.clock.monotonic_ms()
         outcomes: list[int | TenantqError | None] = []
@@ -194,17 +213,12 @@ class QueueCalls:
         return outcomes
 
     async def _settle_call(
-        self, kind: str, body: bytes, answer_ms: int | None = None
+        self, kind: str, body: msgspec.Struct, answer_ms: int | None = None, traceparent: str = ""
     ) -> tuple[list[SettledItem], bool]:
-        request = ApiRequest(
-            method="POST",
-            target=f"{self.path}/{kind}",
-            decode=decoder(SettleReply),
-            body=body,
-            patient=False,
-            answer_ms=answer_ms,
+        target = f"{self.path}/{kind}"
+        answer = await self.session.answer(
+            api_request("POST", target, SettleReply, body, patient=False, answer_ms=answer_ms, traceparent=traceparent)
         )
-        answer = await self.session.answer(request)
         return answer.value.results, answer.doubtful
 
 
@@ -273,15 +287,10 @@ class PollCalls:
         """
 
         def request(wait_ms: int) -> ApiRequest[PollReply]:
-            return ApiRequest(
-                method="POST",
-                target=self._target,
-                decode=decoder(PollReply),
-                body=encode(msgspec.structs.replace(body, wait_ms=wait_ms)),
-                wait_ms=wait_ms,
-                stop=stop,
-                shorten=request,
-            )
+            timed = msgspec.structs.replace(body, wait_ms=wait_ms)
+            return api_request(
+                "POST", self._target, PollReply, timed, wait_ms=wait_ms, stop=stop, shorten=request, traceparent=""
+            )  # many callers share a poll
 
         asked_ms = self._session.clock.monotonic_ms()
         reply = await self._session.call(request(wait_ms))

@@ -1,7 +1,5 @@
 """A message under lease, as the asynchronous and the blocking client show it."""
 
-from __future__ import annotations
-
 from operator import attrgetter
 from typing import Any, Final, TypeVar, overload
 

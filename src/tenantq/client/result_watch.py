@@ -1,7 +1,5 @@
 """Waits for the results of many messages with few concurrent requests."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
@@ -14,7 +12,7 @@ from tenantq.runtime.clock import Clock
 AT_ONCE: Final = 16
 """Maximum number of concurrent requests."""
 WAIT_SLICE_MS: Final = 20_000
-"""Longest wait of one request, so that no connection is silent for longer."""
+"""Longest wait of one request. Proxies may close connections that are silent for longer."""
 ROUND_MS: Final = 2_000
 """Target time for one pass over all results, if there are more than concurrent requests."""
 WAIT_MS_MIN: Final = 50

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Callable, Coroutine  # msgspec evaluates the annotations of the fields
 from types import NoneType
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
@@ -17,6 +18,9 @@ from tenantq.client.problems import from_reply
 from tenantq.client.settings import Settings
 from tenantq.errors import BadAnswer, Closed, Invalid, Limited, TenantqError, Unavailable
 from tenantq.runtime.futures import wake
+
+if TYPE_CHECKING:
+    from tenantq.client.tracing import ClientTracing
 
 R = TypeVar("R")
 
@@ -55,6 +59,12 @@ def decoder(reply: type[R]) -> Callable[[bytes], R]:
     return decode
 
 
+def api_request(method: str, target: str, reply: type[R], body: object = None, **options: Any) -> ApiRequest[R]:
+    """Return a request with a JSON body, whose reply is decoded as ``reply``. ``options`` are further fields."""
+    encoded = None if body is None else encode(body)
+    return ApiRequest(method=method, target=target, decode=decoder(reply), body=encoded, **options)
+
+
 def query(**parameters: object) -> str:
     """Return a query string of the parameters that are not None."""
     given = {name: str(value) for name, value in parameters.items() if value is not None}
@@ -73,12 +83,23 @@ def new_key() -> str:
     return os.urandom(16).hex()
 
 
+def find_tracing() -> ClientTracing | None:
+    """Return the tracing of a new client. None unless the application has set a tracer provider, which costs nothing then."""
+    api = sys.modules.get("opentelemetry.trace")
+    if api is None or isinstance(api.get_tracer_provider(), api.ProxyTracerProvider):
+        return None
+    from tenantq.client.tracing import ClientTracing  # noqa: PLC0415  # needs opentelemetry, which is an extra
+
+    return ClientTracing()
+
+
 class ClientSession:
     """Calls the server. Belongs to the event loop of its first call."""
 
     def __init__(self, settings: Settings, transport: Transport) -> None:
         self.settings = settings
         self.clock = settings.clock
+        self.tracing = find_tracing()
         self._transport = transport
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -86,31 +107,12 @@ class ClientSession:
         self._sleeping: set[asyncio.Future[None]] = set()
         self.closed = False
 
-    async def request(
-        self,
-        method: str,
-        target: str,
-        reply: type[R],
-        body: object = None,
-        *,
-        repeatable: bool = True,
-        wait_ms: int = 0,
-        gzip: bool = False,
-        sink: Callable[[bytes], None] | None = None,
-    ) -> R:
-        """Send one request with a JSON body and return the reply, decoded as ``reply``. Raises the server's error."""
-        return await self.call(
-            ApiRequest(
-                method=method,
-                target=target,
-                decode=decoder(reply),
-                body=None if body is None else encode(body),
-                repeatable=repeatable,
-                wait_ms=wait_ms,
-                gzip=gzip,
-                sink=sink,
-            )
-        )
+    async def request(self, method: str, target: str, reply: type[R], body: object = None, **options: Any) -> R:
+        """Send one request with a JSON body and return the reply, decoded as ``reply``. Raises the server's error.
+
+        ``options`` are further fields of ApiRequest.
+        """
+        return await self.call(api_request(method, target, reply, body, **options))
 
     async def list_all(
         self, path: str, reply: type[Any], field: str, limit: int | None, *, page: int = PAGE, **parameters: object
@@ -133,6 +135,8 @@ class ClientSession:
     async def answer(self, request: ApiRequest[R]) -> ApiReply[R]:
         """Return the decoded reply and whether an earlier attempt may have been executed."""
         self.check_open()
+        if self.tracing is not None and request.traceparent is None:
+            request = msgspec.structs.replace(request, traceparent=self.tracing.current_header())
         current = request
         doubtful = False
         retry = 0

@@ -1,10 +1,9 @@
 """Settings of a client: address, credential, timeouts, retries, TLS. Frozen and validated."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Final, Protocol
 from urllib.parse import urlsplit
@@ -101,7 +100,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     coalesce: bool = True  # send concurrent adds, acks and polls of one queue together
     follow: bool = True  # go directly to the shard that owns a tenant
     tls: Tls = Tls()
-    user_agent: str = "tenantq-python"
+    user_agent: str = f"tenantq-python/{version('tenantq')}"
     clock: Clock = msgspec.field(default_factory=SystemClock)
     randomness: Randomness = msgspec.field(default_factory=system_randomness)
     connect: Connect | None = None  # instead of TCP

@@ -4,8 +4,6 @@ Each server forwards requests for other shards and names the owner in ``Tenantq-
 that the client was not given, nor from https to http. If an address is unreachable, the client uses its next one.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -21,6 +19,8 @@ CONNECT_MS_MAX: Final = 1_000
 """A shard's own address may be behind a firewall, so it gets little time. The client's address always works."""
 AVOID_MS: Final = 60_000
 """How long an unreachable address is avoided."""
+UNAVAILABLE: Final = 503
+"""A server replies with it if it cannot reach the owner of a tenant. Another one may."""
 TENANTS_MAX: Final = 10_000
 _TENANT: Final = "/v1/tenants/"
 _OWN: Final = ("/v1/queues/", "/v1/queues?", "/v1/tenant?")
@@ -58,28 +58,42 @@ class TenantRouter:
     async def _send_to_owner(self, request: ApiRequest[Any], owner: Address) -> HttpReply | None:
         """Return the reply of the owner; None if it is unreachable from here."""
         try:
-            return await self._pool(owner).send(request)
+            reply = await self._pool(owner).send(request)
         except Closed:
             raise
         except Unavailable as error:
-            self._owners = {tenant: known for tenant, known in self._owners.items() if known != owner}
+            self._forget(owner)
             if error.maybe_done:
                 raise
             self._avoided[owner] = self._settings.clock.monotonic_ms() + AVOID_MS
             return None
+        if reply.status == UNAVAILABLE:
+            self._forget(owner)
+        return reply
 
     async def _send_to_any(self, request: ApiRequest[Any]) -> HttpReply:
         """Return the reply of the address in use, or of the next one that can be reached."""
-        for _ in self._bases[1:]:
+        for left in reversed(range(len(self._bases))):
+            base = self._bases[self._base]
             try:
-                return await self._pool(self._bases[self._base]).send(request)
+                reply = await self._pool(base).send(request)
             except Closed:
                 raise
             except Unavailable as error:
-                self._base = (self._base + 1) % len(self._bases)
-                if error.maybe_done:
+                self._forget(base)
+                if error.maybe_done or not left:
                     raise
-        return await self._pool(self._bases[self._base]).send(request)
+            else:
+                if reply.status == UNAVAILABLE:
+                    self._forget(base)
+                return reply
+        raise AssertionError  # the last address returns or raises
+
+    def _forget(self, address: Address) -> None:
+        """Do not use an address for the next attempt, unless it is the only one."""
+        self._owners = {tenant: known for tenant, known in self._owners.items() if known != address}
+        if self._bases[self._base] == address:
+            self._base = (self._base + 1) % len(self._bases)
 
     async def close(self) -> None:
         """Close all connections."""

@@ -1,7 +1,5 @@
 """The values that a client returns. Frozen; bodies are bytes, times are milliseconds."""
 
-from __future__ import annotations
-
 from typing import Any, Literal, TypeVar, overload
 
 import msgspec

@@ -1,7 +1,5 @@
 """Closed loops: concurrent callers, each of which calls again after its answer."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Awaitable, Callable

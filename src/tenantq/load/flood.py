@@ -4,8 +4,6 @@ The process reads ``FloodSettings`` from the first line of its input, answers ev
 with its input. It never outlives its parent.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import sys
@@ -13,10 +11,10 @@ from typing import Final, Self
 
 import msgspec
 
-from tenantq.client import AsyncClient, Tls
 from tenantq.errors import TenantqError, Unavailable
 from tenantq.load.cases import make_add
 from tenantq.load.closed_loop import drive_seconds
+from tenantq.load.loaded_server import LoadedServer
 from tenantq.load.measurement import EndReason, Measurement
 from tenantq.load.stopwatch import SystemStopwatch
 
@@ -26,20 +24,11 @@ _END_S: Final = 10
 class FloodSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The target and strength of a flood."""
 
-    url: str
-    token: str
+    server: LoadedServer
     queue: str
     connections: int
     size: int
     messages_max: int
-    timeout_ms: int
-    ca_file: str | None = None
-    certificate_file: str | None = None
-    key_file: str | None = None
-
-    def __repr__(self) -> str:
-        """Show the address, never the token."""
-        return f"<flood of {self.url}>"
 
 
 class FloodFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,16 +103,7 @@ async def _flood() -> None:
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     settings = msgspec.json.decode(await lines.readline(), type=FloodSettings)
     measurement, stop = Measurement(), asyncio.Event()
-    tls = Tls(ca_file=settings.ca_file, certificate_file=settings.certificate_file, key_file=settings.key_file)
-    async with AsyncClient(
-        settings.url,
-        settings.token,
-        timeout_ms=settings.timeout_ms,
-        retries=0,
-        connections=settings.connections,
-        coalesce=False,
-        tls=tls,
-    ) as client:
+    async with settings.server.measuring(connections=settings.connections, coalesce=False) as client:
         queue = client.queue(settings.queue)
         flooding = asyncio.create_task(
             drive_seconds(

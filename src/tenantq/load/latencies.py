@@ -1,7 +1,5 @@
 """Latencies in bounded memory: exact for the first million calls, then in a histogram."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from array import array

@@ -1,7 +1,5 @@
 """The server under load, with the credential."""
 
-from __future__ import annotations
-
 import msgspec
 
 from tenantq.client import AsyncClient, AsyncQueue, Retries, Tls

@@ -1,9 +1,8 @@
 """The outcome of the calls of one measurement: counts, latencies, refusals and errors."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from tenantq.errors import Limited, TenantqError
@@ -12,14 +11,12 @@ from tenantq.load.latencies import Latencies
 EndReason = Literal["time", "bytes", "interrupted", "failed"]
 
 
+@dataclass(slots=True)
 class MeasuredInterval:
     """The interval in which calls count. It can be cut short."""
 
-    __slots__ = ("end", "start")
-
-    def __init__(self, start: float = -math.inf, end: float = math.inf) -> None:
-        self.start = start
-        self.end = end
+    start: float = -math.inf
+    end: float = math.inf
 
     def holds(self, time: float) -> bool:
         """Return whether a time is inside the interval."""

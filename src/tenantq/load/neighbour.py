@@ -1,11 +1,11 @@
 """The noisy-neighbour case: a victim adds at a constant rate, alone and then during another tenant's flood."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Final
+
+import msgspec
 
 from tenantq.client import AsyncClient
 from tenantq.errors import Forbidden, NotFound, TenantqError, Unavailable
@@ -19,7 +19,7 @@ Watching = Callable[[str, Measurement], contextlib.AbstractAsyncContextManager[N
 """Shows the progress of a measurement while a block runs."""
 
 ALONE: Final = "victim alone"
-BESIDE: Final = "victim next to the flood"
+SHARED: Final = "victim next to the flood"
 FLOOD: Final = "flood"
 _QUEUE: Final = "bench"
 _REASON: Final = "end of a tenantq bench"
@@ -76,31 +76,26 @@ async def measure(
         if stop.is_set():
             return
         settings = FloodSettings(
-            url=server.url,
-            token=flood_token,
+            server=msgspec.structs.replace(server, token=flood_token),
             queue=_QUEUE,
             connections=load.flood_connections,
             size=load.size,
             messages_max=load.messages_max,
-            timeout_ms=server.timeout_ms,
-            ca_file=server.tls.ca_file,
-            certificate_file=server.tls.certificate_file,
-            key_file=server.tls.key_file,
         )
-        beside = Measurement()
+        shared = Measurement()
         async with Flood(settings) as flood:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), load.warm_up_ms / 1_000)  # the flood has to warm up too
             before = await flood.figures()
-            async with watching(BESIDE, beside):
-                await _victim(client, beside, load, stop)
+            async with watching(SHARED, shared):
+                await _victim(client, shared, load, stop)
             after = await flood.figures()
-    yield case_figures(BESIDE, beside)
+    yield case_figures(SHARED, shared)
     flooded = _flood_figures(before, after)
     yield flooded
-    yield _neighbour(alone, beside, flooded)
-    if beside.failure is not None:
-        raise beside.failure
+    yield _neighbour(alone, shared, flooded)
+    if shared.failure is not None:
+        raise shared.failure
     if after.failure is not None:
         raise Unavailable(f"the flood ended early: {after.failure}")
 
@@ -137,9 +132,9 @@ def _flood_figures(before: FloodFigures, after: FloodFigures) -> CaseFigures:
     )
 
 
-def _neighbour(alone: Measurement, beside: Measurement, flooded: CaseFigures) -> NeighbourRatios:
+def _neighbour(alone: Measurement, shared: Measurement, flooded: CaseFigures) -> NeighbourRatios:
     percents = (50, 99, 100)
-    times = zip(beside.latencies.percentiles(*percents), alone.latencies.percentiles(*percents), strict=True)
+    times = zip(shared.latencies.percentiles(*percents), alone.latencies.percentiles(*percents), strict=True)
     p50, p99, longest = (ratio(shared, free) for shared, free in times)
     return NeighbourRatios(
         p50_ratio=p50, p99_ratio=p99, max_ratio=longest, flood_per_second=flooded.messages_per_second

@@ -3,8 +3,6 @@
 A closed loop sends less while the server is slow, and so hides the slowness. Here a delay in sending counts as latency.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable

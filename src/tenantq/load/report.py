@@ -1,7 +1,5 @@
 """The report of ``tenantq bench``: figures per case, the environment, and a comparison with an earlier report."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Final
 

@@ -1,7 +1,5 @@
 """A clock for measurements, finer than milliseconds. Tests replace it."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from typing import Protocol

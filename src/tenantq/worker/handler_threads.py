@@ -1,7 +1,5 @@
 """Threads for blocking handlers. They are daemons, so a handler that never ends does not keep the process alive."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import queue

@@ -1,12 +1,11 @@
 """One message in work: runs its handler, settles its lease, logs the outcome."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import inspect
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from tenantq.client.async_message import AsyncMessage
@@ -31,50 +30,36 @@ class TaskTimedOut(Exception):
     """A handler took longer than its ``timeout_ms``."""
 
 
+@dataclass(slots=True, eq=False)
 class Job:
     """One message and the task that handles it."""
 
-    __slots__ = (
-        "_free_slot",
-        "_is_stopping",
-        "_loop_thread",
-        "_plan",
-        "_thread",
-        "_threads",
-        "has_ended",
-        "message",
-        "task",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        task: Task[Any, Any],
-        message: AsyncMessage,
-        plan: WorkerPlan,
-        threads: HandlerThreads,
-        loop_thread: LoopThread,
-        free_slot: Callable[[asyncio.Future[Any] | None], None],
-        is_stopping: Callable[[], bool],
-    ) -> None:
-        """``free_slot`` is called once, when the handler has ended or, with its thread, has timed out.
-
-        ``is_stopping`` distinguishes a handler that the worker cancelled from one that cancelled itself.
-        """
-        self.task = task
-        self.message = message
-        self.has_ended = False  # the handler ended or timed out; the message may not be settled yet
-        self._plan = plan
-        self._threads = threads
-        self._loop_thread = loop_thread
-        self._free_slot = free_slot
-        self._is_stopping = is_stopping
-        self._thread: asyncio.Future[Any] | None = None  # still running after its timeout
+    task: Task[Any, Any]
+    message: AsyncMessage
+    _plan: WorkerPlan
+    _threads: HandlerThreads
+    _loop_thread: LoopThread
+    _free_slot: Callable[[asyncio.Future[Any] | None], None]
+    """Called once, when the handler has ended or, with its thread, has timed out."""
+    _is_stopping: Callable[[], bool]
+    """Distinguishes a handler that the worker cancelled from one that cancelled itself."""
+    has_ended: bool = False  # the handler ended or timed out; the message may not be settled yet
+    _thread: asyncio.Future[Any] | None = None  # still running after its timeout
 
     async def handle(self) -> None:
-        """Run the handler and settle the message. The slot is free as soon as the handler has ended.
+        """Run the handler and settle the message, in a span if the application is traced.
 
         Errors of handlers and hooks never propagate.
         """
+        tracing = self.message.tracing
+        if tracing is None:
+            await self._handle()
+            return
+        with tracing.processing(self.message.lease_state.item) as span:
+            tracing.finish(span, *await self._handle())
+
+    async def _handle(self) -> tuple[str, BaseException | None]:
+        """Return the outcome and the handler's error. The slot is free as soon as the handler has ended."""
         task, message = self.task, self.message
         loop = asyncio.get_running_loop()
         started = loop.time()
@@ -103,6 +88,7 @@ class Job:
             error = self._cause(error)
         outcome = await self._settle(error)
         await self._report(result, error, outcome, int((loop.time() - started) * 1_000))
+        return outcome, error
 
     def _cause(self, odd: BaseException) -> BaseException:
         """Return the error for an exception that is not an Exception: a cancellation by the worker, or else a failure."""
@@ -188,8 +174,7 @@ class Job:
             log.info("%s: done", task.name, extra=fields)
         else:
             fields["error"] = type(error).__name__
-            log.warning("%s: failed: %s", task.name, reason_of(error), extra=fields)
-            log.debug("%s: traceback of the failure", task.name, exc_info=error, extra=fields)
+            log.error("%s: failed: %s", task.name, reason_of(error), exc_info=error, extra=fields)
         hooks = self._plan.after if error is None else self._plan.failure
         for hook in hooks:
             try:
@@ -229,10 +214,12 @@ def _timed_out(task: Task[Any, Any]) -> TaskTimedOut:
 
 def _fields(task: Task[Any, Any], message: Received) -> dict[str, Any]:
     """Return the log fields of a message."""
-    return {
+    fields = {
         "task": task.name,
         "tenant": message.tenant,
         "queue": message.queue,
         "message_id": message.id,
         "attempt": message.attempt,
     }
+    trace = message.attributes.get("traceparent", "").split("-")
+    return {**fields, "trace_id": trace[1]} if len(trace) > 1 else fields

@@ -1,7 +1,5 @@
 """Loads a worker from ``module:name``."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The configuration of one run of a worker."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Retry delays of failed messages."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """One run of a worker, from the first poll to the last ack."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading
@@ -60,7 +58,7 @@ class WorkerRun:
         log.info("working on %s", ", ".join(names), extra={"queues": names, "concurrency": plan.concurrency})
         rest = self._rest if self._burst else None
         for task in () if self.is_stopping else plan.tasks:  # stopped before it started: poll nothing
-            poller = Poller(self.client, task, plan, self._capacity, take=self._take, rest=rest)
+            poller = Poller(self.client, task, plan, self._capacity, self._take, rest)
             self._pollers.append(asyncio.create_task(poller.keep_polling()))
         stopped = asyncio.create_task(self._stopped.wait())
         trouble: BaseException | None = None

@@ -1,12 +1,14 @@
 """The worker: declares tasks and runs them until it is stopped."""
 
-from __future__ import annotations
-
 import asyncio
+import os
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, ParamSpec, TypeVar
+
+import msgspec
 
 from tenantq.client.async_client import AsyncClient
 from tenantq.client.settings import URL_DEFAULT, Settings
@@ -14,7 +16,7 @@ from tenantq.client.sync_client import Client
 from tenantq.client.values import Added
 from tenantq.domain import limits
 from tenantq.domain.names import check_queue_name, check_tenant_name
-from tenantq.domain.validation import between, check_field
+from tenantq.domain.validation import between, check_field, matching
 from tenantq.errors import Invalid
 from tenantq.worker.plan import After, Before, Failure, WorkerPlan
 from tenantq.worker.retry import Retry, Rule
@@ -24,6 +26,7 @@ from tenantq.worker.task import Task
 P = ParamSpec("P")
 R = TypeVar("R")
 
+WorkerName = Annotated[str, matching("[!-~]{1,100}", "1 to 100 printable ASCII characters without spaces")]
 CONCURRENCY_MAX = 10_000
 CANCEL_S = 0.25
 
@@ -39,7 +42,7 @@ class Worker:
         worker.run()
 
     Up to ``concurrency`` handlers run at a time: coroutines on the event loop, functions in threads. ``prefetch`` more messages are
-    held ready, by default as many; set it to 0 for slow handlers, so that messages wait at the server for any worker. Leases of held
+    held ready, by default as many; set it to 0 for slow handlers, to leave messages at the server for other workers. Leases of held
     messages are kept alive. With ``fleet`` each queue name is served in every tenant the credential is granted in, or in ``tenants``,
     in fair turns.
 
@@ -60,6 +63,7 @@ class Worker:
         lease_ms: int = 30_000,
         wait_ms: int = 20_000,
         drain_ms: int = 30_000,
+        name: str | None = None,
         before: Iterable[Before] = (),
         after: Iterable[After] = (),
         failure: Iterable[Failure] = (),
@@ -67,6 +71,7 @@ class Worker:
         """Create a worker for a server's address, or for the server of a client. Nothing is sent before it runs.
 
         ``queues`` limits it to some of its tasks. ``drain_ms`` is how long handlers may continue after a stop.
+        ``name`` identifies it in ``tenantq workers``; by default it is made of host and process.
         """
         if isinstance(client, Settings):
             self.settings = client
@@ -82,6 +87,7 @@ class Worker:
         if tenants is not None and not fleet:
             raise Invalid("tenants: requires fleet=True")
         self.queues = None if queues is None else [check_queue_name(queue) for queue in queues]
+        self.name = check_field("name", name or f"{socket.gethostname()}-{os.getpid()}", WorkerName)
         self.concurrency = concurrency
         self.prefetch = concurrency if prefetch is None else prefetch
         self.fleet = fleet
@@ -113,7 +119,7 @@ class Worker:
     ) -> Callable[[Callable[P, R]], Task[P, R]]:
         """Register a function as the handler of a queue.
 
-        The type of its first parameter says what it gets: ``bytes``, ``str``, the message itself (``Message``, in coroutines
+        Its first parameter gets the body or the message, depending on its type: ``bytes``, ``str``, the message itself (``Message``, in coroutines
         ``AsyncMessage``, or no annotation), or anything decoded from JSON: ``dict``, a dataclass, a msgspec Struct, a pydantic model.
         A second parameter gets the message.
 
@@ -215,7 +221,8 @@ class Worker:
         """
         if self._current_run is not None:
             raise Invalid("the worker is already running")
-        async with AsyncClient(settings=self.settings) as client:
+        agent = f"{self.settings.user_agent} worker/{self.name}"
+        async with AsyncClient(settings=msgspec.structs.replace(self.settings, user_agent=agent)) as client:
             run = WorkerRun(client, self._plan(), burst=burst)
             with self._lock:
                 self._current_run = run
