@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tenantq.errors import Invalid as Invalid
     from tenantq.errors import JournalBehind as JournalBehind
     from tenantq.errors import KeyDisabled as KeyDisabled
+    from tenantq.errors import KeySuspended as KeySuspended
     from tenantq.errors import KmsDenied as KmsDenied
     from tenantq.errors import KmsError as KmsError
     from tenantq.errors import KmsUnavailable as KmsUnavailable
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from tenantq.errors import StoreFormat as StoreFormat
     from tenantq.errors import StoreLocked as StoreLocked
     from tenantq.errors import Suspended as Suspended
+    from tenantq.errors import TenantMoved as TenantMoved
     from tenantq.errors import TenantqError as TenantqError
     from tenantq.errors import TimedOut as TimedOut
     from tenantq.errors import TooLarge as TooLarge
@@ -72,10 +74,10 @@ _HOMES = {
     "tenantq.engine.shard": ("Shard",),
     "tenantq.errors": (
         "BadAnswer", "Busy", "Closed", "Conflict", "ConnectionFailed", "DiskFull", "Draining", "Erased", "Forbidden",
-        "Invalid", "JournalBehind", "KeyDisabled", "KmsDenied", "KmsError", "KmsUnavailable", "LeaseLost", "LegalHold", "Limited",
+        "Invalid", "JournalBehind", "KeyDisabled", "KeySuspended", "KmsDenied", "KmsError", "KmsUnavailable", "LeaseLost", "LegalHold", "Limited",
         "NotFound",
         "QueueDamaged", "QuotaExceeded", "RateLimited", "RowsDamaged", "SealBroken", "ShardDown", "SignatureRefused", "StoreDamaged", "StoreFailed", "StoreFormat",
-        "StoreLocked", "Suspended", "TenantqError", "TimedOut", "TooLarge", "Unauthenticated", "Unavailable",
+        "StoreLocked", "Suspended", "TenantMoved", "TenantqError", "TimedOut", "TooLarge", "Unauthenticated", "Unavailable",
     ),
     "tenantq.domain.message": ("Caller", "Delivery", "NewMessage", "Outcome", "Result"),
     "tenantq.worker": ("Worker",),

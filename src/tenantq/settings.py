@@ -15,8 +15,12 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, 
 import msgspec
 
 from tenantq.cluster.settings import ClusterSettings, ShardsSettings
+from tenantq.domain.compliance import ComplianceSettings
+from tenantq.domain.containment import ContainmentRule
 from tenantq.domain.names import RegionName
-from tenantq.domain.validation import about, between, build
+from tenantq.domain.plans import PlanSettings
+from tenantq.domain.signup import SignupSettings
+from tenantq.domain.validation import about, between, build, items
 from tenantq.engine.settings import ShardSettings
 from tenantq.errors import Invalid
 from tenantq.gates.certificate import CertificateSettings
@@ -27,8 +31,10 @@ from tenantq.journal.export_settings import ExportSettings
 from tenantq.kms.settings import KmsSettings
 from tenantq.rpc.settings import RpcSettings
 from tenantq.runtime.tls import TlsFiles
+from tenantq.service.alerts.settings import AlertSettings
 from tenantq.service.gate_settings import GateSettings
-from tenantq.service.self_checks import CheckSettings
+from tenantq.service.metrics.settings import MetricsSettings, TelemetrySettings
+from tenantq.service.self_checks.check import CheckSettings
 from tenantq.sqs.settings import SqsSettings
 from tenantq.store.redis.address import parse_address
 from tenantq.store.redis.settings import RedisSettings
@@ -56,15 +62,17 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """All settings of one server."""
 
     data_dir: Annotated[str, about("Data directory, created if missing.")] = "./tenantq-data"
-    backup_dir: Annotated[str, about("Directory of backups; none: the data directory's name with -backups.")] | None = (
-        None
-    )
-    backup_region: Annotated[RegionName, about("Region of the backup directory; none: the shard's.")] | None = None
+    backup_dir: (
+        Annotated[str, about("Directory of backups. Default: the data directory's name with -backups.")] | None
+    ) = None
+    backup_region: Annotated[RegionName, about("Region of the backup directory. Default: the shard's.")] | None = None
     http: Annotated[str, about("Address of the HTTP listener.")] = "127.0.0.1:7070"
     rpc: (
-        Annotated[str, about(f'Address of the Cap\'n Proto listener, or "off"; none: {RPC_DEFAULT} if free.')] | None
+        Annotated[str, about(f'Address of the Cap\'n Proto listener, or "off". Default: {RPC_DEFAULT} if free.')] | None
     ) = None
-    store: Annotated[str, about("URL of a Redis store; none: the embedded store in the data directory.")] | None = None
+    store: Annotated[str, about("URL of a Redis store. Default: the embedded store in the data directory.")] | None = (
+        None
+    )
     log_level: Annotated[Literal["debug", "info", "warning", "error"], about("Least severe level to log.")] = "info"
     log_format: Annotated[Literal["text", "json"], about("Format of log lines.")] = "text"
     notice_ms: Annotated[
@@ -79,6 +87,15 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     shards: ShardsSettings = ShardsSettings()
     cluster: ClusterSettings = ClusterSettings()
     gates: GateSettings = GateSettings()
+    plans: PlanSettings = PlanSettings()
+    signups: SignupSettings = SignupSettings()
+    alerts: AlertSettings = AlertSettings()
+    containment: Annotated[
+        tuple[ContainmentRule, ...], items(0, 64, "Reactions to alerts, as `[[containment]]` tables.")
+    ] = ()
+    metrics: MetricsSettings = MetricsSettings()
+    compliance: ComplianceSettings = ComplianceSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
     listener: HttpSettings = HttpSettings()
     rpc_listener: RpcSettings = RpcSettings()
     sqs: SqsSettings = SqsSettings()

@@ -34,7 +34,10 @@ from tenantq.http.connection import HttpConnection
 from tenantq.http.listener import HttpListener
 from tenantq.journal.signing import SigningKey
 from tenantq.runtime.clock import Clock, SystemClock, Timer
-from tenantq.service import Admission, GateSettings, Service, open_encryption
+from tenantq.service.admission import Admission
+from tenantq.service.encryption_setup import open_encryption
+from tenantq.service.gate_settings import GateSettings
+from tenantq.service.service import Service
 
 _MEMORY_BYTES = 8 << 20
 _IN_MEMORY = Path("/dev/shm")  # noqa: S108  # a new directory in it is readable only by this user

@@ -1,7 +1,5 @@
 """Commands and groups of commands: their help, and modules that are imported when a command runs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -13,7 +11,7 @@ _SENTENCE_CHARS_MAX: Final = 200
 
 
 class ConnectionOption(click.Option):
-    """An option that most commands share. Their help lists it in a section of its own."""
+    """An option that most commands share. Their help lists it in a separate section."""
 
 
 class Command(click.Command):

@@ -22,8 +22,22 @@ DEBUG: Final = "TENANTQ_DEBUG"
 """The environment variable that shows tracebacks of bugs."""
 
 _SECTIONS: Final = {
-    "Messages": ("add", "poll", "ack", "nack", "release", "extend", "redrive", "worker", "message", "queue"),
-    "Tenants and access": ("tenant", "key", "grant", "usage", "encryption", "audit", "profile"),
+    "Messages": ("add", "poll", "ack", "nack", "release", "extend", "redrive", "worker", "workers", "message", "queue"),
+    "Tenants and access": (
+        "whoami",
+        "tenant",
+        "signup",
+        "template",
+        "key",
+        "grant",
+        "usage",
+        "encryption",
+        "audit",
+        "alert",
+        "compliance",
+        "containment",
+        "profile",
+    ),
     "Move data": ("export", "import", "migrate", "migrate-from"),
     "Server": ("serve", "doctor", "backup", "keyring", "topology", "cluster", "pipeline"),
     "Explore and measure": ("console", "bench", "demo", "completion"),
@@ -49,9 +63,10 @@ def tenantq() -> None:
     """Run and use a durable work queue for software that serves many tenants.
 
     Try it with 'tenantq demo', or start a server with 'tenantq serve'. Most other commands talk to a server. Give its URL
-    and a token with --url and --token, with TENANTQ_URL and TENANTQ_TOKEN, or store them once with 'tenantq profile add'.
+    and token after the command ('tenantq queue list --url URL --token TOKEN'), set TENANTQ_URL and TENANTQ_TOKEN, or
+    store them once with 'tenantq profile add'.
 
-    A DURATION is a number with a unit, such as 250ms, 30s, 5m, 1h30m or 7d. Without a unit it means milliseconds.
+    A DURATION is a number with a unit, such as 250ms, 30s, 5m, 1h30m, 7d or 1w. Without a unit it means milliseconds.
 
     \b
     Exit codes:
@@ -76,7 +91,9 @@ def run(arguments: Sequence[str]) -> int:
         return exit_codes.USAGE
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx is not None else "tenantq"
-        return _print_error(f"{error.format_message()} Try '{where} --help'.", exit_codes.USAGE)
+        text = error.format_message().rstrip()
+        end = "" if text.endswith((".", "?", "!")) else "."
+        return _print_error(f"{text}{end} Try '{where} --help'.", exit_codes.USAGE)
     except click.ClickException as error:
         return _print_error(error.format_message(), exit_codes.ERROR)
     except (click.Abort, KeyboardInterrupt):

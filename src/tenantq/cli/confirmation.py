@@ -1,7 +1,5 @@
 """Confirmation before something is destroyed: its name, and a reason for the journal."""
 
-from __future__ import annotations
-
 import sys
 
 import click

@@ -1,7 +1,5 @@
 """The server, credential and tenant that a command works with."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, TypeVar
@@ -36,7 +34,7 @@ _CHOOSING: Final = ("url", "token", "profile", "tenant", "ca_file", "cert_file",
 
 
 class ServerTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """Address, credential and tenant."""
+    """The address, credential and tenant of a command."""
 
     url: str
     token: str | None
@@ -150,9 +148,9 @@ def open_profile(name: str, timeout_ms: int) -> Client:
     return _client(load_profiles().get(name), timeout_ms, _RETRIES)
 
 
-def open_url(url: str, token: str | None, beside: ServerConnection) -> Client:
-    """Return a client for another server that trusts the same authorities as ``beside``, to be closed by the caller."""
-    return Client(url, token, timeout_ms=beside.timeout_ms, retries=_RETRIES, tls=beside.target.tls)
+def open_url(url: str, token: str | None, like: ServerConnection) -> Client:
+    """Return a client for another server that trusts the same authorities as ``like``, to be closed by the caller."""
+    return Client(url, token, timeout_ms=like.timeout_ms, retries=_RETRIES, tls=like.target.tls)
 
 
 def _client(profile: Profile, timeout_ms: int, retries: Retries) -> Client:

@@ -1,7 +1,5 @@
 """The number of connections that a server accepts, limited by the files that its process may open."""
 
-from __future__ import annotations
-
 import logging
 from typing import Final
 

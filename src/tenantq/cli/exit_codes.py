@@ -1,7 +1,5 @@
 """Exit codes of the command line, documented in docs/reference/errors.md. Scripts rely on them."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from tenantq.errors import TenantqError

@@ -1,7 +1,5 @@
 """An export on this machine: a tar file or a directory, verified against its manifest."""
 
-from __future__ import annotations
-
 import hashlib
 import tarfile
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The limit of open files and connections of this process and its children."""
 
-from __future__ import annotations
-
 import contextlib
 import resource
 from typing import Final

@@ -1,12 +1,9 @@
 """A temporary server process on loopback, with its data in a temporary directory."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
 import secrets
-import shutil
 import signal
 import sys
 import tempfile
@@ -24,7 +21,7 @@ _ADMIN_TOKEN: Final = "TENANTQ_ADMIN_TOKEN"  # noqa: S105  # the variable's name
 class LocalServer:
     """Runs a server while a block runs. ``url`` and the administrator's ``token`` are valid inside the block.
 
-    The server ignores settings of the environment, so that it does not export its journal to the target of another server.
+    The server ignores the settings in the environment. Otherwise it could export its journal to the target of another server.
     """
 
     url: str
@@ -34,18 +31,20 @@ class LocalServer:
         self.token = secrets.token_hex(24)
         self._directory = directory
         self._durability = durability
-        self._home: Path | None = None
+        self._home: tempfile.TemporaryDirectory[str] | None = None
         self._process: asyncio.subprocess.Process | None = None
 
     async def __aenter__(self) -> Self:
         try:
-            self._home = Path(tempfile.mkdtemp(prefix="tenantq-bench-", dir=self._directory))
+            self._home = tempfile.TemporaryDirectory(
+                prefix="tenantq-bench-", dir=self._directory, ignore_cleanup_errors=True
+            )
         except OSError as error:
             raise Unavailable(
                 f"{self._directory}: {error.strerror}; choose another directory with --data-dir"
             ) from error
         try:
-            self.url = await self._start(self._home)
+            self.url = await self._start(Path(self._home.name))
         except BaseException:
             await self._end()
             raise
@@ -95,7 +94,7 @@ class LocalServer:
 
     def _remove(self) -> None:
         if self._home is not None:
-            shutil.rmtree(self._home, ignore_errors=True)
+            self._home.cleanup()
 
 
 def file_system(path: Path) -> str | None:

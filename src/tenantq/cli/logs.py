@@ -1,17 +1,15 @@
 """The log on stderr: text lines, or a JSON object per line."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import time
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
+from tenantq.runtime.log_context import add_request_fields, extra_fields
+
 _encode = msgspec.json.Encoder(enc_hook=str).encode
-_OWN_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 def set_up_logs(level: str, kind: Literal["text", "json"], shard: str | None = None) -> None:
@@ -20,6 +18,7 @@ def set_up_logs(level: str, kind: Literal["text", "json"], shard: str | None = N
     if shard is not None:
         handler.addFilter(lambda record: _name_shard(record, shard))
     handler.setFormatter(_JsonLines() if kind == "json" else _TextLines())
+    handler.addFilter(add_request_fields)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
@@ -35,14 +34,9 @@ def _when(record: logging.LogRecord) -> str:
     return f"{seconds}.{int(record.msecs):03}Z"
 
 
-def _extras(record: logging.LogRecord) -> Mapping[str, Any]:
-    """Return the fields that were passed as ``extra``."""
-    return {name: value for name, value in vars(record).items() if name not in _OWN_FIELDS}
-
-
 class _TextLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        extras = "".join(f" {name}={value}" for name, value in _extras(record).items())
+        extras = "".join(f" {name}={value}" for name, value in extra_fields(record).items())
         line = f"{_when(record)} {record.levelname:7} {record.name}: {record.getMessage()}{extras}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
@@ -54,7 +48,7 @@ class _JsonLines(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
-            **_extras(record),
+            **extra_fields(record),
         }
         if record.exc_info:
             shown["trace"] = self.formatException(record.exc_info)

@@ -1,6 +1,4 @@
-"""The entry point. It imports the command line late, so that an interrupt during the imports ends the process silently."""
-
-from __future__ import annotations
+"""The entry point. It imports the command line late, so an interrupt during the imports ends the process silently."""
 
 import signal
 import sys

@@ -1,9 +1,9 @@
-"""Stores that commands examine while no server runs: the embedded one in a data directory, or one in Redis."""
+"""Stores that commands examine: the embedded one in a data directory, or one in Redis."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -12,8 +12,8 @@ import click
 from tenantq.cli.options import options
 from tenantq.cluster.layout import shard_dir
 from tenantq.domain.validation import validated
-from tenantq.errors import Invalid, Unavailable
-from tenantq.store.interface import Store
+from tenantq.errors import Invalid, StoreLocked, Unavailable
+from tenantq.store.interface import Store, StoreReader
 from tenantq.store.redis.address import parse_address
 from tenantq.store.redis.settings import RedisSettings
 
@@ -36,6 +36,7 @@ _SHARD: Final = click.option(
     "--shard", type=click.IntRange(min=0), metavar="N", help="Only this shard of the Redis store.  [default: all]"
 )
 store_options = options(_STORE, _STORE_NAME, _SHARD)
+whole_store_options = options(_STORE, _STORE_NAME)
 
 
 @contextmanager
@@ -61,12 +62,13 @@ def redis_shards(
         from tenantq.store.redis.registry import RedisRegistry  # noqa: PLC0415  # needs redis, which is an extra
         from tenantq.store.redis.store import RedisStore  # noqa: PLC0415  # as above
     except ImportError as error:
-        raise Invalid("store: Redis requires its client library; install tenantq[redis]") from error
+        raise Invalid("store: Redis requires its client library: run pip install '.[redis]' in the checkout") from error
     address, settings = parse_address(url), validated(RedisSettings(name=name), "redis.")
     if shard is None:
         registry = RedisRegistry(address, settings, "os")
         try:
-            numbers = range(registry.shard_count() or 1)  # a store of an earlier version has no cluster, and one shard
+            found = registry.find()
+            numbers = range(found.shards if found is not None else 1)  # a store of an earlier version has one shard
         finally:
             registry.close()
     else:
@@ -76,3 +78,27 @@ def redis_shards(
         return lambda path: RedisStore(path, address, settings, str(number), read_only=True)
 
     return [(str(number), shard_dir(data_dir, number), opener(number)) for number in numbers]
+
+
+def examined_shards(
+    url: str, name: str, shard: int | None, data_dir: Path
+) -> list[tuple[str, Path, Callable[[Path], StoreReader]]]:
+    """Return name, local directory and opener of the shards of a Redis store, or of one, also while servers own them."""
+    free = redis_shards(url, name, shard, data_dir)
+    from tenantq.doctor.running_shard import RunningShard  # noqa: PLC0415  # needs redis, which is an extra
+    from tenantq.store.redis.registry import RedisRegistry  # noqa: PLC0415  # as above
+
+    address, settings = parse_address(url), RedisSettings(name=name)
+
+    def opener(number: str, open_free: Callable[[Path], Store]) -> Callable[[Path], StoreReader]:
+        def open_shard(path: Path) -> StoreReader:
+            with closing(RedisRegistry(address, settings, "os")) as registry:
+                is_served = registry.is_served()  # then no shard may be claimed, even during a handover
+            if not is_served:
+                with suppress(StoreLocked):
+                    return open_free(path)
+            return RunningShard(path, address, settings, number)
+
+        return open_shard
+
+    return [(number, path, opener(number, open_free)) for number, path, open_free in free]

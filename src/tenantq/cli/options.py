@@ -1,7 +1,5 @@
 """Options that several commands share, and the types of their values."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
@@ -41,7 +39,7 @@ def duration(text: str) -> int:
     """Return a duration in milliseconds."""
     ms = parse_duration(text)
     if ms is None:
-        raise click.BadParameter(f"{text!r} is not a duration such as 30s, 5m, 1h30m, 250ms, or 250 (milliseconds)")
+        raise click.BadParameter(f"{text!r} is not a duration such as 30s, 5m, 1h30m, 1w, 250ms, or 250 (milliseconds)")
     return ms
 
 
@@ -131,9 +129,18 @@ server_options = options(
 """Add the options of commands that start a server. Its settings have the defaults."""
 
 name_argument = click.argument("name")
-platform_option = click.option("--platform", is_flag=True, help="Manage keys of the platform instead of a tenant.")
+_ROLE_MEANINGS: Final = {
+    "platform-admin": "everything, in all tenants",
+    "tenant-admin": "everything in the tenant",
+    "operator": "manage queues and messages",
+    "producer": "add messages",
+    "consumer": "poll and ack messages",
+    "auditor": "read the audit trail",
+    "viewer": "read all but bodies",
+}
+_ROLE_HELP: Final = "; ".join(f"{role}: {_ROLE_MEANINGS[role]}" for role in ROLES)
 _GRANT: Final = (
-    click.option("--role", type=click.Choice(ROLES), metavar="ROLE", help=f"Role: {', '.join(ROLES)}."),
+    click.option("--role", type=click.Choice(ROLES), metavar="ROLE", help=f"{_ROLE_HELP}."),
     click.option("--action", "actions", multiple=True, metavar="ACTION", help="Single action, such as peek, instead of a role; repeatable."),
     click.option("--queue", "queues", multiple=True, metavar="PATTERN", help="Limit to queues whose name matches, with * and ? as wildcards; repeatable.  [default: all]"),
     click.option("--expires", "expires_at", type=time_ahead, metavar="TIME", help="Expiry time: 2030-01-31, or 30d (from now)."),

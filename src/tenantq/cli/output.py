@@ -1,7 +1,5 @@
 """What commands print: JSON for scripts, sentences, facts and tables for people."""
 
-from __future__ import annotations
-
 import functools
 import io
 import sys
@@ -22,7 +20,7 @@ from tenantq.cli import exit_codes
 from tenantq.cli.command_group import Command, ConnectionOption
 from tenantq.cli.options import options
 from tenantq.client import StoredMessage
-from tenantq.domain.formatting import printable, show_time
+from tenantq.domain.formatting import dotted, printable, show_time
 from tenantq.wire.json_bytes import text_or_base64
 
 _GAP: Final = 2
@@ -48,13 +46,13 @@ class Table(NamedTuple):
 class Output:
     """The result of a command: a JSON document for scripts, parts for people, and an exit code.
 
-    A part is a sentence, a mapping of names to values, or a table. ``notes`` follow on stderr, for people as well.
+    A part is a sentence, with a style on a terminal if it is a Text, a mapping of names to values, or a table. ``notes`` follow on stderr, for people as well.
     """
 
     def __init__(
         self,
         json: object,
-        *parts: str | Mapping[str, Any] | Table,
+        *parts: str | Text | Mapping[str, Any] | Table,
         notes: Iterable[str] = (),
         code: int = exit_codes.OK,
     ) -> None:
@@ -97,9 +95,11 @@ def print_output(output: Output, *, as_json: bool) -> int:
     return output.code
 
 
-def _print_part(part: str | Mapping[str, Any] | Table) -> None:
+def _print_part(part: str | Text | Mapping[str, Any] | Table) -> None:
     if isinstance(part, str):
         click.echo(part)
+    elif isinstance(part, Text):
+        console().print(part, soft_wrap=True)
     elif isinstance(part, Table):
         print_table(part)
     else:
@@ -124,6 +124,23 @@ def settings_facts(item: msgspec.Struct) -> dict[str, Any]:
     return facts | config
 
 
+def changes_made(what: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Return a sentence about a tenant or queue whose settings were changed, then one line for each that is different."""
+    old, new = dict(dotted(before)), dict(dotted(after))
+    lines = [
+        f"{name} {_setting(old.get(name))} → {_setting(new.get(name))}"
+        for name in {**old, **new}
+        if old.get(name) != new.get(name)
+    ]
+    return [f"changed {what}", *lines] if lines else [f"{what} already has these settings"]
+
+
+def _setting(value: object) -> str:
+    if value is None or value in ("", (), [], {}):
+        return "none"
+    return f"{value:,}" if type(value) in (int, float) else _cell(value)[0]
+
+
 def rights_of(item: Any) -> str:
     """Return what a key or grant allows: its role, or its single actions."""
     return item.role or ", ".join(item.actions)
@@ -140,7 +157,7 @@ def print_json(value: object) -> None:
 
 
 def print_json_line(value: object) -> None:
-    """Print one JSON document on a line of its own, at once."""
+    """Print one JSON document on one line."""
     click.echo(_encode(value))
 
 
@@ -204,7 +221,7 @@ def _print_blocks(headings: Sequence[str], lines: list[list[str]]) -> None:
 
 def print_facts(facts: Mapping[str, Any]) -> None:
     """Print names and values, one pair per line. Names of nested mappings are dotted."""
-    flat = dict(_flat(facts))
+    flat = dict(dotted(facts))
     width = max(map(len, flat), default=0) if sys.stdout.isatty() else 0
     for name, value in flat.items():
         click.echo(f"{name:{width}}  {_cell(value)[0]}" if width else f"{name}\t{_cell(value)[0]}")
@@ -258,14 +275,6 @@ def _journal_cell(row: dict[str, Any], column: str) -> object:
     if column == "outcome" and row.get("error_code"):
         return f"{value} ({row['error_code']})"
     return value
-
-
-def _flat(facts: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    for name, value in facts.items():
-        if isinstance(value, dict) and value:
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def _cell(value: object) -> tuple[str, Literal["number", "text", "nothing"]]:

@@ -1,7 +1,5 @@
 """Profiles: servers and credentials by name, in a file that only the user can read."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path

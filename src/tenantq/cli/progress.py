@@ -1,7 +1,6 @@
 """Progress bars on stderr. Nothing is shown if stderr is not a terminal."""
 
-from __future__ import annotations
-
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -25,6 +24,11 @@ def progress_bar(
         *columns, console=stderr, transient=True, auto_refresh=auto_refresh, disable=not stderr.is_terminal
     ) as progress:
         yield partial(progress.update, progress.add_task("", **fields))
+
+
+def print_above_bar(text: str) -> None:
+    """Print a line on stderr, above the progress bar if one is shown."""
+    sys.stderr.write(f"{text}\n")  # rich replaces this stream while it shows a bar; click.echo would bypass it
 
 
 @contextmanager

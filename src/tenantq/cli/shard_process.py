@@ -1,9 +1,7 @@
 """The entry point of a shard process, started by its supervisor: ``python -m tenantq.cli.shard_process FD``.
 
-It ignores signals: they are for the supervisor, which then tells its shards.
+It ignores signals. The supervisor handles them and stops its shards.
 """
-
-from __future__ import annotations
 
 import signal
 import socket
@@ -19,7 +17,7 @@ from tenantq.settings import shown_url
 
 
 def main() -> int:
-    """Serve until told to stop."""
+    """Serve until the supervisor stops this process."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     control = socket.socket(fileno=int(sys.argv[1]))

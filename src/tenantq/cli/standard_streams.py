@@ -1,17 +1,15 @@
 """Closed standard streams, as in `tenantq … >&-`. The next opened file would get their descriptors."""
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import Final
 
 _STREAMS: Final = (("stdin", os.O_WRONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY))
-"""The null device is opened in the wrong direction, so that reading stdin and writing stdout fail as they should."""
+"""The null device is opened in the wrong direction, so reading stdin and writing stdout fail as on a closed stream."""
 
 
 def give_up_stdout() -> None:
-    """Redirect stdout to the null device, so that the interpreter does not fail again when it flushes stdout at exit."""
+    """Redirect stdout to the null device, so the interpreter does not fail again when it flushes stdout at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)

@@ -1,7 +1,5 @@
 """SIGINT and SIGTERM: the first signal requests a clean stop, the second ends the process immediately."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

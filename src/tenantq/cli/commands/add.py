@@ -1,7 +1,5 @@
 """``tenantq add``: add one message, or a stream of messages."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import stat
@@ -21,7 +19,7 @@ from tenantq.cli.command_group import Command
 from tenantq.cli.connection import ServerConnection, connected
 from tenantq.cli.options import duration, split_pair
 from tenantq.cli.output import json_option, print_json, print_json_line, said
-from tenantq.cli.progress import progress_bar
+from tenantq.cli.progress import print_above_bar, progress_bar
 from tenantq.client import Queue
 from tenantq.client.bodies import from_wire
 from tenantq.client.values import Added
@@ -153,9 +151,9 @@ class _AddTotals:
         self.refused += 1
         self.worst = self.worst or exit_codes.exit_code(error)
         if self.refused <= _ERRORS_SHOWN:
-            click.echo(f"tenantq: line {line}: {error.message} [{error.code}]", err=True)
+            print_above_bar(f"tenantq: line {line}: {error.message} [{error.code}]")
         elif self.refused == _ERRORS_SHOWN + 1:
-            click.echo("tenantq: further refused lines are counted, not listed", err=True)
+            print_above_bar("tenantq: further refused lines are counted, not listed")
 
 
 def _add_many(queue: Queue, parse: Callable[[bytes], NewMessage], *, as_json: bool) -> int:
@@ -231,7 +229,7 @@ def _read_lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
 
 
 def _progress(stream: IO[bytes]) -> AbstractContextManager[Callable[..., None]]:
-    """Return a progress bar. Only of a file it is known how large the input is."""
+    """Return a progress bar. The size of the input is known only if it is a file."""
     columns = ("{task.fields[added]:,} added", BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     total = None
     if sys.stderr.isatty():

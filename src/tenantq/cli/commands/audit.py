@@ -1,20 +1,54 @@
 """``tenantq audit``: the audit trail of a tenant or of the platform."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from typing import Any, Final
 
 import click
 
 from tenantq.cli.command_group import CommandGroup
-from tenantq.cli.commands.audit_options import conditions, pages
 from tenantq.cli.connection import ServerConnection, connected
+from tenantq.cli.options import options, time_ago
 from tenantq.cli.output import journal_table, json_option, print_json_line, print_table
+from tenantq.domain import limits
+from tenantq.wire.tenants import AuditReply
 
 _COLUMNS: Final = ("ts", "op", "queue", "outcome", "principal", "remote", "message_id", "details")
 _MODULES: Final = {
     name: f"tenantq.cli.commands.audit_{name.replace('-', '_')}" for name in ("export", "verify", "verify-certificate")
 }
+
+
+conditions = options(
+    click.option("--action", "actions", multiple=True, metavar="OP", help="Only this action, such as add, poll, ack, put_queue or create_key; repeatable."),
+    click.option("--result", type=click.Choice(["SUCCESS", "DENIED", "ERROR"], case_sensitive=False), help="Only rows with this result."),
+    click.option("--principal", metavar="PRINCIPAL", help="Only rows of this principal, such as key:<id> or jwt:<subject>."),
+    click.option("--queue", metavar="NAME", help="Only rows of this queue."),
+    click.option("--message", metavar="ID", help="Only rows of this message."),
+    click.option("--start", type=time_ago, metavar="TIME", help="Start of the period: 2030-01-31T12:00:00Z, or 2h (ago)."),
+    click.option("--end", type=time_ago, metavar="TIME", help="End of the period (exclusive), in the same formats."),
+    click.option("--newest", is_flag=True, help="List the newest rows first."),
+    click.option("--platform", is_flag=True, help="Include all tenants and the platform itself."),
+)  # fmt: skip
+"""Add the options that choose rows to a command."""
+
+
+def pages(
+    connection: ServerConnection, chosen: dict[str, Any], cursor: str | None, left: int | None
+) -> Iterator[AuditReply]:
+    """Yield pages until the trail ends or ``left`` rows were read. The cursor of the last page continues after it."""
+    given = dict(chosen)
+    owner = connection.owner(platform=given.pop("platform"))
+    given["action"] = given.pop("actions") or None
+    given["order"] = "newest" if given.pop("newest") else None
+    while True:
+        size = limits.PAGE_MAX if left is None else min(left, limits.PAGE_MAX)
+        page = owner.audit(limit=size, cursor=cursor, **given)
+        yield page
+        if left is not None:
+            left -= len(page.rows)
+        cursor = page.cursor
+        if cursor is None or left == 0:
+            return
 
 
 class _AuditGroup(CommandGroup):

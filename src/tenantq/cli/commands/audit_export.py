@@ -1,7 +1,5 @@
 """``tenantq audit export``: the audit trail as a file for other tools."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Iterator
@@ -12,7 +10,7 @@ import click
 from rich.progress import BarColumn, TimeElapsedColumn
 
 from tenantq.cli.command_group import Command
-from tenantq.cli.commands.audit_options import conditions, pages
+from tenantq.cli.commands.audit import conditions, pages
 from tenantq.cli.connection import ServerConnection, connected
 from tenantq.cli.output import json_option, print_json
 from tenantq.cli.progress import progress_bar

@@ -11,7 +11,7 @@ import click
 
 from tenantq.cli import exit_codes
 from tenantq.cli.command_group import Command
-from tenantq.cli.offline_store import files_to_examine, redis_shards, store_options
+from tenantq.cli.offline_store import examined_shards, files_to_examine, store_options
 from tenantq.cli.options import DIRECTORY, FILE
 from tenantq.cli.output import json_option, print_json_line
 from tenantq.cluster.layout import numbered_dirs
@@ -19,7 +19,7 @@ from tenantq.domain.formatting import plural
 from tenantq.errors import Invalid, StoreDamaged
 from tenantq.journal.export_target import open_target
 from tenantq.journal.signing import PublicKey, PublicKeys
-from tenantq.store.interface import Store
+from tenantq.store.interface import StoreReader
 
 if TYPE_CHECKING:
     from tenantq.doctor.live_journal_check import LiveJournalCheck, LiveReport
@@ -33,7 +33,7 @@ _KNOWN: Final = re.compile("([0-9]{1,19}):([0-9a-f]{64})")
     "--data-dir",
     type=DIRECTORY,
     metavar="DIR",
-    help="Data directory of a stopped server. Verifies its journal and segments, and compares them.",
+    help="Data directory of a server. Verifies its journal and segments, and compares them.",
 )
 @click.option("--segments", metavar="URL", help="Segments to verify: a directory or URL, such as a copied archive.")
 @click.option(
@@ -66,7 +66,8 @@ def verify(
     """Verify the hash chain, signatures and rows of the journal, offline. Names the first untrusted record.
 
     Detects edits, deletions, insertions, reordering and truncation. With --data-dir, the live journal and its checkpoints
-    are verified as well, and compared with the segments.
+    are verified as well, and compared with the segments. If the server is running, a temporary checkpoint is verified,
+    or a temporary copy of the journal in Redis.
 
     An attacker with full write access could restore an earlier state or sign everything again. To detect that, store the
     end hash of each verification elsewhere (--known), and the public key (--public-key).
@@ -76,24 +77,25 @@ def verify(
       0  no tampering found
       1  tampering found
       2  wrong usage
-      6  cannot be verified: no public key, the store is in use or missing, or files cannot be read
+      6  cannot be verified: no public key, the store is missing, or files cannot be read
     """
     if data_dir is None and segments is None:
         raise click.UsageError("Give --data-dir, --segments, or both.")
-    wanted = dict(_known(text) for text in known)
     with files_to_examine():
         keys = _keys(data_dir, public_keys)
-        shards: Sequence[tuple[str, Path, Callable[[Path], Store] | None]] = ()
+        check = _JournalCheck(segments, keys, dict(_known(text) for text in known))
+        shards: Sequence[tuple[str, Path | None, Callable[[Path], StoreReader] | None]] = [("0", data_dir, None)]
         if data_dir is not None and store is not None:
-            shards = redis_shards(store, store_name, shard, data_dir)
+            shards = examined_shards(store, store_name, shard, data_dir)
         elif data_dir is not None:
             shards = [(str(number), path, None) for number, path in numbered_dirs(data_dir)]
         if data_dir is not None and (len(shards) > 1 or shard):
-            shown, findings, found = _verify_shards(data_dir, shards, segments, keys, wanted)
+            shown = check.verify_shards(data_dir, shards)
         else:
-            open_store = shards[0][2] if shards else None
-            shown, findings, found = _verify_one(data_dir, segments, keys, wanted, open_store)
-    findings += _compare_known(wanted, found)
+            ((_, path, open_store),) = shards
+            shown = check.verify_one(path, open_store)
+    check.compare_known()
+    findings = check.findings
     shown["keys"] = [key.id for key in keys.keys] if keys is not None else []
     shown["keys_given"] = bool(public_keys)
     shown |= {"clean": not findings and keys is not None, "findings": findings}
@@ -106,81 +108,131 @@ def verify(
     if keys is not None:
         return exit_codes.OK
     click.echo(
-        "cannot be verified: no public key was found, so the signatures were not checked and the whole journal may be forged."
-        " Name the server's public key with --public-key",
+        "cannot be verified: no public key was found, so the signatures were not checked and the journal may be forged."
+        " Give the server's public key with --public-key",
         err=True,
     )
     return exit_codes.UNAVAILABLE
 
 
-Found = dict[int, set[str]]  # hashes of records by number
-Verified = tuple[dict[str, Any], list[dict[str, Any]], Found]
+class _JournalCheck:
+    """Verifies journals, live and archived, and collects findings and the hashes of the known records."""
 
+    def __init__(self, segments: str | None, keys: PublicKeys | None, known: dict[int, str]) -> None:
+        self.findings: list[dict[str, Any]] = []
+        self._segments = segments
+        self._keys = keys
+        self._known = known
+        self._hashes: dict[int, set[str]] = {}  # of known records, by number
 
-def _verify_one(
-    data_dir: Path | None,
-    segments: str | None,
-    keys: PublicKeys | None,
-    wanted: dict[int, str],
-    open_store: Callable[[Path], Store] | None = None,
-    shard: str | None = None,
-) -> Verified:
-    """Verify one journal, live and archived. Returns its figures, findings, and the hashes of the wanted records."""
-    shown: dict[str, Any] = {}
-    findings: list[dict[str, Any]] = []
-    exam = None
-    try:
-        exam = _open_exam(data_dir, keys, findings, open_store) if data_dir is not None else None
-        archive = _verify_archive(data_dir, segments, keys, exam, wanted, shard)
-        live = _verify_live(exam, archive, wanted, shown, findings) if exam is not None else None
-    finally:
-        if exam is not None:
-            exam.close()
-    if archive is not None:
-        shown |= {
-            "segments": archive.segments, "records": archive.records, "rows": archive.rows,
-            "last_seq": archive.last_seq,
-        }  # fmt: skip
-        findings += [
-            {"where": f"shard {one.shard}", "seq": one.seq, "file": one.file, "text": one.text}
-            for one in archive.findings
-        ]
-    if live is not None:
-        shown["end"] = f"{live.last_seq}:{live.last_link}"
-    elif archive is not None and len(archive.last_seq) == 1:
-        ((name, last),) = archive.last_seq.items()
-        shown["end"] = f"{last}:{archive.last_link[name]}"
-    found: Found = {}
-    for known in (one.known for one in (archive, live) if one is not None):
-        for seq, links in known.items():
-            found.setdefault(seq, set()).update(links)
-    return shown, findings, found
+    def verify_shards(
+        self, data_dir: Path, shards: Sequence[tuple[str, Path | None, Callable[[Path], StoreReader] | None]]
+    ) -> dict[str, Any]:
+        """Verify the journal of every shard against its part of the shared archive. Returns the figures."""
+        shown: dict[str, Any] = {"shards": []}
+        if self._segments is None and (data_dir / "journal").is_dir():
+            self._segments = str(data_dir / "journal")
+        for number, path, open_store in shards:
+            before = len(self.findings)
+            part = self.verify_one(path, open_store, shard=number)
+            shown["shards"].append({"shard": number, **part})
+            for name in ("live_records", "checkpoints", "segments", "records", "rows"):
+                if name in part:
+                    shown[name] = shown.get(name, 0) + part[name]
+            for name in ("last_seq", "removed"):
+                shown[name] = shown.get(name, {}) | part.get(name, {})
+            for one in self.findings[before:]:
+                one["where"] = f"shard {number}"
+        return shown
 
+    def verify_one(
+        self, data_dir: Path | None, open_store: Callable[[Path], StoreReader] | None, shard: str | None = None
+    ) -> dict[str, Any]:
+        """Verify one journal. Returns its figures."""
+        shown: dict[str, Any] = {}
+        exam = live = None
+        try:
+            exam = self._open_exam(data_dir, open_store) if data_dir is not None else None
+            archive = self._verify_archive(data_dir, exam, shard)
+            live = self._verify_live(exam, archive, shown) if exam is not None else None
+        finally:
+            if exam is not None:
+                exam.close()
+        if archive is not None:
+            shown |= {name: getattr(archive, name) for name in ("segments", "records", "rows", "last_seq", "removed")}
+            for one in archive.findings:
+                self._find(f"shard {one.shard}", one.seq, one.text, one.file)
+        if live is not None:
+            shown["end"] = f"{live.last_seq}:{live.last_link}"
+        elif archive is not None and len(archive.last_seq) == 1:
+            ((name, last),) = archive.last_seq.items()
+            shown["end"] = f"{last}:{archive.last_link[name]}"
+        for report in (archive, live):
+            for seq, links in report.known.items() if report is not None else ():
+                self._hashes.setdefault(seq, set()).update(links)
+        return shown
 
-def _verify_shards(
-    data_dir: Path,
-    shards: Sequence[tuple[str, Path, Callable[[Path], Store] | None]],
-    segments: str | None,
-    keys: PublicKeys | None,
-    wanted: dict[int, str],
-) -> Verified:
-    """Verify the journal of every shard against its part of the shared archive."""
-    shown: dict[str, Any] = {"shards": []}
-    findings: list[dict[str, Any]] = []
-    found: Found = {}
-    if segments is None and (data_dir / "journal").is_dir():
-        segments = str(data_dir / "journal")
-    for number, path, open_store in shards:
-        part, wrong, known = _verify_one(path, segments, keys, wanted, open_store, shard=number)
-        shown["shards"].append({"shard": number, **part})
-        for name in ("live_records", "checkpoints", "segments", "records", "rows"):
-            if name in part:
-                shown[name] = shown.get(name, 0) + part[name]
-        shown["last_seq"] = shown.get("last_seq", {}) | part.get("last_seq", {})
-        findings += [one | {"where": f"shard {number}"} for one in wrong]
-        for seq, links in known.items():
-            found.setdefault(seq, set()).update(links)
-    return shown, findings, found
+    def compare_known(self) -> None:
+        """Compare the known records with those that were found."""
+        for seq, link in self._known.items():
+            found = self._hashes.get(seq, set())
+            if link not in found:
+                text = "differs from the known hash." if found else "is known but missing."
+                self._find("known", seq, f"Record {seq} {text}")
+
+    def _find(self, where: str, seq: int | None, text: str, file: str = "") -> None:
+        self.findings.append({"where": where, "seq": seq, "file": file, "text": text})
+
+    def _open_exam(self, data_dir: Path, open_store: Callable[[Path], StoreReader] | None) -> LiveJournalCheck | None:
+        from tenantq.doctor.live_journal_check import LiveJournalCheck  # noqa: PLC0415  # loads the engine
+
+        try:
+            return LiveJournalCheck(data_dir, self._keys, open_store)
+        except StoreDamaged as error:
+            self._find("store", None, error.message)
+            return None
+
+    def _verify_live(self, exam: LiveJournalCheck, archive: AuditReport | None, shown: dict[str, Any]) -> LiveReport:
+        links = archive.links if archive is not None else None
+        last = max(archive.last_seq.values(), default=0) if archive is not None else None
+        report = exam.run(links, last, self._known)
+        if archive is None and exam.first_seq > 1:
+            trimmed = f"Records 1 to {exam.first_seq - 1} were trimmed and no segments were found."
+            self._find("store", 1, f"{trimmed} Give their location with --segments.")
+        shown |= {"live_records": report.records, "live_first_seq": report.first_seq, "checkpoints": report.checkpoints}
+        for one in report.findings:
+            self._find("store", one.seq, one.text)
+        return report
+
+    def _verify_archive(
+        self, data_dir: Path | None, exam: LiveJournalCheck | None, shard: str | None
+    ) -> AuditReport | None:
+        segments = self._segments
+        if segments is None:
+            assert data_dir is not None
+            if not (data_dir / "journal").is_dir():
+                return None  # nothing was exported yet
+            segments = str(data_dir / "journal")
+        if not segments.count("://") and not Path(segments).is_dir():
+            raise Invalid(f"segments: no such directory: {segments}")
+        try:
+            from tenantq.journal.verify import AuditFinding, verify_segments  # noqa: PLC0415  # needs pyarrow, an extra
+        except ImportError as error:
+            raise Invalid(
+                "segments: reading them requires pyarrow: run pip install '.[parquet]' in the checkout"
+            ) from error
+        first = exam.first_seq - 1 if exam is not None else None
+        report = verify_segments(
+            open_target(segments),
+            self._keys,
+            links_from=first,
+            known=self._known,
+            shard=shard,
+            running=exam is not None and exam.is_running,
+        )
+        if exam is None and not report.segments and not report.findings:  # an empty archive must not look clean
+            report.findings.append(AuditFinding("", 1, segments, "No segments found."))
+        return report
 
 
 def _known(text: str) -> tuple[int, str]:
@@ -191,16 +243,6 @@ def _known(text: str) -> tuple[int, str]:
     return int(found[1]), found[2]
 
 
-def _compare_known(wanted: dict[int, str], found: Found) -> list[dict[str, Any]]:
-    findings: list[dict[str, Any]] = []
-    for seq, link in wanted.items():
-        there = found.get(seq, set())
-        if link not in there:
-            text = f"Record {seq} differs from the known hash." if there else f"Record {seq} is known but missing."
-            findings.append({"where": "known", "seq": seq, "file": "", "text": text})
-    return findings
-
-
 def _keys(data_dir: Path | None, public_keys: tuple[Path, ...]) -> PublicKeys | None:
     """Return the given keys, by default all of the data directory, or None if there are none."""
     if public_keys:
@@ -209,69 +251,13 @@ def _keys(data_dir: Path | None, public_keys: tuple[Path, ...]) -> PublicKeys | 
     return found if found is not None and found.keys else None
 
 
-def _open_exam(
-    data_dir: Path,
-    keys: PublicKeys | None,
-    findings: list[dict[str, Any]],
-    open_store: Callable[[Path], Store] | None,
-) -> LiveJournalCheck | None:
-    from tenantq.doctor.live_journal_check import LiveJournalCheck  # noqa: PLC0415  # loads the engine
-
-    try:
-        return LiveJournalCheck(data_dir, keys, open_store)
-    except StoreDamaged as error:
-        findings.append({"where": "store", "seq": None, "file": "", "text": error.message})
-        return None
-
-
-def _verify_live(
-    exam: LiveJournalCheck,
-    archive: AuditReport | None,
-    known: dict[int, str],
-    shown: dict[str, Any],
-    findings: list[dict[str, Any]],
-) -> LiveReport:
-    links = archive.links if archive is not None else None
-    report = exam.run(links, max(archive.last_seq.values(), default=0) if archive is not None else None, known)
-    if archive is None and exam.first_seq > 1:
-        text = f"Records 1 to {exam.first_seq - 1} were trimmed and no segments were found. Name their location with --segments."
-        findings.append({"where": "store", "seq": 1, "file": "", "text": text})
-    shown |= {"live_records": report.records, "live_first_seq": report.first_seq, "checkpoints": report.checkpoints}
-    findings += [{"where": "store", "seq": one.seq, "file": "", "text": one.text} for one in report.findings]
-    return report
-
-
-def _verify_archive(
-    data_dir: Path | None,
-    segments: str | None,
-    keys: PublicKeys | None,
-    exam: LiveJournalCheck | None,
-    known: dict[int, str],
-    shard: str | None,
-) -> AuditReport | None:
-    if segments is None:
-        assert data_dir is not None
-        if not (data_dir / "journal").is_dir():
-            return None  # nothing was exported yet
-        segments = str(data_dir / "journal")
-    if not segments.count("://") and not Path(segments).is_dir():
-        raise Invalid(f"segments: no such directory: {segments}")
-    try:
-        from tenantq.journal.verify import AuditFinding, verify_segments  # noqa: PLC0415  # needs pyarrow, which is an extra
-    except ImportError as error:
-        raise Invalid("segments: reading them requires tenantq[parquet]") from error
-    first = exam.first_seq - 1 if exam is not None else None
-    report = verify_segments(open_target(segments), keys, links_from=first, known=known, shard=shard)
-    if exam is None and not report.segments and not report.findings:  # an empty archive must not look clean
-        report.findings.append(AuditFinding("", 1, segments, "No segments found."))
-    return report
-
-
 def _print(shown: dict[str, Any]) -> None:
     if "live_records" in shown:
         click.echo(f"store: {shown['live_records']:,} journal records, {shown['checkpoints']:,} checkpoints")
     if "segments" in shown:
         click.echo(f"archive: {shown['segments']:,} segments, {shown['records']:,} records, {shown['rows']:,} rows")
+    for shard, last in shown.get("removed", {}).items():
+        click.echo(f"retention: shard {shard} removed records 1 to {last:,}, as the server has signed")
     for finding in shown["findings"]:
         at = f" record {finding['seq']}" if finding["seq"] is not None else ""
         file = f" ({finding['file']})" if finding["file"] else ""

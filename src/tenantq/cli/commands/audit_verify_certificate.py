@@ -1,7 +1,5 @@
 """``tenantq audit verify-certificate``: verify the signature of a certificate of erasure."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import BinaryIO
 

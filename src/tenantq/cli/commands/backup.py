@@ -1,7 +1,5 @@
 """``tenantq backup``: create, list, verify and restore backups."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,13 +8,14 @@ import click
 
 from tenantq.backup.manifest import BackupManifest, verify_backup
 from tenantq.backup.restore import Restored, parts_of, restore_server
+from tenantq.cli import exit_codes
 from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.connection import ServerConnection, server_command
 from tenantq.cli.options import DIRECTORY, FILE
 from tenantq.cli.options import data_dir as data_dir_option
 from tenantq.cli.output import Columns, Output, output_command, table, time_of
 from tenantq.cli.progress import byte_bar
-from tenantq.errors import Invalid
+from tenantq.errors import Invalid, NotFound
 from tenantq.journal.export_target import open_target
 from tenantq.journal.signing import PublicKey
 
@@ -52,6 +51,26 @@ def list_backups(connection: ServerConnection) -> Output:
         "problem": "error",
     }
     return Output({"backups": backups}, table(columns, backups, "no backups"))
+
+
+@server_command(backup)
+@click.argument("name", required=False)
+def test(connection: ServerConnection, *, name: str | None) -> Output:
+    """Restore a backup of a running server into a temporary directory and check it. NAME defaults to the newest.
+
+    \b
+    Exit codes:
+      0  the backup can be restored
+      1  the restore failed
+    """
+    if name is None:
+        whole = [one for one in connection.client.backups() if not one.error]
+        if not whole:
+            raise NotFound("no backups. Create one with tenantq backup create.")
+        name = max(whole, key=lambda one: one.created_at or 0).name
+    found = connection.client.test_backup(name)
+    verdict = "restored and checked" if found.ok else f"the restore failed: {found.text}"
+    return Output(found, f"{name}: {verdict}", code=exit_codes.OK if found.ok else exit_codes.ERROR)
 
 
 @output_command(backup)
@@ -129,7 +148,7 @@ def _restored_lines(restored: Restored, source: Path, data_dir: Path) -> Iterato
     if not restored.signature_checked:
         yield "neither --audit-key nor --public-key: the backup's signature was not checked"
     if not restored.keys_found:
-        yield "no data keys next to the backup: encrypted messages cannot be read. Name the file with --data-keys"
+        yield "no data keys next to the backup: encrypted messages cannot be read. Give the file with --data-keys"
     if any(name.startswith("local:") for name in restored.wrapped_by):
         yield (
             f"the data keys are wrapped by keys of a keyring: copy keyring.json and keyring.key of the old server to {data_dir},"
@@ -141,13 +160,13 @@ def _restored_lines(restored: Restored, source: Path, data_dir: Path) -> Iterato
         yield "no --audit-key: the server creates a new one and keeps the old public key for verification"
     if not restored.key_maker:
         yield (
-            "no --key-maker: API keys made so far work as bearer tokens, and sign no requests of Amazon SQS until the"
-            f" old server's file key_maker is put into {data_dir}, before you start the server"
+            "no --key-maker: existing API keys work as bearer tokens, but cannot sign Amazon SQS requests until the"
+            f" old server's file key_maker is in {data_dir}; copy it before you start the server"
         )
     if manifest.first_seq > 1 and not restored.segments:
         yield (
-            f"the journal begins at record {manifest.first_seq:,}: put the exported segments back to"
-            f" {data_dir / 'journal'}, or set export.target to where they are, before you start the server"
+            f"the journal begins at record {manifest.first_seq:,}: copy the exported segments to"
+            f" {data_dir / 'journal'}, or set export.target to their location, before you start the server"
         )
 
 

@@ -1,6 +1,4 @@
-"""``tenantq bench``: measure the speed of a server, and the cost of a noisy neighbour."""
-
-from __future__ import annotations
+"""``tenantq bench``: measure a server, and the effect of a noisy neighbour."""
 
 import asyncio
 import ipaddress
@@ -128,7 +126,9 @@ def bench(
     raise_file_limit()
 
     def make_run(server: LoadedServer, **more: Any) -> BenchRun:
-        return BenchRun(server, load, chosen, coalesce=_COALESCE[coalesce], queue=queue, reuse=reuse, **more)
+        return BenchRun(
+            server=server, load=load, cases=chosen, coalesce=_COALESCE[coalesce], queue=queue, reuse=reuse, **more
+        )
 
     if local:
         work = _bench_local(make_run, (data_dir or Path()).resolve(), durability or "fsync", connection.timeout_ms)

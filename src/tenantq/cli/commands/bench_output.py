@@ -1,7 +1,5 @@
 """The text output of ``tenantq bench``."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final
 

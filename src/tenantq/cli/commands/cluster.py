@@ -1,7 +1,5 @@
 """``tenantq cluster``: the members and shards of a cluster."""
 
-from __future__ import annotations
-
 import click
 
 from tenantq.cli import exit_codes
@@ -23,14 +21,24 @@ _MEMBERS: Columns = {
 }
 
 
+_MOVES: Columns = {
+    "tenant": "tenant",
+    "from": "source",
+    "to": "target",
+    "stage": "stage",
+    "rows": "rows",
+    "problem": "problem",
+}
+
+
 @click.group(cls=CommandGroup)
 def cluster() -> None:
-    """Show the members and shards of a cluster, and drain members."""
+    """Show the members and shards of a cluster, drain members, and add shards."""
 
 
 @server_command(cluster)
 def status(connection: ServerConnection) -> Output:
-    """Show whether every shard is served.
+    """Show whether every shard is served, the members, and the tenants that move between shards.
 
     \b
     Exit codes:
@@ -48,8 +56,10 @@ def status(connection: ServerConnection) -> Output:
         "moving": ", ".join(map(str, moving)) or "none",
         "without owner": ", ".join(map(str, homeless)) or "none",
     }
+    moves = [table(_MOVES, found.moves, "")] if found.moves else []
     code = exit_codes.CONFLICT if homeless or found.problem else exit_codes.OK
-    return Output(found, facts, *([found.problem] if found.problem else []), code=code)
+    members = table(_MEMBERS, found.members, "no members")
+    return Output(found, facts, members, *moves, *([found.problem] if found.problem else []), code=code)
 
 
 @server_command(cluster)
@@ -90,3 +100,15 @@ def drain(connection: ServerConnection, *, member_id: str, undo: bool) -> Output
     left = next((one.shards for one in found.members if one.id == member_id), 0)
     text = "may have shards again" if undo else f"hands {plural(left, 'shard')} over"
     return Output(found, f"member {member_id} {text}")
+
+
+@server_command(cluster)
+@click.argument("count", type=click.IntRange(1), metavar="SHARDS")
+@click.option("--dry-run", is_flag=True, help="Only check.")
+def grow(connection: ServerConnection, *, count: int, dry_run: bool) -> Output:
+    """Raise the number of shards of a cluster.
+
+    Running members take the new shards over at once. Existing tenants stay where they are. The number cannot be reduced.
+    """
+    found = connection.client.platform().grow_cluster(count, dry_run=dry_run)
+    return Output(found, f"the cluster {'would have' if dry_run else 'has'} {plural(count, 'shard')}")

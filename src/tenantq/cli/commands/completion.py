@@ -1,7 +1,5 @@
 """``tenantq completion``: a script that completes commands and options in a shell."""
 
-from __future__ import annotations
-
 import click
 from click.shell_completion import get_completion_class
 

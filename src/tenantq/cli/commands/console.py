@@ -1,9 +1,8 @@
 """``tenantq console``: the live console, or one snapshot of all tenants for scripts."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
+import socket
 import sys
 from typing import Final
 
@@ -13,11 +12,15 @@ from tenantq.cli import exit_codes
 from tenantq.cli.command_group import Command
 from tenantq.cli.connection import ServerConnection, connected
 from tenantq.cli.options import duration
-from tenantq.cli.output import Table, json_option, print_json, print_table
+from tenantq.cli.output import Output, Table, json_option, print_output
+from tenantq.cli.stop_signals import StopSignals
 from tenantq.console.reader import ConsoleReader, ConsoleSnapshot
+from tenantq.domain.urls import check_secure_url
 from tenantq.errors import Unavailable
 from tenantq.runtime.clock import SystemClock
+from tenantq.settings import shown_address, split_address
 
+_WEB_DEFAULT: Final = "127.0.0.1:7080"
 _REFRESH_MS_MIN: Final = 500
 _REFRESH_MS_MAX: Final = 3_600_000
 _FIELDS: Final = {
@@ -35,19 +38,34 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 @click.command(cls=Command)
 @click.option("--refresh", "refresh_ms", type=duration, default="2s", show_default=True, help="Refresh interval.")
 @click.option("--once", is_flag=True, help="Print a table of all tenants and exit.")
+@click.option(
+    "--web",
+    is_flag=False,
+    flag_value=_WEB_DEFAULT,
+    metavar="[HOST:PORT]",
+    help=f"Serve the console to browsers, by default on {_WEB_DEFAULT}. Users log in with their own tokens.",
+)
+@click.option(
+    "--web-origin",
+    metavar="URL",
+    help="Public https URL of the proxy in front of --web.  [default: http and the address]",
+)
 @json_option
 @connected
-def console(connection: ServerConnection, *, refresh_ms: int, once: bool, as_json: bool) -> int:
-    """Watch and manage tenants, queues and security in the terminal.
+def console(
+    connection: ServerConnection, *, refresh_ms: int, once: bool, web: str | None, web_origin: str | None, as_json: bool
+) -> int:
+    """Watch and manage tenants, queues and security in the terminal, or in a browser.
 
     A platform administrator sees all tenants; other credentials see their own. Missing permissions show as "not granted".
-    Press ? for the keys, q to quit. Requires tenantq[console], except with --once or --json.
+    Press ? for the keys, q to quit. Requires the extra 'console', or 'web' for --web; --once and --json need neither.
     """
     if not _REFRESH_MS_MIN <= refresh_ms <= _REFRESH_MS_MAX:
         raise click.UsageError("--refresh must be between 500ms and 1h.")
     if once or as_json:
-        _show(asyncio.run(_read(connection)), as_json=as_json)
-        return exit_codes.OK
+        return print_output(_output(asyncio.run(_read(connection))), as_json=as_json)
+    if web is not None:
+        return asyncio.run(_serve(connection, web, web_origin, refresh_ms))
     if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):  # Textual draws on stderr
         raise click.UsageError("The console requires a terminal. In scripts, use --json or --once.")
     return asyncio.run(_run(connection, refresh_ms))
@@ -63,7 +81,9 @@ async def _run(connection: ServerConnection, refresh_ms: int) -> int:
     try:
         from tenantq.console.app import ConsoleApp  # noqa: PLC0415  # needs Textual, which is an extra
     except ImportError as error:
-        raise Unavailable("the console requires Textual: install tenantq[console], or use --once") from error
+        raise Unavailable(
+            "the console requires Textual: run pip install '.[console]' in the checkout, or use --once"
+        ) from error
     target = connection.target
     async with connection.async_client() as client:
         app = ConsoleApp(client, url=target.url, tenant=target.tenant, refresh_ms=refresh_ms)
@@ -76,10 +96,32 @@ async def _run(connection: ServerConnection, refresh_ms: int) -> int:
     return app.return_code or exit_codes.OK
 
 
-def _show(snapshot: ConsoleSnapshot, *, as_json: bool) -> None:
+async def _serve(connection: ServerConnection, address: str, origin: str | None, refresh_ms: int) -> int:
+    """Serve the console to browsers until a signal arrives. The operator's own credential is not used."""
+    try:
+        from tenantq.console import web_server  # noqa: PLC0415  # needs textual-serve, which is an extra
+    except ImportError as error:
+        raise Unavailable("--web requires textual-serve: run pip install '.[web]' in the checkout") from error
+    try:
+        sock = socket.create_server(split_address("--web", address))
+    except OSError as error:
+        raise Unavailable(f"--web {address}: {error.strerror or error}") from error
+    target = connection.target
+    with sock, StopSignals() as signals:
+        shown = origin or f"http://{shown_address('--web', address, sock.getsockname()[1])}"
+        settings = web_server.WebSettings(
+            origin=check_secure_url("--web-origin", shown.rstrip("/"), origin_only=True),
+            url=target.url,
+            tenant=target.tenant,
+            ca_file=target.tls.ca_file,
+            refresh_ms=refresh_ms,
+        )
+        click.echo(f"console on {settings.origin}")  # connections wait until it is served
+        await web_server.serve_console(settings, SystemClock(), sock, signals.asked)
+    return exit_codes.OK
+
+
+def _output(snapshot: ConsoleSnapshot) -> Output:
     tenants = [{name: getattr(one, field) for name, field in _FIELDS.items()} for one in snapshot.tenants]
-    if as_json:
-        print_json({"tenants": tenants, "all_tenants": snapshot.everyone})
-        return
-    headings = [name.replace("_", " ") for name in _FIELDS]
-    print_table(Table(headings, [tuple(one.values()) for one in tenants], "no tenants"))
+    table = Table([name.replace("_", " ") for name in _FIELDS], [tuple(one.values()) for one in tenants], "no tenants")
+    return Output({"tenants": tenants, "all_tenants": snapshot.everyone}, table)

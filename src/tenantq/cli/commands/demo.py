@@ -1,7 +1,5 @@
 """``tenantq demo``: a real server with traffic, and its figures once a second."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import secrets
@@ -126,7 +124,7 @@ Or work as the tenant acme:
   {command} poll jobs --ack
   {command} redrive {QUEUE} --dry-run
   curl -H "Authorization: Bearer $TENANTQ_TOKEN" $TENANTQ_URL/v1/queues/{QUEUE}
-The whole interface: {url}/docs
+The HTTP API: {url}/docs
 """
 
 

@@ -1,7 +1,5 @@
 """Demo traffic over HTTP: one loud tenant, two quiet ones, and one worker fleet that serves them all in fair turns."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time
@@ -49,7 +47,7 @@ TENANTS: Final = (
 
 
 class DemoTokens(msgspec.Struct):
-    """The credentials of the demo. They are stored with the data, so that the next demo uses the same ones."""
+    """The credentials of the demo. They are stored with the data, and the next demo uses them again."""
 
     admin: str
     fleet: str = ""

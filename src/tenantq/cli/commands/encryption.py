@@ -1,7 +1,5 @@
 """``tenantq encryption``: a tenant's encryption and its data keys."""
 
-from __future__ import annotations
-
 import click
 import msgspec
 

@@ -1,7 +1,5 @@
 """``tenantq export``: all data of a tenant, as a file or a directory."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tarfile
@@ -44,9 +42,9 @@ def export(connection: ServerConnection, *, name: str, place: str) -> Output:
     try:
         with byte_bar() as bar:
             _download(connection, name, partial, bar)
-            with ExportFile(partial) as whole:
-                manifest = whole.manifest
-                whole.verify(lambda done, total: bar("verifying", done, total))
+            with ExportFile(partial) as written:
+                manifest = written.manifest
+                written.verify(lambda done, total: bar("verifying", done, total))
         size = partial.stat().st_size
         if as_directory:
             _unpack(partial, out.absolute())

@@ -1,7 +1,5 @@
 """``tenantq grant``: access of principals to a tenant, beyond what their credential brings."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click
@@ -14,7 +12,7 @@ from tenantq.cli.output import Columns, Output, rights_of, table, time_of
 
 @click.group("grant", cls=CommandGroup)
 def grants() -> None:
-    """Grant access to a tenant, to principals of other tenants.
+    """Give keys, users or certificates of other tenants access to a tenant.
 
     A principal is key:<key id>, jwt:<subject> or cert:<name>.
     """
@@ -44,8 +42,18 @@ def list_grants(connection: ServerConnection) -> Output:
         "role or actions": rights_of,
         "queues": "queues",
         "expires": time_of("expires_at"),
+        "reviewed": time_of("reviewed_at"),
     }
     return Output({"grants": found}, table(columns, found, "no grants"))
+
+
+@server_command(grants)
+@click.argument("principals", metavar="PRINCIPAL...", nargs=-1, required=True)
+def review(connection: ServerConnection, *, principals: tuple[str, ...]) -> Output:
+    """Record that grants were reviewed and are still needed, as evidence for the control grants_reviewed."""
+    tenant = connection.tenant()
+    found = [tenant.review_grant(principal) for principal in principals]
+    return Output({"grants": found}, "\n".join(f"reviewed the grant of {principal}" for principal in principals))
 
 
 @server_command(grants)

@@ -1,7 +1,5 @@
 """``tenantq import``: create a tenant from an export."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -30,7 +28,7 @@ from tenantq.wire.exports import (
 )
 
 _S = TypeVar("_S", bound=msgspec.Struct)
-_NOT_MOVED: Final = ("encryption",)  # the other server has keys of its own
+_NOT_MOVED: Final = ("encryption", "plan")  # the other server has its own keys and plans
 _REMARKS: Final = {
     "duplicate_parts": "parts were already imported",
     "there": "messages already existed",
@@ -95,7 +93,8 @@ def _make_tenant(tenant: Tenant, export: ExportFile) -> None:
     try:
         tenant.get()
     except NotFound:
-        tenant.configure(**{name: value for name, value in exported.config.items() if name not in _NOT_MOVED})
+        config = {name: value for name, value in exported.config.items() if name not in _NOT_MOVED}
+        tenant.configure(**config, plan=None)
         if exported.hold is not None:
             tenant.hold(exported.hold.reason)
 
@@ -118,7 +117,9 @@ def _import_grants(tenant: Tenant, grants: list[GrantItem]) -> int:
     new = [one for one in grants if one.principal not in known and can_be_granted_to(one.principal)]
     new = [one for one in new if one.expires_at is None or one.expires_at > now]
     for grant in new:
-        tenant.grant(**msgspec.structs.asdict(grant))
+        fields = msgspec.structs.asdict(grant)
+        del fields["reviewed_at"]  # a new grant counts as reviewed when it is made
+        tenant.grant(**fields)
     return len(new)
 
 

@@ -1,17 +1,20 @@
 """``tenantq key``: API keys of a tenant, or of the platform."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from typing import Any
 
 import click
 
 from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.connection import ServerConnection, server_command
-from tenantq.cli.options import grant_options, platform_option
+from tenantq.cli.options import grant_options
 from tenantq.cli.output import Columns, Output, panel, rights_of, table, time_of
 from tenantq.console.security_rows import key_state
 from tenantq.runtime.clock import SystemClock
+
+
+def _platform_option(help: str) -> Callable[[Any], Any]:
+    return click.option("--platform", is_flag=True, help=help)
 
 
 @click.group(cls=CommandGroup)
@@ -22,13 +25,14 @@ def key() -> None:
 @server_command(key)
 @click.argument("name")
 @grant_options
-@platform_option
+@_platform_option("Create a platform key.")
 @click.option("--quiet", is_flag=True, help="Print only the token.")
 def create(connection: ServerConnection, *, name: str, grant: dict[str, Any], platform: bool, quiet: bool) -> Output:
     """Create an API key and show its token once.
 
     \b
     tenantq key create mailer --tenant acme --role producer --queue 'mail*' --expires 90d
+    tenantq key create contractor --tenant acme --role viewer --expires 7d
     tenantq key create prometheus --platform --action metrics
     """
     made = connection.owner(platform=platform).create_key(name, **grant)
@@ -36,7 +40,7 @@ def create(connection: ServerConnection, *, name: str, grant: dict[str, Any], pl
     return Output(made, made.token if quiet else panel(f"key {made.key_id}", shown))
 
 
-@server_command(key, platform_option, name="list")
+@server_command(key, _platform_option("List platform keys."), name="list")
 def list_keys(connection: ServerConnection, *, platform: bool) -> Output:
     """List API keys, without secrets."""
     keys = connection.owner(platform=platform).keys()
@@ -55,7 +59,7 @@ def list_keys(connection: ServerConnection, *, platform: bool) -> Output:
 
 @server_command(key)
 @click.argument("key_id")
-@platform_option
+@_platform_option("Revoke a platform key.")
 def revoke(connection: ServerConnection, *, key_id: str, platform: bool) -> Output:
     """Revoke an API key."""
     connection.owner(platform=platform).revoke_key(key_id)

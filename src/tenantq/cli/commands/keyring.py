@@ -1,7 +1,5 @@
 """``tenantq keyring``: the keyring file of the local key management. A running server notices changes by itself."""
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Callable

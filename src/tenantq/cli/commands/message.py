@@ -1,7 +1,5 @@
 """``tenantq message``: one message by its ID."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import click

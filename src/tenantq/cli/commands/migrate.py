@@ -1,7 +1,5 @@
 """``tenantq migrate``: move a tenant from one live server to another."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 import time
@@ -13,6 +11,7 @@ import click
 import msgspec
 
 from tenantq.cli import exit_codes
+from tenantq.cli.command_group import Command
 from tenantq.cli.confirmation import confirmed_reason, destroys
 from tenantq.cli.connection import ServerConnection, connected, open_profile, open_url
 from tenantq.cli.options import duration
@@ -30,7 +29,7 @@ from tenantq.runtime.clock import SystemClock
 _SECRETS: Final = ("--token", "--to-token")
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("name", metavar="TENANT")
 @click.option("--to", "profile_name", metavar="PROFILE", help="Profile of the target server.")
 @click.option("--to-url", metavar="URL", help="URL of the target server, instead of --to.")

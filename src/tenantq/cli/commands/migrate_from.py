@@ -1,25 +1,34 @@
-"""``tenantq migrate-from``: take over the messages of another queue system."""
+"""``tenantq migrate-from``: migrate the messages of another queue system."""
 
-from __future__ import annotations
-
+import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import click
 import msgspec
 
 from tenantq.cli import exit_codes
+from tenantq.cli.commands.pipeline.spark_runtime import spark_command
 from tenantq.cli.connection import ServerConnection, server_command
-from tenantq.cli.options import FILE
+from tenantq.cli.options import FILE, duration
 from tenantq.cli.output import Output, Table
 from tenantq.cli.progress import BAR, DESCRIPTION, progress_bar
+from tenantq.client import Client
 from tenantq.domain.formatting import plural
 from tenantq.runtime.clock import SystemClock
 from tenantq.sources.mapping import Mapping, load_mapping
 from tenantq.sources.open_source import SOURCES, SourceOptions, open_source
 from tenantq.sources.source import InProgress, Mode, Source
+from tenantq.sources.spark_engine import SparkTransfer
 from tenantq.sources.transfer import Transfer, TransferReport
+
+_LOOK_AGAIN_S: Final = 1.0
+_REMAINING: Final = (
+    "{} at the source are delayed, or held by workers or an interrupted run. Run the command again later."
+)
+_LEASE_MS: Final = (1_000, 12 * 3_600_000)  # what SQS allows
 
 
 @server_command(name="migrate-from")
@@ -48,17 +57,55 @@ from tenantq.sources.transfer import Transfer, TransferReport
     help="End of a plain Redis list that is delivered next.",
 )
 @click.option("--prefix", default="bull", show_default=True, help="Prefix of BullMQ's keys.")
+@click.option(
+    "--lease",
+    "lease_ms",
+    type=duration,
+    metavar="DURATION",
+    default="5m",
+    show_default=True,
+    help="How long SQS hides messages while they are transferred, 1s to 12h.",
+)
+@click.option("--live", is_flag=True, help="Follow Queueber while it runs, and finish when it stops.")
+@click.option(
+    "--engine",
+    type=click.Choice(("local", "spark")),
+    default="local",
+    show_default=True,
+    help="Transfer in this process, or in parts on Spark.",
+)
+@click.option(
+    "--parts",
+    type=click.IntRange(1, 10_000),
+    metavar="N",
+    help="Spark: parts of each queue.  [default: two per core]",
+)
+@click.option("--master", metavar="URL", help="Spark master.  [default: local[*], all cores of this machine]")
 @click.option("--dry-run", is_flag=True, help="Show what would be migrated, without changes.")
 def migrate_from(
     connection: ServerConnection, *, kind: str, location: str, names: tuple[str, ...], queue: str | None,
     mapping_file: Path | None, mode: Mode | None, in_progress: InProgress, first: Literal["head", "tail"], prefix: str,
-    dry_run: bool,
+    lease_ms: int, live: bool, engine: Literal["local", "spark"], parts: int | None, master: str | None, dry_run: bool,
 ) -> Output:  # fmt: skip
     """Migrate the messages of another queue system.
 
-    LOCATION is a directory (queueber), a Redis, PostgreSQL or AMQP URL, or an AWS region or endpoint (sqs). NAME limits
-    the migration to some queues or keys; redis, sqs and rabbitmq require it. Interrupted or repeated, the command adds no
+    LOCATION depends on SOURCE:
+
+    \b
+      queueber                                        directory
+      work-queue, rq, celery, bullmq, sidekiq, redis  Redis URL
+      pgmq, river, procrastinate, good-job            PostgreSQL URL
+      rabbitmq                                        AMQP URL
+      sqs                                             AWS region or endpoint
+
+    NAME limits the migration to some queues or keys; redis, sqs and rabbitmq require it. Interrupted or repeated, the command adds no
     message twice. Requires the actions import, get_queue and put_queue in the target tenant.
+
+    --live pauses the target queue and copies what Queueber holds while it runs. Then stop Queueber: the command transfers
+    the last changes, resumes the queue and ends. Requires the role tenant-admin.
+
+    --engine spark is for large migrations from Redis, PostgreSQL and Queueber. Every worker of Spark must reach the source
+    and the server, and have tenantq installed.
 
     \b
     tenantq migrate-from queueber /var/lib/queueber --tenant default --queue default
@@ -68,14 +115,20 @@ def migrate_from(
     \b
     Exit codes:
       0    migrated; with --dry-run: can be migrated
-      2    wrong usage, or the source is not what it should be
+      2    wrong usage, or the location holds another system
       4    the token was refused
       5    a quota of the tenant refused messages; raise it and run the command again
       6    the source or the server does not answer; run the command again
-      7    migrated, but some messages were skipped, as the report says
+      7    migrated, but some messages were skipped, or remain at the source, as the report says
       130  interrupted by Ctrl-C; run the command again
     """
-    options = SourceOptions(location=location, names=names, first=first, prefix=prefix)
+    if live and kind != "queueber":
+        raise click.UsageError("--live: only for queueber. Other sources can be drained while they are in use.")
+    if not _LEASE_MS[0] <= lease_ms <= _LEASE_MS[1]:
+        raise click.UsageError("--lease: must be 1s to 12h.")
+    options = SourceOptions(
+        location=location, names=names, first=first, prefix=prefix, lease_s=lease_ms // 1_000, live=live
+    )
     with closing(open_source(kind, options)) as source:
         if mode is None:
             mode = source.modes[0]
@@ -88,13 +141,65 @@ def migrate_from(
         if dry_run:
             return _plan(source, mapping, mode)
         total = sum(one.total for one in source.queues())
+        if engine == "spark":
+            if live or mode != "snapshot":
+                raise click.UsageError("--engine spark: supports only --mode snapshot, without --live.")
+            return _on_spark(connection, kind, options, mapping, in_progress, total, parts, master)
         with progress_bar(
             BAR, "{task.completed:,} of {task.total:,} messages", DESCRIPTION, total=max(1, total)
         ) as bar:
-            transfer = Transfer(source, connection.client, mapping, SystemClock(), lambda read: bar(completed=read))
-            report = transfer.run(mode, in_progress)
+
+            def transfer_from(source: Source) -> Transfer:
+                return Transfer(source, connection.client, mapping, SystemClock(), lambda read: bar(completed=read))
+
+            if live:
+                report = _follow(source, mapping, connection.client, transfer_from, in_progress)
+            else:
+                report = transfer_from(source).run(mode, in_progress)
         left = sum(one.total for one in source.queues()) if mode == "drain" else None
     return _result(report, left)
+
+
+def _on_spark(
+    connection: ServerConnection, kind: str, options: SourceOptions, mapping: Mapping, in_progress: InProgress, total: int,
+    parts: int | None, master: str | None,
+) -> Output:  # fmt: skip
+    """Migrate in parts on Spark."""
+    connection.client.whoami()  # Spark takes long to start: find a wrong address or token before
+    target = connection.target
+    job = SparkTransfer(
+        kind=kind, options=options, in_progress=in_progress, mapping=mapping, url=target.url, token=target.token,
+        tls=target.tls, timeout_ms=connection.timeout_ms, now_ms=SystemClock().wall_ms(),
+    )  # fmt: skip
+    with spark_command(master, meaning="; run the command again to continue") as work:
+        count = parts or 2 * work.spark.sparkContext.defaultParallelism
+        report = job.run(work.spark, count, lambda read: work.progress.begin(f"{read:,} of {total:,} messages"))
+    return _result(report, None)
+
+
+def _follow(
+    source: Source, mapping: Mapping, client: Client, transfer: Callable[[Source], Transfer], in_progress: InProgress
+) -> TransferReport:
+    """Migrate from a running Queueber."""
+    from tenantq.sources.live import LiveMigration  # noqa: PLC0415  # needs an extra
+    from tenantq.sources.queueber import Queueber  # noqa: PLC0415  # as above
+
+    assert isinstance(source, Queueber), "already checked"
+    (queue,) = source.queues()
+    destination = mapping.of_queue(queue.tenant, queue.name)
+    if destination is None:
+        raise click.UsageError("--live: the mapping leaves out the queue of Queueber.")
+    is_announced = False
+
+    def wait(count: int) -> None:
+        nonlocal is_announced
+        if not is_announced:
+            click.echo(f"{plural(count, 'message')} transferred; following Queueber. Stop it to finish.", err=True)
+            is_announced = True
+        time.sleep(_LOOK_AGAIN_S)
+
+    target = client.tenant(destination.tenant).queue(destination.queue)
+    return LiveMigration(source, target, transfer).run(in_progress, wait)
 
 
 def _plan(source: Source, mapping: Mapping, mode: Mode) -> Output:
@@ -123,7 +228,8 @@ def _result(report: TransferReport, left: int | None) -> Output:
         f"migrated {plural(report.added, 'new message')} of {report.read:,} read from {report.source}; {state}",
         notes=[
             *(f"{count:,} {text}" for text, count in report.skipped.items()),
-            *([f"{plural(left, 'message')} remain at the source"] if left else []),
+            *([f"{plural(report.removed, 'message')} finished by Queueber meanwhile"] if report.removed else []),
+            *([_REMAINING.format(plural(left, "message"))] if left else []),
         ],
-        code=exit_codes.CONFLICT if lost or not report.verified else exit_codes.OK,
+        code=exit_codes.CONFLICT if lost or left or not report.verified else exit_codes.OK,
     )

@@ -1,7 +1,5 @@
 """``tenantq poll``: lease messages and print them."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable
@@ -14,7 +12,7 @@ from tenantq.cli.command_group import Command
 from tenantq.cli.connection import ServerConnection, connected
 from tenantq.cli.options import duration
 from tenantq.cli.output import body_fields, json_option, print_json_line, said
-from tenantq.client import Message
+from tenantq.client import Message, Queue
 from tenantq.domain import limits
 from tenantq.domain.formatting import printable, show_duration
 from tenantq.errors import NotFound, TenantqError, Unavailable
@@ -90,25 +88,39 @@ def poll(
         _print_all(messages, acks=acks, only_body=only_body, as_json=as_json)
         if acks and messages:
             lost = _tried(partial(there.ack_many, messages, errors="return"), insist=insist)
-            _tell([error for error in lost if error is not None], go_on=follow)
+            _report([error for error in lost if error is not None], follow=follow)
         if not follow:
             break
-    if not messages:
-        said("no messages")
+    if not messages and sys.stderr.isatty():
+        said("no messages" if as_json else _no_messages(there))
+
+
+def _no_messages(queue: Queue) -> str:
+    """Return that a poll found nothing, and why if the queue is paused and the credential may see that."""
+    try:
+        is_paused = queue.stats().status == "paused"
+    except TenantqError:
+        is_paused = False
+    name = queue.name
+    return (
+        f"no messages: queue {name} is paused; resume it with 'tenantq queue resume {name}'"
+        if is_paused
+        else "no messages"
+    )
 
 
 def _awaited(poll: Callable[[], list[Message]]) -> list[Message]:
     """Return messages of a queue once the queue exists."""
-    told = False
+    announced = False
     while True:
         try:
             return poll()
         except NotFound as error:
             if error.queue is None:
                 raise
-            if not told:
+            if not announced:
                 said(f"{error.message} Waiting for it.")
-            told = True
+            announced = True
             time.sleep(_TRY_AGAIN_S)
 
 
@@ -124,9 +136,9 @@ def _tried(call: Callable[[], T], *, insist: bool) -> T:
             time.sleep(_TRY_AGAIN_S)
 
 
-def _tell(errors: list[TenantqError], *, go_on: bool) -> None:
-    """Report messages that could not be acked and will be delivered again."""
-    if errors and not go_on:
+def _report(errors: list[TenantqError], *, follow: bool) -> None:
+    """Report messages that were not acked and will be redelivered. Raises the first error unless ``follow``."""
+    if errors and not follow:
         raise errors[0]
     for error in errors:
         click.echo(f"tenantq: {error.message} [{error.code}]", err=True)
@@ -142,11 +154,11 @@ def _print_all(messages: list[Message], *, acks: bool, only_body: bool, as_json:
             elif only_body:
                 click.echo(message.body)
             else:
-                click.echo(_described(message))
+                click.echo(_described(message, acks=acks))
             printed += 1
         sys.stdout.flush()
     except BaseException:
-        _give_back(messages[printed:] if not acks else messages)
+        _release(messages[printed:] if not acks else messages)
         raise
 
 
@@ -157,7 +169,7 @@ def _fields(message: Message) -> dict[str, Any]:
     return fields | {name: getattr(message, name) for name in names}
 
 
-def _give_back(messages: list[Message]) -> None:
+def _release(messages: list[Message]) -> None:
     for message in messages:
         try:
             message.release()
@@ -165,12 +177,14 @@ def _give_back(messages: list[Message]) -> None:
             return  # the leases end by themselves
 
 
-def _described(message: Message) -> str:
+def _described(message: Message, *, acks: bool) -> str:
+    """Return a message as text. One that is acked at once needs no receipt."""
     facts = [f"attempt {message.attempt}", f"priority {message.priority}"]
     if message.group is not None:
         facts.append(f"group {message.group}")
-    if message.lease_ms is not None:
+    if message.lease_ms is not None and not acks:
         facts.append(f"leased for {show_duration(max(1, round(message.lease_ms / _ROUND_MS)) * _ROUND_MS)}")
     facts += [f"{name}={value}" for name, value in message.attributes.items()]
     body = message.body.decode(errors="replace")
-    return f"{message.id}  {printable(', '.join(facts))}\n  receipt {message.receipt}\n  {printable(body)}"
+    receipt = "" if acks else f"  receipt {message.receipt}\n"
+    return f"{message.id}  {printable(', '.join(facts))}\n{receipt}  {printable(body)}"

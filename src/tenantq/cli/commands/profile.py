@@ -1,7 +1,5 @@
 """``tenantq profile``: servers and credentials by name."""
 
-from __future__ import annotations
-
 import sys
 from typing import Final
 

@@ -1,7 +1,5 @@
 """``tenantq queue``: create, change, inspect, pause, empty and delete queues."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click
@@ -10,7 +8,7 @@ from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.confirmation import confirmed_reason, destroys
 from tenantq.cli.connection import ServerConnection, server_command
 from tenantq.cli.options import duration, name_argument, setting_options
-from tenantq.cli.output import Columns, Output, message_fields, settings_facts, table
+from tenantq.cli.output import Columns, Output, changes_made, message_fields, settings_facts, table
 from tenantq.client import StoredMessage
 from tenantq.domain.formatting import plural, preview, printable, show_age
 from tenantq.errors import Conflict, NotFound
@@ -48,8 +46,9 @@ def configure(connection: ServerConnection, *, name: str, changes: dict[str, Any
     if not changes:
         raise click.UsageError("Give at least one setting to change.")
     found = connection.queue(name)
-    found.stats()
-    return Output(found.configure(**changes), f"changed queue {name}")
+    before = found.stats()
+    after = found.configure(**changes)
+    return Output(after, *changes_made(f"queue {name}", before.config, after.config))
 
 
 @server_command(queue, name="list")

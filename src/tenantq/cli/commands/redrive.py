@@ -1,7 +1,5 @@
 """``tenantq redrive``: send dead letters back to the queues they came from."""
 
-from __future__ import annotations
-
 import time
 from typing import Any, Final
 

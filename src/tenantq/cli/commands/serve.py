@@ -1,8 +1,9 @@
 """``tenantq serve``: run a server process."""
 
-from __future__ import annotations
-
 import asyncio
+import contextlib
+import ctypes
+import gc
 import logging
 import os
 import sys
@@ -22,6 +23,7 @@ from tenantq.cli.options import FILE, LOG_FORMAT, LOG_LEVEL, duration, server_op
 from tenantq.cli.output import panel
 from tenantq.cli.standard_streams import give_up_stdout
 from tenantq.cli.stop_signals import StopSignals
+from tenantq.cluster.addresses import opened
 from tenantq.cluster.layout import SHARDS_MAX, check_there, parent_of, remember_count, shard_count
 from tenantq.cluster.supervision.removed_shards import check_empty
 from tenantq.cluster.supervision.supervisor import Supervisor
@@ -37,6 +39,10 @@ log = logging.getLogger("tenantq")
 SHARD_COMMAND: Final = (sys.executable, "-m", "tenantq.cli.shard_process")
 """Starts the process of one shard."""
 
+_YOUNG_OBJECTS: Final = 10_000
+"""New objects that start a search for cyclic garbage. Python's 700 is less than one burst of requests, which leaves none."""
+_M_MMAP_THRESHOLD: Final = -3  # of malloc.h
+_MAPPED_BYTES: Final = 2 << 20  # more than one message, in any form
 _SWITCH_S: Final = 0.000_5
 """The interval after which a background thread must yield the interpreter to the event loop."""
 
@@ -164,7 +170,7 @@ def _admin_token() -> str | None:
 
 
 def keep_private(data_dir: Path) -> None:
-    """Set the umask so that other users cannot read new files. The group can if the data directory allows it."""
+    """Set the umask: other users cannot read new files. The group can if the data directory allows it."""
     try:
         shared = data_dir.stat().st_mode & 0o070
     except OSError:
@@ -175,8 +181,16 @@ def keep_private(data_dir: Path) -> None:
 def run_loop(work: Coroutine[Any, Any, int]) -> int:
     """Run a server's coroutine, on uvloop if it is installed."""
     sys.setswitchinterval(_SWITCH_S)
+    _map_large_blocks()
+    gc.set_threshold(_YOUNG_OBJECTS)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(work)
+
+
+def _map_large_blocks() -> None:
+    """Have glibc map large blocks one by one, which keeps their memory from staying with the process when they are freed."""
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -265,12 +279,21 @@ async def started(server: Server | HostServer, signals: StopSignals) -> str | No
         asked.cancel()
 
 
+def _check_address(settings: ServerSettings) -> None:
+    """Raise Unavailable if the address is in use, before a new data directory is created."""
+    if not Path(settings.data_dir).exists():
+        for sock in opened("http", settings.http):
+            sock.close()
+
+
 async def _start(server: Server | HostServer) -> str:
+    settings = server.settings
+    _check_address(settings)
     try:
         await server.start()
     except OSError as error:
         raise file_error(error) from error
-    return shown_url(server.settings, server.port)
+    return shown_url(settings, server.port)
 
 
 async def closed(server: Server | HostServer, grace_ms: int | None = None) -> int:

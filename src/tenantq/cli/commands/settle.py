@@ -1,7 +1,5 @@
 """``tenantq ack``, ``nack``, ``release`` and ``extend``: end or extend leases by their receipts."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any, Final
 

@@ -1,7 +1,6 @@
 """``tenantq topology``: shards and regions, where a tenant belongs among them, and what another topology would move."""
 
-from __future__ import annotations
-
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -19,14 +18,16 @@ from tenantq.domain.names import OptionalRegionName
 from tenantq.domain.placement import HeldTenant, Topology, TopologyShard, load_topology, plan_moves, unplaced_tenants
 from tenantq.domain.validation import check_field
 from tenantq.errors import Invalid, TenantqError
+from tenantq.wire.cluster import PlacementRequest
 
 _PROBE_MS: Final = 5_000
 _LISTED: Final = 50
+_LOOK_S: Final = 0.1
 
 
 @click.group(cls=CommandGroup)
 def topology() -> None:
-    """Show, check and plan shards and regions."""
+    """Show, check and plan shards and regions, and place tenants."""
 
 
 @server_command(topology)
@@ -60,6 +61,73 @@ def prove(connection: ServerConnection, *, name: str) -> Output:
         {"tenant": found.tenant, "regions": ", ".join(found.regions) or "any", "shard": found.shard},
         table(columns, found.places, "no data"),
         code=exit_codes.OK if found.allowed else exit_codes.CONFLICT,
+    )
+
+
+_DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would move, and change nothing.")
+_NO_WAIT = click.option("--no-wait", is_flag=True, help="Return before the tenants have moved.")
+
+
+@server_command(topology)
+@click.argument("name", metavar="TENANT")
+@click.argument("shard", type=click.IntRange(0), metavar="SHARD")
+@_DRY_RUN
+@_NO_WAIT
+def pin(connection: ServerConnection, *, name: str, shard: int, dry_run: bool, no_wait: bool) -> Output:
+    """Move a tenant of a cluster to a shard, and keep it there.
+
+    The tenant is served while its data is copied; calls then wait for less than a second. The move continues if this
+    command is interrupted. Exits with 2 if the shard does not exist, or is in a region that the tenant does not allow.
+    """
+    return _place(connection, name, PlacementRequest(shard=shard, dry_run=dry_run), wait=not no_wait)
+
+
+@server_command(topology)
+@click.argument("name", metavar="TENANT")
+@click.option("--shard", type=click.IntRange(0), metavar="SHARD", help="Shard to use. Default: the one from which the fewest tenants move.")  # fmt: skip
+@_DRY_RUN
+@_NO_WAIT
+def dedicate(
+    connection: ServerConnection, *, name: str, shard: int | None, dry_run: bool, no_wait: bool
+) -> Output:  # fmt: skip
+    """Give a tenant of a cluster a shard of its own.
+
+    Other tenants on that shard move away, and new tenants are not placed there.
+    """
+    return _place(connection, name, PlacementRequest(shard=shard, dedicated=True, dry_run=dry_run), wait=not no_wait)
+
+
+@server_command(topology)
+@click.argument("name", metavar="TENANT")
+@_DRY_RUN
+def unpin(connection: ServerConnection, *, name: str, dry_run: bool) -> Output:
+    """Undo 'pin' and 'dedicate'.
+
+    The tenant stays on its shard. A move in progress is cancelled unless it is already decided.
+    """
+    return _place(connection, name, PlacementRequest(pinned=False, dry_run=dry_run), wait=True)
+
+
+def _place(connection: ServerConnection, name: str, request: PlacementRequest, *, wait: bool) -> Output:
+    """Send a request, and wait until the tenants have moved."""
+    platform = connection.client.platform()
+    found = platform.place_tenant(name, request)
+    moving = [one.tenant for one in found.moves]
+    while wait and not request.dry_run and moving:
+        time.sleep(_LOOK_S)
+        moving = [tenant for tenant in moving if platform.placement(tenant).moves]
+    done = platform.placement(name) if wait and not request.dry_run else found
+    verb = "would move" if request.dry_run else "moved" if wait else "moves"
+    return Output(
+        {"placement": done, "moves": found.moves},
+        {
+            "tenant": done.tenant,
+            "shard": done.shard,
+            "region": done.region,
+            "pinned": done.pinned,
+            "dedicated": done.dedicated,
+        },
+        *(f"tenant {one.tenant} {verb} from shard {one.source} to shard {one.target}" for one in found.moves),
     )
 
 
@@ -172,21 +240,21 @@ def plan(
 
 
 def _probed(shard: TopologyShard, connection: ServerConnection) -> dict[str, object]:
-    """Return what the server at a shard's address says of itself."""
-    told: dict[str, object] = {"name": shard.name, "region": shard.region, "address": shard.address}
+    """Compare the server at a shard's address with the topology."""
+    facts: dict[str, object] = {"name": shard.name, "region": shard.region, "address": shard.address}
     if not shard.address:
-        return {**told, "state": "silent", "text": "no address in the file"}
+        return {**facts, "state": "silent", "text": "no address in the file"}
     client = connection.for_address(shard.address, _PROBE_MS)
     try:
         with client:
             known = client.topology().shards
     except TenantqError as error:
-        return {**told, "state": "silent", "text": f"{shard.address}: {error.message}"}
+        return {**facts, "state": "silent", "text": f"{shard.address}: {error.message}"}
     if any((one.name, one.region) == (shard.name, shard.region) for one in known):
-        return {**told, "state": "ok", "text": "matches the file"}
+        return {**facts, "state": "ok", "text": "matches the file"}
     there = ", ".join(f"{one.name} in {one.region or 'no region'}" for one in known)
     return {
-        **told,
+        **facts,
         "state": "other",
         "text": f"{shard.address} is {there}, not {shard.name} in {shard.region or 'no region'}",
     }

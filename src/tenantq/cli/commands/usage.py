@@ -1,7 +1,5 @@
 """``tenantq usage``: quotas against usage."""
 
-from __future__ import annotations
-
 from tenantq.cli.connection import ServerConnection, server_command
 from tenantq.cli.output import Output, Table
 from tenantq.domain.formatting import show_time

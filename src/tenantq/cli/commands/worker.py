@@ -1,7 +1,5 @@
 """``tenantq worker``: run a worker that a module defines."""
 
-from __future__ import annotations
-
 import traceback
 from typing import Final, Literal
 
@@ -65,7 +63,7 @@ def worker(
     found = _loaded(address)
     _redirect(found, connection)
     if concurrency is not None:
-        if found.prefetch == found.concurrency:  # as it is where the module says nothing else
+        if found.prefetch == found.concurrency:  # the default
             found.prefetch = concurrency
         found.concurrency = concurrency
     if queues:

@@ -1,7 +1,5 @@
 """``tenantq pipeline``: from the journal to usage, invoices, service levels and evidence."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import click

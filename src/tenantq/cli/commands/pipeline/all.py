@@ -1,28 +1,25 @@
 """``tenantq pipeline all``: run, reconcile and report in one Spark session."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
-import click
-
 from tenantq.cli.commands.pipeline import options
-from tenantq.cli.commands.pipeline.reconcile import data_dir_option, reconciliation_output
+from tenantq.cli.commands.pipeline.reconcile import data_dir_option, reconciliation_output, remote_shards
 from tenantq.cli.commands.pipeline.report import pages_output
 from tenantq.cli.commands.pipeline.run import MEANING, report_output, run_options
 from tenantq.cli.commands.pipeline.spark_runtime import spark_command
+from tenantq.cli.offline_store import whole_store_options
 from tenantq.cli.output import Output, output_command
 
 
 @output_command(name="all")
 @data_dir_option
+@whole_store_options
 @options.run_settings
-@click.option(
-    "--out", required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Output directory."
-)
+@options.reports_option
 def all_(
-    data_dirs: tuple[Path, ...], journal: str, lake_path: str, *, out: Path, master: str | None, memory: str, **given: Any
+    data_dirs: tuple[Path, ...], store: str | None, store_name: str, journal: str, lake_path: str,
+    *, out: Path, master: str | None, memory: str, **given: Any,
 ) -> Output:  # fmt: skip
     """Run the pipeline, reconcile it with a stopped server, and write the reports. Spark starts once.
 
@@ -34,16 +31,17 @@ def all_(
     """
     options.check_out(out)
     wanted = run_options(**given)
-    from tenantq.pipeline.lake.lake import Lake  # noqa: PLC0415  # --help must not need Spark
-    from tenantq.pipeline.reconciliation import reconcile  # noqa: PLC0415
+    from tenantq.pipeline.reconciliation import reconcile  # noqa: PLC0415  # --help must not need Spark
     from tenantq.pipeline.report.writer import write_reports  # noqa: PLC0415
     from tenantq.pipeline.run import run  # noqa: PLC0415
 
     with spark_command(master, memory, meaning=MEANING) as work:
-        lake = Lake(lake_path)
+        lake = options.open_lake(lake_path)
         done = report_output(run(work.open, journal, lake, wanted, work.progress.begin))
         work.progress.begin("reconcile")
-        compared = reconciliation_output(reconcile(work.spark, lake, data_dirs))
+        compared = reconciliation_output(
+            reconcile(work.spark, lake, data_dirs, remote_shards(store, store_name, data_dirs))
+        )
         pages = pages_output(write_reports(work.spark, lake, out, progress=work.progress.begin))
     steps = (done, compared, pages)
     return Output(

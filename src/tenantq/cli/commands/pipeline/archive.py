@@ -1,6 +1,4 @@
-"""``tenantq pipeline archive``: old days to cold storage, and back."""
-
-from __future__ import annotations
+"""``tenantq pipeline archive``: move old days to cold storage, or restore them."""
 
 from pathlib import Path
 
@@ -42,12 +40,11 @@ def archive(
         raise click.UsageError("--older-than must be whole days, such as 90d.")
     with options.extras():
         from tenantq.pipeline.lake import archive as archives  # noqa: PLC0415  # needs Spark
-        from tenantq.pipeline.lake.lake import Lake  # noqa: PLC0415
         from tenantq.pipeline.lake.retention import load_retention  # noqa: PLC0415
 
     wanted = load_retention(rules, older_ms // _DAY_MS if older_ms is not None else None)
     with spark_command(master, meaning="; archived days stay archived, run it again to continue") as work:
-        lake = Lake(lake_path)
+        lake = options.open_lake(lake_path)
         lake.settle()
         if where is None:
             with lake.locked():

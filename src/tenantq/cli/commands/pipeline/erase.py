@@ -1,6 +1,4 @@
-"""``tenantq pipeline erase``: a tenant out of every layer and the archive, with proof."""
-
-from __future__ import annotations
+"""``tenantq pipeline erase``: remove a tenant from every layer and the archive, with a certificate."""
 
 from pathlib import Path
 
@@ -9,6 +7,7 @@ import click
 from tenantq.cli.commands.pipeline import options
 from tenantq.cli.commands.pipeline.spark_runtime import spark_command
 from tenantq.cli.confirmation import confirmed_reason, destroys
+from tenantq.cli.options import DIRECTORY
 from tenantq.cli.output import Output, output_command
 from tenantq.runtime.clock import SystemClock
 
@@ -17,9 +16,8 @@ from tenantq.runtime.clock import SystemClock
 @options.on_lake
 @click.option("--tenant", required=True, metavar="NAME", help="Tenant to erase.")
 @click.option(
-    "--sign-with", type=click.Path(path_type=Path, file_okay=False, exists=True), metavar="DATA_DIR",
-    help="Data directory whose audit key signs the certificate.",
-)  # fmt: skip
+    "--sign-with", type=DIRECTORY, metavar="DATA_DIR", help="Data directory whose audit key signs the certificate."
+)
 @destroys
 def erase(
     lake_path: str, tenant: str, *, sign_with: Path | None, yes: bool, reason: str | None, master: str | None
@@ -42,9 +40,8 @@ def erase(
     key = SigningKey.load_or_make(sign_with) if sign_with is not None else None
     with spark_command(master, meaning="; run it again: an erasure is complete when its certificate exists") as work:
         from tenantq.pipeline.lake import erasure  # noqa: PLC0415  # needs Spark
-        from tenantq.pipeline.lake.lake import Lake  # noqa: PLC0415
 
-        lake = Lake(lake_path)
+        lake = options.open_lake(lake_path)
         lake.settle()
         now_ms = SystemClock().wall_ms()
         certificate, file = erasure.erase(work.spark, lake, tenant, why, now_ms, key, work.progress.begin)

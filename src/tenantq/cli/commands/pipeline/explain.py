@@ -1,6 +1,4 @@
-"""``tenantq pipeline explain``: from an invoice line back to the journal."""
-
-from __future__ import annotations
+"""``tenantq pipeline explain``: list the journal offsets behind an invoice line."""
 
 import click
 
@@ -17,13 +15,13 @@ def explain(line: str, lake_path: str, *, every_row: bool, master: str | None) -
     """List the journal offsets behind an invoice line, such as 2030-01/acme/Operations."""
     with spark_command(master) as work:
         from tenantq.pipeline import explanation  # noqa: PLC0415  # needs Spark
-        from tenantq.pipeline.lake.lake import Lake  # noqa: PLC0415
 
         work.progress.begin("reading the lake")
+        lake = options.open_lake(lake_path)
         if every_row:
-            rows = explanation.offsets(work.spark, Lake(lake_path), line)
+            rows = explanation.offsets(work.spark, lake, line)
             return Output(rows, *rows)
-        found = explanation.explain(work.spark, Lake(lake_path), line)
+        found = explanation.explain(work.spark, lake, line)
     charged = found.line
     return Output(
         found,

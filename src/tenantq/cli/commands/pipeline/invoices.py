@@ -1,8 +1,7 @@
 """``tenantq pipeline invoices``: close months, approve corrections, export lines and usage events."""
 
-from __future__ import annotations
-
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 import click
@@ -17,8 +16,14 @@ _COLUMNS: Final[dict[str, Any]] = {
     name: (lambda row, name=name: row[name])
     for name in ("line", "quantity", "amount", "currency", "status", "approved_by")
 }
-_by = click.option("--by", required=True, metavar="NAME", help="Who is responsible for it. The lake records the name.")
+_by = click.option("--by", required=True, metavar="NAME", help="Name of the responsible person, recorded in the lake.")
 _period = click.option("--period", required=True, metavar="YYYY-MM", help="Month.")
+
+
+def _billing() -> ModuleType:
+    with options.extras():
+        from tenantq.pipeline import billing  # noqa: PLC0415  # --help must not need the libraries
+    return billing
 
 
 @click.group(cls=CommandGroup)
@@ -34,18 +39,13 @@ def invoices() -> None:
     help="CSV of invoice lines, or hourly usage events as JSON lines.",
 )  # fmt: skip
 @click.option("--set", "number", type=int, metavar="SET", help="Version set to read.  [default: the newest]")
-@click.option(
-    "--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Output file.  [default: stdout]"
-)
+@click.option("--out", type=FILE, metavar="FILE", help="Output file.  [default: stdout]")
 def export(lake_path: str, period: str, *, kind: Any, number: int | None, out: Path | None) -> Output:
     """Export the invoice lines of a month with approved corrections, or its usage as events for OpenMeter or Lago.
 
     The same version set always gives the same bytes. Event IDs do not change, so sending an event twice counts once.
     """
-    with options.extras():
-        from tenantq.pipeline import billing  # noqa: PLC0415  # --help must not need the libraries
-        from tenantq.pipeline.lake.lake import Lake  # noqa: PLC0415
-    lines = list(billing.export(Lake(lake_path), period, kind, number))
+    lines = list(_billing().export(options.open_lake(lake_path), period, kind, number))
     if out is not None:
         out.write_text("".join(lines))
         return Output({"file": str(out), "lines": len(lines)}, f"wrote {len(lines)} lines to {out}")
@@ -60,10 +60,9 @@ def export(lake_path: str, period: str, *, kind: Any, number: int | None, out: P
 def close(lake_path: str, period: str, *, prices: Path | None, by: str) -> Output:
     """Close a month. Its lines stay as they are, and later data becomes corrections. Pins the version set."""
     with options.extras():
-        from tenantq.pipeline import billing  # noqa: PLC0415  # as above
-        from tenantq.pipeline.lake.lake import Lake  # noqa: PLC0415
-        from tenantq.pipeline.price_book import load_price_book  # noqa: PLC0415
-    kept = billing.close_month(Lake(lake_path), period, load_price_book(prices), by, SystemClock().wall_ms())
+        from tenantq.pipeline.price_book import load_price_book  # noqa: PLC0415  # as above
+    lake = options.open_lake(lake_path)
+    kept = _billing().close_month(lake, period, load_price_book(prices), by, SystemClock().wall_ms())
     return Output({"period": period, "set": kept.number}, f"closed {period}, kept in version set {kept.number}")
 
 
@@ -72,10 +71,8 @@ def close(lake_path: str, period: str, *, prices: Path | None, by: str) -> Outpu
 @click.option("--period", default="", metavar="YYYY-MM", help="Month.  [default: all closed months]")
 def corrections(lake_path: str, period: str) -> Output:
     """List the corrections that late data caused in closed months."""
-    with options.extras():
-        from tenantq.pipeline import billing  # noqa: PLC0415  # as above
-        from tenantq.pipeline.lake.lake import Lake  # noqa: PLC0415
-    rows = [{name: str(value) for name, value in row.items()} for row in billing.corrections(Lake(lake_path), period)]
+    found = _billing().corrections(options.open_lake(lake_path), period)
+    rows = [{name: str(value) for name, value in row.items()} for row in found]
     return Output(rows, table(_COLUMNS, rows, "no corrections"))
 
 
@@ -85,10 +82,7 @@ def corrections(lake_path: str, period: str) -> Output:
 @_by
 def approve(line: str, lake_path: str, *, by: str) -> Output:
     """Approve a pending correction, such as 2030-01/acme/Operations/1. Exports contain it from now on."""
-    with options.extras():
-        from tenantq.pipeline import billing  # noqa: PLC0415  # as above
-        from tenantq.pipeline.lake.lake import Lake  # noqa: PLC0415
-    found = billing.approve(Lake(lake_path), line, by, SystemClock().wall_ms())
+    found = _billing().approve(options.open_lake(lake_path), line, by, SystemClock().wall_ms())
     return Output(
         {name: str(value) for name, value in found.items()},
         f"approved {line}: {found['amount']} {found['currency']}",

@@ -1,21 +1,17 @@
-"""``tenantq pipeline lineage``: which table comes from which."""
-
-from __future__ import annotations
+"""``tenantq pipeline lineage``: show the sources of each table."""
 
 from pathlib import Path
 
 import click
 
 from tenantq.cli.commands.pipeline import options
+from tenantq.cli.options import FILE
 from tenantq.cli.output import Output, output_command
 from tenantq.errors import Invalid
 
 
 @output_command()
-@click.option(
-    "--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-    help="Output file: .html with a diagram, or .md.",
-)  # fmt: skip
+@click.option("--out", type=FILE, metavar="FILE", help="Output file: .html with a diagram, or .md.")
 def lineage(*, out: Path | None) -> Output:
     """Show each table's sources, columns, partitions and function. Requires neither a lake nor Java."""
     with options.extras():

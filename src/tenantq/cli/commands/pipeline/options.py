@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tenantq.cli.options import FILE, options
+from tenantq.cli.options import DIRECTORY, FILE, options
 from tenantq.errors import Invalid, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from tenantq.pipeline.lake.lake import Lake
 
 
 def _size(_context: click.Context, _option: click.Parameter, value: str) -> str:
@@ -26,6 +28,7 @@ def _size(_context: click.Context, _option: click.Parameter, value: str) -> str:
 lake_option: Final = click.option(
     "--lake", "lake_path", required=True, metavar="DIR", help="Directory or URL of the tables."
 )
+reports_option: Final = click.option("--out", required=True, type=DIRECTORY, metavar="DIR", help="Output directory.")
 on_lake: Final = options(
     lake_option,
     click.option("--master", metavar="URL", help="Spark master.  [default: local[*], all cores of this machine]"),
@@ -59,7 +62,17 @@ def extras() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise Unavailable(f"the pipeline requires {error.name or 'more libraries'}: install tenantq[spark]") from error
+        raise Unavailable(
+            f"the pipeline requires {error.name or 'more libraries'}: "
+            "run 'make pipeline' in the checkout, or pip install '.[spark]'"
+        ) from error
+
+
+def open_lake(path: str) -> Lake:
+    """Return the lake at a path or URL. Raises Unavailable if a library is missing."""
+    with extras():
+        from tenantq.pipeline.lake.lake import Lake  # noqa: PLC0415  # --help must not need the libraries
+    return Lake(path)
 
 
 def check_out(out: Path) -> None:

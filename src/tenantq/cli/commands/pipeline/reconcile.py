@@ -1,4 +1,4 @@
-"""``tenantq pipeline reconcile``: the lake against the queues' own counters."""
+"""``tenantq pipeline reconcile``: compare the lake with the queues' counters."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import click
 
 from tenantq.cli.commands.pipeline import options
 from tenantq.cli.commands.pipeline.spark_runtime import spark_command
+from tenantq.cli.offline_store import redis_shards, whole_store_options
 from tenantq.cli.options import DIRECTORY
 from tenantq.cli.output import Output, output_command
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from tenantq.pipeline.reconciliation import Reconciliation
+    from tenantq.pipeline.reconciliation import Reconciliation, RemoteShard
 
 
 data_dir_option: Final = click.option(
@@ -25,8 +27,11 @@ data_dir_option: Final = click.option(
 
 @output_command()
 @data_dir_option
+@whole_store_options
 @options.on_lake
-def reconcile(data_dirs: tuple[Path, ...], lake_path: str, *, master: str | None) -> Output:
+def reconcile(
+    data_dirs: tuple[Path, ...], store: str | None, store_name: str, lake_path: str, *, master: str | None
+) -> Output:
     """Compare the totals per tenant and queue in the lake with the store's counters.
 
     \b
@@ -35,15 +40,20 @@ def reconcile(data_dirs: tuple[Path, ...], lake_path: str, *, master: str | None
       1  the printed totals differ
     """
     with spark_command(master) as work:
-        from tenantq.pipeline.lake.lake import Lake  # noqa: PLC0415  # needs Spark
-        from tenantq.pipeline.reconciliation import reconcile as compare  # noqa: PLC0415
+        from tenantq.pipeline.reconciliation import reconcile as compare  # noqa: PLC0415  # needs Spark
 
         work.progress.begin("counting")
-        return reconciliation_output(compare(work.spark, Lake(lake_path), data_dirs))
+        remote = remote_shards(store, store_name, data_dirs)
+        return reconciliation_output(compare(work.spark, options.open_lake(lake_path), data_dirs, remote))
+
+
+def remote_shards(store: str | None, store_name: str, data_dirs: tuple[Path, ...]) -> Sequence[RemoteShard]:
+    """Return the shards of the Redis store, if one is given."""
+    return redis_shards(store, store_name, None, data_dirs[0]) if store is not None else ()
 
 
 def reconciliation_output(found: Reconciliation) -> Output:
-    """Return what to print about a comparison."""
+    """Return the output of a comparison."""
     behind = f"the lake ends at record {found.lake_seq}, the store at {found.store_seq}: export the journal and run the pipeline first"
     return Output(
         found,

@@ -1,4 +1,4 @@
-"""``tenantq pipeline report``: pages for people."""
+"""``tenantq pipeline report``: write HTML reports."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 @output_command()
 @options.on_lake
-@click.option(
-    "--out", required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Output directory."
-)
+@options.reports_option
 @click.option("--tenant", metavar="NAME", help="Write only this tenant's report.")
 @options.day("--from", help="First day.  [default: 29 days before the last]")
 @options.day("--to", help="Last day.  [default: the newest in the lake]")
@@ -33,20 +31,19 @@ def report(
     """
     options.check_out(out)
     with options.extras():
-        from tenantq.pipeline.lake.lake import Lake  # noqa: PLC0415  # needs Spark
-        from tenantq.pipeline.report.writer import write_reports  # noqa: PLC0415
+        from tenantq.pipeline.report.writer import write_reports  # noqa: PLC0415  # needs Spark
 
     with spark_command(master, meaning="; pages already written are complete") as work:
         work.progress.begin("reading the lake")
         written = write_reports(
-            work.spark, Lake(lake_path), out, tenant=tenant, from_date=from_date, to_date=to_date,
+            work.spark, options.open_lake(lake_path), out, tenant=tenant, from_date=from_date, to_date=to_date,
             progress=work.progress.begin,
         )  # fmt: skip
     return pages_output(written)
 
 
 def pages_output(written: WrittenReports) -> Output:
-    """Return what to print about written pages."""
+    """Return the output of a report."""
     platform = [f"platform: {written.platform}"] if written.platform else []
     span = f" from {written.first_day} to {written.last_day}" if written.first_day else ""
     return Output(written, *platform, f"tenants: {written.tenants} in {written.directory}{span}")

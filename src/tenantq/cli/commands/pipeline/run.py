@@ -1,4 +1,4 @@
-"""``tenantq pipeline run``: process what is new."""
+"""``tenantq pipeline run``: process new segments."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ def run(journal: str, lake_path: str, *, master: str | None, memory: str, **give
     wanted = run_options(**given)  # reports a wrong price book before Spark starts
     from tenantq.journal.export_target import local_path, open_target  # noqa: PLC0415  # --help must not need these
     from tenantq.pipeline.journal_source import FETCH, journal_path  # noqa: PLC0415
-    from tenantq.pipeline.lake.lake import Lake  # noqa: PLC0415
     from tenantq.pipeline.run import STAGES  # noqa: PLC0415
     from tenantq.pipeline.run import run as start  # noqa: PLC0415
 
@@ -50,13 +49,13 @@ def run(journal: str, lake_path: str, *, master: str | None, memory: str, **give
     (open_target if remote else journal_path)(journal)
     stages = [stage for stage in STAGES if remote or stage != FETCH]
     with spark_command(master, memory, stages=stages, meaning=MEANING) as work:
-        return report_output(start(work.open, journal, Lake(lake_path), wanted, work.progress.begin))
+        return report_output(start(work.open, journal, options.open_lake(lake_path), wanted, work.progress.begin))
 
 
 def run_options(
     *, prices: Path | None, public_key: Path | None, slo_target: float, slo_wait_ms: int, keep_versions: int, from_date: str = "", to_date: str = ""
 ) -> RunOptions:  # fmt: skip
-    """Return what the flags say; raise Invalid for a bad price book or key, Unavailable if PySpark is missing."""
+    """Return the options of a run. Raises Invalid for a bad price book or key, Unavailable if PySpark is missing."""
     with options.extras():
         from tenantq.journal.signing import PublicKey  # noqa: PLC0415  # --help must not need Spark
         from tenantq.pipeline.gold.slo_daily import Objective  # noqa: PLC0415
@@ -79,7 +78,7 @@ def run_options(
 
 
 def report_output(report: RunReport) -> Output:
-    """Return what to print about a run."""
+    """Return the output of a run."""
     lines = [f"segments {report.segments}, accepted {report.accepted}, new rows {report.rows}"]
     if report.watermark:
         lines.append(f"watermark {report.watermark}, late segments {report.late}")

@@ -1,6 +1,4 @@
-"""``tenantq pipeline schedule``: examples that run the pipeline at fixed times."""
-
-from __future__ import annotations
+"""``tenantq pipeline schedule``: print examples that run the pipeline every hour and write reports every day."""
 
 import shlex
 import shutil
@@ -11,18 +9,18 @@ from typing import Final
 import click
 
 from tenantq.cli.commands.pipeline import options
-from tenantq.cli.options import FILE
+from tenantq.cli.options import DIRECTORY, FILE
 from tenantq.cli.output import Output, output_command
 from tenantq.journal.export_target import local_path
 
 _CRON: Final = """\
 # cron: add with 'crontab -e'. Exit code 7 means that the previous run has not ended; the next one continues.
-{minute} * * * * {command}
+{lines}
 """
 _SYSTEMD: Final = """\
-# systemd: /etc/systemd/system/tenantq-pipeline.service
+# systemd: /etc/systemd/system/tenantq-{name}.service
 [Unit]
-Description=tenantq pipeline
+Description=tenantq {name}
 After=network-online.target
 
 [Service]
@@ -31,27 +29,27 @@ ExecStart={command}
 SuccessExitStatus=8
 TimeoutStartSec=6h
 
-# systemd: /etc/systemd/system/tenantq-pipeline.timer; enable with 'systemctl enable --now tenantq-pipeline.timer'
+# systemd: /etc/systemd/system/tenantq-{name}.timer; enable with 'systemctl enable --now tenantq-{name}.timer'
 [Unit]
-Description=Run the tenantq pipeline every hour
+Description=Start tenantq {name} regularly
 
 [Timer]
-OnCalendar=*-*-* *:{minute:02d}:00
+OnCalendar=*-*-* {hour}:{minute:02d}:00
 Persistent=true
 
 [Install]
 WantedBy=timers.target
 """
 _AIRFLOW: Final = """\
-# Airflow: dags/tenantq_pipeline.py
+# Airflow: dags/tenantq_{name}.py
 from datetime import datetime, timedelta
 
 from airflow import DAG
 from airflow.providers.standard.operators.bash import BashOperator  # Airflow 2: airflow.operators.bash
 
 with DAG(
-    "tenantq_pipeline",
-    schedule="{minute} * * * *",
+    "tenantq_{name}",
+    schedule="{minute} {hour} * * *",
     start_date=datetime(2026, 1, 1),
     catchup=False,
     max_active_runs=1,
@@ -68,19 +66,30 @@ with DAG(
 @click.option(
     "--minute", type=click.IntRange(0, 59), metavar="N", default=10, show_default=True, help="Minute of each hour."
 )
-def schedule(journal: str, lake_path: str, *, prices: Path | None, minute: int) -> Output:
-    """Print examples for cron, systemd and Airflow that run the pipeline every hour."""
+@click.option("--reports", type=DIRECTORY, metavar="DIR", help="Also write reports there, every day after 01:00.")
+def schedule(journal: str, lake_path: str, *, prices: Path | None, minute: int, reports: Path | None) -> Output:
+    """Print examples for cron, systemd and Airflow that run the pipeline every hour, and write reports every day.
+
+    Reports include the evidence for SOC 2 and GDPR article 30.
+    """
     program = shutil.which("tenantq") or str(Path(sys.executable).with_name("tenantq"))
-    words = [program, "pipeline", "run", "--journal", _absolute(journal), "--lake", _absolute(lake_path)]
-    if prices is not None:
-        words += ["--prices", str(prices.absolute())]
-    command = shlex.join(words)
+    words = ["--journal", _absolute(journal), "--lake", _absolute(lake_path)]
+    words += ["--prices", str(prices.absolute())] if prices is not None else []
+    jobs = {"pipeline": ("*", shlex.join([program, "pipeline", "run", *words]))}
+    if reports is not None:
+        words = ["--lake", _absolute(lake_path), "--out", str(reports.absolute())]
+        jobs["report"] = ("1", shlex.join([program, "pipeline", "report", *words]))
     # cron ends a command at a percent sign, systemd replaces what follows one.
-    texts = {
-        "cron": _CRON.format(minute=minute, command=command.replace("%", r"\%")),
-        "systemd": _SYSTEMD.format(minute=minute, command=command.replace("%", "%%")),
-        "airflow": _AIRFLOW.format(minute=minute, quoted=repr(command)),
-    }
+    lines = [f"{minute} {hour} * * * {command}".replace("%", r"\%") for hour, command in jobs.values()]
+    units = [
+        _SYSTEMD.format(name=name, hour=hour, minute=minute, command=command.replace("%", "%%"))
+        for name, (hour, command) in jobs.items()
+    ]
+    dags = [
+        _AIRFLOW.format(name=name, hour=hour, minute=minute, quoted=repr(command))
+        for name, (hour, command) in jobs.items()
+    ]
+    texts = {"cron": _CRON.format(lines="\n".join(lines)), "systemd": "\n".join(units), "airflow": "\n".join(dags)}
     return Output(texts, *texts.values())
 
 

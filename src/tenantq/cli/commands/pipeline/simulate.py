@@ -1,14 +1,12 @@
 """``tenantq pipeline simulate``: what adding shards or regions would move."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click
 
 from tenantq.cli.commands.pipeline import options
 from tenantq.cli.commands.pipeline.spark_runtime import spark_command
-from tenantq.cli.options import shards_by_region
+from tenantq.cli.options import DIRECTORY, FILE, shards_by_region
 from tenantq.cli.output import Output, output_command
 from tenantq.domain.names import OptionalRegionName
 from tenantq.domain.placement import load_topology
@@ -17,16 +15,10 @@ from tenantq.domain.validation import check_field
 
 @output_command()
 @options.on_lake
-@click.option(
-    "--topology", "topology_file", required=True, type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-    help="TOML file with the current shards.",
-)  # fmt: skip
+@click.option("--topology", "topology_file", required=True, type=FILE, metavar="FILE", help="TOML file with the current shards.")  # fmt: skip
 @click.option("--add-shards", type=click.IntRange(0), default=0, metavar="N", help="Number of shards to add, spread over the regions.")  # fmt: skip
 @click.option("--add-region", "add_regions", multiple=True, callback=shards_by_region, metavar="REGION=N", help="Shards to add in a region, which may be new; repeatable.")  # fmt: skip
-@click.option(
-    "--out", required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
-    help="Output directory for simulation.html, shards.csv and moves.csv.",
-)  # fmt: skip
+@click.option("--out", required=True, type=DIRECTORY, metavar="DIR", help="Output directory for simulation.html, shards.csv and moves.csv.")  # fmt: skip
 @options.day("--from", help="First day of usage.")
 @options.day("--to", help="Last day of usage.")
 def simulate(
@@ -46,12 +38,11 @@ def simulate(
     after = before.grown(add_shards, add_regions)
     options.check_out(out)
     with options.extras():
-        from tenantq.pipeline.lake.lake import Lake  # noqa: PLC0415  # needs Spark
-        from tenantq.pipeline.page.rendering import write_page  # noqa: PLC0415
+        from tenantq.pipeline.page.rendering import write_page  # noqa: PLC0415  # needs Spark
         from tenantq.pipeline.simulation.forecast_page import simulation_page  # noqa: PLC0415
         from tenantq.pipeline.simulation.load_forecast import Placement, forecast_loads, shards_csv  # noqa: PLC0415
 
-    lake = Lake(lake_path)
+    lake = options.open_lake(lake_path)
     with spark_command(master, meaning="; files already written are complete") as work:
         work.progress.begin("reading the lake")
         lake.need(work.spark, "usage_hourly")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from tenantq.cli import exit_codes
-from tenantq.cli.commands.pipeline.stage_progress import StageProgress
+from tenantq.cli.output import console
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -16,8 +18,53 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+class StageProgress:
+    """Shows the current stage, how many are done, and the time, on stderr if that is a terminal."""
+
+    def __init__(self, stages: Sequence[str] = ()) -> None:
+        self._stages = list(stages)
+        self._done = 0
+        stderr = console(stderr=True)
+        columns = [SpinnerColumn(), TextColumn("{task.description}")]
+        if stages:
+            columns += [BarColumn(), MofNCompleteColumn()]
+        self._bar = Progress(
+            *columns, TimeElapsedColumn(), console=stderr, transient=True, disable=not stderr.is_terminal,
+            redirect_stdout=False, redirect_stderr=False,  # prints go where they are sent, not to the bar
+        )  # fmt: skip
+        self._task = self._bar.add_task("starting Spark", total=len(stages) or None)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Remove the bar."""
+        self._bar.stop()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Hide the bar while something else is printed."""
+        shown = self._bar.live.is_started
+        self._bar.stop()
+        try:
+            yield
+        finally:
+            if shown:
+                self._bar.start()
+
+    def begin(self, stage: str) -> None:
+        """Show the stage that begins. The bar does not go back if a stage begins twice."""
+        if stage in self._stages:
+            self._done = max(self._done, self._stages.index(stage))
+        self._bar.update(self._task, description=stage, completed=self._done)
+
+
 class SparkCommand:
-    """A running command: its Spark session and progress bar, and what signals do to it."""
+    """A running command: its Spark session, progress bar and signal handlers."""
 
     def __init__(self, progress: StageProgress, meaning: str, start: Callable[[int | None], SparkSession]) -> None:
         self.progress = progress
@@ -42,7 +89,7 @@ class SparkCommand:
         return self.open()
 
     def received(self, number: int, _: object) -> None:
-        """Handle a signal."""
+        """Handle a signal: stop after the micro-batch if there is one, otherwise end the process."""
         from tenantq.pipeline.session import end_java  # noqa: PLC0415  # --help must not need Spark
 
         if self.stop is not None and not self.asked:

@@ -1,4 +1,4 @@
-"""``tenantq pipeline stream``: the same tables, by micro-batches."""
+"""``tenantq pipeline stream``: process segments in micro-batches."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tenantq.cli import exit_codes
+from tenantq.cli.command_group import Command
 from tenantq.cli.commands.pipeline import options
 from tenantq.cli.commands.pipeline.run import MEANING, report_output, run_options
 from tenantq.cli.commands.pipeline.spark_runtime import spark_command
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from tenantq.pipeline.run_options import RunReport
 
 
-@click.command()
+@click.command(cls=Command)
 @json_option
 @options.run_settings
 @click.option(
@@ -57,13 +58,12 @@ def stream(
         raise click.UsageError("--every must be at least 1s.")
     wanted = run_options(**given)
     from tenantq.pipeline.journal_source import journal_path  # noqa: PLC0415
-    from tenantq.pipeline.lake.lake import Lake  # noqa: PLC0415  # needs Spark
     from tenantq.pipeline.run import STAGES  # noqa: PLC0415
     from tenantq.pipeline.stream import check_local  # noqa: PLC0415
     from tenantq.pipeline.stream import stream as start  # noqa: PLC0415
 
     journal_path(journal)
-    lake = Lake(lake_path)
+    lake = options.open_lake(lake_path)
     check_local(lake)
     with lake.locked():
         pass  # reports what is wrong with the lake before Spark starts

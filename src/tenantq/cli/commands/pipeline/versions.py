@@ -1,6 +1,4 @@
-"""``tenantq pipeline versions``: which versions of the tables belong together."""
-
-from __future__ import annotations
+"""``tenantq pipeline versions``: list and pin table versions that belong together."""
 
 import click
 
@@ -23,10 +21,7 @@ def versions(lake_path: str, *, pin: int | None, reason: str | None, unpin: int 
         raise click.UsageError("--pin requires --reason.")
     if pin is not None and unpin is not None:
         raise click.UsageError("Give either --pin or --unpin.")
-    with options.extras():
-        from tenantq.pipeline.lake.lake import Lake  # noqa: PLC0415  # --help must not need the libraries
-
-    lake = Lake(lake_path)
+    lake = options.open_lake(lake_path)
     lake.settle()
     for number, why in ((pin, reason or ""), (unpin, "")):
         if number is not None:
