@@ -8,6 +8,8 @@ import tempfile
 from pathlib import Path
 
 from bench import (
+    cluster,
+    console,
     cycles,
     fairness,
     gates,
@@ -18,6 +20,7 @@ from bench import (
     request_heads,
     rpc,
     scale,
+    scrape,
     secrets,
     shards,
     transport,
@@ -27,8 +30,11 @@ from bench import (
 SECTIONS = {
     "cycles": cycles.run,
     "redis-store": redis_store.run,
+    "cluster": cluster.run,
     "fairness": fairness.run,
     "scale": scale.run,
+    "scrape": scrape.run,
+    "console": console.run,
     "gates": gates.run,
     "way_in": way_in.run,
     "request-heads": request_heads.run,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from bench.bare import bare_us
 from bench.table import Table, percentile
 from tenantq.domain.message import NewMessage
-from tenantq.engine.shard import Shard
+from tests.verbs import Shard
 
 if TYPE_CHECKING:
     from pathlib import Path

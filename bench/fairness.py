@@ -12,7 +12,7 @@ from tenantq.domain.message import LOCAL, NewMessage
 from tenantq.engine.fair_lines import FairLines, TenantLine
 from tenantq.engine.ops.lifecycle import PutQueue, PutTenant
 from tenantq.engine.settings import ShardSettings
-from tenantq.engine.shard import Shard
+from tests.verbs import Shard
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,12 +82,17 @@ class _Watch:
         self.rounds: list[float] = []
         self.engine_seconds = 0.0
         budget, step = shard.loop._budget, shard.loop._step
-        pick = budget.pick
+        pick, submit = budget.pick, shard.loop.submit
+        entered: dict[Any, int] = {}
 
-        def watched_pick(lines: FairLines) -> list[Any]:
-            operations = pick(lines)
+        async def watched_submit(operation: Any) -> Any:
+            entered[operation] = shard.loop.rounds
+            return await submit(operation)
+
+        def watched_pick(lines: FairLines, *, large_syncs: bool = False) -> list[Any]:
+            operations = pick(lines, large_syncs=large_syncs)
             self.rounds += [
-                float(shard.loop.rounds - one.entered_round) for one in operations if one.tenant.name == tenant
+                float(shard.loop.rounds - entered.pop(one)) for one in operations if one.tenant.name == tenant
             ]
             return operations
 
@@ -96,6 +101,7 @@ class _Watch:
             step()
             self.engine_seconds += time.perf_counter() - started
 
+        shard.loop.submit = watched_submit  # type: ignore[method-assign]
         budget.pick = watched_pick  # type: ignore[method-assign]
         shard.loop._step = watched_step  # type: ignore[method-assign]
 

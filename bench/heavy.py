@@ -1,8 +1,9 @@
 """Heavy but legal requests: what one tenant's large calls cost another tenant's small ones.
 
 A victim adds 50 messages a second while an attacker of another tenant repeats one heavy request on a few connections: against a second
-server on the same machine (control), then against the victim's own (shared). The ratio of the two p99 is what sharing costs. The last
-column is the longest turn of the shared server's event loop, taken by running it under ``bench.monitored``.
+server on the same machine (control), then against the victim's own (shared). The ratio of the two p99 is what sharing costs. The
+longest turn is that of the shared server's event loop, taken by running it under ``bench.monitored``.
+In the last case the attacker's leases expire together, one second after the measurement starts; the limit is a p99 of 10 ms.
 ``HEAVY_CASES`` restricts the run to some cases, by name, separated by semicolons.
 """
 
@@ -15,6 +16,7 @@ import gzip
 import json
 import os
 import sys
+import time
 import uuid
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -32,6 +34,8 @@ _ONLY: Final = [name for name in os.environ.get("HEAVY_CASES", "").split(";") if
 _MIB: Final = 1 << 20
 _RATIO_MAX: Final = 3
 _P99_MS_MAX: Final = 100
+_EXPIRY_P99_MS_MAX: Final = 10
+_LEASING_S: Final = 15  # for leasing 100,000 messages
 _TURN_MS_MAX: Final = 10
 
 
@@ -44,6 +48,7 @@ class Heavy(NamedTuple):
     gzip: bool = False
     method: str = "POST"
     stored: tuple[int, int] = (0, 0)  # messages in the queue before, and the bytes of each
+    expires: bool = False  # all of them are leased, and their leases expire together
 
 
 def _messages(*bodies: Mapping[str, object]) -> bytes:
@@ -69,13 +74,21 @@ CASES: Final[dict[str, Heavy]] = {
     "ack 8M receipts, gzip": Heavy("/ack", lambda: _repeated(b'{"receipts":[', b'""', 8_000_000, b"]}"), 1, gzip=True),
     "2.5M attributes, gzip": Heavy("/messages", lambda: b'{"messages":[{"body":"x","attributes":{' + b",".join(b'"%d":""' % n for n in range(2_500_000)) + b"}}]}", 1, gzip=True),
     "1M redrive ids, gzip": Heavy("-dlq/redrive", lambda: _repeated(b'{"filter":{"ids":[', b'"x"', 1_000_000, b"]}}"), 1, gzip=True),
+    "100k leases expire": Heavy("", stored=(100_000, 100), expires=True),
 }  # fmt: skip
 
 
 async def run(directory: Path, *, quick: bool) -> None:
     seconds = 3 if quick else 10
     table = Table(
-        "request of the attacker", "control p99 ms", "shared p99 ms", "max ms", "ratio", "longest turn ms", ""
+        "request of the attacker",
+        "control p99 ms",
+        "shared p99 ms",
+        "max ms",
+        "ratio",
+        "longest turn ms",
+        "peak MB",
+        "",
     )
     for number, (name, heavy) in enumerate(CASES.items()):
         if _ONLY and name not in _ONLY:
@@ -94,11 +107,14 @@ async def run(directory: Path, *, quick: bool) -> None:
                 async with _attack(name, url, token, seconds + 2):
                     waits.append(await measure(mine.url, victim, seconds=seconds))
             control, shared = (percentile(one, 99) * 1e3 for one in waits)
-            turn_ms = mine.longest_turn_ms()
-        good = shared <= _RATIO_MAX * control and shared <= _P99_MS_MAX and turn_ms <= _TURN_MS_MAX
+            turn_ms, peak_mb = mine.longest_turn_ms(), mine.peak_mb()
+        good = shared <= _P99_MS_MAX and shared <= _RATIO_MAX * control
+        if heavy.expires:
+            good = shared <= _EXPIRY_P99_MS_MAX
+        good = good and turn_ms <= _TURN_MS_MAX
         table.row(
             name, f"{control:.1f}", f"{shared:.1f}", f"{max(waits[1]) * 1e3:.0f}", f"{shared / control:.1f}",
-            f"{turn_ms:.1f}", "" if good else "over",
+            f"{turn_ms:.1f}", f"{peak_mb:.0f}", "" if good else "over",
         )  # fmt: skip
     table.show()
     print(f"wanted: ratio at most {_RATIO_MAX}, p99 at most {_P99_MS_MAX} ms, no turn above {_TURN_MS_MAX} ms")
@@ -133,8 +149,23 @@ async def _attack(name: str, url: str, token: str, seconds: int) -> AsyncIterato
         await process.wait()
 
 
+async def _expire(heavy: Heavy, url: str, token: str, seconds: float) -> None:
+    """Lease all messages until one second after this process is ready."""
+    async with AsyncClient(url, token=token) as client:
+        queue, left, ends_at = client.queue("loud"), heavy.stored[0], time.monotonic() + _LEASING_S
+        while left > 0:
+            lease_ms = int((ends_at - time.monotonic()) * 1e3)
+            left -= len(await queue.poll(min(left, 1_000), lease_ms=lease_ms))
+        await asyncio.sleep(ends_at - time.monotonic() - 1)
+        print("ready", flush=True)
+        await asyncio.sleep(seconds)
+
+
 async def _repeat(name: str, url: str, token: str, seconds: float) -> None:
     heavy, address = CASES[name], urlsplit(url)
+    if heavy.expires:
+        await _expire(heavy, url, token, seconds)
+        return
     body = heavy.body()
     headers = [f"Authorization: Bearer {token}", "Host: bench", "Content-Type: application/json"]
     if heavy.gzip:

@@ -1,10 +1,12 @@
-"""The most memory that a command and what it starts had, sampled while it runs."""
+"""The time and the CPU seconds of a command and its children, and the most memory they had, sampled while it runs."""
 
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,12 +23,15 @@ class Ran(msgspec.Struct):
     """What a command printed, and the peaks."""
 
     output: str
+    seconds: float = 0.0  # from its start to its end
+    cpu_s: float = 0.0  # of all its processes
     java_mb: float = 0.0
     python_mb: float = 0.0  # of all Python processes together
 
 
 def run_sampled(command: Sequence[str], environment: dict[str, str]) -> Ran:
     """Run a command to its end; raise CalledProcessError with what it said if it fails."""
+    started, before = time.perf_counter(), _children_s()
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
     )
@@ -40,11 +45,18 @@ def run_sampled(command: Sequence[str], environment: dict[str, str]) -> Ran:
     watcher = threading.Thread(target=sample)
     watcher.start()
     ran.output, said = process.communicate()
+    ran.seconds, ran.cpu_s = time.perf_counter() - started, _children_s() - before
     over.set()
     watcher.join()
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command, ran.output, said)
     return ran
+
+
+def _children_s() -> float:
+    """Return the CPU seconds of all ended children and theirs."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _resident(root: int) -> tuple[int, int]:

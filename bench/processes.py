@@ -41,6 +41,10 @@ class Serving(NamedTuple):
             time.sleep(0.01)
         raise RuntimeError("the server did not write its longest turn")
 
+    def peak_mb(self) -> float:
+        """Return the most memory that the process has had so far."""
+        return int(re.findall(r"VmHWM:\s+(\d+)", Path(f"/proc/{self.pid}/status").read_text())[0]) * 1_024 / 1e6
+
     def cpu_s(self) -> float:
         """Return the time that it has had of the processors so far."""
         user, system = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[11:13]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from bench.cycles import add, cycle
 from bench.table import Table, percentile
-from tenantq.engine.shard import Shard
 from tests.redis_servers import OnRedis, RedisServer
+from tests.verbs import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -13,7 +13,7 @@ from pathlib import Path
 from bench.table import Table
 from tenantq.domain.message import LOCAL, NewMessage
 from tenantq.engine.ops.lifecycle import PutQueue, PutTenant
-from tenantq.engine.shard import Shard
+from tests.verbs import Shard
 
 _T, _Q = "default", "big"
 _BATCH = [NewMessage(body=b"x" * 100)] * 1_000
@@ -101,7 +101,7 @@ async def _many_queues(path: Path, *, tenants: int) -> None:
             )
         made = time.perf_counter() - started
     code = (
-        "import asyncio, pathlib, time; from bench.scale import resident_mb; from tenantq.engine.shard import Shard\n"
+        "import asyncio, pathlib, time; from bench.scale import resident_mb; from tests.verbs import Shard\n"
         "async def main():\n"
         "    before, started = resident_mb(), time.perf_counter()\n"
         f"    async with Shard(pathlib.Path({str(path)!r})) as shard:\n"

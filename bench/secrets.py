@@ -14,52 +14,36 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+from bench.service import open_service
 from bench.table import Table
 from tenantq.domain.access import Grant
 from tenantq.domain.message import NewMessage
 from tenantq.engine.effects import Effects
 from tenantq.engine.round import Round
-from tenantq.engine.shard import Shard
 from tenantq.journal.record import JournalEntry
-from tenantq.runtime.clock import SystemClock
-from tenantq.service import Admission, Call, GateSettings, Service, open_encryption
+from tenantq.service.call import Call
+from tenantq.service.service import Service
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
     from pathlib import Path
 
-_ADMIN = "bench-admin-token-0123456789"
 _BATCH = 100
 _BODY_BYTES = 1_024
 _ENCRYPTION_MAX = 20  # per cent of throughput
 _JOURNAL_MAX = 15
-_BACKGROUND: set[asyncio.Task[None]] = set()
-
-
-def _in_background(work: Coroutine[Any, Any, None]) -> None:
-    task = asyncio.get_running_loop().create_task(work)
-    _BACKGROUND.add(task)
-    task.add_done_callback(_BACKGROUND.discard)
 
 
 @asynccontextmanager
-async def _house(path: Path) -> AsyncIterator[tuple[Service, dict[str, Call]]]:
+async def _two_tenants(path: Path) -> AsyncIterator[tuple[Service, dict[str, Call]]]:
     """Yield a service with one tenant in plain and one encrypted, and a caller of each."""
-    clock = SystemClock()
-    async with Shard(path) as shard:
-        admission = Admission(shard, clock, GateSettings(), _in_background)
-        encryption = open_encryption(shard, path, clock)
-        service = Service(shard, admission, clock, encryption)
-        await service.access.bootstrap(_ADMIN)
-        admin = Call(bearer=_ADMIN, remote="127.0.0.1")
+    async with open_service(path) as (service, admin):
         calls = {}
         for name, enabled in (("plain", False), ("sealed", True)):
             await service.tenants.put(admin, name, {"encryption": {"enabled": enabled}})
             key = await service.access.create_key(admin, name, "bench", Grant(role="tenant-admin"))
             calls[name] = Call(bearer=key.token, remote="127.0.0.1", request_id="r")
         yield service, calls
-        await admission.close()
-        await encryption.close()
 
 
 async def _cycles(service: Service, call: Call, times: int) -> None:
@@ -124,7 +108,7 @@ async def _compare(
 async def run(directory: Path, *, quick: bool) -> None:
     table = Table("cost of", "callers", "without msgs/s", "with msgs/s", "loss %", "wanted at most", "met")
     turns = 5 if quick else 21
-    async with _house(directory / "one") as (service, calls), _house(directory / "two") as (other, others):
+    async with _two_tenants(directory / "one") as (service, calls), _two_tenants(directory / "two") as (other, others):
         for callers in (1, 16):
             times = (8 if callers == 1 else 1) if quick else (16 if callers == 1 else 2)
 

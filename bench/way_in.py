@@ -8,45 +8,29 @@ import multiprocessing
 import resource
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
+from bench.service import open_service
 from tenantq.domain.access import Grant
 from tenantq.domain.message import LOCAL
 from tenantq.engine.ops.lifecycle import PutTenant
 from tenantq.engine.settings import ShardSettings
-from tenantq.engine.shard import Shard
 from tenantq.gates.charge import Charge
 from tenantq.gates.rate_limit import RateLimits
 from tenantq.runtime.clock import SystemClock
-from tenantq.service import Admission, Call, GateSettings, Service, open_encryption
+from tenantq.service.admission import Admission
+from tenantq.service.call import Call
+from tests.verbs import Shard
 
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
-_ADMIN = "bench-admin-token-0123456789"
 _RATE = {"ops_per_sec": 100_000_000, "bytes_per_sec": 1 << 36}
-_BACKGROUND: set[asyncio.Task[None]] = set()
-
-
-def _in_background(work: Coroutine[Any, Any, None]) -> None:
-    task = asyncio.get_running_loop().create_task(work)
-    _BACKGROUND.add(task)
-    task.add_done_callback(_BACKGROUND.discard)
 
 
 async def run(directory: Path, *, quick: bool) -> None:
-    clock = SystemClock()
-    async with Shard(directory / "way-in") as shard:
-        admission = Admission(shard, clock, GateSettings(), _in_background)
-        service = Service(shard, admission, clock, open_encryption(shard, directory / "way-in", clock))
-        await service.access.bootstrap(_ADMIN)
-        admin = Call(bearer=_ADMIN, remote="127.0.0.1")
+    async with open_service(directory / "way-in") as (service, admin):
         await service.tenants.put(admin, "acme", {"limits": {"write": _RATE}, "quotas": {"backlog": 10**9}})
         await service.queues.put(admin, "acme", "q", {"limits": {"write": _RATE}})
         key = await service.access.create_key(admin, "acme", "bench", Grant(role="producer"))
         call = Call(bearer=key.token, remote="127.0.0.1", request_id="r", connection=1)
-        await _cost(admission, call, 2_000 if quick else 20_000)
-        await admission.close()
+        await _cost(service.admission, call, 2_000 if quick else 20_000)
     await _memory(directory / "tenants", 10_000 if quick else 100_000)
 
 
