@@ -33,36 +33,52 @@ PART: Final = re.compile(r"(<!-- generated: (\w+) ?([\w, ]*) -->\n)(.*?)(<!-- en
 
 
 def settings(name: str) -> str:
-    """Return the table of one settings type: name, default, range, meaning."""
+    """Return a line per setting of one type: name, default, range, meaning. Sections have headings instead."""
     from tenantq.domain.validation import reference  # noqa: PLC0415  # the commands need none of it
 
     written = tomllib.loads((REFERENCE / "settings.toml").read_text()).get(name, {})
-    rows = []
+    lines = []
     for field in reference(settings_types()[name]):
+        if field.section is not None and field.name not in written:
+            continue  # it has a heading
         assert bool(field.description) != (field.name in written), f"{name}.{field.name}: one description is needed"
         meaning = (field.description or written[field.name]).replace("*", "\\*")
-        rows.append((f"`{field.name}`", _default(field.default), _allowed(field.allowed, field.unit), meaning))
-    return _table(("setting", "default", "range", "meaning"), rows)
+        if field.default is msgspec.NODEFAULT:
+            start = f"`{field.name}` (required)"
+        else:
+            start = f"`{field.name}{_default(field.default)}`"
+        allowed = _allowed(field.allowed, field.unit)
+        lines.append(f"- {start}{allowed and f' ({allowed})'}: {meaning}\n")
+    return "".join(lines)
 
 
 def _allowed(text: str, unit: str) -> str:
-    """Return a range for readers: with separators, its unit, and without limits that only a number's size sets."""
+    """Return a range for readers: with separators or binary units, without limits that only a number's size sets."""
     if found := re.fullmatch(r"(\d+) to (\d+)", text):
         low, high = int(found[1]), int(found[2])
-        return f"{low:,} and more {unit}".strip() if high >= 1 << 53 else f"{low:,} to {high:,} {unit}".strip()
+        if high >= 1 << 53:
+            return f"at least {low:,}" if low else ""
+        binary = unit == "bytes" and not low % 1024 and not high % 1024
+        return f"{_binary(low)}\N{EN DASH}{_binary(high)}" if binary else f"{low:,}\N{EN DASH}{high:,}"
+    if "characters of" in text:
+        return ""  # names, whose rules are on the page once
     return re.sub(r"'(\w{2,})'", r'`"\1"`', text)
 
 
+def _binary(value: int) -> str:
+    for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if value and not value % (1 << power):
+            return f"{value >> power} {unit}"
+    return str(value)
+
+
 def _default(value: object) -> str:
-    if value is msgspec.NODEFAULT:
-        return "required"
-    if value is None or value in ((), {}, ""):
-        return "none"
-    if isinstance(value, msgspec.Struct):
+    """Return a default as in a TOML file, or nothing."""
+    if value is None or value in ((), {}, "") or isinstance(value, msgspec.Struct):
         return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:,}" if isinstance(value, int) else f"`{msgspec.json.encode(value).decode()}`"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f" = {value:_}"
+    return f" = {msgspec.json.encode(value).decode()}"
 
 
 def settings_types() -> dict[str, type[msgspec.Struct]]:
@@ -94,8 +110,12 @@ def _struct_types(info: msgspec.inspect.Type, seen: set[type]) -> Iterator[type[
     elif isinstance(info, msgspec.inspect.UnionType):
         for one in info.types:
             yield from _struct_types(one, seen)
+    elif isinstance(info, msgspec.inspect.Metadata):
+        yield from _struct_types(info.type, seen)
     elif isinstance(info, msgspec.inspect.DictType):
         yield from _struct_types(info.value_type, seen)
+    elif isinstance(info, msgspec.inspect.VarTupleType):
+        yield from _struct_types(info.item_type, seen)
 
 
 def commands(_: str) -> str:
@@ -124,13 +144,15 @@ def commands(_: str) -> str:
 
 
 def command_index(_: str) -> str:
-    """Return a line per command."""
+    """Return links to all commands, a line per group."""
     from tenantq.cli.command_line import tenantq  # noqa: PLC0415
 
-    found = [(path, command) for path, command in walk(tenantq, "tenantq") if not isinstance(command, click.Group)]
-    return "".join(
-        f"- [`{path}`](#{path.replace(' ', '-')}): {command.get_short_help_str(200)}\n" for path, command in found
-    )
+    lines: dict[str, list[str]] = {}
+    for path, command in walk(tenantq, "tenantq"):
+        if not isinstance(command, click.Group):
+            group, name = path.rsplit(" ", 1)
+            lines.setdefault(group, []).append(f"[{name}](#{path.replace(' ', '-')})")
+    return "".join(f"- `{group}`: {', '.join(links)}\n" for group, links in lines.items())
 
 
 def walk(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
@@ -178,11 +200,19 @@ def routes(_: str) -> str:
 
 
 def roles(_: str) -> str:
-    """Return the matrix of roles and actions."""
+    """Return the actions of each role. Administrators have those of all roles above them."""
     from tenantq.domain.access import ACTIONS, MATRIX, ROLES  # noqa: PLC0415
 
-    rows = [(f"`{action}`", *("yes" if action in MATRIX[role] else "" for role in ROLES)) for action in ACTIONS]
-    return _table(("action", *(f"`{role}`" for role in ROLES)), rows)
+    rows, covered = [], set[str]()
+    for role in reversed(ROLES):
+        allowed = [action for action in ACTIONS if action in MATRIX[role]]
+        if role in {"tenant-admin", "platform-admin"}:
+            assert covered < set(allowed)
+            rows.append((f"`{role}`", f"All above, {_names([action for action in allowed if action not in covered])}"))
+        else:
+            rows.append((f"`{role}`", _names(allowed)))
+        covered |= set(allowed)
+    return _table(("role", "actions"), rows)
 
 
 def sqs(_: str) -> str:
@@ -209,14 +239,16 @@ def tables(_: str) -> str:
 
     parts = []
     for node in lineage():
-        columns = ", ".join(f"`{name}` {kind.replace('<', '&lt;')}" for name, kind in node.columns)
-        made = ", ".join(f"`{maker.function}` ({maker.file.removeprefix('src/tenantq/')})" for maker in node.makers)
+        columns = ", ".join(
+            f"`{name}`" + ("" if kind == "string" else f" {kind.replace('<', '&lt;')}") for name, kind in node.columns
+        )
+        files = ", ".join(f"`{maker.file.removeprefix('src/tenantq/')}`" for maker in node.makers)
         parts += [
             f"### `{node.name}`",
             "",
-            f"- Layer: {node.layer}. Sources: {_names(node.sources)}. Feeds: {_names(node.feeds)}.",
+            f"- {node.layer.capitalize()}. Sources: {_names(node.sources)}. Code: {files}.",
             f"- Partitions: {_names(node.partitions)}. Order: {_names(node.order)}.",
-            f"- Made by: {made}. A run recomputes {node.scope}.",
+            f"- A run recomputes {node.scope}.",
             f"- Columns: {columns}.",
             "",
         ]
@@ -234,7 +266,7 @@ def decision_records() -> list[tuple[Path, str]]:
     return [(path, path.read_text().partition("\n")[0].removeprefix("# ")) for path in found]
 
 
-def _names(names: tuple[str, ...]) -> str:
+def _names(names: Sequence[str]) -> str:
     return ", ".join(f"`{name}`" for name in names) or "none"
 
 
@@ -258,7 +290,7 @@ PARTS: Final[dict[str, Callable[[str], str]]] = {
 
 
 def generate(page: str) -> str:
-    """Return ``page`` with every generated part made anew."""
+    """Return ``page`` with every generated part rewritten."""
     return PART.sub(lambda found: f"{found[1]}{PARTS[found[2]](found[3])}{found[5]}", page)
 
 
