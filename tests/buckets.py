@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import urllib.request
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,9 @@ def served_bucket(environ: pytest.MonkeyPatch) -> Iterator[Bucket]:
         ("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.port}"),
     ):
         environ.setenv(name, value)
+    # The simulation keeps its objects for the whole process: without this, a test would find those of an earlier one.
+    reset = urllib.request.Request(f"http://127.0.0.1:{server.port}/moto-api/reset", method="POST")
+    urllib.request.urlopen(reset).close()  # noqa: S310  # of this machine
     bucket.client = boto3.client("s3")
     bucket.client.create_bucket(Bucket="evidence")
     try:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]  # xdist has no types
 
-from tenantq.engine.shard import Shard
 from tenantq.runtime.clock import ManualClock
 from tests.redis_servers import OnRedis, RedisServer
+from tests.verbs import Shard
 
 OpenShard = Callable[..., Awaitable[Shard]]
 _SPARK = "tests/pipeline/"
@@ -41,26 +41,12 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-_CONTRACT = Path(__file__).parent / "contract"
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let everything of the contract be run on Redis, also what takes long there."""
-    parser.addoption(
-        "--redis-in-full", action="store_true", help="run the whole contract on Redis, for make contract-redis"
-    )
+    """Let the whole contract be run on one store."""
+    parser.addoption("--store", choices=["rocksdb", "redis"], help="run the contract on this store only, and all of it")
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run the contract of the engine on both stores, but for what is about the files of one."""
-    if "store_kind" not in metafunc.fixturenames or metafunc.definition.path.parent != _CONTRACT:
-        return
-    marked = metafunc.definition.get_closest_marker
-    here_only = marked("rocksdb_only") or (marked("redis_in_full") and not metafunc.config.getoption("--redis-in-full"))
-    metafunc.parametrize("store_kind", ["rocksdb"] if here_only else ["rocksdb", "redis"], indirect=True)
-
-
-@pytest.fixture
+@pytest.fixture(scope="module")
 def store_kind(request: pytest.FixtureRequest) -> str:
     """Which store shards are opened on."""
     return getattr(request, "param", "rocksdb")
@@ -94,8 +80,6 @@ async def open_shard(
     yield open_one
     for shard in opened:
         await shard.close()
-    if server is not None:
-        server.client().flushall()
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import random
+import signal
 import socket
 import struct
 import subprocess
@@ -14,16 +15,19 @@ import time
 from typing import TYPE_CHECKING, Any, Literal
 
 from redis import Redis
+from redis.backoff import NoBackoff
 from redis.crc import key_slot
 from redis.exceptions import RedisError
+from redis.retry import Retry
 
+from tenantq.doctor.running_shard import RunningShard
 from tenantq.store.redis.address import parse_address
 from tenantq.store.redis.ownership import ShardHeld
 from tenantq.store.redis.settings import RedisSettings
 from tenantq.store.redis.store import RedisStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 _START_S = 20.0
@@ -42,9 +46,17 @@ def free_port() -> int:
 class RedisServer:
     """One redis-server process."""
 
-    def __init__(self, directory: Path, *options: str, port: int | None = None) -> None:
-        """Start a server; ``options`` are lines of its configuration, without quotes."""
+    def __init__(
+        self,
+        directory: Path,
+        *options: str,
+        port: int | None = None,
+        host: str = "127.0.0.1",
+        prefix: Sequence[str] = (),
+    ) -> None:
+        """Start a server; ``options`` are lines of its configuration, without quotes; ``prefix`` is put before its command."""
         self.directory, self.options = directory, options
+        self.host, self._prefix = host, prefix
         self.port = port or free_port()
         self.process: subprocess.Popen[bytes] | None = None
         directory.mkdir(parents=True, exist_ok=True)
@@ -54,7 +66,7 @@ class RedisServer:
         """Start the process, again if it was ended."""
         lines = [
             f"port {self.port}",
-            "bind 127.0.0.1",
+            f"bind {self.host}",
             f"dir {self.directory}",
             'save ""',
             "daemonize no",
@@ -62,7 +74,7 @@ class RedisServer:
             *self.options,
         ]
         (self.directory / "redis.conf").write_text("\n".join(lines) + "\n")
-        command = ["redis-server", str(self.directory / "redis.conf")]
+        command = [*self._prefix, "redis-server", str(self.directory / "redis.conf")]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + _START_S
         while True:
@@ -78,11 +90,11 @@ class RedisServer:
     @property
     def url(self) -> str:
         """The address as ``--store`` takes it."""
-        return f"redis://127.0.0.1:{self.port}"
+        return f"redis://{self.host}:{self.port}"
 
     def client(self) -> Any:
         """Return a client of it, for looking and for setting."""
-        return Redis(host="127.0.0.1", port=self.port, socket_timeout=10)
+        return Redis(host=self.host, port=self.port, socket_timeout=10, retry=Retry(NoBackoff(), 0))
 
     def signal(self, number: int) -> None:
         """Send the process a signal."""
@@ -119,8 +131,117 @@ class OnRedis:
         return await open_when_free(self.path, self.address, self.settings, shard, durability=self.durability)
 
     def to_read(self, path: Path) -> RedisStore:
-        """Open it for the doctor."""
+        """Open it for the doctor, when no server owns it."""
         return RedisStore(path, self.address, self.settings, "0", read_only=True)
+
+    def while_owned(self, path: Path) -> RunningShard:
+        """Open it for the doctor, whether or not a server owns it."""
+        return RunningShard(path, self.address, self.settings, "0")
+
+
+class ReplicatedNodes:
+    """A Redis Cluster of three primaries with one replica each, and what can happen to it."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *options: str,
+        host: str = "127.0.0.1",
+        prefix: Sequence[str] = (),
+        timeout_ms: int = 1_500,
+    ) -> None:
+        """Start the nodes and join them; a primary that is silent for ``timeout_ms`` is replaced by its replica."""
+        wanted = (
+            "cluster-enabled yes", f"cluster-node-timeout {timeout_ms}", "cluster-replica-validity-factor 0",
+            "cluster-require-full-coverage no", "repl-diskless-sync-delay 0", "protected-mode no", *options,
+        )  # fmt: skip
+        self.nodes: list[RedisServer] = []
+        try:
+            for number in range(6):
+                self.nodes.append(RedisServer(directory / str(number), *wanted, host=host, prefix=prefix))
+            addresses = [f"{host}:{node.port}" for node in self.nodes]
+            command = ["redis-cli", "--cluster", "create", *addresses, "--cluster-replicas", "1", "--cluster-yes"]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=120)
+            self.settle()
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def url(self) -> str:
+        """The address as ``--store`` takes it."""
+        return "redis+cluster://" + ",".join(f"{node.host}:{node.port}" for node in self.nodes)
+
+    def primaries(self) -> list[RedisServer]:
+        """Return the nodes that have slots, by what each says of itself."""
+        found = []
+        for node in self.nodes:
+            try:
+                mine = next(line for line in RedisNodes.view(node) if "myself" in line).split()
+            except RedisError:
+                continue
+            if "master" in mine[2] and len(mine) > 8:
+                found.append(node)
+        return found
+
+    def is_whole(self) -> bool:
+        """Return whether there are three primaries, each with its replica in sync."""
+        primaries = self.primaries()
+        return len(primaries) == 3 and all(
+            RedisNodes.is_well(node) and self._follower(node) is not None for node in primaries
+        )
+
+    def settle(self) -> None:
+        """Wait until it is whole."""
+        eventually(self.is_whole, 90)
+
+    def _follower(self, primary: RedisServer) -> RedisServer | None:
+        """Return the replica that is in sync with a primary."""
+        for node in self.nodes:
+            try:
+                told = node.client().info("replication")
+            except RedisError:
+                continue
+            if told["role"] == "slave" and told["master_port"] == primary.port and told["master_link_status"] == "up":
+                return node
+        return None
+
+    def kill(self, primary: RedisServer) -> None:
+        """Kill a primary, and start it again when its replica has replaced it."""
+        others = [one for one in self.nodes if one is not primary]
+        primary.kill()
+        try:
+            eventually(lambda: len([one for one in self.primaries() if one in others]) == 3, 60)
+        finally:
+            primary.start()
+
+    def hand_over(self, primary: RedisServer) -> None:
+        """Have a primary change places with its replica."""
+        replica = self._follower(primary)
+        assert replica is not None
+        replica.client().execute_command("CLUSTER", "FAILOVER")
+        eventually(lambda: replica in self.primaries(), 30)
+
+    def migrate(self, key: bytes) -> None:
+        """Move the slot of a key to another primary, key by key."""
+        slot, primaries = key_slot(key), self.primaries()
+        source = next(node for node in primaries if RedisNodes.holds(node, slot))
+        target = next(node for node in primaries if node is not source)
+        here, there = source.client(), target.client()
+        ids = [bytes(one.execute_command("CLUSTER", "MYID")).decode() for one in (here, there)]
+        there.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[0])
+        here.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1])
+        while keys := here.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 10):
+            with contextlib.suppress(RedisError):  # a busy node may take the cluster for down for a moment: try again
+                here.execute_command("MIGRATE", target.host, target.port, "", 0, 5_000, "KEYS", *keys)
+        for client in (there, here, *(node.client() for node in primaries)):
+            client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", ids[1])
+
+    def stop(self) -> None:
+        """End all processes."""
+        for node in self.nodes:
+            node.signal(signal.SIGCONT)
+            node.kill()
 
 
 class RedisNodes:
@@ -178,17 +299,19 @@ class RedisNodes:
         """Return the primary that has the slot now, as the others see it."""
         for node in self.nodes:
             try:
-                if node.client().info("replication")["role"] == "master" and self._holds(node):
+                if node.client().info("replication")["role"] == "master" and self.holds(node, self.slot):
                     return node
             except RedisError:
                 continue
         raise AssertionError("nobody has the slot")
 
-    def _holds(self, node: RedisServer) -> bool:
-        mine = next(line for line in self.view(node) if "myself" in line)
+    @staticmethod
+    def holds(node: RedisServer, slot: int) -> bool:
+        """Return whether a node says that it has a slot."""
+        mine = next(line for line in RedisNodes.view(node) if "myself" in line)
         for part in mine.split()[8:]:
             first, _, last = part.partition("-")
-            if first.isdigit() and int(first) <= self.slot <= int(last or first):
+            if first.isdigit() and int(first) <= slot <= int(last or first):
                 return True
         return False
 

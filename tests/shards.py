@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tenantq.doctor import examine
+from tenantq.doctor.store_check import examine
 from tenantq.domain.message import NewMessage
 from tenantq.engine.committer import PROBATION
 from tenantq.journal.audit_query import END_OF_RECORD, AuditReader
@@ -23,7 +23,9 @@ from tests.redis_servers import OnRedis
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tenantq.doctor import DoctorReport
+    import pytest
+
+    from tenantq.doctor.report import DoctorReport
     from tenantq.engine.shard import Shard
     from tenantq.runtime.clock import ManualClock
     from tenantq.store.interface import Beat
@@ -64,6 +66,18 @@ async def journal_rows(shard: Shard, after: int = 0, op: str | None = None, **wa
         found += page.rows
         place = page.more
     return found
+
+
+def count_slices(monkeypatch: pytest.MonkeyPatch, module: str) -> list[None]:
+    """Return a list that grows whenever a module lets other tasks run between two slices of its work."""
+    slices: list[None] = []
+
+    async def next_slice() -> None:
+        slices.append(None)
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(f"{module}.next_slice", next_slice)
+    return slices
 
 
 async def pass_time(shard: Shard, clock: ManualClock, ms: int) -> None:

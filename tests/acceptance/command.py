@@ -11,7 +11,7 @@ import sys
 import threading
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 from unittest import mock
 
 import msgspec
@@ -113,12 +113,14 @@ class Served:
         """Run a command as a process."""
         return run(*arguments, stdin=stdin, **{**self._variables, **variables})
 
-    def on_a_terminal(self, *arguments: object, typed: Sequence[str] = (), **variables: str) -> tuple[int, str]:
+    def on_a_terminal(
+        self, *arguments: object, typed: Sequence[str] = (), stdin: IO[bytes] | None = None, **variables: str
+    ) -> tuple[int, str]:
         """Run a command on a terminal of 100 columns, typing a text at each prompt; return its exit code and what was shown."""
         parent, child = pty.openpty()
         process = subprocess.Popen(
             [COMMAND, *map(str, arguments)],
-            stdin=child, stdout=child, stderr=child, start_new_session=True,
+            stdin=stdin or child, stdout=child, stderr=child, start_new_session=True,
             env=self.environment(TERM="xterm-256color", COLUMNS="100", **variables),
         )  # fmt: skip
         os.close(child)

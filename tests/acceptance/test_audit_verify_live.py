@@ -155,7 +155,7 @@ DEEDS: list[tuple[str, Deed, Callable[[Rows], int], str]] = [
      lambda _: 10, "invalid row was inserted after record 9"),
     ("reordering", swap, lambda _: 9, "was changed"),
     ("truncation", cut_off_the_tail, lambda _: 30, "are missing at the end"),
-    ("truncation with its checkpoint", cut_off_with_the_last_checkpoint, lambda rows: max(rows.records), "the heart"),
+    ("truncation with its checkpoint", cut_off_with_the_last_checkpoint, lambda rows: max(rows.records), "the sync marker"),
     ("a checkpoint taken away", lambda rows: rows.drop_checkpoint(min(rows.checkpoints)),
      lambda rows: min(rows.checkpoints), "was removed"),
     ("a checkpoint forged", forge_checkpoint, lambda rows: min(rows.checkpoints), "not signed by the server"),

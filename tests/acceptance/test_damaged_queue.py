@@ -11,11 +11,11 @@ import httpx
 import pytest
 
 from tenantq import Client
-from tenantq.engine.shard import Shard
 from tenantq.errors import QueueDamaged, StoreDamaged
 from tests.acceptance.command import ADMIN_TOKEN, call, serving
 from tests.administration import put_queue, put_tenant
 from tests.shards import journal_rows, message, pass_time
+from tests.verbs import Shard
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -153,3 +154,13 @@ def test_a_closed_pipe_does_not_end_in_a_traceback(tmp_path: Path) -> None:
         env=environment(),
     )
     assert "Traceback" not in done.stderr
+
+
+def test_a_port_in_use_leaves_no_directory_behind(tmp_path: Path) -> None:
+    """The address is checked before anything is created."""
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        address = f"127.0.0.1:{busy.getsockname()[1]}"
+        for command in ("demo", "serve"):
+            done = run(command, "--data-dir", tmp_path / "new", "--http", address)
+            assert (done.returncode, "another process listens there" in done.stderr) == (6, True), done
+    assert list(tmp_path.iterdir()) == []

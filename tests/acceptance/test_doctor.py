@@ -6,14 +6,17 @@ import json
 import os
 import pty
 import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 from rocksdict import WriteBatch
 
+from tenantq import Client
 from tenantq.store.keys import after, queue_prefix
 from tenantq.store.rocks import RocksStore
-from tests.acceptance.command import COMMAND, SECONDS_MAX, run, serving
+from tests.acceptance.command import ADMIN_TOKEN, COMMAND, SECONDS_MAX, run, serving
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,7 +52,7 @@ def test_a_clean_store_is_0(data: Path) -> None:
     """The figures and the verdict are printed."""
     done = run("doctor", "--data-dir", data)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "tenants 4\n" in done.stdout
+    assert "tenants\t4\n" in done.stdout
     assert done.stdout.endswith(f"{data}: clean\n")
 
 
@@ -58,7 +61,7 @@ def test_drift_is_1_and_named(data: Path) -> None:
     _lose_a_row(data)
     done = run("doctor", "--data-dir", data)
     assert (done.returncode, done.stderr) == (1, "")
-    assert "finding index loud-corp/mail 0" in done.stdout
+    assert "index\tloud-corp/mail 0" in done.stdout
     assert "The message is waiting but is missing from the delivery order." in done.stdout
     assert "The counter ready of priority 0 is" in done.stdout
     assert done.stdout.endswith(f"{data}: 2 findings\n")
@@ -70,7 +73,7 @@ def test_damaged_files_are_1_and_named(data: Path) -> None:
         table.write_bytes(table.read_bytes()[:50])
     done = run("doctor", "--data-dir", data)
     assert (done.returncode, done.stderr) == (1, "")
-    assert "finding damaged" in done.stdout
+    assert "\ndamaged\t" in done.stdout
 
 
 def test_json_is_for_scripts(data: Path) -> None:
@@ -86,14 +89,36 @@ def test_json_is_for_scripts(data: Path) -> None:
     assert shown["figures"]["messages"] > 0
 
 
-def test_a_running_server_is_6_and_named(tmp_path: Path) -> None:
-    """One line says which process has the directory."""
+def test_a_running_server_under_load_is_examined_and_verified(tmp_path: Path) -> None:
+    """Every checkpoint is consistent, the server keeps its lock, and nothing is left in its directory."""
     data = tmp_path / "data"
-    with serving(data) as served:
-        done = run("doctor", "--data-dir", data)
-    assert (done.returncode, done.stdout) == (6, "")
-    told = f"{data} is in use by process {served.process.pid}; stop it, or choose another directory"
-    assert done.stderr == f"tenantq: {told} [unavailable]\n"
+    with serving(data, TENANTQ_EXPORT__EVERY_MS="100", TENANTQ_EXPORT__KEEP_RECORDS="0") as served:
+        over = threading.Event()
+
+        def work() -> None:
+            with Client(served.url, token=ADMIN_TOKEN, timeout_ms=60_000) as client:
+                queue = client.queue("mail")
+                while not over.is_set():
+                    queue.add_many([os.urandom(5_000) for _ in range(20)])
+                    for message in queue.poll(max=15):
+                        message.ack()
+
+        with ThreadPoolExecutor(1) as threads:
+            at_work = threads.submit(work)
+            try:
+                for _ in range(3):
+                    done = [
+                        run(*command, "--data-dir", data, "--json") for command in (("doctor",), ("audit", "verify"))
+                    ]
+                    assert [(one.returncode, one.stderr) for one in done] == [(0, ""), (0, "")], done
+                    assert json.loads(done[0].stdout)["figures"]["messages"] > 0
+                    assert json.loads(done[1].stdout)["live_records"] > 0
+            finally:
+                over.set()
+        at_work.result()
+        assert not list(data.glob("checkpoint*"))
+        assert run("serve", "--data-dir", data, "--http", "127.0.0.1:0").returncode == 6
+    assert run("doctor", "--data-dir", data).returncode == 0
 
 
 def test_files_that_cannot_be_used_are_6_and_named(data: Path) -> None:

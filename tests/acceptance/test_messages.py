@@ -14,6 +14,8 @@ import pytest
 from tests.acceptance.command import COMMAND, SECONDS_MAX, read_until
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.acceptance.command import Served
 
 DELIVERED_KEYS = {
@@ -353,3 +355,39 @@ def test_a_viewer_sees_no_bodies(server: Served) -> None:
         assert "nobody may read this" not in server.ok(*arguments, TENANTQ_TOKEN=token).out
     (message,) = server.ok("queue", "peek", "secret", "--json", TENANTQ_TOKEN=token).json["messages"]
     assert (message["body_hidden"], "body" in message) == (True, False)
+
+
+# ---- on a terminal ----
+
+
+def test_an_empty_poll_says_that_the_queue_is_paused(server: Served) -> None:
+    """And how to resume it. A queue that is only empty is only empty."""
+    server.ok("queue", "create", "halted")
+    assert server.on_a_terminal("poll", "halted") == (0, "no messages\n")
+    server.ok("queue", "pause", "halted")
+    code, shown = server.on_a_terminal("poll", "halted")
+    assert (code, shown) == (
+        0,
+        "no messages: queue halted is paused; resume it with 'tenantq queue resume halted'\n",
+    )
+    assert server.on_a_terminal("poll", "halted", "--json") == (0, "no messages\n")
+
+
+def test_a_message_that_is_acked_at_once_shows_no_lease(server: Served) -> None:
+    """Nobody needs its receipt any more."""
+    for body in ("one", "two"):
+        server.ok("add", "brief", body)
+    leased = server.ok("poll", "brief").out
+    assert ("leased for 30s" in leased, "receipt " in leased) == (True, True)
+    acked = server.ok("poll", "brief", "--ack").out
+    assert ("lease" in acked, "receipt" in acked, acked.endswith("\n  two\n")) == (False, False, True)
+
+
+def test_a_refused_line_is_shown_above_the_progress_bar(server: Served, tmp_path: Path) -> None:
+    """The terminal's line is cleared before the error is written."""
+    lines = tmp_path / "lines"
+    lines.write_bytes(b'{"body": "x"}\nnonsense\n')
+    with lines.open("rb") as stdin:
+        code, shown = server.on_a_terminal("add", "barred", "--jsonl", stdin=stdin)
+    assert code == 2
+    assert "\x1b[2Ktenantq: line 2: is not valid JSON" in shown

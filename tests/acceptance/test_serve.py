@@ -12,6 +12,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 from tenantq.client import Client
@@ -226,7 +227,7 @@ def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
         ((), {}, "= nonsense", "settings file"),
         ((), {}, "[listener]\ncolour = 1", "listener.colour: unknown field"),
         ((), {}, "grace_ms = -5", "grace_ms: out of range (-5, allowed: 0 to"),
-        ((), {"TENANTQ_ADMIN_TOKEN": "short"}, "", "TENANTQ_ADMIN_TOKEN: it takes 16 to 512 characters"),
+        ((), {"TENANTQ_ADMIN_TOKEN": "short"}, "", "TENANTQ_ADMIN_TOKEN: must have 16 to 512 characters"),
         ((), {"TENANTQ_ADMIN_TOKEN": "with spaces in the middle"}, "", "TENANTQ_ADMIN_TOKEN: must be printable ASCII"),
     ],
 )
@@ -339,6 +340,32 @@ def test_logs_are_lines_for_people_or_json(tmp_path: Path) -> None:
     with serving(tmp_path / "data", "--log-level", "error") as served:
         served.process.terminate()
         assert served.process.communicate(timeout=SECONDS_MAX) == ("", "")
+
+
+def test_requests_are_logged_with_tenant_queue_caller_and_trace(tmp_path: Path) -> None:
+    """If that is set, as JSON for whatever collects it."""
+    with serving(tmp_path / "data", "--log-format", "json", TENANTQ_GATES__REQUEST_LOG="all") as served:
+        headers = {
+            "Authorization": f"Bearer {ADMIN_TOKEN}",
+            "X-Request-Id": "r-77",
+            "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+        }
+        url = f"{served.url}/v1/tenants/default/queues/mail/messages"
+        httpx.post(url, json={"messages": [{"body": "x"}]}, headers=headers).raise_for_status()
+        served.process.terminate()
+        _, err = served.process.communicate(timeout=SECONDS_MAX)
+    (line,) = [one for one in map(json.loads, err.splitlines()) if one.get("action") == "add"]
+    wanted = {
+        "logger": "tenantq.requests",
+        "tenant": "default",
+        "queue": "mail",
+        "queue_id": 1,
+        "request_id": "r-77",
+        "outcome": "ok",
+    }
+    assert {name: line[name] for name in wanted} == wanted
+    assert line["trace_id"] == "4bf92f3577b34da6a3ce929d0e0e4736"
+    assert line["principal"].startswith("key:")
 
 
 def test_a_flag_goes_before_the_environment_and_that_before_the_file(tmp_path: Path) -> None:

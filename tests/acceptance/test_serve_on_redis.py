@@ -7,13 +7,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from redis import Redis
 
 from tests.processes import descendants
 from tests.redis_servers import RedisServer, eventually, free_port
@@ -55,12 +58,15 @@ class Process:
                 env=environment,
             )
 
-    def ask(self, path: str, body: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+    def ask(
+        self, path: str, body: dict[str, Any] | None = None, method: str | None = None
+    ) -> tuple[int, dict[str, Any]]:
         """Call it; status 0: it does not answer."""
         request = urllib.request.Request(  # of this machine
             f"http://127.0.0.1:{self.port}{path}",
             data=json.dumps(body).encode() if body is not None else None,
             headers={"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"},
+            method=method,
         )
         try:
             with urllib.request.urlopen(request, timeout=10) as reply:  # noqa: S310  # as above
@@ -70,11 +76,11 @@ class Process:
         except OSError:
             return 0, {}
 
-    def until(self, path: str, status: int) -> dict[str, Any]:
-        """Wait until it answers so."""
+    def until(self, path: str, status: int, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Wait until it answers so. A shard without an owner makes it answer 503, which asks for another attempt."""
         ends = time.monotonic() + 30
         while True:
-            found, told = self.ask(path)
+            found, told = self.ask(path, body)
             if found == status:
                 return told
             assert time.monotonic() < ends, self.log.read_text()
@@ -86,13 +92,75 @@ class Process:
         return self.process.wait(30)
 
 
+def called(redis: RedisServer, data_dir: Path, *command: str, user: str = "") -> tuple[int, dict[str, Any]]:
+    """Run a command on all shards of the store. Return its exit code and its report."""
+    environment = {**os.environ, "TENANTQ_STORE": f"redis://{user}:{PASSWORD}@127.0.0.1:{redis.port}"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tenantq", *command, "--json", "--data-dir", str(data_dir)],
+        env=environment,
+        capture_output=True,
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
 def examined(data_dir: Path, redis: RedisServer) -> dict[str, Any]:
-    """Return what the doctor reports about all shards of a store that no server uses."""
-    command = [sys.executable, "-m", "tenantq", "doctor", "--json", "--data-dir", str(data_dir)]
-    environment = {**os.environ, "TENANTQ_STORE": f"redis://:{PASSWORD}@127.0.0.1:{redis.port}"}
-    done = subprocess.run(command, env=environment, capture_output=True, check=False)
-    report: dict[str, Any] = json.loads(done.stdout)
-    return report
+    """Return the doctor's report about all shards."""
+    return called(redis, data_dir, "doctor")[1]
+
+
+def test_a_cluster_under_load_is_examined_and_verified(redis: RedisServer, tmp_path: Path) -> None:
+    """By a Redis user that cannot write. The reports are clean, or name the damage."""
+    client: Any = Redis(port=redis.port, password=PASSWORD)  # the library has no types for all commands
+    client.execute_command(
+        "ACL", "SETUSER", "reader", "on", f">{PASSWORD}", "~*",
+        *("-@all", "+@read", "+evalsha", "+script|load", "+info", "+time", "+memory|usage"),
+    )  # fmt: skip
+    servers = [Process(tmp_path, name, redis) for name in ("one", "two")]
+    over = threading.Event()
+
+    def work(server: Process, tenant: str) -> None:
+        queue = f"/v1/tenants/{tenant}/queues/work"
+        while not over.is_set():
+            server.until(f"{queue}/messages", 200, {"messages": [{"body": "a"}, {"body": "b", "delay_ms": 200}]})
+            for one in server.until(f"{queue}/poll", 200, {"max": 1})["messages"]:
+                server.until(f"{queue}/ack", 200, {"receipts": [one["receipt"]]})
+
+    def reported(*command: str) -> tuple[int, dict[str, Any]]:
+        return called(redis, tmp_path / "one", *command, user="reader")
+
+    try:
+        for server in servers:
+            server.until("/readyz", 200)
+        for tenant in ("acme", "globex"):
+            assert servers[0].ask(f"/v1/tenants/{tenant}", {}, "PUT")[0] in {200, 201}
+        with ThreadPoolExecutor(2) as threads:
+            tasks = [threads.submit(work, *one) for one in zip(servers, ("acme", "globex"), strict=True)]
+            try:
+                for tenant in ("acme", "globex"):
+                    eventually(lambda tenant=tenant: bool(client.keys(f"t:*:{tenant}:*:vi")), 30)  # type: ignore[misc]  # bound now
+                for _ in range(2):
+                    code, report = reported("doctor")
+                    assert (code, report["findings"], report["unchecked"]) == (0, [], [])
+                    assert report["figures"]["messages"] > 0
+                    code, report = reported("audit", "verify")
+                    assert (code, report["findings"]) == (0, [])
+                    assert report["live_records"] > 0
+            finally:
+                over.set()
+            for task in tasks:
+                task.result()
+        (index,) = client.keys("t:*:acme:*:m:i")
+        client.zadd(index, {bytes(16): 0})
+        client.hset(index.removesuffix(b":i"), bytes(16), b"damaged")
+        code, report = reported("doctor")
+        assert (code, report["findings"][0]["kind"], report["findings"][0]["tenant"]) == (1, "damaged", "acme")
+    finally:
+        over.set()
+        for server in servers:
+            server.process.kill()
+            server.process.wait()
 
 
 def test_a_server_on_redis_is_followed_by_another_when_it_is_killed(redis: RedisServer, tmp_path: Path) -> None:
@@ -152,7 +220,7 @@ def test_several_processes_of_a_server_share_its_shards(redis: RedisServer, tmp_
     try:
         server.until("/readyz", 200)
         eventually(lambda: "ready on" in server.log.read_text())
-        assert server.ask(f"{queue}/messages", {"messages": [{"body": "a"}]})[0] == 200
+        server.until(f"{queue}/messages", 200, {"messages": [{"body": "a", "key": "once"}]})
         killed = 0
         for pid in descendants(server.process.pid):
             if b"shard_process" in Path(f"/proc/{pid}/cmdline").read_bytes():
@@ -160,8 +228,7 @@ def test_several_processes_of_a_server_share_its_shards(redis: RedisServer, tmp_
                 killed += 1
                 break
         assert killed == 1
-        server.until(queue, 200)
-        assert [one["body"] for one in server.ask(f"{queue}/poll", {"max": 9})[1]["messages"]] == ["a"]
+        assert [one["body"] for one in server.until(f"{queue}/poll", 200, {"max": 9})["messages"]] == ["a"]
         assert server.end() == 0
     finally:
         server.process.kill()

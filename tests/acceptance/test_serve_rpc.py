@@ -61,7 +61,7 @@ def test_without_the_extra_http_is_served(tmp_path: Path) -> None:
     """One line says what to install; where Cap'n Proto was asked for, that is an error."""
     asked = _without_pycapnp(tmp_path, "127.0.0.1:0")
     _, err = asked.communicate(timeout=SECONDS_MAX)
-    assert (asked.returncode, err.count("\n"), "install tenantq[rpc]" in err) == (2, 1, True), err
+    assert (asked.returncode, err.count("\n"), "pip install '.[rpc]'" in err) == (2, 1, True), err
     default = _without_pycapnp(tmp_path, None)
     assert default.stdout is not None
     assert default.stdout.readline().startswith("ready on http://")
@@ -69,7 +69,7 @@ def test_without_the_extra_http_is_served(tmp_path: Path) -> None:
     _, err = default.communicate(timeout=SECONDS_MAX)
     (line,) = [line for line in err.splitlines() if "Cap'n Proto" in line]
     assert "INFO" in line
-    assert "install tenantq[rpc]" in line
+    assert "pip install '.[rpc]'" in line
 
 
 def _without_pycapnp(tmp_path: Path, rpc: str | None) -> subprocess.Popen[str]:

@@ -45,7 +45,7 @@ def test_a_tenant_from_its_making_to_its_end(server: Served) -> None:
     assert server.ok("tenant", "resume", "acme", "--json").json["status"] == "active"
     listed = server.ok("tenant", "list", "--json").json["tenants"]
     assert {tenant["name"] for tenant in listed} >= {"acme", "default"}
-    assert "acme\tactive\t3\t" in server.ok("tenant", "list").out
+    assert "acme\tactive\t3\tstandard\t" in server.ok("tenant", "list").out
     why = ("--reason", "case 4711, letter of 3 March")
     assert server.ok("tenant", "hold", "acme", *why).out == "tenant acme is under legal hold\n"
     assert "acme\tactive, on hold\t3\t" in server.ok("tenant", "list").out
@@ -80,6 +80,7 @@ def test_making_what_is_there_and_changing_what_is_not(server: Served) -> None:
     ("arguments", "text"),
     [
         (("tenant", "configure", "default"), "Give at least one setting to change."),
+        (("tenant", "configure", "default", "--reason", "why"), "Give at least one setting to change."),
         (("tenant", "configure", "default", "--set", "weight"), "'weight' is not NAME=VALUE"),
         (("tenant", "configure", "default", "--set", "colour=red"), "colour: unknown field"),
         (("tenant", "configure", "default", "--weight", "0"), "weight: out of range (0, allowed: 1 to"),
@@ -192,6 +193,7 @@ def test_a_key_from_its_making_to_its_end(server: Served) -> None:
     assert len(keys) == 3
     assert set(keys[0]) == {
         "key_id", "name", "role", "actions", "queues", "expires_at", "created_at", "created_by", "revoked_at", "last_used_at",
+        "suspended_until",
     }  # fmt: skip
     listed = server.ok("key", "list", "--tenant", "keyed").out
     assert "mailer\tproducer\tmail*\t" in listed
@@ -240,9 +242,10 @@ def test_a_grant_from_its_making_to_its_end(server: Served) -> None:
     assert server.ok(*poll, TENANTQ_TOKEN=token).out == "hello\n"
     (grant,) = server.ok("grant", "list", "--tenant", "abroad", "--json").json["grants"]
     expected = {"principal": principal, "role": "consumer", "actions": [], "queues": ["mail"], "expires_at": None}
+    assert grant.pop("reviewed_at") > 0
     assert grant == expected
     assert server.ok("grant", "put", principal, *options, "--json").json == expected
-    assert f"{principal}\tconsumer\tmail\t-\n" in server.ok("grant", "list", "--tenant", "abroad").out
+    assert f"{principal}\tconsumer\tmail\t-\t20" in server.ok("grant", "list", "--tenant", "abroad").out
     server.ok("grant", "delete", principal, "--tenant", "abroad")
     assert server.call(*poll, TENANTQ_TOKEN=token).code == 4
     assert server.ok("grant", "list", "--tenant", "abroad").out == ""
@@ -295,7 +298,7 @@ def test_options_before_a_command_of_the_audit_are_not_dropped(server: Served, t
     done = server.call("audit", "--tenant", "jj", "export", "--format", "csv", "--out", file)
     assert (done.code, file.exists()) == (2, False)
     assert server.call("audit", "--newest", "list").code == 2
-    given = ("--limit", 1, "--newest", "--json", "--result", "success")
+    given = ("--limit", 1, "--newest", "--json", "--action", "create_tenant")  # each query leaves a row of its own
     assert server.call("audit", *given) == server.call("audit", "list", *given)
 
 
@@ -312,19 +315,19 @@ def test_the_audit_trail_as_a_file(server: Served, tmp_path: Path) -> None:
     token = server.ok("key", "create", "=cmd", "--tenant", "filed", "--role", "tenant-admin", "--json").json["token"]
     for number in range(3):
         server.ok("add", "mail", number, TENANTQ_TOKEN=token)
+    ops = [word for op in ("create_tenant", "create_key", "create_queue", "add") for word in ("--action", op)]
+    filed = ("--tenant", "filed", *ops)  # each query leaves a row of its own
     for kind in ("csv", "jsonl", "parquet"):
         file = tmp_path / f"audit.{kind}"
-        done = server.ok("audit", "export", "--tenant", "filed", "--format", kind, "--out", file, "--json")
+        done = server.ok("audit", "export", *filed, "--format", kind, "--out", file, "--json")
         assert done.json == {"file": str(file), "rows": 6, "format": kind, "incomplete": False}
         assert file.stat().st_size > 100
     lines = (tmp_path / "audit.jsonl").read_text().splitlines()
-    assert server.ok("audit", "list", "--tenant", "filed", "--json").out.splitlines() == lines
-    assert server.ok("audit", "--tenant", "filed", "--newest", "--json").out.splitlines() == lines[::-1]
+    assert server.ok("audit", "list", *filed, "--json").out.splitlines() == lines
+    assert server.ok("audit", *filed, "--newest", "--json").out.splitlines() == lines[::-1]
     both = server.ok("audit", "list", "--tenant", "filed", "--action", "add", "--action", "create_key", "--json")
     assert [row["op"] for row in both.json_lines] == ["create_key", "add", "add", "add"]
-    assert (
-        server.ok("audit", "export", "--tenant", "filed", "--format", "jsonl", "--out", "-").out.splitlines() == lines
-    )
+    assert server.ok("audit", "export", *filed, "--format", "jsonl", "--out", "-").out.splitlines() == lines
     missing = tmp_path / "nowhere" / "audit.csv"
     assert server.call("audit", "export", "--tenant", "filed", "--format", "csv", "--out", missing).code == 2
     assert not missing.parent.exists()
@@ -343,3 +346,78 @@ def test_the_platforms_audit_trail_and_keys(server: Served) -> None:
     token = server.ok("key", "create", "k", "--tenant", "default", "--role", "tenant-admin", "--json").json["token"]
     assert server.call("audit", "list", "--platform", TENANTQ_TOKEN=token).code == 4
     assert server.call("key", "list", "--platform", "--tenant", "default").code == 2
+
+
+def test_a_tenant_gets_the_values_of_a_plan(server: Served) -> None:
+    """The default plan bounds it, another plan replaces these values, and a mistyped name shows the known ones."""
+    assert "standard (default)\t1\t10,000,000\t10.0 GiB\tno limit\tno\t" in server.ok("tenant", "plans").out
+    assert server.ok("tenant", "create", "planned", "--json").json["config"]["quotas"]["backlog"] == 10_000_000
+    changed = server.ok("tenant", "configure", "planned", "--plan", "unlimited", "--json").json["config"]
+    assert (changed["plan"], changed["quotas"]["backlog"]) == ("unlimited", None)
+    refused = server.call("tenant", "configure", "planned", "--plan", "gold")
+    assert refused.code != 0
+    assert "plan: unknown plan ('gold', allowed: standard, unlimited)" in refused.err
+
+
+def test_configure_lists_every_setting_that_changed(server: Served) -> None:
+    """With its old and its new value, also those that come with a plan."""
+    server.ok("tenant", "create", "grown", "--set", "quotas.backlog=50000")
+    changed = server.ok("tenant", "configure", "grown", "--weight", 2, "--set", "quotas.backlog=100000").out
+    assert changed == "changed tenant grown\nweight 1 → 2\nquotas.backlog 50,000 → 100,000\n"
+    same = server.ok("tenant", "configure", "grown", "--weight", 2).out
+    assert same == "tenant grown already has these settings\n"
+    shown = server.ok("tenant", "configure", "grown", "--plan", "unlimited").out
+    assert "plan standard → unlimited\n" in shown
+    assert "quotas.backlog 100,000 → none\n" in shown
+    server.ok("queue", "create", "grown")
+    assert (
+        server.ok("queue", "configure", "grown", "--lease", "1m").out
+        == "changed queue grown\nlease_ms 30,000 → 60,000\n"
+    )
+
+
+def test_the_tenant_option_beside_a_name(server: Served) -> None:
+    """It may replace the name, but must not contradict it."""
+    server.ok("tenant", "create", "named")
+    assert server.ok("tenant", "show", "--tenant", "named", "--json").json["name"] == "named"
+    assert server.ok("tenant", "show", "--json").json["name"] == "default"
+    assert server.ok("tenant", "show", "named", TENANTQ_TENANT="default").out.startswith("name\tnamed\n")
+    refused = server.call("tenant", "create", "other", "--tenant", "named")
+    assert (refused.code, refused.err) == (
+        2,
+        "tenantq: NAME says which tenant is meant (other): omit --tenant. Try 'tenantq tenant create --help'.\n",
+    )
+    assert server.call("tenant", "show", "other").code == 3
+
+
+def test_no_alerts_says_where_it_looked(server: Served) -> None:
+    """An administrator's own tenant is only one of many."""
+    code, shown = server.on_a_terminal("alert", "list")
+    assert (code, shown) == (0, "no active alerts in tenant default; use --platform for all tenants\n")
+    assert server.on_a_terminal("alert", "list", "--tenant", "default")[1] == "no active alerts in tenant default\n"
+    assert server.ok("alert", "list", "--json").json == {"alerts": []}
+
+
+def test_a_lifetime_in_weeks(server: Served) -> None:
+    """One week is seven days."""
+    for name, expires in (("short", "6d23h"), ("guest", "1w"), ("long", "7d1h")):
+        server.ok("key", "create", name, "--role", "viewer", "--expires", expires)
+    ends = {one["name"]: one["expires_at"] for one in server.ok("key", "list", "--json").json["keys"]}
+    assert ends["short"] < ends["guest"] < ends["long"]
+
+
+def test_whoami_shows_the_token_in_use(server: Served) -> None:
+    """With any role, also one that may read nothing else. An invalid token is refused."""
+    server.ok("tenant", "create", "employer")
+    options = ("--tenant", "employer", "--role", "producer", "--queue", "mail*", "--expires", "2199-01-31", "--json")
+    made = server.ok("key", "create", "seller", *options).json
+    assert server.ok("whoami", TENANTQ_TOKEN=made["token"]).out.splitlines()[1:] == [
+        f"principal\tkey:{made['key_id']}",
+        "tenant\temployer",
+        "role or actions\tproducer",
+        "queues\tmail*",
+        "expires\t2199-01-31T00:00:00.000Z",
+    ]
+    own = server.ok("whoami", "--json").json
+    assert (own["tenant"], own["grants"][0]["role"], own["expires_at"]) == (None, "platform-admin", None)
+    assert server.call("whoami", TENANTQ_TOKEN="tq_wrong").code == 4  # noqa: S106  # of nobody

@@ -158,3 +158,13 @@ def test_a_token_that_is_not_valid_ends_it(server: Served, place: Path) -> None:
     done = server.run("worker", "jobs:worker", PYTHONPATH=beside(place), TENANTQ_TOKEN="nobody-s-token-at-all")  # noqa: S106
     assert done.returncode == 4, done.stderr
     assert done.stderr.splitlines()[-1].startswith("tenantq: ")
+
+
+@pytest.mark.parametrize("options", [("--burst",), (), ("--burst", "--tenant", "default"), ("--tenant", "default")])
+def test_a_key_that_may_not_poll_ends_the_worker(server: Served, place: Path, options: tuple[str, ...]) -> None:
+    """The exit code is that of a denial, and the server's text is the last line."""
+    token = server.ok("key", "create", "seller", "--role", "producer", "--quiet").out.strip()
+    arguments = ("worker", "jobs:worker", "--queue", "sums", *options)
+    done = server.run(*arguments, PYTHONPATH=beside(place), TENANTQ_TOKEN=token)
+    assert done.returncode == 4
+    assert "tenantq: action 'poll' on queue 'sums' is not allowed" in done.stderr.splitlines()[-1]

@@ -9,12 +9,12 @@ import pytest
 
 from tenantq.domain.message import Caller, NewMessage, Result
 from tenantq.engine.ops.redrive import RedriveFilter
-from tenantq.engine.shard import Shard
 from tenantq.errors import Closed, Invalid, TenantqError, Unavailable
 from tenantq.runtime.clock import ManualClock
 from tests.administration import delete_queue, pause_queue, purge, put_queue, put_tenant, queues, resume_queue, tenants
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, settled
+from tests.verbs import Shard
 
 Call = Callable[[Shard, Any], Awaitable[Any]]
 
@@ -97,7 +97,6 @@ NAMES: dict[str, Call] = {
 BATCHES: dict[str, Call] = {
     "add messages": lambda s, v: s.add(T, Q, v),
     "add a message": lambda s, v: s.add(T, Q, [v]),
-    "fleet_poll tenants": lambda s, v: s.fleet_poll(Q, tenants=v),
     "ack receipts": lambda s, v: s.ack(T, Q, v),
     "ack a receipt": lambda s, v: s.ack(T, Q, [v]),
     "ack results": lambda s, v: s.ack(T, Q, ["x"], results=v),
@@ -164,7 +163,6 @@ FIELDS: dict[str, Call] = {
 
 # Where a value of the table is a right one: None for what may be left out, 5 for numbers.
 ALLOWED: dict[str, set[str]] = {
-    "fleet_poll tenants": {"None", "list"},
     "ack results": {"None"},
     "ack a result": {"None"},
     "redrive ids": {"None", "list"},

@@ -3,10 +3,10 @@
 import pytest
 
 from tenantq.domain.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, BODY_BYTES_MAX, REPLY_BYTES_MAX
-from tenantq.engine.shard import Shard
 from tenantq.errors import Invalid, LeaseLost, NotFound, TooLarge
 from tests.administration import put_queue, queues
 from tests.shards import Q, T, message
+from tests.verbs import Shard
 
 
 async def test_37_a_batch_above_the_limit_is_refused_whole(shard: Shard) -> None:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from tenantq.engine.shard import Shard
 from tenantq.runtime.clock import ManualClock
 from tests.administration import put_queue
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time
+from tests.verbs import Shard
 
 HOUR = 3_600_000
 
@@ -54,6 +54,9 @@ async def test_69_a_jump_while_the_shard_is_down_moves_nothing(
     assert [one.body for one in await shard.poll(T, Q, max=9)] == [b"delayed"]
 
 
+@pytest.mark.rocksdb_only(
+    "on Redis the store's clock says how long the shard was closed: tests/redis_store/test_ownership.py"
+)
 @pytest.mark.parametrize("jump", [HOUR, -HOUR, 0])
 async def test_69_after_a_reboot_nothing_is_early_by_more_than_the_jump(
     open_shard: OpenShard, clock: ManualClock, jump: int
@@ -74,6 +77,9 @@ async def test_69_after_a_reboot_nothing_is_early_by_more_than_the_jump(
     assert len(await shard.poll(T, Q)) == 1
 
 
+@pytest.mark.rocksdb_only(
+    "on Redis the store's clock says how long the shard was closed: tests/redis_store/test_ownership.py"
+)
 async def test_69_a_reboot_keeps_live_leases(open_shard: OpenShard, clock: ManualClock) -> None:
     """Never silently lost: the receipt works until its time is over."""
     shard = await open_shard()

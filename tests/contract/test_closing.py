@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tenantq.engine.settings import ShardSettings
-from tenantq.engine.shard import Shard
 from tenantq.errors import StoreFailed
 from tenantq.runtime.clock import ManualClock
 from tenantq.store.interface import Store
@@ -16,6 +15,7 @@ from tenantq.store.rocks import RocksStore
 from tests.administration import put_queue
 from tests.conftest import OpenShard
 from tests.shards import Q, T, examined, message, on_a_slow_disk, stored_beat
+from tests.verbs import Shard
 
 
 class Gate:

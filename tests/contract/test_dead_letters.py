@@ -7,7 +7,6 @@ import pytest
 
 from tenantq.domain import limits
 from tenantq.domain.message import Delivery
-from tenantq.engine.shard import Shard
 from tenantq.errors import NotFound
 from tenantq.journal.record import decode_record, rows
 from tenantq.runtime.clock import ManualClock
@@ -16,6 +15,7 @@ from tenantq.store.rows import pack_lease, unpack_lease
 from tests.administration import finished, purge, put_queue
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time, settled
+from tests.verbs import Shard
 
 if TYPE_CHECKING:
     from tenantq.engine.state import DeadLetterEvent
@@ -189,7 +189,7 @@ async def test_26_dead_letters_can_be_listed_by_page_requeued_and_purged_with_a_
     assert listed == [one.id for one in added]
     task = await shard.redrive(T, Q)
     await finished(shard, task)
-    assert (task.progress.state, task.progress.moved) == ("done", 7)
+    assert (task.state, task.moved) == ("done", 7)
     again = await shard.poll(T, Q, max=9)
     assert [one.attempt for one in again] == [1] * 7
     await shard.nack(T, Q, [one.receipt for one in again])

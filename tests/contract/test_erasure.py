@@ -10,22 +10,23 @@ import msgspec
 import pytest
 
 from tenantq.cli.command_line import run
-from tenantq.doctor import examine
+from tenantq.doctor.store_check import examine
 from tenantq.domain.message import Result
 from tenantq.errors import Invalid, LegalHold, NotFound
 from tenantq.journal.erasure_certificate import read_certificate
 from tenantq.journal.export_settings import ExportSettings
 from tenantq.journal.signing import PublicKey
 from tenantq.server import Server
-from tenantq.service import Call
+from tenantq.service.call import Call
 from tenantq.settings import ServerSettings
 from tests.administration import put_data_key, put_tenant
 from tests.shards import journal_rows, message
+from tests.verbs import verbs
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tenantq.engine.shard import Shard
+    from tests.verbs import Shard
 
 ADMIN = "administrator-of-the-tests"
 CALL = Call(bearer=ADMIN, remote="10.0.0.1")
@@ -61,11 +62,12 @@ async def fill(shard: Shard, tenant: str) -> None:
     await shard.nack(tenant, "jobs", [failed.receipt])
 
 
+@pytest.mark.rocksdb_only("looks at its files; tests/redis_store/test_durability.py looks at those of Redis")
 async def test_no_byte_of_a_deleted_tenant_is_left_in_the_store(tmp_path: Path) -> None:
     """Neither in tables nor in the log, as soon as the certificate is there; another tenant keeps everything."""
     data = tmp_path / "data"
     async with server_of(data) as server:
-        await fill(server.shard, "acme")
+        await fill(verbs(server.shard), "acme")
         await server.shard.add("default", "other", [message("stays")])
         assert files_with(MARK, data / "db")
         certificate = await server.service.erasures.delete_tenant(CALL, "acme", confirm="acme", reason=REASON)
@@ -88,7 +90,7 @@ async def test_the_certificate_says_what_was_erased_and_fixes_the_journal(tmp_pa
     """Who, why, when, how much, which keys; it is kept, given out again, and names the record of the deletion."""
     data = tmp_path / "data"
     async with server_of(data) as server:
-        shard, service = server.shard, server.service
+        shard, service = verbs(server.shard), server.service
         await fill(shard, "acme")
         id = shard.tenant("acme").id
         await put_data_key(shard, id, 0, b"wrapped secret")
@@ -118,11 +120,11 @@ async def test_an_erasure_that_was_interrupted_is_finished_by_the_next_start(tmp
     """The rows are gone with the commit; the bytes and the certificate follow."""
     data = tmp_path / "data"
     async with server_of(data) as server:
-        await fill(server.shard, "acme")
+        await fill(verbs(server.shard), "acme")
         erased = await server.shard.erasure.delete_tenant("acme", reason=REASON)
         assert not erased.certified_at
     async with server_of(data) as server:
-        await asyncio.gather(*server.runtime.background)
+        await server.runtime.background.finish()
         (certificate,) = await server.service.erasures.list(CALL)
         assert certificate.is_signed_by(PublicKey.load(data / "audit_key.pub"))
         assert (certificate.id, certificate.seq, certificate.link) == (erased.id, erased.seq, erased.link)
@@ -132,7 +134,7 @@ async def test_an_erasure_that_was_interrupted_is_finished_by_the_next_start(tmp
 async def test_a_hold_prevents_an_erasure_and_leaves_no_certificate(tmp_path: Path) -> None:
     """Nothing was begun: keys, rows and bytes are there."""
     async with server_of(tmp_path / "data") as server:
-        await fill(server.shard, "acme")
+        await fill(verbs(server.shard), "acme")
         id = server.shard.tenant("acme").id
         await put_data_key(server.shard, id, 0, b"wrapped secret")
         await server.service.legal_holds.place(CALL, "acme", REASON)
@@ -149,7 +151,7 @@ def test_a_certificate_is_verified_anywhere(tmp_path: Path, capsys: pytest.Captu
 
     async def erase() -> bytes:
         async with server_of(data) as server:
-            await fill(server.shard, "acme")
+            await fill(verbs(server.shard), "acme")
             made = await server.service.erasures.delete_tenant(CALL, "acme", confirm="acme", reason=REASON)
             return msgspec.json.encode(made)
 

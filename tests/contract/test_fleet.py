@@ -6,12 +6,12 @@ from collections import Counter
 import pytest
 
 from tenantq.domain.message import Delivery
-from tenantq.engine.shard import Shard
 from tenantq.errors import NotFound
 from tenantq.runtime.clock import ManualClock
 from tests.administration import delete_queue, put_queue, put_tenant
 from tests.conftest import OpenShard
 from tests.shards import Q, message, pass_time, settled
+from tests.verbs import Shard
 
 
 async def tenants(shard: Shard, backlog: int, **weights: int) -> None:

@@ -5,11 +5,11 @@ import random
 
 import pytest
 
-from tenantq.engine.shard import Shard
 from tenantq.runtime.clock import ManualClock
 from tests.administration import finished, put_queue
 from tests.conftest import OpenShard
 from tests.shards import T, message, pass_time, settled
+from tests.verbs import Shard
 
 Q = "work"
 FIFO = "orders.fifo"
@@ -189,7 +189,7 @@ async def test_redriving_a_group_brings_back_every_letter_in_order(shard: Shard,
         await shard.nack(T, queue, [got[0].receipt])
     task = await shard.redrive(T, queue)
     await asyncio.wait_for(finished(shard, task), 10)
-    assert task.progress.moved == 3
+    assert task.moved == 3
     assert await drain(shard, queue) == "abc"
 
 

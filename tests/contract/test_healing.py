@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from tenantq.engine.shard import Shard
 from tenantq.journal.record import JournalRow, decode_record, rows
 from tenantq.runtime.clock import ManualClock
 from tenantq.store.keys import EXPIRES_KEY, EXPIRES_RESULT, EXPIRES_TTL, deadline_key, digest, expiry_key, waiting_key
@@ -12,6 +11,7 @@ from tenantq.store.rows import LeaseRow, pack_lease
 from tests.administration import put_queue
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time, settled
+from tests.verbs import Shard
 
 ORPHAN = bytes.fromhex("018bcfe5680070008000000000000001")  # sorts before everything that is added here
 

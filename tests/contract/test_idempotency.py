@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tenantq.engine.settings import ShardSettings
-from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict
 from tenantq.runtime.clock import ManualClock
 from tests.administration import purge, put_queue, put_tenant
 from tests.conftest import OpenShard
 from tests.shards import Q, T, freeze, message, pass_time
+from tests.verbs import Shard
 
 
 def rows(shard: Shard, family: str) -> int:
@@ -63,6 +63,7 @@ async def test_30_the_same_key_in_two_tenants_and_two_queues_makes_different_mes
     assert [one.body for one in await shard.poll(T, "elsewhere", max=9)] == [b"third"]
 
 
+@pytest.mark.rocksdb_only("copies its files")
 async def test_31_the_same_key_under_another_shard_name_and_other_settings_is_still_deduplicated(
     tmp_path: Path, clock: ManualClock
 ) -> None:

@@ -5,13 +5,13 @@ import asyncio
 import pytest
 
 from tenantq.domain.message import Caller, Result
-from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict, Draining, Invalid, NotFound, StoreDamaged
 from tenantq.journal.record import ANCHOR_KEY, GENESIS, JournalRow, Record, decode_record, rows
 from tenantq.runtime.clock import ManualClock
 from tests.administration import delete_queue, finished, pause_queue, purge, put_queue, put_tenant, resume_queue
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time, settled
+from tests.verbs import Shard
 
 WHO = Caller("ci-key", "10.0.0.1", "req-1")
 

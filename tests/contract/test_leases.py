@@ -6,12 +6,12 @@ import random
 import pytest
 
 from tenantq.domain.message import Caller, Outcome, Result
-from tenantq.engine.shard import Shard
 from tenantq.errors import Invalid, LeaseLost
 from tenantq.runtime.clock import ManualClock
 from tests.administration import put_queue, put_tenant
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time, settled
+from tests.verbs import Shard
 
 
 def deadlines(shard: Shard) -> int:

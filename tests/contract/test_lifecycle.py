@@ -8,13 +8,13 @@ import pytest
 from tenantq.domain.message import Caller, Result
 from tenantq.engine.round import Round
 from tenantq.engine.settings import ShardSettings
-from tenantq.engine.shard import Shard
 from tenantq.errors import Busy, Closed, Conflict, DiskFull, Draining, Invalid, NotFound, StoreFailed, StoreLocked
 from tenantq.runtime.clock import ManualClock
 from tenantq.store.keys import QUEUE_FAMILIES, after, queue_prefix, tenant_prefix
 from tests.administration import delete_queue, pause_queue, purge, put_queue, put_tenant, queues, resume_queue, tenants
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time, settled
+from tests.verbs import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

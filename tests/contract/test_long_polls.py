@@ -8,12 +8,12 @@ import pytest
 
 from tenantq.domain.message import Delivery
 from tenantq.engine.settings import ShardSettings
-from tenantq.engine.shard import Shard
 from tenantq.errors import Draining, Invalid, NotFound, Suspended, Unavailable
 from tenantq.runtime.clock import ManualClock, SystemClock
 from tests.administration import delete_queue, put_queue, put_tenant, resume_tenant, suspend_tenant
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time, settled
+from tests.verbs import Shard
 
 GIVEN_UP_S = 20
 """After this much real time a poller that does not wake fails its test, instead of hanging it."""

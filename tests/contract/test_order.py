@@ -1,10 +1,10 @@
 """Order: priority first, then first in first out by (visible_at, id)."""
 
-from tenantq.engine.shard import Shard
 from tenantq.runtime.clock import ManualClock
 from tests.administration import put_queue
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time
+from tests.verbs import Shard
 
 
 async def bodies(shard: Shard, max: int = 1_000) -> list[str]:

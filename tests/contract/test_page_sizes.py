@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+from uuid import UUID
+
 import pytest
 
 from tenantq.domain.limits import BODY_BYTES_MAX, PAGE_BYTES_MAX
-from tenantq.engine.shard import Shard
-from tenantq.store.interface import Family
-from tests.shards import Q, T, message
+from tenantq.engine.ops.redrive import RedriveFilter
+from tenantq.runtime.loop_slices import SLICE_ITEMS
+from tests.administration import put_queue
+from tests.shards import Q, T, count_slices, message
+
+if TYPE_CHECKING:
+    from tenantq.engine.shard import Shard
+    from tenantq.store.interface import Family
 
 
 @pytest.mark.parametrize("group", [None, "g"])
@@ -41,4 +49,26 @@ async def test_a_peek_reads_the_store_in_slices(shard: Shard, monkeypatch: pytes
     page = await shard.reads.peek(T, Q, limit=500)
     assert len(page.messages) == 500
     assert sum(sizes) == 1_000  # messages and leases
-    assert max(sizes) == 64
+    assert max(sizes) == SLICE_ITEMS
+
+
+@pytest.mark.parametrize(("count", "size", "expected"), [(500, 1, 4), (4, BODY_BYTES_MAX, 4)])
+async def test_a_page_of_a_snapshot_is_read_in_slices(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch, count: int, size: int, expected: int
+) -> None:
+    """Other callers run after every slice of many messages, or of few large ones."""
+    seen = count_slices(monkeypatch, "tenantq.engine.queue_snapshots")
+    for _ in range(0, count, 125):
+        await shard.add(T, Q, [message(bytes(size))] * min(count, 125))
+    taken = await shard.snapshots.open(T, Q)
+    page = await shard.snapshots.read(T, Q, taken.id, limit=1_000)
+    assert len(page.messages) == count
+    assert len(seen) >= expected - 1
+
+
+async def test_the_ids_of_a_redrive_are_parsed_in_slices(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred thousand would take one turn of the event loop tens of milliseconds."""
+    seen = count_slices(monkeypatch, "tenantq.engine.ops.redrive")
+    await put_queue(shard, T, Q)
+    await shard.redrive(T, Q, filter=RedriveFilter(ids=frozenset(str(UUID(int=n)) for n in range(10_000))))
+    assert len(seen) == 5

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tenantq.doctor import examine
+from tenantq.doctor.store_check import examine
 from tenantq.domain.limits import DAY_MS, HOUR_MS
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.engine.settings import ShardSettings
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tenantq.domain.message import AddResult, Delivery
-    from tenantq.engine.shard import Shard
     from tenantq.engine.state import QuotaEvent
     from tenantq.journal.record import JournalRow
     from tenantq.runtime.clock import ManualClock
     from tests.conftest import OpenShard
+    from tests.verbs import Shard
 
 ACME, Q = "acme", "work"
 

@@ -6,12 +6,12 @@ import pytest
 
 from tenantq.domain import limits
 from tenantq.engine.ops.redrive import RedriveFilter, RedriveTask
-from tenantq.engine.shard import Shard
 from tenantq.errors import Invalid, NotFound
 from tenantq.runtime.clock import ManualClock
 from tests.administration import delete_queue, finished, put_queue, put_tenant
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time, settled
+from tests.verbs import Shard
 
 DLQ = f"{Q}-dlq"
 
@@ -37,7 +37,7 @@ async def test_26_dead_letters_go_back_with_fresh_attempts_and_their_history(sha
     """Named by the queue they came from, or by the dead-letter queue itself."""
     (id,) = await bury(shard, 1, "no route")
     task = await run(shard, named)
-    assert (task.progress.state, task.progress.moved, task.progress.skipped) == ("done", 1, 0)
+    assert (task.state, task.moved, task.skipped) == ("done", 1, 0)
     facts = await shard.reads.get(T, Q, id)
     assert (facts.state, facts.attempts, facts.dead) == ("ready", 0, None)
     assert [entry.reason for entry in facts.history] == ["no route"]
@@ -51,13 +51,13 @@ async def test_only_letters_of_the_named_queue_are_taken_out_of_a_shared_one(sha
         await put_queue(shard, T, queue, dead_letter="graveyard")
         await bury(shard, 2, queue=queue)
     task = await run(shard, "a")
-    assert (task.progress.moved, task.progress.skipped) == (2, 2)
+    assert (task.moved, task.skipped) == (2, 2)
     assert (
         shard.reads.stats(T, "a").ready,
         shard.reads.stats(T, "b").ready,
         shard.reads.stats(T, "graveyard").ready,
     ) == (2, 0, 2)
-    assert (await run(shard, "graveyard")).progress.moved == 2
+    assert (await run(shard, "graveyard")).moved == 2
     assert shard.reads.stats(T, "b").ready == 2
 
 
@@ -66,15 +66,15 @@ async def test_a_filter_by_reason_takes_those_that_contain_it(shard: Shard) -> N
     await bury(shard, 2, "timeout after 3 s")
     await bury(shard, 3, "bad address")
     task = await run(shard, filter=RedriveFilter(reason="timeout"))
-    assert (task.progress.moved, task.progress.skipped) == (2, 3)
+    assert (task.moved, task.skipped) == (2, 3)
     assert shard.reads.stats(T, Q).dead == 3
 
 
 async def test_a_filter_by_ids_takes_exactly_those(shard: Shard) -> None:
     """And every condition given must hold."""
     ids = await bury(shard, 5, "x")
-    assert (await run(shard, filter=RedriveFilter(ids=frozenset(ids[1:3]), reason="y"))).progress.moved == 0
-    assert (await run(shard, filter=RedriveFilter(ids=frozenset(ids[1:3])))).progress.moved == 2
+    assert (await run(shard, filter=RedriveFilter(ids=frozenset(ids[1:3]), reason="y"))).moved == 0
+    assert (await run(shard, filter=RedriveFilter(ids=frozenset(ids[1:3])))).moved == 2
     assert {one.raw_id for one in await shard.poll(T, Q, max=9)} == set(ids[1:3])
     many = frozenset(number.to_bytes(16) for number in range(limits.REDRIVE_IDS_MAX + 1))
     with pytest.raises(Invalid, match="100001 ids, allowed are 100000"):
@@ -86,7 +86,7 @@ async def test_a_limit_is_never_exceeded(shard: Shard, limit: int) -> None:
     """Also over several slices, oldest first."""
     ids = await bury(shard, 1_000)
     task = await run(shard, filter=RedriveFilter(limit=limit))
-    assert task.progress.moved == min(limit, 1_000)
+    assert task.moved == min(limit, 1_000)
     got = await shard.poll(T, Q, max=1_000)
     assert [one.raw_id for one in got] == ids[:limit]
 
@@ -96,7 +96,7 @@ async def test_a_limit_counts_what_was_moved_not_what_was_skipped(shard: Shard) 
     await bury(shard, 600, "other")
     await bury(shard, 4, "wanted")
     task = await run(shard, filter=RedriveFilter(reason="wanted", limit=3))
-    assert task.progress.moved == 3
+    assert task.moved == 3
 
 
 async def test_a_rate_is_a_cap_over_time(shard: Shard, clock: ManualClock) -> None:
@@ -108,7 +108,7 @@ async def test_a_rate_is_a_cap_over_time(shard: Shard, clock: ManualClock) -> No
         await pass_time(shard, clock, 100)
         moved.append(task.moved)
     assert all(later - earlier <= 20 for earlier, later in zip(moved, moved[10:], strict=False))
-    assert (task.progress.state, task.moved) == ("done", 100)
+    assert (task.state, task.moved) == ("done", 100)
 
 
 @pytest.mark.parametrize("rate", [1, 3, 15, 250])
@@ -128,7 +128,7 @@ async def test_a_dry_run_counts_and_changes_nothing(shard: Shard) -> None:
     await bury(shard, 700, "x")
     before = shard.journal.span
     task = await run(shard, filter=RedriveFilter(reason="x"), rate=1, dry_run=True)  # to count takes no time
-    assert (task.progress.moved, task.progress.dry_run) == (700, True)
+    assert (task.moved, task.dry_run) == (700, True)
     assert (shard.reads.stats(T, Q).dead, shard.reads.stats(T, Q).ready) == (700, 0)
     assert shard.journal.span == before
 
@@ -143,7 +143,7 @@ async def test_a_cancelled_redrive_stops_and_leaves_each_message_in_one_place(sh
     await asyncio.wait_for(finished(shard, task), 5)
     await pass_time(shard, clock, 10_000)
     assert 0 < moved < 100
-    assert (task.progress.state, task.moved) == ("cancelled", moved)
+    assert (task.state, task.moved) == ("cancelled", moved)
     assert (shard.reads.stats(T, Q).ready, shard.reads.stats(T, Q).dead) == (moved, 100 - moved)
 
 
@@ -155,9 +155,9 @@ async def test_letters_whose_queue_is_gone_stay(shard: Shard) -> None:
     await delete_queue(shard, T, Q)
     await settled(shard)
     task = await run(shard, DLQ, dry_run=True)
-    assert (task.progress.state, task.progress.moved, task.progress.skipped) == ("done", 1, 2)
+    assert (task.state, task.moved, task.skipped) == ("done", 1, 2)
     task = await run(shard, DLQ)
-    assert (task.progress.state, task.progress.moved, task.progress.skipped) == ("failed", 1, 2)
+    assert (task.state, task.moved, task.skipped) == ("failed", 1, 2)
     assert task.missing == Q
     assert (shard.reads.stats(T, DLQ).ready, shard.reads.stats(T, "other").ready) == (2, 1)
 
@@ -166,14 +166,14 @@ async def test_a_letter_in_flight_is_not_pulled_away(shard: Shard) -> None:
     """Whoever looks at it keeps it."""
     await bury(shard, 2)
     (held,) = await shard.poll(T, DLQ)
-    assert (await run(shard)).progress.moved == 1
+    assert (await run(shard)).moved == 1
     assert (await shard.ack(T, DLQ, [held.receipt]))[0].ok
 
 
 async def test_redriving_a_queue_without_dead_letters_does_nothing(shard: Shard) -> None:
     """Its own messages are none."""
     await shard.add(T, Q, [message()])
-    assert (await run(shard)).progress.moved == 0
+    assert (await run(shard)).moved == 0
     assert shard.reads.stats(T, Q).ready == 1
     with pytest.raises(NotFound):
         await shard.redrive(T, "nowhere")

@@ -7,12 +7,12 @@ import pytest
 
 from tenantq.domain.limits import RESULT_BYTES_MAX
 from tenantq.domain.message import Result
-from tenantq.engine.shard import Shard
 from tenantq.errors import Invalid, NotFound, TooLarge
 from tenantq.runtime.clock import ManualClock
 from tests.administration import delete_queue, finished, purge, put_queue
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time, settled
+from tests.verbs import Shard
 
 DONE = Result("completed", b"42")
 

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from tenantq.domain import limits
-from tenantq.engine.operation import PART_BYTES, PART_ITEMS
+from tenantq.engine import round_loop
+from tenantq.engine.operation import PART_BYTES, PART_ITEMS, Operation
+from tenantq.engine.ops import sweep
+from tenantq.engine.queue_state import NEVER
+from tenantq.engine.round import Round
+from tenantq.engine.round_loop import _REST_TURNS
+from tenantq.engine.settings import ShardSettings
+from tenantq.store.keys import after
 from tests.administration import put_queue, put_tenant
 from tests.contract.test_scale import rounds_of
-from tests.shards import Q, T, freeze, message, settled
+from tests.shards import Q, T, freeze, message, pass_time, settled
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
     from pathlib import Path
 
-    import pytest
-
-    from tenantq.engine.round import Round
-    from tenantq.engine.shard import Shard
+    from tenantq.engine.effects import Effects
+    from tenantq.runtime.clock import ManualClock
+    from tenantq.store.interface import Family, Store
     from tests.conftest import OpenShard
+    from tests.verbs import Shard
 
 _MIB = 1 << 20
 _UNKNOWN = ["ab" * 24] * 1_000
@@ -52,11 +62,12 @@ async def test_a_batch_of_a_thousand_shares_its_rounds_with_other_tenants(shard:
         assert of_quiet[0] < of_large[2], name
 
 
+@pytest.mark.rocksdb_only("copies its files")
 async def test_a_crash_between_the_parts_of_a_batch_with_a_key_loses_and_repeats_nothing(
     open_shard: OpenShard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same batch again adds the messages that are missing, and no other."""
-    shard = await open_shard(open_store=None)
+    shard = await open_shard()
     await put_tenant(shard, "quiet")
     await shard.add("quiet", Q, [message()])  # so that rounds are shared, and small
     write, copies = shard.loop._write, list[str]()
@@ -74,7 +85,7 @@ async def test_a_crash_between_the_parts_of_a_batch_with_a_key_loses_and_repeats
     assert not any(one.duplicate for one in added)
     assert [one.duplicate for one in await shard.add(T, Q, batch, batch_key="once")] == [True] * 1_000
     for number, name in enumerate(copies, 1):
-        crashed = await open_shard(name, open_store=None)
+        crashed = await open_shard(name)
         again = await crashed.add(T, Q, batch, batch_key="once")
         assert sum(one.duplicate for one in again) == number * PART_ITEMS
         assert [one.raw_id for one in again[: number * PART_ITEMS]] == [
@@ -165,3 +176,122 @@ async def test_a_peek_reads_no_more_than_a_slice_at_a_time(shard: Shard, monkeyp
     page = await shard.reads.peek(T, Q, limit=1_000)
     assert len(page.messages) == 5
     assert max(sizes) < 2 * _MIB
+
+
+async def test_the_loop_turns_between_two_long_rounds_that_tenants_share(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A short request enters and leaves in these turns, instead of waiting for a long round in each."""
+    await put_tenant(shard, "quiet")
+    await put_queue(shard, "quiet", Q)
+    await shard.add(T, Q, [message()] * 1_000)
+    await shard.add("quiet", Q, [message()])
+    monkeypatch.setattr(round_loop, "_LONG_ROUND_US", 0)
+    turn, turns = 0, list[int]()
+    run = Round.run
+
+    def note(round: Round, operations: list[Operation[Any]]) -> list[Operation[Any]]:
+        turns.append(turn)
+        return run(round, operations)
+
+    monkeypatch.setattr(Round, "run", note)
+    polling = asyncio.ensure_future(shard.poll(T, Q, max=1_000))
+    while not polling.done():
+        turn += 1
+        await asyncio.sleep(0)
+    assert len(await polling) == 1_000
+    assert len(turns) >= 7
+    assert min(later - earlier for earlier, later in pairwise(turns)) > _REST_TURNS
+
+
+async def test_a_sweep_continues_behind_the_rows_that_it_deleted(
+    open_shard: OpenShard, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scan from the start would pass all deleted rows in every slice: milliseconds once there are many thousands."""
+    shard = await open_shard(settings=ShardSettings(sweep_rows=16))
+    await shard.add(T, Q, [message(ttl_ms=5_000)] * 200)
+    await shard.poll(T, Q, max=100, lease_ms=1_000)
+    scan, scanned = type(shard.state.store).scan, list[tuple[str, bytes]]()
+
+    def noted(store: Store, family: Family, lower: bytes, upper: bytes, limit: int, **options: int) -> list[bytes]:
+        found: list[bytes] = scan(store, family, lower, upper, limit, **options)
+        if found and limit > 1:
+            assert lower > max((last for name, last in scanned if name == family.name), default=b"")
+            scanned.append((family.name, found[-1]))
+        return found
+
+    monkeypatch.setattr(type(shard.state.store), "scan", noted)
+    await pass_time(shard, clock, 1_000)
+    assert [name for name, _ in scanned].count("li") == 7
+    await pass_time(shard, clock, 4_000)
+    assert [name for name, _ in scanned].count("ex") == 13
+    assert shard.tenant(T).queues[Q].messages == 0
+
+
+async def test_a_row_that_expires_behind_a_running_sweep_is_collected_too(
+    open_shard: OpenShard, clock: ManualClock
+) -> None:
+    """Such as that of a dead letter whose TTL, counted from its first queue, is over."""
+    shard = await open_shard(settings=ShardSettings(sweep_rows=2))
+    await put_queue(shard, T, "letters", ttl_ms=1_000)
+    await put_queue(shard, T, Q, max_attempts=1, dead_letter="letters", dead_on_poll=True)
+    await shard.add(T, Q, [message()])
+    assert await shard.poll(T, Q, lease_ms=100)
+    await pass_time(shard, clock, 4_000)
+    await shard.add(T, "letters", [message()] * 50)
+    await settled(shard)
+    letters = shard.tenant(T).queues["letters"]
+    clock.advance(1_000)
+    for _ in range(1_000):
+        if letters.messages < 50:
+            break
+        await asyncio.sleep(0)
+    assert 0 < letters.messages < 50
+    assert not await shard.poll(T, Q)
+    await settled(shard)
+    assert letters.messages == 0
+    store = shard.state.store
+    assert not store.scan(store.ex, letters.prefix, after(letters.prefix), 1)
+
+
+@pytest.mark.rocksdb_only("Redis keeps no deleted rows")
+async def test_a_sweep_passes_few_deleted_rows_when_it_looks_for_the_next_lease(
+    shard: Shard, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue that acks thousands of messages a second has as many between now and the next lease that ends."""
+    monkeypatch.setattr(sweep, "_DELETED_MAX", 10)
+    await shard.add(T, Q, [message()] * 52)
+    queue = shard.tenant(T).queues[Q]
+    await shard.poll(T, Q, lease_ms=500)
+    acked = await shard.poll(T, Q, max=50, lease_ms=9_000)
+    await shard.poll(T, Q, lease_ms=10_000)
+    await shard.ack(T, Q, [one.receipt for one in acked])
+    await pass_time(shard, clock, 500)
+    assert queue.in_flight == 1
+    assert queue.next_lease == shard.state.shard_clock.now_ms() + 100
+    await pass_time(shard, clock, 8_600)
+    assert queue.next_lease == shard.state.shard_clock.now_ms() + 900
+    await pass_time(shard, clock, 900)
+    assert (queue.in_flight, queue.ready, queue.next_lease) == (0, 2, NEVER)
+
+
+async def test_delayed_messages_of_all_priorities_become_visible_in_bounded_slices(
+    shard: Shard, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One slice is for all priorities of a queue together, and the tenant is charged for it."""
+    monkeypatch.setattr(sweep, "_ADVANCE_ROWS", 50)
+    execute, counted = sweep.Advance.execute, list[int]()
+
+    def noted(advance: sweep.Advance, effects: Effects) -> None:
+        before, time = advance.queue.ready, advance.line.time
+        execute(advance, effects)
+        counted.append(advance.queue.ready - before)
+        assert advance.line.time - time == pytest.approx(counted[-1] / 64)
+
+    monkeypatch.setattr(sweep.Advance, "execute", noted)
+    for priority in range(10):
+        await shard.add(T, Q, [message(delay_ms=1_000, priority=priority)] * 70)
+    await pass_time(shard, clock, 1_000)
+    assert shard.reads.stats(T, Q).ready == 700
+    assert sum(counted) == 700
+    assert max(counted) == 50

@@ -9,13 +9,13 @@ from tenantq.domain import limits
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.engine.round import Round
 from tenantq.engine.settings import ShardSettings
-from tenantq.engine.shard import Shard
 from tenantq.errors import Invalid, TenantqError
 from tenantq.journal.record import JournalRow, decode_record, rows
 from tenantq.runtime.clock import ManualClock
 from tests.administration import delete_queue, finished, pause_queue, purge, put_queue, put_tenant, queues
 from tests.conftest import OpenShard
 from tests.shards import Q, T, examined, freeze, message, pass_time, settled
+from tests.verbs import Shard
 
 HOUR = 3_600_000
 DLQ = "work-dlq"

@@ -11,7 +11,6 @@ from rocksdict import BottommostLevelCompaction, CompactOptions, Options, Rdict
 
 from tenantq.domain.message import Result
 from tenantq.engine.settings import ShardSettings
-from tenantq.engine.shard import Shard
 from tenantq.journal.record import Record, decode_record
 from tenantq.runtime.clock import ManualClock
 from tenantq.store import crash_recovery, database
@@ -21,6 +20,7 @@ from tenantq.store.rocks import RocksStore
 from tests.administration import put_queue, put_tenant
 from tests.conftest import OpenShard
 from tests.shards import Q, T, message, pass_time, settled
+from tests.verbs import Shard
 
 BATCH = 1_000
 Answer = TypeVar("Answer")
@@ -64,9 +64,9 @@ async def test_61_restart_with_a_deep_queue_reads_no_messages_and_all_are_delive
     def watch(name: str) -> None:
         real = getattr(kind, name)
 
-        def noted(store: Store, family: Family, *rest: object) -> object:
+        def noted(store: Store, family: Family, *rest: object, **options: object) -> object:
             touched.add(family.name)
-            return real(store, family, *rest)
+            return real(store, family, *rest, **options)
 
         monkeypatch.setattr(kind, name, noted)
 

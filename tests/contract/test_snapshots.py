@@ -15,15 +15,15 @@ from tests.shards import pass_time
 
 if TYPE_CHECKING:
     from tenantq.domain.message import Facts
-    from tenantq.engine.shard import Shard
     from tenantq.runtime.clock import ManualClock
+    from tests.verbs import Shard
 
 
-def _all(shard: Shard, id: str, *, limit: int = 3, queue: str = "q") -> list[Facts]:
+async def _all(shard: Shard, id: str, *, limit: int = 3, queue: str = "q") -> list[Facts]:
     found: list[Facts] = []
     start = None
     while True:
-        page = shard.snapshots.read("default", queue, id, start=start, limit=limit)
+        page = await shard.snapshots.read("default", queue, id, start=start, limit=limit)
         found += page.messages
         start = page.cursor
         if start is None:
@@ -51,13 +51,13 @@ async def test_a_snapshot_is_of_one_moment(shard: Shard, clock: ManualClock) -> 
     """What is added, consumed or falls due afterwards changes nothing in it, page by page."""
     await _fill(shard)
     first = await shard.snapshots.open("default", "q")
-    before = {facts.body: await shard.reads.get("default", "q", facts.raw_id) for facts in _all(shard, first.id)}
+    before = {facts.body: await shard.reads.get("default", "q", facts.raw_id) for facts in await _all(shard, first.id)}
     taken = await shard.snapshots.open("default", "q")
     await shard.add("default", "q", [NewMessage(body=b"later")])
     for delivery in await shard.poll("default", "q", max=10):
         await shard.ack("default", "q", [delivery.receipt])
     await pass_time(shard, clock, 30_000)
-    found = _all(shard, taken.id, limit=1)
+    found = await _all(shard, taken.id, limit=1)
     assert {facts.body: facts for facts in found} == before
     assert {facts.body.decode(): facts.state for facts in found} == {
         "leased": "in_flight", "twice": "ready", "ready": "ready", "delayed": "delayed", "first": "ready", "blocked": "blocked",
@@ -75,7 +75,7 @@ async def test_a_snapshot_is_divided_into_parts(shard: Shard) -> None:
     bounds = [None, *taken.parts, None]
     counts = []
     for start, end in pairwise(bounds):
-        page = shard.snapshots.read("default", "q", taken.id, start=start, end=end, limit=1_000)
+        page = await shard.snapshots.read("default", "q", taken.id, start=start, end=end, limit=1_000)
         assert page.cursor is None
         counts.append(len(page.messages))
     assert counts == [900, 900, 900, 900, 900, 500]
@@ -88,10 +88,10 @@ async def test_pages_are_bounded_in_bytes(shard: Shard) -> None:
     for _ in range(10):
         await shard.add("default", "q", [NewMessage(body=bytes(limits.BODY_BYTES_MAX))])
     taken = await shard.snapshots.open("default", "q")
-    page = shard.snapshots.read("default", "q", taken.id, limit=100)
+    page = await shard.snapshots.read("default", "q", taken.id, limit=100)
     assert 1 < len(page.messages) < 10
     assert page.cursor is not None
-    assert len(_all(shard, taken.id, limit=100)) == 10
+    assert len(await _all(shard, taken.id, limit=100)) == 10
 
 
 async def test_a_snapshot_goes_when_nobody_reads_it_and_after_its_life(shard: Shard, clock: ManualClock) -> None:
@@ -100,16 +100,16 @@ async def test_a_snapshot_goes_when_nobody_reads_it_and_after_its_life(shard: Sh
     taken = await shard.snapshots.open("default", "q", keep_ms=600_000)
     for _ in range(limits.SNAPSHOT_LIFE_MS_MAX // 500_000):
         await pass_time(shard, clock, 500_000)
-        assert len(_all(shard, taken.id)) == 6
+        assert len(await _all(shard, taken.id)) == 6
     await pass_time(shard, clock, 500_000)
     with pytest.raises(
         NotFound, match="no such snapshot: it was closed, was not read for too long, or the server was restarted"
     ):
-        _all(shard, taken.id)
+        await _all(shard, taken.id)
     idle = await shard.snapshots.open("default", "q", keep_ms=1_000)
     await pass_time(shard, clock, 1_000)
     with pytest.raises(NotFound):
-        _all(shard, idle.id)
+        await _all(shard, idle.id)
 
 
 async def test_snapshots_are_few_and_belong_to_their_queue(shard: Shard) -> None:
@@ -124,13 +124,13 @@ async def test_snapshots_are_few_and_belong_to_their_queue(shard: Shard) -> None
     await shard.snapshots.open("acme", "q")
     for tenant, queue in (("default", "other"), ("acme", "q")):
         with pytest.raises(NotFound):
-            shard.snapshots.read(tenant, queue, taken[0].id)
+            await shard.snapshots.read(tenant, queue, taken[0].id)
         with pytest.raises(NotFound):
             shard.snapshots.close(tenant, queue, taken[0].id)
     shard.snapshots.close("default", "q", taken[0].id)
     await shard.snapshots.open("default", "other")
     with pytest.raises(NotFound):
-        shard.snapshots.read("default", "q", taken[0].id)
+        await shard.snapshots.read("default", "q", taken[0].id)
 
 
 async def test_a_deleted_queue_takes_its_snapshots_along(shard: Shard, clock: ManualClock) -> None:
@@ -140,10 +140,10 @@ async def test_a_deleted_queue_takes_its_snapshots_along(shard: Shard, clock: Ma
     await delete_queue(shard, "default", "q", force=True)
     await pass_time(shard, clock, 1)
     with pytest.raises(NotFound):
-        _all(shard, taken.id)
+        await _all(shard, taken.id)
     await shard.add("default", "q", [NewMessage(body=b"new")])
     with pytest.raises(NotFound):
-        _all(shard, taken.id)
+        await _all(shard, taken.id)
 
 
 async def test_bad_arguments_are_named(shard: Shard) -> None:
@@ -154,8 +154,8 @@ async def test_bad_arguments_are_named(shard: Shard) -> None:
         with pytest.raises(Invalid, match=next(iter(options))):
             await shard.snapshots.open("default", "q", **options)
     with pytest.raises(Invalid, match="limit"):
-        shard.snapshots.read("default", "q", taken.id, limit=0)
+        await shard.snapshots.read("default", "q", taken.id, limit=0)
     with pytest.raises(Invalid):
-        shard.snapshots.read("default", "q", taken.id, start="nonsense")
+        await shard.snapshots.read("default", "q", taken.id, start="nonsense")
     with pytest.raises(NotFound):
         await shard.snapshots.open("default", "nowhere")

@@ -1,9 +1,9 @@
 """Low priorities advance under a permanent flood of high ones."""
 
-from tenantq.engine.shard import Shard
 from tenantq.runtime.clock import ManualClock
 from tests.administration import put_queue
 from tests.shards import Q, T, message, pass_time
+from tests.verbs import Shard
 
 
 async def flood(shard: Shard, rounds: int, size: int = 1) -> list[int]:

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from tenantq.domain.message import Result
-from tenantq.engine.shard import Shard
 from tenantq.errors import StoreFailed
 from tenantq.runtime.clock import ManualClock
 from tenantq.store.interface import Store
 from tests.administration import put_queue
 from tests.shards import Q, T, message, on_a_slow_disk, settled
+from tests.verbs import Shard
 
 
 class Syncs:

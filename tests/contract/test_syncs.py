@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from tenantq.domain.message import NewMessage
 from tenantq.engine.committer import PROBATION, QUICK_MS
-from tenantq.engine.shard import Shard
 from tenantq.runtime.clock import ManualClock
+from tests.verbs import Shard
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,6 +56,16 @@ async def test_a_slow_sync_sends_the_next_ones_to_the_thread_until_the_disk_is_q
         assert disk.here[4:] == [False] * PROBATION
         await shard.add("default", "q", [MESSAGE])
         assert disk.here[-1]
+
+
+async def test_a_round_with_large_bodies_is_synced_on_the_thread(tmp_path: Path) -> None:
+    """A megabyte takes even a quick disk some milliseconds, in which the event loop serves others."""
+    disk = Disk()
+    async with Shard(tmp_path, clock=disk.clock, probe=disk) as shard:
+        disk.here.clear()
+        for size in (1, 1 << 20, 1):
+            await shard.add("default", "q", [NewMessage(body=bytes(size))])
+    assert disk.here == [True, False, True]
 
 
 async def test_while_much_work_waits_the_thread_syncs_and_the_loop_goes_on(tmp_path: Path) -> None:

@@ -31,9 +31,9 @@ from tests.shards import journal_rows, message, pass_time, settled
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tenantq.engine.shard import Shard
     from tenantq.runtime.clock import ManualClock
     from tests.conftest import OpenShard
+    from tests.verbs import Shard
 
 ACME, Q = "acme", "work"
 

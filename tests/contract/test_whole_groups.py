@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tenantq.doctor import examine
+from tenantq.doctor.store_check import examine
 from tests.administration import put_queue
 from tests.shards import message, pass_time, settled
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tenantq.domain.message import Delivery
-    from tenantq.engine.shard import Shard
     from tenantq.runtime.clock import ManualClock
     from tests.conftest import OpenShard
+    from tests.verbs import Shard
 
 T, Q = "default", "line.fifo"
 
@@ -105,7 +105,7 @@ async def test_a_letter_that_cannot_go_yet_is_not_overtaken(shard: Shard, clock:
     assert shard.reads.stats(T, Q).dead == 1
 
 
-@pytest.mark.rocksdb_only  # the doctor looks at what is on disk
+@pytest.mark.rocksdb_only("the doctor looks at what is on disk")
 @pytest.mark.parametrize("seed", range(3))
 async def test_random_work_keeps_the_order_and_every_counter(
     open_shard: OpenShard, clock: ManualClock, tmp_path: Path, seed: int

@@ -26,15 +26,15 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tenantq.doctor import examine, open_embedded
+from tenantq.doctor.store_check import examine, open_embedded
 from tenantq.engine.settings import ShardSettings
-from tenantq.engine.shard import Shard
 from tenantq.runtime.clock import SystemClock
 from tests.administration import queues, tenants
 from tests.crash import events
 from tests.crash.oracle import Oracle
 from tests.crash.recount import JournalTally, recount
 from tests.crash.worker import Carried
+from tests.verbs import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

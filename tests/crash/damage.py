@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tenantq.domain.message import NewMessage, Result
-from tenantq.engine.shard import Shard
 from tenantq.errors import StoreDamaged, StoreFailed, StoreFormat
 from tenantq.runtime.clock import ManualClock
 from tenantq.store.framing import walk
@@ -26,6 +25,7 @@ from tenantq.store.keys import FAMILIES
 from tests.administration import put_tenant
 from tests.crash.recount import dump
 from tests.shards import freeze
+from tests.verbs import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tenantq.doctor import open_embedded
+from tenantq.doctor.store_check import open_embedded
 from tenantq.engine.catalog import QUEUE_ROW, TENANT_ROW, QueueRow, TenantRow
-from tenantq.engine.queue_state import TOTALS
+from tenantq.engine.work_counters import TOTALS
 from tenantq.journal.record import JournalRow, Record, decode_record, rows
 from tenantq.store.keys import (
     EXPIRES_KEY,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tenantq import doctor
+from tenantq.doctor import store_check
 from tests.crash.damage import Damage, Image, Verdict, examine, log_records, make_image, sample_bits, try_all
 
 if TYPE_CHECKING:
@@ -152,7 +152,9 @@ async def test_records_behind_a_hole_are_never_read(tmp_path: Path) -> None:
     log.write_bytes(raw)
     copy = image.copy_to(tmp_path / "copy")
     before = {file: (copy / file).read_bytes() for file in image.files("db/*.log")}
-    assert doctor.examine(copy).findings == []  # who only looks sees what opening will find, and leaves it as it was
+    assert (
+        store_check.examine(copy).findings == []
+    )  # who only looks sees what opening will find, and leaves it as it was
     assert {file: (copy / file).read_bytes() for file in image.files("db/*.log")} == before
     assert (await examine(copy, image)).outcome == "equal"
 

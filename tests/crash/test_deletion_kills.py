@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tenantq.backup.backups import Backups
 from tenantq.backup.data_keys import read_data_keys
-from tenantq.doctor import examine
-from tenantq.engine.shard import Shard
+from tenantq.doctor.store_check import examine
 from tenantq.kms.keyring import KeyringFile
 from tenantq.server import Server
-from tenantq.service import Call
+from tenantq.service.call import Call
 from tenantq.settings import ServerSettings
 from tenantq.store.rocks import RocksStore
 from tests.shards import freeze, message
+from tests.verbs import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +57,7 @@ async def check(place: Path) -> str:
             assert left.erasing is not None
             assert left.frozen is not None
     async with server_of(place) as server:
-        await asyncio.gather(*server.runtime.background)
+        await server.runtime.background.finish()
         certificates = await server.service.erasures.list(CALL)
         if "acme" in server.shard.state.catalog.tenants:
             assert not certificates

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 from rocksdict import WriteBatch
 
-from tenantq.engine.shard import Shard
 from tenantq.errors import LeaseLost
 from tenantq.store.rocks import RocksStore
 from tests.crash import chaos, events
 from tests.crash.damage import fingerprint
 from tests.crash.recount import recount
 from tests.shards import Q, T, freeze, message, pass_time
+from tests.verbs import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Callable

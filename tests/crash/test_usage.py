@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from tenantq.engine.shard import Shard
 from tests.administration import usage
 from tests.crash import chaos
 from tests.crash.recount import JournalTally, recount
 from tests.crash.worker import ATTEMPTS, TENANTS
+from tests.verbs import Shard
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,7 +22,6 @@ import msgspec
 
 from tenantq.domain.message import NewMessage, Result
 from tenantq.engine.settings import ShardSettings
-from tenantq.engine.shard import Shard
 from tenantq.errors import Closed, StoreFailed, TenantqError
 from tenantq.runtime.clock import SystemClock
 from tenantq.store.framing import walk
@@ -32,6 +31,7 @@ from tests.administration import put_queue, put_tenant, queues, tenants
 from tests.crash import events
 from tests.crash.events import emit
 from tests.redis_servers import open_when_free
+from tests.verbs import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -24,6 +24,7 @@ class Seen:
     def __init__(self) -> None:
         self.requests: list[str] = []  # addresses, but for the page itself
         self.complaints: list[str] = []  # of the console and the page's scripts
+        self.received = b""  # over web sockets
 
 
 class Chromium:
@@ -77,7 +78,7 @@ class Chromium:
                 found: dict[str, Any] = answer["result"]
                 return found
 
-    def open(self, file: Path, width: int, *, height: int = 900, dark: bool = False, media: str = "") -> Seen:
+    def open(self, page: Path | str, width: int, *, height: int = 900, dark: bool = False, media: str = "") -> Seen:
         """Load a page in a window of this width; return what it asked for and complained about."""
         self._seen = Seen()
         phone = width < 600
@@ -88,7 +89,7 @@ class Chromium:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", media=media, features=[scheme])
         self._loaded = False
-        self.call("Page.navigate", url=file.resolve().as_uri())
+        self.call("Page.navigate", url=page if isinstance(page, str) else page.resolve().as_uri())
         while not self._loaded:
             self._next()
         self.read("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
@@ -124,6 +125,9 @@ class Chromium:
     def _notice(self, event: str, params: dict[str, Any]) -> None:
         if event == "Page.loadEventFired":
             self._loaded = True
+        elif event == "Network.webSocketFrameReceived":
+            frame = params["response"]
+            self._seen.received += base64.b64decode(frame["payloadData"]) if frame["opcode"] == 2 else b""
         elif event == "Network.requestWillBeSent" and params.get("type") != "Document":
             self._seen.requests.append(params["request"]["url"])
         elif event in {"Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded", "Page.javascriptDialogOpening"}:  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -92,7 +93,7 @@ def test_a_run_that_was_stopped_and_a_stream_that_was_killed_leave_the_tables_of
         started = descendants(stopped.pid)
         os.killpg(stopped.pid, signal.SIGTERM)
         stopped.wait(PATIENCE_S)
-        assert len(started) > 1
+        assert started  # Java, and Python workers if a table needs them
         assert not alive(started)
         output, complaints = stopped.communicate()
     assert (stopped.returncode, output) == (143, "")
@@ -106,6 +107,22 @@ def test_a_run_that_was_stopped_and_a_stream_that_was_killed_leave_the_tables_of
     stream(spark, journal, lake, RunOptions(now_ms=NOW)).wait()
     assert tables(lake) == digests(made.lake)
     assert run(spark, journal, lake, RunOptions(now_ms=NOW)).changed == []
+
+
+def test_a_small_run_needs_one_job_for_each_table(made: Made, tmp_path: Path) -> None:
+    """Jobs, not rows, cost the time of a small run. The summary of new rows and the sums of invoices are one more each."""
+    log = tmp_path / "log"
+    log.mkdir()
+    wanted = {"enabled": "true", "dir": log.as_uri(), "compress": "false", "rolling.enabled": "false"}
+    (tmp_path / "spark-defaults.conf").write_text("".join(f"spark.eventLog.{k} {v}\n" for k, v in wanted.items()))
+    arguments = ("--journal", made.journal.path, "--lake", tmp_path / "lake", "--master", "local[2]", "--json")
+    process = begin("run", *arguments, SPARK_CONF_DIR=str(tmp_path))
+    output, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, said
+    (file,) = log.iterdir()
+    jobs = file.read_text().count('"Event":"SparkListenerJobStart"')
+    assert jobs <= len(TABLES) + 2
+    assert set(TABLES) - {"invoice_corrections"} <= json.loads(output)["stages"].keys()
 
 
 def test_an_archive_that_was_killed_goes_on_where_it_was(
@@ -154,7 +171,7 @@ def _threads(pid: int) -> list[str]:
 
 _SHOWN = """
 import click
-from tenantq.cli.commands.pipeline.stage_progress import StageProgress
+from tenantq.cli.commands.pipeline.spark_runtime import StageProgress
 with StageProgress(["one"]) as progress:
     progress.begin("one")
     click.echo("figures")
@@ -243,3 +260,18 @@ def test_examples_of_a_schedule_name_the_command_as_each_scheduler_reads_it(
     tree = ast.parse(texts["airflow"])
     (command,) = [node.value for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == "bash_command"]
     assert shlex.split(ast.literal_eval(command)) == words
+
+
+def test_reports_are_scheduled_every_day(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """After the hourly run; every scheduler gets a second job."""
+    words = ["--journal", "j", "--lake", str(tmp_path), "--reports", str(tmp_path / "out"), "--json"]
+    assert command_line(["pipeline", "schedule", *words]) == 0
+    texts = json.loads(capsys.readouterr().out)
+    *_, hourly, daily = texts["cron"].splitlines()
+    assert hourly.startswith("10 * * * * ")
+    assert shlex.split(daily)[:5] == ["10", "1", "*", "*", "*"]
+    assert shlex.split(daily)[6:] == ["pipeline", "report", "--lake", str(tmp_path), "--out", str(tmp_path / "out")]
+    assert texts["systemd"].count("OnCalendar=") == 2
+    assert "OnCalendar=*-*-* 1:10:00" in texts["systemd"]
+    assert {"tenantq_pipeline", "tenantq_report"} <= set(re.findall("tenantq_[a-z]+", texts["airflow"]))
+    ast.parse(texts["airflow"])

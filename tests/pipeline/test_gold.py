@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import re
@@ -15,7 +16,8 @@ from pyspark.testing import assertDataFrameEqual
 
 from tenantq.pipeline.gold.anomalies import alerts, denial_bursts, new_places, probing, unusual_volume
 from tenantq.pipeline.gold.compliance_gdpr_art30 import ACTIVITIES, compliance_gdpr_art30
-from tenantq.pipeline.gold.compliance_soc2 import CONTROLS, compliance_soc2
+from tenantq.pipeline.gold.compliance_soc2 import ACTIVITIES as SOC2_ACTIVITIES
+from tenantq.pipeline.gold.compliance_soc2 import compliance_soc2
 from tenantq.pipeline.gold.slo_daily import Objective, slo_daily
 from tenantq.pipeline.gold.tenant_growth import tenant_growth
 from tenantq.pipeline.gold.usage_hourly import usage_hourly
@@ -228,20 +230,50 @@ def test_evidence_of_controls_is_counted_with_the_verification(spark: SparkSessi
     odd: list[tuple[Any, ...]] = [
         ("denial_burst", "high", "acme", "", "key:1", None, None, 1.0, 1.0, "", [], "2026-01-01")
     ]
-    soc2 = compliance_soc2(ops, spark.createDataFrame(odd, ANOMALIES), segments, quarantine)
+    evaluated = frame(
+        spark,
+        [
+            row(1, START, "compliance", tenant="", queue="", outcome="failed", details=results(backup=(0, 1))),
+            row(2, START + HOUR, "compliance", tenant="", queue="", outcome="failed", details=results(backup=(1, 0))),
+            row(
+                3,
+                START,
+                "compliance",
+                queue="",
+                outcome="failed",
+                details=results(encryption=(2, 1), key_rotation=(0, 0)),
+            ),
+        ],
+    )
+    soc2 = compliance_soc2(ops, evaluated, spark.createDataFrame(odd, ANOMALIES), segments, quarantine)
     signed = "segments verified against manifest, hash chain and records, with signatures"
     common = {(signed, 1, "pass"), ("quarantined: truncated", 7, "fail")}
+    failed = ("encryption: 1 of 3 failed, such as a fact", 3, "fail")
     assert evidence(soc2) == {
-        "CC6.1": {("peek denied", 4, "pass")}, "CC6.2": {("create_key ok", 1, "pass")},
-        "CC6.3": {("put_grant ok", 1, "pass")}, "CC6.5": {("purge ok", 1, "pass"), ("expire expired", 1, "pass")},
-        "CC6.6": {("add throttled", 3, "pass")}, "CC8.1": {("configure_queue ok", 1, "pass")},
-        "CC7.2": {("high: denial_burst", 1, "review")}, "PI1.4": common,
+        "CC6.1": {("peek denied", 4, "recorded"), ("key_rotation: a threshold", 0, "not_applicable")},
+        "CC6.2": {("create_key ok", 1, "recorded")}, "CC6.3": {("put_grant ok", 1, "recorded")},
+        "CC6.5": {("purge ok", 1, "recorded"), ("expire expired", 1, "recorded")}, "CC6.6": {("add throttled", 3, "recorded")},
+        "CC6.7": {failed}, "CC8.1": {("configure_queue ok", 1, "recorded")}, "A1.2": {("backup: a threshold", 1, "pass")},
+        "CC7.2": {("high: denial_burst", 1, "recorded")}, "PI1.4": common,
     }  # fmt: skip
-    assert evidence(compliance_gdpr_art30(ops, segments, quarantine)) == {
-        "30.1.b": {("add ok", 1, "pass")}, "30.1.d": {("peek ok", 1, "pass")},
-        "30.1.f": {("purge ok", 1, "pass"), ("expire expired", 1, "pass")},
-        "30.1.g": {("peek denied", 4, "pass"), ("add throttled", 3, "pass"), *common},
+    assert evidence(compliance_gdpr_art30(ops, evaluated, segments, quarantine)) == {
+        "30.1.b": {("add ok", 1, "recorded")}, "30.1.d": {("peek ok", 1, "recorded")},
+        "30.1.f": {("purge ok", 1, "recorded"), ("expire expired", 1, "recorded")},
+        "30.1.g": {
+            ("peek denied", 4, "recorded"), ("add throttled", 3, "recorded"), failed,
+            ("key_rotation: a threshold", 0, "not_applicable"), *common,
+        },
     }  # fmt: skip
+
+
+def results(**controls: tuple[int, int]) -> str:
+    """Return what a server journals of its controls, each with how much evidence passed and failed."""
+    return json.dumps(
+        {
+            name: {"status": "", "passed": passed, "failed": failed, "threshold": "a threshold", "text": "a fact"}
+            for name, (passed, failed) in controls.items()
+        }
+    )
 
 
 def evidence(table: DataFrame) -> dict[str, set[tuple[str, int, str]]]:
@@ -251,6 +283,13 @@ def evidence(table: DataFrame) -> dict[str, set[tuple[str, int, str]]]:
         found.setdefault(one["control"], set()).add((one["evidence"], one["count"], one["status"]))
         assert one["date"] == "2026-01-01"
     return found
+
+
+def test_reads_of_configuration_and_the_trail_are_not_billed(spark: SparkSession) -> None:
+    """They are journaled for auditors."""
+    rows = [row(1, START, "peek"), row(2, START, "audit", queue=""), row(3, START, "get_tenant", queue="", count=9)]
+    hours = queue_hours(frame(spark, rows), nothing(spark, MESSAGE_LIVES), nothing(spark, QUEUE_RESETS))
+    assert sum(one["operations"] for one in hours.collect()) == 1
 
 
 def test_a_deleted_tenant_ends_what_it_had_and_may_begin_anew(spark: SparkSession) -> None:
@@ -329,5 +368,5 @@ def test_compliance_counts_operations_that_the_journal_has() -> None:
     """An operation that is never journaled would be evidence that never appears. The audit page lists all that are."""
     page = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "audit.md").read_text()
     journaled = set(re.findall(r"`([a-z_]+)`", page))
-    counted = {op for _, ops, _ in (*CONTROLS.values(), *ACTIVITIES.values()) for op in ops} - {"*"}
+    counted = {op for _, ops, _ in (*SOC2_ACTIVITIES.values(), *ACTIVITIES.values()) for op in ops} - {"*"}
     assert counted <= journaled

@@ -135,8 +135,8 @@ def test_the_servers_own_tenants_are_kept_in_silver_and_in_no_gold_table(spark: 
     quarantine, segments = nothing(spark, QUARANTINE), nothing(spark, SEGMENTS)
     odd = anomalies(told, usage, places_daily(told), quarantine).localCheckpoint()
     gold = [
-        usage, slo_daily(told, lives, ["2026-01-01"], START + HOUR), odd, compliance_soc2(ops, odd, segments, quarantine),
-        compliance_gdpr_art30(ops, segments, quarantine),
+        usage, slo_daily(told, lives, ["2026-01-01"], START + HOUR), odd, compliance_soc2(ops, told, odd, segments, quarantine),
+        compliance_gdpr_art30(ops, told, segments, quarantine),
     ]  # fmt: skip
     assert [{one["tenant"] for one in table.collect()} - {""} for table in gold] == [
         {"acme"},

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import TYPE_CHECKING
 
 from tenantq.cli.command_line import run as command_line
+from tenantq.cli.offline_store import redis_shards
 from tenantq.journal.export_settings import ExportSettings
 from tenantq.journal.exporter import Exporter
 from tenantq.pipeline.reconciliation import reconcile
 from tests.administration import delete_queue, purge, put_queue
+from tests.contract.cluster.hosts import client_of, hosting, tenant_on
+from tests.contract.cluster.test_tenant_moves import pin, settled
 from tests.shards import Q, T, message, pass_time
 
 if TYPE_CHECKING:
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
     from tenantq.runtime.clock import ManualClock
     from tests.conftest import OpenShard
     from tests.pipeline.conftest import RunPipeline
+    from tests.redis_servers import RedisServer
 
 
 async def test_totals_equal_the_queues_own_counters_to_the_last_message_and_byte(
@@ -85,3 +91,40 @@ async def test_totals_equal_the_queues_own_counters_to_the_last_message_and_byte
     assert {(one.queue, one.figure, one.store - one.lake) for one in drifts} == {
         (Q, "added", 1), (Q, "added_bytes", 12), (Q, "messages", 1), (Q, "bytes", 12),
     }  # fmt: skip
+
+
+async def test_a_tenant_that_has_moved_is_counted_on_all_its_shards(
+    redis_server: RedisServer, journal: DirectoryTarget, spark: SparkSession, lake: Lake, pipeline: RunPipeline, tmp_path: Path
+) -> None:  # fmt: skip
+    """There and back, with a queue that was created again on the other shard, and a tenant that was deleted there."""
+    url, name = f"redis://127.0.0.1:{redis_server.port}", "reconciled"
+    exports = {"export": {"target": str(journal.path)}}
+    async with hosting(tmp_path / "data", url, name, **exports) as server, client_of(server) as client:
+        tenants = [await tenant_on(client, [1], prefix) for prefix in ("moved", "deleted")]
+
+        async def use(tenant: str, target: int) -> None:
+            queue = f"/v1/tenants/{tenant}/queues/work"
+            await client.post(f"{queue}/messages", json={"messages": [{"body": str(n)} for n in range(10)]})
+            polled = (await client.post(f"{queue}/poll", json={"max": 4})).json()["messages"]
+            await client.post(f"{queue}/ack", json={"receipts": [one["receipt"] for one in polled]})
+            await pin(client, tenant, target)
+            assert await settled(client, tenant) == target
+
+        for tenant in tenants:
+            await use(tenant, 2)
+            await use(tenant, 1)
+            await use(tenant, 3)
+        confirm = {"confirm": "work", "reason": "a test of moving", "force": True}
+        again = f"/v1/tenants/{tenants[0]}/queues/work"
+        assert (await client.request("DELETE", again, json=confirm)).is_success
+        async with asyncio.timeout(30):
+            while not (await client.put(again, json={})).is_success:  # noqa: ASYNC110  # the server deletes rows first
+                await asyncio.sleep(0.05)
+        await use(tenants[0], 2)
+        await use(tenants[0], 4)
+        gone = {"confirm": tenants[1], "reason": "a test of moving"}
+        assert (await client.request("DELETE", f"/v1/tenants/{tenants[1]}", json=gone)).is_success
+    pipeline(now_ms=int(time.time() * 1_000))
+    found = reconcile(spark, lake, [], redis_shards(url, name, None, tmp_path / "data"))
+    assert found.drifts == []
+    assert found.queues >= 1

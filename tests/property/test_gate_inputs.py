@@ -22,20 +22,22 @@ from tenantq.domain.access import ACTIONS, ROLES, Grant, matches
 from tenantq.domain.config import QueueConfig
 from tenantq.domain.message import NewMessage, Result
 from tenantq.domain.names import check_queue_name, check_tenant_name
+from tenantq.domain.template import Template
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.engine.settings import ShardSettings
-from tenantq.engine.shard import Shard
 from tenantq.errors import Forbidden, Invalid, NotFound, TenantqError, Unauthenticated
 from tenantq.gates.authorize import covers
 from tenantq.runtime.clock import ManualClock
 from tenantq.service.audit_trail import AuditQuery
+from tenantq.wire.cluster import GrowRequest, PlacementRequest
 from tests.contract.gates.every_act import NO_ID, NO_RECEIPT, UNTIL
 from tests.contract.gates.house import REASON, House
+from tests.verbs import Shard
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from tenantq.service import Call
+    from tenantq.service.call import Call
 from tenantq.service.tenant_export import TenantExport
 from tests.administration import tenants
 
@@ -177,6 +179,7 @@ ARGUMENTS: dict[str, tuple[tuple[Argument, ...], dict[str, Argument]]] = {
     "sqs_lookup.find_queues": ((NUMBER,), {"prefix": ("", anything), "dead_letter": NOTHING}),
     "redrives.get": ((TENANT, QUEUE, ("0" * 16, anything)), {}),
     "redrives.cancel": ((TENANT, QUEUE, ("0" * 16, anything)), {}),
+    "queues.workers": ((TENANT,), {}),
     "queues.list": ((TENANT,), {"after": NOTHING, "limit": NUMBER}),
     "queues.get": ((TENANT, QUEUE), {}),
     "queues.put": ((TENANT, QUEUE, ({"lease_ms": 500}, changes)), {}),
@@ -200,6 +203,9 @@ ARGUMENTS: dict[str, tuple[tuple[Argument, ...], dict[str, Argument]]] = {
     "erasures.get": ((("1-1", anything),), {}),
     "backups.create": ((("name", anything),), {}),
     "backups.list": ((), {}),
+    "backups.test": ((("name", anything),), {}),
+    "compliance.tenant": ((TENANT,), {}),
+    "compliance.platform": ((), {}),
     "audit.query": ((TENANT, (AuditQuery(message=NO_ID, order="newest"), queries)), {}),
     "audit.query_platform": (((AuditQuery(), queries),), {}),
     "access.list_platform_keys": ((), {}),
@@ -210,8 +216,23 @@ ARGUMENTS: dict[str, tuple[tuple[Argument, ...], dict[str, Argument]]] = {
     "access.revoke_key": ((TENANT, ("nobody", anything)), {}),
     "access.list_grants": ((TENANT,), {}),
     "access.put_grant": ((TENANT, ("jwt:x", anything), (Grant(role="viewer"), grants)), {}),
+    "access.review_grant": ((TENANT, ("jwt:x", anything)), {}),
     "access.delete_grant": ((TENANT, ("jwt:y", anything)), {}),
     "access.revoke_token": ((TENANT,), {"token_id": ("j", anything), "principal": NOTHING, "until": NUMBER}),
+    "tenants.plans": ((), {}),
+    "templates.list": ((TENANT,), {}),
+    "templates.put": ((TENANT, ("mail", anything), (Template(queues={"work": {}}), anything)), {}),
+    "templates.apply": ((TENANT, ("mail", anything)), {"owner": NOTHING, "dry_run": (True, anything)}),
+    "templates.delete": ((TENANT, ("mail", anything)), {}),
+    "signups.list": ((), {}),
+    "signups.get": ((("1-1", anything),), {}),
+    "signups.approve": ((("1-1", anything),), {}),
+    "signups.reject": ((("1-1", anything), REASONED), {}),
+    "containment.list": ((), {}),
+    "containment.release": ((("1-1-0", anything),), {}),
+    "alerts.list": ((), {}),
+    "alerts.list_tenant": ((TENANT,), {}),
+    "alerts.test": ((TENANT,), {}),
     "tenants.list": ((), {"after": NOTHING, "limit": NUMBER}),
     "tenants.put": ((TENANT, ({"weight": 2}, changes)), {}),
     "tenants.suspend": ((("third", anything), REASONED, ("settle", anything)), {}),
@@ -221,7 +242,11 @@ ARGUMENTS: dict[str, tuple[tuple[Argument, ...], dict[str, Argument]]] = {
     "exports.digest": ((TENANT, QUEUE), {"at": NUMBER, "export": ("ab" * 16, anything)}),
     "erasures.delete_tenant": ((("gone-tenant", anything),), {"confirm": ("gone-tenant", anything), "reason": REASONED}),
     "status.metrics": ((), {}),
+    "status.tenant_metrics": ((TENANT,), {}),
     "status.cluster": ((), {}),
+    "placement.get": ((("acme", anything),), {}),
+    "placement.place": ((("acme", anything), (PlacementRequest(shard=1), anything)), {}),
+    "placement.grow": (((GrowRequest(shards=99), anything),), {}),
     "status.drain_member": ((("m-1", anything),), {"drain": (True, anything)}),
     "tenants.residency": ((TENANT,), {}),
     "settlement.change_leases": ((TENANT, QUEUE, RECEIPTS), {"lease_ms": NUMBER, "held_ms_max": (9, st.just(9))}),

@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tenantq.engine.settings import ShardSettings
-from tenantq.engine.shard import Shard
 from tenantq.errors import NotFound
 from tenantq.runtime.clock import ManualClock
 from tests.administration import delete_queue, purge, put_tenant, queues
 from tests.shards import message, pass_time
+from tests.verbs import Shard
 
 TENANTS = ("aaa", "aaaa", "aaa-a", "a-a", "000", "default")
 QUEUES = ("a", "ab", "a-b", "a_b", "A", "x", "x-y", "x-dlq", "xx", "a.fifo", "ab.fifo", "0", "00", "-", "_")

@@ -22,7 +22,6 @@ from hypothesis.stateful import (
 )
 
 from tenantq.domain.message import NewMessage, Result
-from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict, LeaseLost, NotFound, StoreFailed
 from tenantq.runtime.clock import ManualClock
 from tenantq.store.keys import digest
@@ -42,6 +41,7 @@ from tests.administration import (
 from tests.property.model import Held, Model, ModelQueue
 from tests.redis_servers import OnRedis, RedisServer
 from tests.shards import data_key_row, examined, freeze, settled
+from tests.verbs import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

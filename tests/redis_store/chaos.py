@@ -20,13 +20,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tenantq.engine.shard import Shard
 from tenantq.store.redis.ownership import ShardHeld
 from tests.crash.chaos import PROJECT, Chaos, LaterClock
 from tests.crash.oracle import Oracle
 from tests.crash.recount import JournalTally, recount
 from tests.crash.worker import STOPPED
 from tests.redis_servers import OnRedis, RedisNodes, RedisServer, ResettingProxy, eventually
+from tests.verbs import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,7 +123,8 @@ class Cluster:
         def done() -> bool:
             others = [node for node in self.nodes.nodes if node is not gone]
             return any(
-                node.client().info("replication")["role"] == "master" and self.nodes._holds(node) for node in others
+                node.client().info("replication")["role"] == "master" and self.nodes.holds(node, self.nodes.slot)
+                for node in others
             )
 
         eventually(done, 60)

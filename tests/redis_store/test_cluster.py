@@ -14,13 +14,14 @@ from redis.exceptions import RedisError
 from tenantq.domain.message import Result
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.engine.settings import ShardSettings
-from tenantq.engine.shard import Shard
 from tenantq.errors import StoreFailed
 from tenantq.store.keys import queue_prefix
+from tenantq.store.redis.layout import Layout
 from tests.administration import delete_queue, finished, purge, put_queue, put_tenant
 from tests.redis_servers import OnRedis, RedisNodes, RedisServer, eventually
 from tests.redis_store.test_trouble import rest_of, work, work_named
 from tests.shards import Q, examined, message
+from tests.verbs import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,7 +90,7 @@ async def test_67_every_operation_works_on_a_cluster_and_all_keys_are_in_one_slo
         await finished(shard, task)
         keys = all_keys(cluster)
         await purge(shard, "acme", Q, reason="a test of the cluster")
-        assert shard.snapshots.read("acme", Q, facts.id, limit=10).messages  # what was purged is still read
+        assert (await shard.snapshots.read("acme", Q, facts.id, limit=10)).messages  # what was purged is still read
         shard.snapshots.close("acme", Q, facts.id)
         await shard.journal.trim(3)
         keys |= all_keys(cluster)
@@ -162,7 +163,9 @@ async def test_67_of_rows_on_both_sides_of_a_move_all_are_read(cluster: RedisNod
     here, there = source.client(), target.client()
     there.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", cluster.id_of(source))
     here.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", cluster.id_of(target))
-    here.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5_000, "KEYS", b"t:{fleet:0}:m:" + queues[0])
+    here.execute_command(
+        "MIGRATE", "127.0.0.1", target.port, "", 0, 5_000, "KEYS", Layout("fleet", "0").rows("m", queues[0])
+    )
     assert store.get_many(store.m, keys) == [b"body", b"body"]
     there.config_set("maxmemory-policy", "allkeys-lru")
     with pytest.raises(StoreFailed, match="Set noeviction"):
@@ -200,7 +203,7 @@ def come_back(cluster: RedisNodes, gone: RedisServer) -> None:
 
 def is_owner(cluster: RedisNodes, node: RedisServer) -> bool:
     """Tell whether a node says of itself that it has the slot."""
-    return node.client().info("replication")["role"] == "master" and cluster._holds(node)
+    return node.client().info("replication")["role"] == "master" and cluster.holds(node, cluster.slot)
 
 
 async def test_a_server_that_is_no_cluster_is_told_apart(durable_server: RedisServer, tmp_path: Path) -> None:

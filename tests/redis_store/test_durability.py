@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -12,15 +13,15 @@ import pytest
 
 from tenantq.cluster.settings import ClusterSettings
 from tenantq.engine.settings import ShardSettings
-from tenantq.engine.shard import Shard
 from tenantq.errors import DiskFull, Invalid, StoreFailed
 from tenantq.server.cluster_member import HostServer
-from tenantq.service import Call
+from tenantq.service.call import Call
 from tenantq.settings import ServerSettings
 from tenantq.store.redis.settings import RedisSettings
 from tests.administration import put_tenant
 from tests.redis_servers import OnRedis, RedisServer, eventually
 from tests.shards import Q, T, message
+from tests.verbs import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -135,9 +136,39 @@ async def test_without_the_replicas_that_were_asked_for_nothing_is_confirmed(
         eventually(lambda: replica.client().info("replication")["master_link_status"] == "up")
         async with shard_on(server, tmp_path / "two", replicas=1) as shard:
             await shard.add(T, Q, [message("on both")])
-            (name,) = [key for key in replica.client().keys("*") if b":m:" in key and b":m:i:" not in key]
+            (name,) = [key for key in replica.client().keys("*") if key.endswith(b":m")]
             assert any(value.endswith(b"on both") for value in replica.client().hvals(name))
     finally:
+        replica.kill()
+
+
+async def test_what_no_replica_has_is_not_confirmed_by_the_next_owner_either(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    """A repeated add finds its first attempt in the store, and waits until the replica has that too, like a read."""
+    replica = RedisServer(
+        tmp_path / "replica", f"replicaof 127.0.0.1 {server.port}", "appendonly yes", "repl-diskless-sync-delay 0"
+    )
+    try:
+        eventually(lambda: replica.client().info("replication")["master_link_status"] == "up")
+        shard = shard_on(server, tmp_path / "one", replicas=1, patience_ms=2_000)
+        await shard.open()
+        await shard.add(T, Q, [message("first")])
+        replica.signal(signal.SIGSTOP)
+        with pytest.raises(StoreFailed, match="0 replicas have this round"):
+            await shard.add(T, Q, [message("again", key="k")])
+        with contextlib.suppress(StoreFailed):
+            await shard.close()
+        async with shard_on(server, tmp_path / "one", replicas=1) as shard:
+            again = asyncio.ensure_future(shard.add(T, Q, [message("again", key="k")]))
+            seen = asyncio.ensure_future(shard.reads.peek(T, Q))
+            done, _ = await asyncio.wait([again, seen], timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
+            assert not done
+            replica.signal(signal.SIGCONT)
+            assert (await again)[0].duplicate
+            assert len((await seen).messages) == 2
+    finally:
+        replica.signal(signal.SIGCONT)
         replica.kill()
 
 

@@ -85,6 +85,37 @@ def test_a_commit_whose_number_another_batch_has_is_not_confirmed(open_on: Open)
     assert rows(store) == [b"unsure"]
 
 
+def test_an_owner_whose_commits_a_failover_lost_gives_the_shard_up_at_once(
+    open_on: Open, redis_server: RedisServer
+) -> None:
+    """Its lease has a minute left, and the next owner does not wait for it."""
+    store = open_on("one")
+    put(store, b"kept")
+    put(store, b"lost")
+    redis_server.client().hincrby(STATE, "commit", -1)
+    with pytest.raises(StoreFailed, match="a failover has lost"):
+        put(store, b"never")
+    store.close()
+    put(open_on("two"), b"next")
+
+
+def test_rows_that_were_read_ahead_are_read_again_after_the_first_change(open_on: Open) -> None:
+    """An opening store reads many rows in one request. They are as of the claim."""
+    store = open_on("one")
+    put(store, b"a")
+    put(store, b"b")
+    store.close()
+    again = open_on("two")
+    meta = again.meta
+    assert rows(again) == [b"a", b"b"]
+    assert again.get_many(meta, [b"row/b", b"row/c"]) == [b"value", None]
+    assert again.scan_items(meta, b"row/a", b"row/b", 9) == [(b"row/a", b"value")]
+    assert again.scan(meta, b"row/", b"row0", 1) == [b"row/a"]
+    put(again, b"c")
+    assert rows(again) == [b"a", b"b", b"c"]
+    assert again.get(meta, b"row/c") == b"value"
+
+
 def row_of(store: RedisStore, queue: int) -> bytes:
     """Write one message's row into a queue, and return its key."""
     batch, key = store.new_batch(), queue_prefix(1, queue) + bytes(16)
@@ -219,7 +250,7 @@ def test_a_loss_that_was_noticed_before_anybody_watched_is_told(open_on: Open, r
     store = open_on("one")
     redis_server.client().flushall()
     with pytest.raises(StoreFailed):
-        rows(store)
+        store.get(store.m, bytes(24))  # rows of the meta family were read ahead
     told: list[StoreFailed] = []
     store.watch(told.append)
     assert told
@@ -291,7 +322,7 @@ def test_of_a_tenant_that_was_deleted_no_prefix_is_left(open_on: Open, redis_ser
     for family in ("m", "vi", "le", "li", "gr", "ik", "re", "ex"):
         batch.delete_range(gone, after(gone), store.family(family).handle)
     store.write(batch)
-    assert redis_server.client().zrange("t:{fenced:0}:p", 0, -1) == [queue_prefix(2, 1)]
+    assert redis_server.client().zrange("t:{fenced:0}:p", 0, -1) == [queue_prefix(2, 1) + b"::2.1"]
 
 
 def test_a_database_that_there_is_not_is_a_failure_of_the_store(open_on: Open, redis_server: RedisServer) -> None:

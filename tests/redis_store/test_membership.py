@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable
 
 import pytest
 
 from tenantq.cluster.membership import Membership
-from tenantq.domain.cluster_view import Member
+from tenantq.domain.cluster_view import Heartbeats, Member
 from tenantq.errors import StoreLocked
 from tenantq.runtime.clock import SystemClock
 from tenantq.store.redis.address import parse_address
@@ -54,6 +55,19 @@ class Holder:
         del self.locks.owner[shard]
 
 
+class NoLinks:
+    """Notices that never arrive: heartbeats alone must do."""
+
+    def look(self, members: Iterable[str]) -> None:
+        pass
+
+    def released(self, shard: int, successor: str) -> None:
+        pass
+
+    def owns(self, shard: int, epoch: int) -> None:
+        pass
+
+
 class Members:
     """Starts members of one cluster."""
 
@@ -65,7 +79,8 @@ class Members:
     async def join(self, id: str) -> Membership:
         registry = RedisRegistry(parse_address(self.url), RedisSettings(name="fleet"))
         registry.create(SHARDS, ())
-        found = Membership(registry, Holder(id, self.locks), SystemClock(), Member(id=id, peer_address=f"{id}:1"))
+        member = Member(id=id, peer_address=f"{id}:1")
+        found = Membership(registry, Holder(id, self.locks), SystemClock(), member, NoLinks())
         await found.start()
         self.joined.append(found)
         return found
@@ -104,6 +119,38 @@ async def test_members_share_the_shards_evenly(cluster: Members) -> None:
     assert all(successor == "b" for _, _, successor in cluster.locks.handovers)
 
 
+async def test_a_member_survives_a_primary_that_is_not_durable_for_a_moment(
+    cluster: Members, durable_server: RedisServer
+) -> None:
+    """As after a failover, before the new primary writes its log. Heartbeats go on, and the other member keeps its shards."""
+    a, b = await cluster.join("a"), await cluster.join("b")
+    await until(lambda: cluster.count("b") and not a.view.moves)
+    redis = durable_server.client()
+    redis.config_set("appendonly", "no")
+    redis.client_kill_filter(_type="normal")
+    await until(lambda: "appendonly is no" in a.problem and "appendonly is no" in b.problem)
+    redis.config_set("appendonly", "yes")
+    await until(lambda: not a.problem and not b.problem)
+    await until(lambda: len(a.view.members) == len(b.view.members) == 2)
+
+
+async def test_a_heartbeat_that_fails_for_any_reason_is_followed_by_the_next(
+    cluster: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member that owns shards and has no heartbeats would keep others from serving them."""
+    a = await cluster.join("a")
+    failed = threading.Event()
+
+    def fail(*_: object) -> Heartbeats:
+        failed.set()
+        raise RuntimeError("a defect")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(a._registry, "heartbeat", fail)
+        await until(lambda: failed.is_set() and a.problem == "a defect")
+    await until(lambda: not a.problem and cluster.count("a") == SHARDS)
+
+
 async def test_a_draining_member_hands_every_shard_over(cluster: Members) -> None:
     """Afterwards it owns nothing, and the other one everything."""
     a, _ = await cluster.join("a"), await cluster.join("b")
@@ -122,6 +169,44 @@ async def test_shards_of_a_dead_member_go_to_the_others(cluster: Members) -> Non
     for shard in [shard for shard, id in cluster.locks.owner.items() if id == "a"]:
         del cluster.locks.owner[shard]  # its leases have ended
     await until(lambda: cluster.count("b") == SHARDS and "a" not in b.view.members)
+
+
+class Overtaken(RedisRegistry):
+    """Answers a heartbeat only after the shards that it says are being acquired have been acquired."""
+
+    sent = threading.Event()
+    acquired = threading.Event()
+
+    def heartbeat(self, member: Member, assigner_ms: int) -> Heartbeats:
+        rows = super().heartbeat(member, assigner_ms)
+        if member.acquiring:
+            self.sent.set()
+            assert self.acquired.wait(20)
+        return rows
+
+
+class LateHolder(Holder):
+    """Acquires shards while a heartbeat says that it is about to."""
+
+    async def acquire(self, shard: int) -> None:
+        await asyncio.to_thread(Overtaken.sent.wait, 20)
+        await super().acquire(shard)
+        if len(self.owned()) == SHARDS:
+            asyncio.get_running_loop().call_later(0.05, Overtaken.acquired.set)
+
+
+async def test_a_member_does_not_hand_a_shard_over_to_itself(durable_server: RedisServer) -> None:
+    """Its own row may still say that it is acquiring a shard that it owns by then."""
+    locks = Locks()
+    registry = Overtaken(parse_address(durable_server.url), RedisSettings(name="fleet"))
+    registry.create(SHARDS, ())
+    member = Member(id="a", peer_address="a:1")
+    found = Membership(registry, LateHolder("a", locks), SystemClock(), member, NoLinks())
+    await found.start()
+    await until(lambda: found.takeovers == SHARDS and len(found.view.members["a"].owned) == SHARDS)
+    await found.close()
+    durable_server.client().flushall()
+    assert locks.handovers == []
 
 
 async def test_the_last_member_does_not_wait_for_a_successor(cluster: Members) -> None:

@@ -7,20 +7,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tenantq.doctor import examine
-from tenantq.engine.shard import Shard
+from tenantq.doctor.store_check import examine
 from tenantq.errors import LeaseLost, StoreFailed, StoreFormat, StoreLocked, Unavailable
+from tenantq.runtime.clock import SystemClock
 from tenantq.store.redis import ownership
 from tenantq.store.redis.link import SlotLink
 from tenantq.store.redis.store import RedisStore
-from tests.administration import queues
+from tests.administration import put_queue, queues
 from tests.redis_servers import OnRedis, RedisServer
 from tests.shards import Q, T, message
+from tests.verbs import Shard
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
     from pathlib import Path
 
+    from tenantq.runtime.clock import Clock
     from tenantq.store.redis.link import Command
 
     Open = Callable[..., Coroutine[None, None, Shard]]
@@ -33,11 +35,11 @@ async def open_on(tmp_path: Path, redis_server: RedisServer) -> AsyncIterator[Op
     """Open shards with directories of their own on one store, on the real clock."""
     opened: list[Shard] = []
 
-    async def open_one(directory: str, **settings: object) -> Shard:
+    async def open_one(directory: str, *, clock: Clock | None = None, **settings: object) -> Shard:
         opener = OnRedis(
             redis_server, tmp_path / directory, "os", **{"name": "fleet", "lease_ms": LEASE_MS, **settings}
         )
-        shard = Shard(tmp_path / directory, open_store=opener)
+        shard = Shard(tmp_path / directory, open_store=opener, clock=clock or SystemClock())
         await shard.open()
         opened.append(shard)
         return shard
@@ -76,6 +78,37 @@ async def test_a_server_that_stands_by_takes_over_when_the_owner_is_gone(open_on
     assert isinstance(again.error, LeaseLost)
 
 
+class OtherMachine(SystemClock):
+    """The clocks of a machine that was started at another time, and whose wall clock is wrong."""
+
+    def __init__(self, ahead_ms: int) -> None:
+        self._ahead_ms = ahead_ms
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self._ahead_ms
+
+    def monotonic_ms(self) -> int:
+        return super().monotonic_ms() + 5_000_000 + self._ahead_ms
+
+    def boot_id(self) -> bytes:
+        return bytes([7]) * 16
+
+
+@pytest.mark.parametrize("ahead_ms", [3_600_000, -3_600_000])
+async def test_leases_do_not_depend_on_the_wall_clocks_of_servers(open_on: Open, ahead_ms: int) -> None:
+    """A new owner measures them on the store's clock: neither do they end early, nor does a short delay last an hour."""
+    first = await open_on("one")
+    await first.add(T, Q, [message("a")])
+    (held,) = await first.poll(T, Q, lease_ms=60_000)
+    await first.add(T, Q, [message("soon", delay_ms=1_500)])
+    await first.close()
+    second = await open_on("two", clock=OtherMachine(ahead_ms))
+    assert await second.poll(T, Q) == []
+    (soon,) = await second.poll(T, Q, wait_ms=20_000)
+    assert soon.body == b"soon"
+    assert (await second.ack(T, Q, [held.receipt]))[0].ok
+
+
 async def test_an_owner_that_was_paused_reads_nothing_any_more(open_on: Open) -> None:
     """What it would tell may be outdated."""
     first = await open_on("one")
@@ -105,6 +138,20 @@ async def test_a_clean_close_gives_the_shard_up_at_once(open_on: Open) -> None:
     assert second.failure is None
 
 
+async def test_a_shard_is_opened_with_two_requests_after_the_claim(open_on: Open) -> None:
+    """Nobody serves the shard in the meantime, so its rows are read together."""
+    shard = await open_on("one")
+    for number in range(5):
+        await put_queue(shard, T, f"queue-{number}")
+        await shard.add(T, f"queue-{number}", [message()])
+    await shard.close()
+    again = await open_on("two", lease_ms=60_000)
+    store = again.state.store
+    assert isinstance(store, RedisStore)
+    assert store._link.took.total <= 3  # one of them was before the claim
+    assert [again.reads.stats(T, f"queue-{number}").ready for number in range(5)] == [1] * 5
+
+
 async def test_who_stands_by_can_be_called_off(open_on: Open, tmp_path: Path) -> None:
     """Its directory is free afterwards, and the owner goes on."""
     first = await open_on("one")
@@ -130,8 +177,8 @@ async def test_time_does_not_go_back_when_another_machine_takes_over(open_on: Op
     assert second.state.shard_clock.now_ms() - now < 60_000
 
 
-async def test_the_doctor_is_refused_while_a_server_owns_the_shard(open_on: Open, tmp_path: Path) -> None:
-    """And examines it afterwards; a server that starts meanwhile waits."""
+async def test_no_other_process_claims_the_shard_of_a_server_to_read_it(open_on: Open, tmp_path: Path) -> None:
+    """It can once the server is stopped."""
     shard = await open_on("one")
     await shard.add(T, Q, [message()])
     opener = shard._open_store
@@ -237,10 +284,10 @@ async def test_a_moment_of_more_changes_than_are_kept_is_told_so(
     shard = await open_on("one")
     await shard.add(T, Q, [message(b"x" * 500) for _ in range(20)])
     facts = await shard.snapshots.open(T, Q)
-    assert len(shard.snapshots.read(T, Q, facts.id).messages) == 20
+    assert len((await shard.snapshots.read(T, Q, facts.id)).messages) == 20
     got = await shard.poll(T, Q, max=20)
     await shard.ack(T, Q, [one.receipt for one in got])
     with pytest.raises(Unavailable, match="Start again"):
-        shard.snapshots.read(T, Q, facts.id)
+        await shard.snapshots.read(T, Q, facts.id)
     assert shard.failure is None
     assert shard.reads.stats(T, Q).in_flight == 0

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tenantq.store.interface import Store, StoreSnapshot
 
 PREFIXES = [queue_prefix(tenant, queue) for tenant in (1, 255, 256) for queue in (1, 255, 7)]
-IN_SNAPSHOTS = ("m", "le", "gr", "re", "ik")
+IN_SNAPSHOTS = ("m", "vi", "le", "li", "gr", "re", "ik", "ex", "qc")
 LENGTHS = {"m": 16, "le": 16, "re": 16, "ik": 16, "gr": 16, "vi": 25, "li": 24, "ex": 25}
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tenantq.engine.settings import ShardSettings
-from tenantq.engine.shard import Shard
 from tenantq.errors import StoreFailed
 from tests.redis_servers import OnRedis, RedisServer, ResettingProxy, eventually
 from tests.shards import Q, T, message
+from tests.verbs import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tenantq.engine.shard import Shard
 from tenantq.errors import StoreFailed
 from tests.contract.http.certificates import Authority
 from tests.redis_servers import OnRedis, RedisServer, free_port
 from tests.shards import Q, T, message
+from tests.verbs import Shard
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+import sys
+from pathlib import Path
 
 from rocksdict import Options, Rdict
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FAMILIES = ("available", "in_progress", "visibility_index", "leases", "lease_expiry")
 
@@ -87,7 +85,35 @@ class QueueberStore:
         self.put("leases", lease, lease_entry(sorted(items), expires_s, b"lease_expiry/" + rest))
         self.put("lease_expiry", rest, b"leases/" + lease)
 
+    def remove(self, id: bytes, visible_s: int) -> None:
+        """Delete an item, available or in progress."""
+        for family, rest in (
+            ("available", id), ("in_progress", id), ("visibility_index", visible_s.to_bytes(8) + b"/" + id)
+        ):  # fmt: skip
+            self._families[family].delete(family.encode() + b"/" + rest)
+
     def close(self) -> None:
         """Write everything to disk."""
         self._families.clear()
         self._db.close()
+
+
+def main() -> None:
+    """Be a running Queueber: keep the store open, and write what the lines of standard input say."""
+    store = QueueberStore(Path(sys.argv[1]))
+    for line in sys.stdin:
+        command, number = line.split()[0], int(line.split()[1])
+        id = uuid7(1_700_000_000_000 + number, number)
+        if command == "add":
+            store.add(id, b"item %d" % number, 1_700_000_000)
+        elif command == "lease":
+            store.remove(id, 1_700_000_000)
+            store.lease(uuid7(1_700_000_000_000, 1 << 20 | number), {id: b"item %d" % number}, 4_000_000_000)
+        else:
+            store.remove(id, 1_700_000_000)
+        print("done", flush=True)
+    store.close()
+
+
+if __name__ == "__main__":
+    main()

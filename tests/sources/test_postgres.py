@@ -113,7 +113,7 @@ def test_procrastinate_jobs_are_drained_and_locked_rows_left_alone(
     )
     with psycopg.connect(postgres) as worker:
         worker.execute("select * from procrastinate_jobs where id = 7 for update")
-        report = migrate(server, postgres, "procrastinate", "procrastinate-here", "--mode", "drain")
+        report = migrate(server, postgres, "procrastinate", "procrastinate-here", "--mode", "drain", code=7)
         assert (report["added"], report["left"]) == (1_199, 1)
     assert migrate(server, postgres, "procrastinate", "procrastinate-here", "--mode", "drain")["added"] == 1
     (left,) = database.execute("select count(*) from procrastinate_jobs").fetchone() or (None,)

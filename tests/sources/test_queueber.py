@@ -145,4 +145,4 @@ def test_the_store_of_another_program_is_refused(server: Served, tmp_path: Path)
     """Its column families are named."""
     Rdict(str(tmp_path / "old"), Options(raw_mode=True)).close()
     done = server.call("migrate-from", "queueber", tmp_path / "old")
-    assert (done.code, "holds no Queueber items" in done.err) == (2, True)
+    assert (done.code, "contains no Queueber items" in done.err) == (2, True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import time
 from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
 
 from tenantq import Client
-from tests.acceptance.command import ADMIN_TOKEN, serving
+from tests.acceptance.command import ADMIN_TOKEN, COMMAND, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +29,14 @@ def old(tmp_path: Path) -> Iterator[tuple[Served, Any]]:
         yield served, (boto3.client("sqs", endpoint_url=served.url, **access), access)
 
 
+def _variables(access: dict[str, str]) -> dict[str, Any]:
+    return {
+        "AWS_ACCESS_KEY_ID": access["aws_access_key_id"],
+        "AWS_SECRET_ACCESS_KEY": access["aws_secret_access_key"],
+        "AWS_DEFAULT_REGION": "eu-west-1",
+    }
+
+
 def test_sqs_queues_are_drained_with_leases(server: Served, old: tuple[Served, Any]) -> None:
     """With attributes and groups; nothing remains at the source, and a second run adds nothing."""
     source, (sqs, access) = old
@@ -42,11 +52,7 @@ def test_sqs_queues_are_drained_with_leases(server: Served, old: tuple[Served, A
     with Client(server.url, ADMIN_TOKEN) as client:
         tenant = client.tenant("sqs-here")
         tenant.configure()
-        variables = {
-            "AWS_ACCESS_KEY_ID": access["aws_access_key_id"],
-            "AWS_SECRET_ACCESS_KEY": access["aws_secret_access_key"],
-            "AWS_DEFAULT_REGION": "eu-west-1",
-        }
+        variables = _variables(access)
         command = ("migrate-from", "sqs", source.url, "orders", "orders.fifo", "--tenant", "sqs-here", "--json")
         report = server.ok(*command, **variables).json
         assert (report["added"], report["left"], report["mode"]) == (28, 0, "drain")
@@ -58,13 +64,53 @@ def test_sqs_queues_are_drained_with_leases(server: Served, old: tuple[Served, A
         assert (first.body, first.group) == (b"f0", "g")
 
 
+def test_a_killed_migration_continues_when_its_leases_end(server: Served, old: tuple[Served, Any]) -> None:
+    """Killed three times: every message once, and the source is empty. Until then the command says what remains."""
+    source, (sqs, access) = old
+    url = sqs.create_queue(QueueName="killed")["QueueUrl"]
+    bodies = [f"m{number}" for number in range(2_000)]
+    for at in range(0, len(bodies), 10):
+        entries = [{"Id": str(n), "MessageBody": body} for n, body in enumerate(bodies[at : at + 10])]
+        sqs.send_message_batch(QueueUrl=url, Entries=entries)
+    variables = _variables(access)
+    command = ("migrate-from", "sqs", source.url, "killed", "--tenant", "sqs-killed", "--lease", "5s")
+    with Client(server.url, ADMIN_TOKEN) as client:
+        client.tenant("sqs-killed").configure()
+        queue = client.tenant("sqs-killed").queue("killed")
+        queue.configure()
+        for _ in range(3):
+            before = queue.stats().ready
+            process = subprocess.Popen(
+                [COMMAND, *command], env=server.environment(**variables), stdout=subprocess.DEVNULL
+            )
+            while process.poll() is None and queue.stats().ready == before:
+                time.sleep(0.005)
+            process.kill()
+            process.wait()
+        deadline = time.monotonic() + 60
+        while (done := server.call(*command, **variables)).code != 0:
+            assert (done.code in {6, 7}, time.monotonic() < deadline) == (True, True), done
+            if done.code == 7:
+                assert "held by workers or an interrupted run" in done.out + done.err
+            time.sleep(0.5)
+        got = list[str]()
+        while found := queue.poll(max=1_000):
+            got += [message.body.decode() for message in found]
+    assert sorted(got) == sorted(bodies)
+    counts = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    assert (counts["ApproximateNumberOfMessages"], counts["ApproximateNumberOfMessagesNotVisible"]) == ("0", "0")
+
+
+@pytest.mark.parametrize("lease", ["0", "999ms", "13h"])
+def test_a_lease_that_sqs_does_not_allow_is_refused(server: Served, lease: str) -> None:
+    """Before anything is asked of SQS."""
+    done = server.call("migrate-from", "sqs", "eu-west-1", "orders", "--lease", lease)
+    assert (done.code, "--lease: must be 1s to 12h" in done.err) == (2, True)
+
+
 def test_a_queue_that_does_not_exist_is_named(server: Served, old: tuple[Served, Any]) -> None:
     """With one line, and nothing is changed."""
     source, (_, access) = old
-    variables = {
-        "AWS_ACCESS_KEY_ID": access["aws_access_key_id"],
-        "AWS_SECRET_ACCESS_KEY": access["aws_secret_access_key"],
-        "AWS_DEFAULT_REGION": "eu-west-1",
-    }
+    variables = _variables(access)
     done = server.call("migrate-from", "sqs", source.url, "nothing", **variables)
     assert (done.code, len(done.err.splitlines())) == (6, 1), done

@@ -22,7 +22,7 @@ RANGES = {
 def test_every_field_of_a_queue_has_a_test_here() -> None:
     """A new setting wants its range."""
     assert {*RANGES, "dead_letter", "dead_on_poll", "limits", "tags", "sqs"} == set(QueueConfig.__struct_fields__)
-    plain = {"weight", "create_queues", "regions"}
+    plain = {"plan", "weight", "create_queues", "regions"}
     assert set(TenantConfig.__struct_fields__) == {*plain, *GROUPS, "defaults"}
 
 
@@ -31,6 +31,7 @@ GROUPS = {
     "limits": ("write", {"ops_per_sec": 5}, {"ops_per_sec": 0}),
     "concurrency": ("requests", 5, 0),
     "encryption": ("rotate_every_ms", 3_600_000, 5),
+    "alerts": ("quota_percent", 90, 0),
 }
 """For each group of settings: one of them, a value that it takes, and one that it refuses."""
 
@@ -149,7 +150,7 @@ def test_an_unknown_field_is_refused_and_the_known_ones_listed() -> None:
     """For tenants as for queues; a long name is cut."""
     with pytest.raises(Invalid, match="colour: unknown field \\(allowed: lease_ms, max_attempts"):
         change_config(QueueConfig(), {"colour": 1})
-    with pytest.raises(Invalid, match="colour: unknown field \\(allowed: weight, create_queues"):
+    with pytest.raises(Invalid, match="colour: unknown field \\(allowed: plan, weight, create_queues"):
         change_config(TenantConfig(), {"colour": 1})
     with pytest.raises(Invalid) as caught:
         change_config(QueueConfig(), {"x" * 1_000: 1})

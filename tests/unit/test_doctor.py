@@ -9,10 +9,11 @@ import msgspec
 import pytest
 from rocksdict import WriteBatch
 
-from tenantq.doctor import DoctorReport, examine
+from tenantq.doctor.report import DoctorReport
+from tenantq.doctor.store_check import examine
 from tenantq.domain.message import NewMessage, Result
 from tenantq.engine.catalog import QUEUE_ROW
-from tenantq.errors import StoreFormat, StoreLocked
+from tenantq.errors import StoreFormat
 from tenantq.store.keys import (
     EXPIRES_KEY,
     EXPIRES_RESULT,
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tenantq.engine.shard import Shard
     from tenantq.runtime.clock import ManualClock
     from tests.conftest import OpenShard
+    from tests.verbs import Shard
 
 FIFO = "orders.fifo"
 
@@ -161,10 +162,17 @@ async def test_nothing_is_changed_by_an_examination(stopped: Path) -> None:
     assert content() == before
 
 
-async def test_a_directory_in_use_is_refused_by_name_of_the_process(shard: Shard, tmp_path: Path) -> None:
-    """A running shard keeps its directory to itself."""
-    with pytest.raises(StoreLocked, match=r"in use by process \d+"):
-        examine(tmp_path / "data")
+async def test_a_running_shard_is_examined_at_each_of_its_rounds(
+    shard: Shard, clock: ManualClock, tmp_path: Path
+) -> None:
+    """Whatever the shard has just done, a checkpoint is consistent, and is gone afterwards."""
+    await _fill(shard, clock)
+    for number in range(5):
+        await shard.add(T, Q, [message(f"more {number}")])
+        report = examine(tmp_path / "data")
+        assert report.findings == []
+        assert report.figures.messages > number
+    assert not list((tmp_path / "data").glob("checkpoint*"))
 
 
 def test_a_directory_without_a_store_is_refused_and_left_alone(tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ import pytest
 
 from tenantq.domain.config import TenantConfig
 from tenantq.domain.message import LOCAL
-from tenantq.engine.fair_lines import FairLines, TenantLine
+from tenantq.engine.fair_lines import FairLines, RoundBudget, TenantLine
 from tenantq.engine.operation import Operation
 from tenantq.engine.queue_state import TenantState
+from tenantq.engine.settings import ShardSettings
+from tenantq.runtime.clock import ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -146,3 +148,45 @@ def test_drain_takes_everything_out() -> None:
     assert len(lines.drain()) == 10
     assert not lines
     assert lines.drain() == []
+
+
+def budget() -> RoundBudget:
+    """Return a budget of rounds with the default settings."""
+    return RoundBudget(ShardSettings(), ManualClock())
+
+
+def test_a_large_operation_shares_its_round_with_nobody() -> None:
+    """A small operation of another tenant does not wait for its write and its sync."""
+    lines, rounds = FairLines(turn_cost=4), budget()
+    loud, quiet = tenant("loud"), tenant("quiet")
+    push(lines, loud, 3, 200)
+    push(lines, quiet, 1)
+    seen = [served(rounds.pick(lines)) for _ in range(4)]
+    assert sorted(sorted(one.items()) for one in seen) == [[("loud", 200)]] * 3 + [[("quiet", 1)]]
+
+
+def test_large_operations_wait_for_each_others_sync_and_small_ones_do_not() -> None:
+    """At most one large operation is written and not yet synced while tenants share the rounds."""
+    lines, rounds = FairLines(turn_cost=4), budget()
+    loud, quiet = tenant("loud"), tenant("quiet")
+    push(lines, loud, 2, 200)
+    push(lines, quiet, 1)
+    while served(rounds.pick(lines, large_syncs=False))["loud"] == 0:
+        pass
+    push(lines, quiet, 1)
+    assert served(rounds.pick(lines, large_syncs=True)).keys() <= {"quiet"}
+    assert rounds.pick(lines, large_syncs=True) == []
+    assert served(rounds.pick(lines, large_syncs=False)) == {"loud": 200}
+    assert not lines
+
+
+def test_large_operations_get_their_turn_beside_many_small_ones() -> None:
+    """Waiting for a round alone does not starve them: they are served by virtual time."""
+    lines, rounds = FairLines(turn_cost=4), budget()
+    loud, quiet = tenant("loud"), tenant("quiet")
+    push(lines, loud, 10, 200)
+    push(lines, quiet, 10_000)
+    total: Counter[str] = Counter()
+    while total["loud"] < 2_000:
+        total += served(rounds.pick(lines))
+    assert total["quiet"] < 2_400

@@ -19,19 +19,20 @@ from tenantq.backup.backups import Backups
 from tenantq.backup.manifest import MANIFEST, read_backup_manifest, verify_backup
 from tenantq.backup.restore import restore_backup
 from tenantq.cli.command_line import run
-from tenantq.doctor import examine
+from tenantq.doctor.store_check import examine
 from tenantq.domain.message import Result
-from tenantq.engine.shard import Shard, StoreCheckpoint
+from tenantq.engine.shard import StoreCheckpoint
 from tenantq.errors import Conflict, DiskFull, Invalid, NotFound, StoreDamaged
 from tenantq.journal.export_settings import ExportSettings
 from tenantq.journal.export_target import open_target
 from tenantq.journal.signing import PublicKey, SigningKey
 from tenantq.server import Server
-from tenantq.service import Call
+from tenantq.service.call import Call
 from tenantq.settings import ServerSettings
 from tenantq.store.crash_recovery import STAGE
 from tests.administration import put_data_key, put_queue, put_tenant
 from tests.shards import journal_rows, message
+from tests.verbs import Shard, verbs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +63,7 @@ async def fill(shard: Shard) -> None:
 async def saved(tmp_path: Path, **options: Any) -> Path:
     """Return a backup of a server that did some work."""
     async with server_of(tmp_path / "data") as server:
-        await fill(server.shard)
+        await fill(verbs(server.shard))
         await server.service.backups.create(CALL, "one", **options)
     return tmp_path / "data-backups" / "one"
 
@@ -70,7 +71,7 @@ async def saved(tmp_path: Path, **options: Any) -> Path:
 async def test_a_backup_under_load_holds_everything_acknowledged_before_it(tmp_path: Path) -> None:
     """Producers and consumers go on meanwhile; what is restored is clean, and has all that was confirmed in time."""
     async with server_of(tmp_path / "data") as server:
-        shard = server.shard
+        shard = verbs(server.shard)
         await fill(shard)
         acknowledged: list[bytes] = []
         stopping, busy = asyncio.Event(), asyncio.Event()
@@ -117,14 +118,14 @@ async def test_a_restored_server_goes_on_and_everything_verifies(
     """Exported segments are in the backup, a trimmed journal goes on from its anchor, and the key signs as before."""
     data = tmp_path / "data"
     async with server_of(data, keep_records=4) as server:
-        await fill(server.shard)
+        await fill(verbs(server.shard))
         for _ in range(20):
             await server.shard.add("acme", "work", [message()])
         assert server.runtime.exporter is not None
         await server.runtime.exporter.export_now()
         assert server.shard.journal.span[0] > 1
         made = await server.service.backups.create(CALL, "one")
-        lease = await server.shard.poll("acme", "line.fifo", lease_ms=600_000)
+        lease = await verbs(server.shard).poll("acme", "line.fifo", lease_ms=600_000)
         assert lease
     assert 0 < made.segments_upto <= made.last_seq
     backup = tmp_path / "data-backups" / "one"
@@ -135,7 +136,7 @@ async def test_a_restored_server_goes_on_and_everything_verifies(
             rows = await journal_rows(server.shard, made.last_seq, op="restore_backup")
             assert [row.details for row in rows] == [f"one: up to record {made.last_seq}"]
             assert (await server.service.tenants.get(CALL, "acme")).config.weight == 3
-            assert [one.body for one in await server.shard.poll("acme", "line.fifo")] == [b"one"]
+            assert [one.body for one in await verbs(server.shard).poll("acme", "line.fifo")] == [b"one"]
             assert server.shard.reads.stats("acme", "later").delayed == 1
             assert server.shard.reads.stats("acme", "work").dead == 1
         async with server_of(tmp_path / place, keep_records=4) as server:
@@ -260,7 +261,7 @@ async def test_segments_that_are_kept_elsewhere_are_fetched(tmp_path: Path) -> N
     """Only those that are wholly older than the backup, though the archive went on."""
     data = tmp_path / "data"
     async with server_of(data, keep_records=1, target=str(tmp_path / "archive")) as server:
-        await fill(server.shard)
+        await fill(verbs(server.shard))
         assert server.runtime.exporter is not None
         await server.runtime.exporter.export_now()
         await server.runtime.exporter.export_now()
@@ -283,7 +284,7 @@ async def test_the_data_keys_are_in_no_backup_and_what_was_destroyed_stays_so(tm
     secret = b"a-wrapped-data-key-" + bytes(range(64))
     data, backups = tmp_path / "data", tmp_path / "data-backups"
     async with server_of(data) as server:
-        shard = server.shard
+        shard = verbs(server.shard)
         await fill(shard)
         tenant = shard.tenant("acme").id
         for number in (0, 1):
@@ -417,7 +418,7 @@ _KILLED = """
 import asyncio, os, signal, sys
 from pathlib import Path
 from tenantq.backup import backups
-from tests.contract.backup.test_backup import CALL, fill, server_of
+from tests.contract.backup.test_backup import CALL, fill, server_of, verbs
 
 copied, at, copy_file = [], int(sys.argv[2]), backups.copy_file
 def copy_or_die(*files):
@@ -429,7 +430,7 @@ backups.copy_file = copy_or_die
 
 async def main():
     async with server_of(Path(sys.argv[1])) as server:
-        await fill(server.shard)
+        await fill(verbs(server.shard))
         print("filled", flush=True)
         await server.service.backups.create(CALL, "one")
 asyncio.run(main())

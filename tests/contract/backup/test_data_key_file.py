@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ from tenantq.cli.command_line import run
 from tenantq.errors import StoreDamaged, Unavailable
 from tenantq.journal.signing import PublicKey, SigningKey
 from tenantq.server import Server
-from tenantq.service import Call
+from tenantq.service.call import Call
 from tenantq.service.erasure import RETRY_MS
 from tenantq.settings import ServerSettings
 from tests.contract.backup.test_backup import ADMIN, saved
@@ -128,13 +127,11 @@ async def test_an_erasure_whose_end_failed_is_certified_when_it_can_be(tmp_path:
         (erased,) = await server.service.erasures.list(CALL)
         assert not erased.certified_at
         clock.advance(RETRY_MS)
-        while server.runtime.background:
-            await asyncio.gather(*server.runtime.background)
+        await server.runtime.background.finish()
         backups.unlink()
         (tmp_path / "away").rename(backups)
         clock.advance(RETRY_MS)
-        while server.runtime.background:
-            await asyncio.gather(*server.runtime.background)
+        await server.runtime.background.finish()
         (certificate,) = await server.service.erasures.list(CALL)
     assert certificate.is_signed_by(PublicKey.load(tmp_path / "data" / "audit_key.pub"))
     assert [[*read_data_keys(file)] for file in backups.glob("data-keys-*.json")] == [[stays]]
@@ -156,8 +153,7 @@ async def test_a_place_for_backups_that_was_away_during_an_erasure_loses_the_key
     (file,) = backups.glob("data-keys-*.json")
     assert gone in read_data_keys(file)
     async with server_of(tmp_path / "data", backups) as server:
-        while server.runtime.background:
-            await asyncio.gather(*server.runtime.background)
+        await server.runtime.background.finish()
         assert gone not in read_data_keys(file)
 
 

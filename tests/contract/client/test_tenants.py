@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tenantq.client import NO_RETRIES, Client
-from tenantq.errors import Forbidden, NotFound, QuotaExceeded, RateLimited, Unauthenticated
+from tenantq.errors import Forbidden, Invalid, NotFound, QuotaExceeded, RateLimited, Unauthenticated
 
 if TYPE_CHECKING:
     from tests.contract.client.conftest import ServerUnderTest
@@ -28,6 +28,19 @@ def test_a_tenant_is_made_changed_suspended_and_deleted(client: Client) -> None:
     acme.delete(confirm="acme", reason="it was only a test")
     with pytest.raises((NotFound, Forbidden)):
         acme.get()
+
+
+def test_the_reason_of_a_change_is_in_the_audit_trail_and_not_a_setting(client: Client) -> None:
+    """A reason that is too long or no text changes nothing."""
+    acme = client.tenant("acme")
+    assert "reason" not in acme.configure(weight=2, reason="their first customer").config
+    assert "reason" not in acme.configure(weight=3, reason="they grow").config
+    for wrong in ("x" * 100_000, 5, None):
+        with pytest.raises(Invalid, match="reason"):
+            acme.configure(weight=4, reason=wrong)
+    assert acme.get().config["weight"] == 3
+    rows = acme.audit(action="create_tenant,configure_tenant", result="SUCCESS").rows
+    assert ["their first customer" in rows[0]["details"], "they grow" in rows[-1]["details"]] == [True, True]
 
 
 def test_a_key_opens_what_its_role_allows_and_nothing_else(server: ServerUnderTest, client: Client) -> None:
@@ -148,6 +161,7 @@ def test_a_list_of_tenants_tells_in_one_line_how_each_does(server: ServerUnderTe
     assert (figures.backlog, figures.dead, figures.queues) == (3, 1, 1)
     assert figures.in_flight == acme.usage().quotas["in_flight"].used >= 1
     assert (figures.state, figures.stored_bytes) == ("good", 3)
+    assert (figures.added_total, figures.acked_total) == (3, 0)
     assert figures.throttled_total == acme.usage().throttled_total >= 1
     queue.add("d")
     assert [tenant.figures.state for tenant in client.tenants(figures=True) if tenant.figures] == ["critical", "good"]

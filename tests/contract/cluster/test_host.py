@@ -10,7 +10,6 @@ import pytest
 from tenantq.cluster.settings import ClusterSettings
 from tenantq.domain.placement import jump_hash, tenant_key
 from tenantq.engine.settings import ShardSettings
-from tenantq.engine.shard import Shard
 from tenantq.errors import Invalid
 from tenantq.server.cluster_member import HostServer
 from tenantq.store.redis.settings import RedisSettings
@@ -18,6 +17,7 @@ from tests.administration import put_tenant
 from tests.contract.cluster.hosts import SHARDS, TOKEN, client_of, host_settings, hosting, tenant_on
 from tests.redis_servers import OnRedis
 from tests.shards import message
+from tests.verbs import Shard
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tenantq.cluster import shard_thread
+from tenantq.gates.authenticate import REMOTE_TRUST_MS
 from tests.contract.cluster.hosts import SHARDS, client_of, host_settings, hosting, tenant_on
 
 if TYPE_CHECKING:
@@ -35,10 +37,10 @@ class Pair:
         return sorted(host.owned())
 
 
-async def pair(stack: AsyncExitStack, tmp_path: Path, primaries: TwoPrimaries, name: str) -> Pair:
+async def pair(stack: AsyncExitStack, tmp_path: Path, primaries: TwoPrimaries, name: str, **settings: Any) -> Pair:
     """Start two servers, one after the other, and wait until each owns shards."""
     servers = [
-        await stack.enter_async_context(hosting(tmp_path / str(number), primaries.url, name, **SECRET))
+        await stack.enter_async_context(hosting(tmp_path / str(number), primaries.url, name, **SECRET, **settings))
         for number in range(2)
     ]
     clients = [await stack.enter_async_context(client_of(server)) for server in servers]
@@ -54,6 +56,13 @@ async def until(holds: Any, seconds: float = 30.0) -> None:
             await asyncio.sleep(0.02)
 
 
+async def address_shown(client: httpx.AsyncClient, path: str, address: str) -> None:
+    """Wait until replies have this address of the owner. A server forwards calls before it knows where clients reach others."""
+    async with asyncio.timeout(30):
+        while (await client.get(path)).headers.get("tenantq-shard", "") != address:  # noqa: ASYNC110  # as above
+            await asyncio.sleep(0.05)
+
+
 async def test_every_server_answers_for_every_shard(primaries: TwoPrimaries, tmp_path: Path) -> None:
     """Whoever owns the tenant's shard: messages, keys, exports, lists, and the owner's address in the reply."""
     async with AsyncExitStack() as stack:
@@ -67,8 +76,8 @@ async def test_every_server_answers_for_every_shard(primaries: TwoPrimaries, tmp
                     f"/v1/tenants/{name}/queues/work/messages", json={"messages": [{"body": f"{number}"}]}
                 )
                 assert added.status_code == 200, added.text
-                shown = added.headers.get("tenantq-shard", "")
-                assert shown == ("" if number == owner else f"http://127.0.0.1:{both.servers[owner].port}")
+                address = "" if number == owner else f"http://127.0.0.1:{both.servers[owner].port}"
+                await address_shown(client, f"/v1/tenants/{name}/queues/work", address)
             polled = await second.post(f"/v1/tenants/{name}/queues/work/poll", json={"max": 9})
             assert sorted(one["body"] for one in polled.json()["messages"]) == ["0", "1"]
             receipts = [one["receipt"] for one in polled.json()["messages"]]
@@ -87,6 +96,33 @@ async def test_every_server_answers_for_every_shard(primaries: TwoPrimaries, tmp
             names = {one["name"] for one in (await client.get("/v1/tenants")).json()["tenants"]}
             assert {"owner-0-0", "owner-1-0"} <= {name[:7] + "-0" for name in names} | names
             assert len((await client.get("/v1/topology")).json()["shards"]) == SHARDS
+
+
+async def test_a_refusal_reaches_the_trail_of_a_tenant_that_was_created_a_moment_ago(
+    primaries: TwoPrimaries, tmp_path: Path
+) -> None:
+    """Also when the server that refuses it has not read the tenant's placement yet."""
+    async with AsyncExitStack() as stack:
+        both = await pair(stack, tmp_path, primaries, "moment")
+        home = 0 if 0 in both.owned(0) else 1  # answers calls about all tenants
+        near, far = both.clients[1 - home], both.clients[home]
+        name = await tenant_on(near, both.owned(1 - home), "new")
+        key = await near.post(f"/v1/tenants/{name}/keys", json={"name": "key", "role": "producer"})
+        placements = both.servers[home]._context.placements
+        placements._rows.pop(name, None)  # as if it was created since the last reading
+        placements.version = 0
+        headers = {"X-Request-Id": "too-curious"}
+        async with client_of(both.servers[home], key.json()["token"]) as tenant:
+            assert (await tenant.get("/v1/tenants", headers=headers)).status_code == 403
+
+        async def seen() -> list[str]:
+            rows = (await far.get(f"/v1/tenants/{name}/audit", params={"limit": 100})).json()["rows"]
+            return [row["error_code"] for row in rows if row["request_id"] == "too-curious"]
+
+        async with asyncio.timeout(10):
+            while not await seen():  # noqa: ASYNC110  # the row is written in the background
+                await asyncio.sleep(0.05)
+        assert await seen() == ["forbidden"]
 
 
 async def test_a_fleet_polls_the_shards_of_all_servers(primaries: TwoPrimaries, tmp_path: Path) -> None:
@@ -148,6 +184,57 @@ async def test_a_server_that_stops_hands_its_shards_over_unnoticed(
             assert polled
             got += [one["body"] for one in polled]
         assert got == added
+
+
+async def test_credentials_are_found_through_a_third_server(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """A server that is cut off from the owner of a key asks another one to pass the question on."""
+    async with AsyncExitStack() as stack:
+        both = await pair(stack, tmp_path, primaries, "third")
+        owner = 0 if 0 in both.owned(0) else 1  # of the administrator's key
+        client, server = both.clients[1 - owner], both.servers[1 - owner]
+        name = await tenant_on(client, both.owned(1 - owner), "cut-off")
+        await stack.enter_async_context(hosting(tmp_path / "third", primaries.url, "third", **SECRET))
+        links, owners_links = server._links, both.servers[owner]._links
+        assert links is not None
+        assert owners_links is not None
+        await until(lambda: len(links.members()) == 2 and len(owners_links.members()) == 2)
+        for one, other in ((links, owners_links), (owners_links, links)):
+            await one._links[other.id].close()
+        for _ in range(3):
+            added = await client.post(
+                f"/v1/tenants/{name}/queues/work/messages", json={"messages": [{"body": "through the third"}]}
+            )
+            assert added.status_code == 200, added.text
+            await asyncio.sleep(REMOTE_TRUST_MS / 1_000)  # the answer is not trusted for longer
+
+
+async def test_a_shard_serves_while_its_release_waits_for_an_export(
+    primaries: TwoPrimaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Callers wait only for the calls in progress, not for an export to a slow target."""
+    monkeypatch.setattr(shard_thread, "PREPARE_MS", 60_000)
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(hosting(tmp_path / "one", primaries.url, "export", **SECRET))
+        client = await stack.enter_async_context(client_of(server))
+        assert server.host is not None
+        shard = next(number for number in server.host.owned() if number)
+        name = await tenant_on(client, [shard])
+        thread = server.host.thread(shard)
+        assert thread is not None
+
+        async def begin_export() -> asyncio.Event:
+            ended = asyncio.Event()
+            thread.hosted._runtime.exporter._running = asyncio.ensure_future(ended.wait())  # type: ignore[attr-defined]
+            return ended
+
+        ended = await thread.await_on_loop(begin_export)
+        releasing = asyncio.ensure_future(server.host.release(shard))
+        for _ in range(5):
+            added = await client.post(f"/v1/tenants/{name}/queues/work/messages", json={"messages": [{"body": "a"}]})
+            assert added.status_code == 200, added.text
+        assert not releasing.done()
+        thread.run(ended.set)
+        await releasing
 
 
 async def test_servers_of_two_clusters_do_not_talk(primaries: TwoPrimaries, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
     from textual.pilot import Pilot
 
+    from tests.acceptance.command import Served
+
 NEVER_MS = 3_600_000
+SECONDS_MAX = 30
 WIDE = (120, 24)
 NARROW = (80, 24)
 
@@ -51,11 +55,12 @@ class ConsoleUser:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for what comes back from the server; fails when that does not come."""
-        for _ in range(500):
+        late = time.monotonic() + SECONDS_MAX
+        while time.monotonic() < late:
             if condition():
                 await self.pilot.pause()
                 return
-            await self.pilot.pause(0.01)
+            await self.pilot.pause(0.02)
         pytest.fail(f"it did not come; on the screen: {self.text()}; said: {self.said()}")
 
     async def refreshed(self) -> None:
@@ -83,6 +88,15 @@ class ConsoleUser:
     def said(self) -> list[str]:
         """Return the notices so far."""
         return [notice.message for notice in self.app._notifications]
+
+
+@pytest.fixture(scope="session")
+def scenario_served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Serve what needs a real server: all scenarios, and browsers."""
+    from tests.contract.console.scenarios import scenario_server  # noqa: PLC0415  # it uses this module
+
+    with scenario_server(tmp_path_factory.mktemp("scenarios")) as served:
+        yield served
 
 
 OpenConsole = Callable[..., "contextlib.AbstractAsyncContextManager[ConsoleUser]"]

@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from textual.widgets import Input
 
+from tenantq.console.report_screen import ReportScreen
 from tests.contract.console.conftest import NARROW
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tenantq.client import Tenant
     from tenantq.testing import FakeServer
     from tests.contract.console.conftest import OpenConsole
@@ -76,7 +80,7 @@ async def test_a_purge_wants_the_name_and_a_reason(acme: Tenant, console: OpenCo
         await user.press("enter")
         await user.type("too short")
         await user.press("enter")
-        assert "say why in 10 characters or more" in user.text()
+        assert "must have at least 10 characters" in user.text()
         assert acme.queue("mail").stats().ready == 3
         await user.type(" no more")
         await user.press("enter")
@@ -99,13 +103,62 @@ async def test_quotas_are_edited_and_only_changes_are_sent(acme: Tenant, console
         await user.press("ctrl+u")
         await user.type("10")
         await user.press("ctrl+s")
+        assert "reason: must not be empty" in user.text()
+        user.app.screen.query(Input).last().focus()
+        await user.pilot.pause()
+        await user.type("a smaller plan")
+        await user.press("ctrl+s")
         await user.until(lambda: "changed acme: quotas.backlog" in user.said())
         config = acme.get().config
         assert (config["quotas"]["backlog"], config["weight"]) == (10, 1)
         await user.until(lambda: "50%" in user.text())
         (row,) = acme.audit(action="configure_tenant", order="newest", limit=1).rows
-        assert "backlog" in row["details"]
-        assert "weight" not in row["details"]
+        assert row["details"].endswith('{"quotas":{"backlog":10},"reason":"a smaller plan"}')
+
+
+async def test_a_single_message_is_found_and_deleted(acme: Tenant, console: OpenConsole) -> None:
+    """By its ID, in the queue or among its dead letters; one that is not there is said."""
+    queue = acme.queue("mail")
+    first, letter = queue.peek(1).messages[0].id, acme.queue("mail-dlq").peek(1).messages[0].id
+    async with console(shown="acme", size=NARROW) as user:
+        await user.press("tab", "enter")
+        await user.until(lambda: first[-12:] in user.text())
+        for id in ("nonsense", first):
+            await user.press("i")
+            await user.until(lambda: "Find a message of mail" in user.text())
+            await user.type(id)
+            await user.press("ctrl+s")
+            if id == "nonsense":
+                assert "must be a UUID" in user.text()
+                await user.press("escape")
+        await user.until(lambda: "Trace" in user.text() and first in user.text())
+        await user.press("x")
+        await user.until(lambda: f"Deletes {first}" in user.text())
+        await user.press("y")
+        await user.until(lambda: f"deleted {first}" in user.said())
+        assert queue.stats().ready == 2
+        for id in (first, letter):
+            await user.until(lambda: "Messages, page 1" in user.text())
+            await user.press("i")
+            await user.type(id)
+            await user.press("ctrl+s")
+            if id == first:
+                await user.until(lambda: any("no such message" in text for text in user.said()))
+        await user.until(lambda: "it does not parse" in user.text())
+        await user.press("d")
+        await user.until(lambda: "Moves 1 dead letters back" in user.text())
+        await user.press("y")
+        await user.until(lambda: queue.stats().dead == 1)
+
+
+async def test_workers_are_shown_by_queue(acme: Tenant, console: OpenConsole) -> None:
+    """Their number beside the queue, and who they are inside it."""
+    async with console(shown="acme", size=(160, 45)) as user:
+        await user.press("tab")
+        await user.until(lambda: user.column("#queues LiveTable", "workers")[:1] == ["1"])
+        await user.press("enter", "right", "right")
+        await user.until(lambda: len(user.column("#workers-table", "worker")) == 1)
+        assert user.column("#workers-table", "principal")[0].startswith("key:")
 
 
 async def test_a_tenant_is_suspended_and_works_again(acme: Tenant, console: OpenConsole) -> None:
@@ -198,3 +251,28 @@ async def test_the_trail_is_filtered_and_read_on(server: FakeServer, acme: Tenan
         await user.until(lambda: {row["outcome"] for row in user.app.state.audit_rows()} <= {"denied", "throttled"})
         await user.press("o")
         await user.until(lambda: "Security of the platform" in user.text())
+
+
+async def test_compliance_is_reported_for_a_tenant_and_the_platform(
+    acme: Tenant, console: OpenConsole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the server's controls, and the evidence that fails; a role that may not read it is told so."""
+    monkeypatch.chdir(tmp_path)
+    acme.grant("jwt:eve", role="viewer")
+    async with console(shown="acme", size=(120, 60)) as user:
+        await user.press("y")
+        await user.until(lambda: "Compliance of acme" in user.text() and "fail" in user.text())
+        await user.press("s")
+        await user.until((tmp_path / "compliance-acme.md").exists)
+        await user.until(lambda: any(text.startswith("saved ") for text in user.said()))
+        report = (tmp_path / "compliance-acme.md").read_text()
+        assert "- ■ fail: **Messages are encrypted at rest**" in report
+        assert "| jwt:eve | viewer |" in report
+        await user.press("escape", "tab", "tab", "o")
+        await user.until(lambda: "Security of the platform" in user.text())
+        await user.press("y")
+        await user.until(lambda: "Compliance of the platform" in user.text())
+    async with console("acme", role="producer") as user:
+        await user.press("y")
+        await user.until(lambda: bool(user.said()))
+        await user.until(lambda: not isinstance(user.app.screen, ReportScreen))

@@ -49,7 +49,7 @@ async def test_tabs_that_arrive_together_end_at_the_last_panel(
 async def test_tabs_that_arrive_together_end_at_the_last_tab_of_a_queue(
     server: FakeServer, console: OpenConsole
 ) -> None:
-    """Messages, dead letters, settings: two keys later it is the settings, and stays so."""
+    """Messages, dead letters, workers, settings: three keys later it is the settings, and stays so."""
     server.client().tenant("acme").configure()
     server.client().tenant("acme").queue("mail").add("hello")
     async with console(shown="acme") as user:
@@ -57,7 +57,7 @@ async def test_tabs_that_arrive_together_end_at_the_last_tab_of_a_queue(
         await user.until(lambda: isinstance(user.app.screen, QueueScreen))
         screen = user.app.screen
         assert isinstance(screen, QueueScreen)
-        await _press_at_once(user, "tab", "tab")
+        await _press_at_once(user, "tab", "tab", "tab")
         assert screen.tab == "settings"
         await asyncio.sleep(SETTLE_S)
         assert screen.tab == "settings"

@@ -45,7 +45,7 @@ async def test_a_long_list_is_read_now_and_then(server: FakeServer) -> None:
 
 
 async def test_what_a_principal_may_is_gathered_from_all_tenants(server: FakeServer) -> None:
-    """Each tenant is asked once."""
+    """Each tenant is asked once, and the trail of the platform for the use and end of tokens."""
     async with server.async_client() as client:
         before = _replies(server)
         found = await ConsoleReader(client, server.clock).permissions(
@@ -55,7 +55,7 @@ async def test_what_a_principal_may_is_gathered_from_all_tenants(server: FakeSer
             ("t007", "viewer", None),
             ("t008", "viewer", None),
         ]
-        assert _replies(server) - before == 20
+        assert _replies(server) - before == 22
 
 
 def _replies(server: FakeServer) -> int:

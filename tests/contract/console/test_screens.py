@@ -9,7 +9,7 @@ from textual.widgets import Tabs
 
 from tenantq.client import AsyncClient
 from tenantq.console.app import ConsoleApp
-from tenantq.console.panel import Panel
+from tenantq.console.panels import Panel
 from tenantq.console.reader import REFRESH_REQUESTS_MAX, SECURITY_REQUESTS_MAX
 from tenantq.errors import RateLimited, Unauthenticated
 from tests.contract.console.conftest import NARROW, NEVER_MS
@@ -77,6 +77,26 @@ async def test_a_tenant_is_chosen_by_digit_list_and_row(console: OpenConsole) ->
         assert "Queues of eager" in user.text()
         await user.press("up", "up", "enter")
         await user.until(lambda: user.app.state.tenant == "calm")
+
+
+async def test_the_help_lists_the_keys_of_every_panel(console: OpenConsole) -> None:
+    """With the texts of their bindings, so that none is missing."""
+    async with console(size=(120, 100)) as user:
+        await user.press("question_mark")
+        shown = user.text()
+        for key, text in (
+            ("T", "manage the tenant: settings, quotas"),
+            ("1 … 9, Ctrl+1 … 9", "show the tenant with this number"),
+            ("/", "filter the panel while you type"),
+            ("Ctrl+T", "create a tenant"),
+            ("Shift+S", "reverse the order"),
+            ("Enter", "open it: messages, dead letters, settings"),
+            ("d", "redrive dead letters: counts them, then asks"),
+            ("n", "next page of the queue"),
+            ("v", "revoke the key or grant"),
+            ("Ctrl+C", "quit"),
+        ):
+            assert f"  {key:18} {text}" in shown, key
 
 
 async def test_a_narrow_terminal_has_tabs_and_a_wide_one_three_panels(console: OpenConsole) -> None:

@@ -11,8 +11,12 @@ from tenantq.kms.local import LocalKms, unlock_of
 from tenantq.kms.resilient import ResilientKms
 from tenantq.kms.server_keyring import ServerManagedKeys, default_keyring
 from tenantq.kms.settings import RetrySettings
-from tenantq.service import Call, MessageEncryption, Service
-from tenantq.vault import StoredDataKeys, Vault, VaultSettings
+from tenantq.service.call import Call
+from tenantq.service.encryption import MessageEncryption
+from tenantq.service.service import Service
+from tenantq.vault.settings import VaultSettings
+from tenantq.vault.stored_keys import StoredDataKeys
+from tenantq.vault.vault import Vault
 from tests.contract.gates.house import House
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ import pytest
 from rocksdict import WriteBatch
 
 from tenantq.backup.data_keys import read_data_keys
-from tenantq.doctor import examine
+from tenantq.doctor.store_check import examine
 from tenantq.errors import KmsError
 from tenantq.server import Server
-from tenantq.service import Call
+from tenantq.service.call import Call
 from tenantq.settings import ServerSettings
 from tenantq.store.rocks import RocksStore
 from tests.shards import message, settled

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 from rocksdict import WriteBatch
 
-from tenantq.doctor import examine
+from tenantq.doctor.store_check import examine
 from tenantq.engine.data_key_rows import DATA_KEY_ROW
 from tenantq.errors import Erased, Invalid, NotFound
 from tenantq.kms.interface import KeyRef
 from tenantq.store.rocks import RocksStore
-from tenantq.vault import StoredDataKeys, WrappedKey
+from tenantq.vault.stored_keys import StoredDataKeys
+from tenantq.vault.wrapped_key import WrappedKey
 from tests.administration import put_data_key, put_tenant
 from tests.shards import Q, data_key_row, freeze, journal_rows, message
 
@@ -61,6 +62,7 @@ async def test_the_book_keeps_keys_over_a_restart(open_shard: OpenShard) -> None
     assert await StoredDataKeys(again).list(tenant + 1) == {}
 
 
+@pytest.mark.rocksdb_only("looks at its files; tests/redis_store/test_durability.py looks at those of Redis")
 async def test_57_deleting_a_tenant_destroys_its_keys_first_and_leaves_them_in_no_file(
     open_shard: OpenShard, tmp_path: Path
 ) -> None:
@@ -108,6 +110,7 @@ async def test_keys_are_only_for_tenants_that_are_there(shard: Shard) -> None:
             await put_data_key(shard, tenant, number, value)
 
 
+@pytest.mark.rocksdb_only("damages its files")
 async def test_the_doctor_knows_the_keys(open_shard: OpenShard, tmp_path: Path) -> None:
     """Counts them, and names those that belong to nobody or lack their secret."""
     shard = await open_shard()

@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tenantq.domain.plans import Plan, PlanSettings
 from tenantq.errors import KmsUnavailable
-from tenantq.service.self_checks import CheckResult, KeyHealthCheck
+from tenantq.service.self_checks.check import CheckResult
+from tenantq.service.self_checks.key_health import KeyHealthCheck
+from tenantq.service.service import Service
 
 if TYPE_CHECKING:
     from tests.contract.encryption.house import EncryptedHouse
@@ -24,6 +27,16 @@ async def test_nothing_is_checked_where_nothing_is_encrypted(house: EncryptedHou
     """It is no failure."""
     check = KeyHealthCheck(house.encryption.keys_in_use, house.encryption.try_key)
     assert await check.run() == CheckResult(ok=True, text="no tenant is encrypted here")
+
+
+async def test_the_default_plan_encrypts_new_tenants(house: EncryptedHouse) -> None:
+    """The key of each is created with it, without a word about encryption."""
+    plans = PlanSettings(default="safe", custom={"safe": Plan(encrypted=True)})
+    house.service = Service(house.shard, house.admission, house.clock, house.encryption, plans=plans)
+    key = await house.key(await house.tenant("acme"))
+    await house.add(key, "work", "secret")
+    assert [one.body for one in await house.take(key, "work")] == [b"secret"]
+    assert len(set(house.encryption.keys_in_use())) == 1
 
 
 @pytest.mark.parametrize("trouble", ["disabled", "taken away"])

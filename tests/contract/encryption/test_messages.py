@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tenantq.doctor import examine
+from tenantq.doctor.store_check import examine
 from tenantq.domain import limits
 from tenantq.domain.message import NewMessage, Result
 from tenantq.engine.ops.redrive import RedriveFilter
@@ -16,12 +16,13 @@ from tenantq.service import encryption
 from tests.administration import tenants
 from tests.contract.encryption.house import PLAINTEXT, EncryptedHouse
 from tests.shards import freeze, message
+from tests.verbs import verbs
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tenantq.runtime.clock import ManualClock
-    from tenantq.service import Call
+    from tenantq.service.call import Call
     from tests.conftest import OpenShard
     from tests.contract.encryption.conftest import OpenEncryptedHouse
 
@@ -268,7 +269,7 @@ async def test_plaintext_never_gets_past_the_engine_once_encryption_is_on(house:
         await house.shard.add("acme", "work", [message("plain")])
     (got,) = await house.take(owner, "work")
     with pytest.raises(Conflict, match="not encrypted"):
-        await house.shard.ack("acme", "work", [got.receipt], results=[Result("completed", b"plain")])
+        await verbs(house.shard).ack("acme", "work", [got.receipt], results=[Result("completed", b"plain")])
     await house.tenant("acme", encryption={"enabled": False})
     switching = asyncio.ensure_future(house.tenant("acme", encryption={"enabled": True}))
     added = await asyncio.gather(*(house.add(owner, "work", PLAINTEXT) for _ in range(3)))
@@ -305,6 +306,7 @@ async def test_which_attributes_are_secret_is_the_tenants_choice(house: Encrypte
     assert got.attributes == attributes
 
 
+@pytest.mark.rocksdb_only("copies its files")
 async def test_58_after_a_crash_under_load_every_acknowledged_message_opens_and_no_key_is_lost(
     open_house: OpenEncryptedHouse, open_shard: OpenShard, clock: ManualClock, tmp_path: Path
 ) -> None:
@@ -366,3 +368,15 @@ async def test_a_large_batch_is_encrypted_in_parts_and_stays_one_batch(
     while got := await house.service.messages.poll(owner, None, "work", max=10):
         bodies += [one.body for one in got]
     assert sorted(bodies) == sorted(one.body for one in batch if isinstance(one, NewMessage))
+
+
+async def test_encrypted_and_decrypted_records_are_counted_for_their_tenant(house: EncryptedHouse) -> None:
+    """Bodies and results, once for each time."""
+    owner = await house.encrypted()
+    added = await house.add(owner, "work", *["x"] * 5)
+    got = await house.take(owner, "work", 3)
+    await house.service.settlement.ack(owner, None, "work", [got[0].receipt], [Result("completed", b"done")])
+    await house.service.message_reads.result(owner, None, "work", added[0].id)
+    text = (await house.service.status.metrics(house.admin)).decode()
+    assert 'tenantq_tenant_encryption_total{tenant="acme",operation="encrypt"} 6\n' in text
+    assert 'tenantq_tenant_encryption_total{tenant="acme",operation="decrypt"} 4\n' in text

@@ -10,7 +10,7 @@ from tenantq import AsyncClient
 from tenantq.backup.restore import restore_backup
 from tenantq.errors import Erased
 from tenantq.server import Server
-from tenantq.service import Call
+from tenantq.service.call import Call
 from tenantq.settings import ServerSettings
 from tests.shards import message, settled
 

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tenantq.backup.restore import restore_backup
-from tenantq.doctor import examine
+from tenantq.doctor.store_check import examine
 from tenantq.domain.message import Result
 from tenantq.errors import KmsUnavailable, TenantqError
 from tenantq.journal.export_settings import ExportSettings
 from tenantq.journal.signing import PublicKey
 from tenantq.server import Server
-from tenantq.service import Call
+from tenantq.service.call import Call
 from tenantq.service.tenant_export import TenantExport
 from tenantq.settings import ServerSettings
 from tests.contract.encryption.house import PLAINTEXT, EncryptedHouse, files_with
 from tests.contract.moving.archive import bring_in, lines, written
-from tests.shards import freeze, message
+from tests.shards import examined, freeze, message
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,7 +62,7 @@ async def test_an_encrypted_tenant_moves_in_plain_and_is_sealed_again(house: Enc
     house.provider.failure = None
     await house.close()
     await house.shard.close()
-    assert examine(tmp_path / "data").clean
+    assert examined(house.shard).clean
 
 
 def server_of(data_dir: Path) -> Server:
@@ -93,6 +93,7 @@ async def read_all(server: Server) -> bytes:
     return seen
 
 
+@pytest.mark.rocksdb_only("copies its files and restores a backup")
 async def test_an_erased_tenant_cannot_be_read_from_store_log_backup_or_segment(tmp_path: Path) -> None:
     """Whatever was copied before: with the server's keyring as it is after the erasure, nothing of it opens."""
     data, backups, frozen = tmp_path / "data", tmp_path / "data-backups", tmp_path / "frozen"

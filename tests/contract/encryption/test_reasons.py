@@ -12,7 +12,7 @@ from tests.contract.encryption.house import PLAINTEXT, EncryptedHouse, files_wit
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tenantq.service import Call
+    from tenantq.service.call import Call
 
 QUOTED = f"ValueError: invalid literal for int() with base 10: '{PLAINTEXT}'"
 

@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from rocksdict import WriteBatch
 
 from tenantq.domain.message import Result
 from tenantq.errors import (
@@ -26,7 +25,7 @@ from tests.contract.gates.house import REASON
 from tests.shards import message
 
 if TYPE_CHECKING:
-    from tenantq.service import Call
+    from tenantq.service.call import Call
     from tests.contract.encryption.house import EncryptedHouse
 
 HOUR_MS = 3_600_000
@@ -173,7 +172,7 @@ def swap(house: EncryptedHouse, one: tuple[str, str, str], other: tuple[str, str
     store = house.shard.state.store
     keys = [house.shard.tenant(tenant).queues[queue].prefix + id_bytes(id) for tenant, queue, id in (one, other)]
     values = [store.get(store.m, key) for key in keys]
-    batch = WriteBatch(raw_mode=True)
+    batch = store.new_batch()
     for key, value in zip(keys, reversed(values), strict=True):
         assert value is not None
         batch.put(key, value, store.m.handle)
@@ -234,7 +233,7 @@ async def test_56_plaintext_put_in_place_of_a_record_is_not_taken_for_one(house:
     key = house.shard.tenant("acme").queues["work"].prefix + id_bytes(here[2])
     value = store.get(store.m, key) or b""
     for forged in (value[:28] + b"plaintext" * 9, value[:34], value[:28]):
-        batch = WriteBatch(raw_mode=True)
+        batch = store.new_batch()
         batch.put(key, forged, store.m.handle)
         store.write(batch)
         with pytest.raises(SealBroken):

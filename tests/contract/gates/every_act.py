@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from tenantq.domain.access import Grant
 from tenantq.domain.config import QueueConfig
+from tenantq.domain.template import Template
 from tenantq.engine.ops.redrive import RedriveFilter
+from tenantq.wire.cluster import GrowRequest, PlacementRequest
 from tests.contract.gates.house import REASON
 from tests.shards import message
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from tenantq.service import Call, Service
+    from tenantq.service.call import Call
+    from tenantq.service.service import Service
 
     Act = Callable[[Service, Call, str], Awaitable[Any]]
 
@@ -60,6 +63,7 @@ ACTS: dict[str, tuple[str, Act]] = {
     "sqs_lookup.find_tenant": ("get_queue", lambda s, c, t: s.sqs_lookup.find_tenant(c, _number(s, t), "get_queue", "work")),
     "sqs_lookup.find_queue": ("get_queue", lambda s, c, t: s.sqs_lookup.find_queue(c, _number(s, t), "get_queue", "work")),
     "sqs_lookup.find_queues": ("list_queues", lambda s, c, t: s.sqs_lookup.find_queues(c, _number(s, t))),
+    "queues.workers": ("list_queues", lambda s, c, t: s.queues.workers(c, t)),
     "queues.list": ("list_queues", lambda s, c, t: s.queues.list(c, t)),
     "queues.get": ("get_queue", lambda s, c, t: s.queues.get(c, t, "work")),
     "queues.put": ("put_queue", lambda s, c, t: s.queues.put(c, t, "work", {"lease_ms": 5_000})),
@@ -69,6 +73,7 @@ ACTS: dict[str, tuple[str, Act]] = {
     "queues.resume": ("resume_queue", lambda s, c, t: s.queues.resume(c, t, "work")),
     "queues.delete": ("delete_queue", lambda s, c, t: s.queues.delete(c, t, "work", confirm="work", reason=REASON)),
     "tenants.get": ("get_tenant", lambda s, c, t: s.tenants.get(c, t)),
+    "status.tenant_metrics": ("get_metrics", lambda s, c, t: s.status.tenant_metrics(c, t)),
     "tenants.usage": ("usage", lambda s, c, t: s.tenants.usage(c, t)),
     "exports.export": ("export", _export),
     "exports.import_part": ("import", lambda s, c, t: s.exports.import_part(c, t, "work", export="0" * 32, part=1, messages=[], results=[])),
@@ -83,7 +88,22 @@ ACTS: dict[str, tuple[str, Act]] = {
     "access.list_grants": ("list_grants", lambda s, c, t: s.access.list_grants(c, t)),
     "access.put_grant": ("put_grant", lambda s, c, t: s.access.put_grant(c, t, "jwt:worker", Grant(role="viewer"))),
     "access.delete_grant": ("delete_grant", lambda s, c, t: s.access.delete_grant(c, t, "jwt:worker")),
+    "access.review_grant": ("review_grant", lambda s, c, t: s.access.review_grant(c, t, "jwt:worker")),
     "access.revoke_token": ("revoke_token", lambda s, c, t: s.access.revoke_token(c, t, token_id="j-1", principal=None, until=UNTIL)),
+    "alerts.list": ("metrics", lambda s, c, t: s.alerts.list(c)),
+    "alerts.list_tenant": ("usage", lambda s, c, t: s.alerts.list_tenant(c, t)),
+    "alerts.test": ("put_tenant", lambda s, c, t: s.alerts.test(c, "none")),
+    "containment.list": ("list_containments", lambda s, c, t: s.containment.list(c)),
+    "containment.release": ("release_containment", lambda s, c, t: s.containment.release(c, "1-1-0")),
+    "templates.list": ("list_templates", lambda s, c, t: s.templates.list(c, t)),
+    "templates.put": ("put_template", lambda s, c, t: s.templates.put(c, t, "mail", Template(queues={"work": {}}))),
+    "templates.apply": ("put_queue", lambda s, c, t: s.templates.apply(c, t, "mail")),
+    "templates.delete": ("delete_template", lambda s, c, t: s.templates.delete(c, t, "mail")),
+    "signups.list": ("list_signups", lambda s, c, t: s.signups.list(c)),
+    "signups.get": ("approve_signup", lambda s, c, t: s.signups.get(c, "1-1")),
+    "signups.approve": ("approve_signup", lambda s, c, t: s.signups.approve(c, "1-1")),
+    "signups.reject": ("reject_signup", lambda s, c, t: s.signups.reject(c, "1-1")),
+    "tenants.plans": ("list_tenants", lambda s, c, t: s.tenants.plans(c)),
     "tenants.list": ("list_tenants", lambda s, c, t: s.tenants.list(c)),
     "tenants.put": ("put_tenant", lambda s, c, t: s.tenants.put(c, t, {"weight": 2})),
     "tenants.suspend": ("suspend_tenant", lambda s, c, t: s.tenants.suspend(c, t, REASON)),
@@ -97,8 +117,14 @@ ACTS: dict[str, tuple[str, Act]] = {
     "erasures.get": ("list_erasures", lambda s, c, t: s.erasures.get(c, "1-1")),
     "backups.create": ("create_backup", lambda s, c, t: s.backups.create(c)),
     "backups.list": ("list_backups", lambda s, c, t: s.backups.list(c)),
+    "backups.test": ("test_backup", lambda s, c, t: s.backups.test(c, "no-such-backup")),
+    "compliance.tenant": ("audit", lambda s, c, t: s.compliance.tenant(c, t)),
+    "compliance.platform": ("audit_platform", lambda s, c, t: s.compliance.platform(c)),
     "status.cluster": ("get_cluster", lambda s, c, t: s.status.cluster(c)),
     "status.drain_member": ("drain_member", lambda s, c, t: s.status.drain_member(c, "m-1", drain=True)),
+    "placement.get": ("get_cluster", lambda s, c, t: s.placement.get(c, t)),
+    "placement.place": ("place_tenant", lambda s, c, t: s.placement.place(c, t, PlacementRequest(shard=1))),
+    "placement.grow": ("grow_cluster", lambda s, c, t: s.placement.grow(c, GrowRequest(shards=99))),
     "tenants.residency": ("get_tenant", lambda s, c, t: s.tenants.residency(c, t)),
     "status.metrics": ("metrics", lambda s, c, t: s.status.metrics(c)),
     "audit.query_platform": ("audit_platform", lambda s, c, t: s.audit.query_platform(c)),
@@ -111,10 +137,14 @@ ANY_CREDENTIAL = {"access.log_in", "status.topology", "sqs_lookup.note_refused"}
 NOT_FOR_CALLERS = {
     "access.bootstrap", "sqs_lookup.sign_in", "sqs_lookup.note_unsigned", "erasures.finish_pending", "erasures.close",
     "status.readiness", "status.durability",
-    "audit.query_local", "backups.list_local", "backups.create_local", "status.metrics_local", "tenants.list_local",
+    "audit.query_local", "audit.query_tenant_local", "backups.list_local", "backups.create_local", "status.metrics_local", "tenants.list_local", "alerts.list_local", "legal_holds.first_held", "legal_holds.first_held_local",
+    "compliance.list_local", "compliance.journal_now", "compliance.start", "compliance.close",
+    "containment.react", "containment.contain_local", "containment.list_local", "containment.release_local",
+    "signups.request",
+    "templates.list_local", "templates.find_local",
 }  # fmt: skip
 """What needs no credential: for the server itself and for its other shards."""
-NOT_FACETS = {"shard", "admission", "other_shards", "metrics"}
+NOT_FACETS = {"shard", "admission", "other_shards", "metrics", "watch"}
 
 
 def facet_methods(service: Service) -> set[str]:

@@ -6,10 +6,16 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from tenantq.domain.access import Grant
+from tenantq.domain.containment import Containment
 from tenantq.gates.authenticate import Authenticator
 from tenantq.gates.signals import SignalSettings
-from tenantq.service import Admission, Call, GateSettings, MessageEncryption, Service
-from tenantq.vault import StoredDataKeys, Vault
+from tenantq.service.admission import Admission
+from tenantq.service.call import Call
+from tenantq.service.encryption import MessageEncryption
+from tenantq.service.gate_settings import GateSettings
+from tenantq.service.service import Service
+from tenantq.vault.stored_keys import StoredDataKeys
+from tenantq.vault.vault import Vault
 from tests.shards import journal_rows, message, settled
 
 if TYPE_CHECKING:
@@ -137,6 +143,14 @@ class House:
         """Return the number of the last record."""
         await self.settled()
         return self.shard.journal.span[1]
+
+
+def suspension(tenant: str, key_id: str, *, dry_run: bool = False) -> Containment:
+    """Return the containment of a key, as an alert causes it."""
+    return Containment(
+        action="suspend_key", tenant=tenant, principal=f"key:{key_id}", alert="denials", text="a test", dry_run=dry_run,
+        ops_per_sec=1, created_at=0, until=1 << 42,
+    )  # fmt: skip
 
 
 def forget_credentials(house: House) -> None:

@@ -86,4 +86,4 @@ async def test_only_batches_may_be_large(site: Site) -> None:
     large = b'{"weight":%s1}' % (b" " * (2 << 20))
     reply = await site.ask("PUT", "/v1/tenants/acme", large)
     assert _code(reply) == (413, "too_large")
-    assert "1048576 bytes" in reply.json()["detail"]
+    assert "1,048,576 bytes" in reply.json()["detail"]

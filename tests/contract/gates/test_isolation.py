@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from tenantq.domain.message import Delivery
-    from tenantq.service import Call, Service
+    from tenantq.service.call import Call
+    from tenantq.service.service import Service
 
 LOST = "0" * 31 + "1" + "f" * 16  # looks like a receipt
 
@@ -51,8 +52,10 @@ QUEUE_ACTS: list[Act] = [
     ("redrive", lambda s, c, t, i, r: s.redrives.start(c, t, "work", filter=None)),  # type: ignore[arg-type]  # all of them
     ("redrive_status", lambda s, c, t, i, r: s.redrives.get(c, t, "work", "0" * 16)),
     ("cancel_redrive", lambda s, c, t, i, r: s.redrives.cancel(c, t, "work", "0" * 16)),
+    ("list_queues", lambda s, c, t, i, r: s.queues.workers(c, t)),
     ("list_queues", lambda s, c, t, i, r: s.queues.list(c, t)),
     ("get_tenant", lambda s, c, t, i, r: s.tenants.get(c, t)),
+    ("get_metrics", lambda s, c, t, i, r: s.status.tenant_metrics(c, t)),
     ("usage", lambda s, c, t, i, r: s.tenants.usage(c, t)),
     ("audit", lambda s, c, t, i, r: s.audit.query(c, t)),
     ("list_keys", lambda s, c, t, i, r: s.access.list_keys(c, t)),

@@ -9,7 +9,8 @@ import pytest
 from tenantq.domain.message import Result
 from tenantq.errors import Forbidden
 from tenantq.journal.audit_event import audit_event
-from tenantq.service import GateSettings
+from tenantq.service.audit_trail import AuditQuery
+from tenantq.service.gate_settings import GateSettings
 
 if TYPE_CHECKING:
     from tenantq.journal.record import JournalRow
@@ -105,3 +106,27 @@ async def test_every_kind_of_event_has_every_field_that_an_auditor_asks_for(hous
         "get": ("SUCCESS", ""),
     }
     assert events["add"]["resource"].endswith(f"/messages/{added.id}")
+
+
+async def test_every_look_at_configuration_and_the_trail_is_in_the_journal(house: House) -> None:
+    """With who and from where; further pages of a query are the same look."""
+    await house.tenant("acme")
+    owner, key = await house.key_and_id("acme")
+    await house.rows()
+    after, service = await house.journal_end(), house.service
+    page = await service.audit.query(owner, None, AuditQuery(limit=1))
+    await service.audit.query(owner, None, AuditQuery(limit=1, cursor=page.cursor))
+    await service.compliance.tenant(owner, None)
+    for look in (service.tenants.get, service.encryption.get, service.access.list_keys, service.access.list_grants):
+        await look(owner, None)
+    await service.access.list_platform_keys(house.admin)
+    await service.audit.query_platform(house.admin)
+    await service.compliance.platform(house.admin)
+    seen = await house.rows(after)
+    assert [(row.op, row.tenant, row.details) for row in seen] == [
+        ("audit", "acme", ""), ("audit", "acme", "compliance"), ("get_tenant", "acme", ""),
+        ("get_encryption", "acme", ""), ("list_keys", "acme", ""), ("list_grants", "acme", ""),
+        ("list_platform_keys", "", ""), ("audit_platform", "", ""), ("audit_platform", "", "compliance"),
+    ]  # fmt: skip
+    assert {row.principal for row in seen if row.tenant} == {f"key:{key}"}
+    assert {row.outcome for row in seen} == {"ok"}

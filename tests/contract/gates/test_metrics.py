@@ -5,28 +5,36 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tenantq.engine.work_counters import TIME_BOUNDS_MS, TOTALS
 from tenantq.errors import Forbidden, NotFound, TenantqError
 from tenantq.gates.charge import Charge
-from tenantq.service.metrics import OTHER, TENANTS_MAX
-from tests.administration import put_tenant
-from tests.shards import message
+from tenantq.service.metrics.labels import OTHER
+from tenantq.service.metrics.settings import MetricsSettings
+from tenantq.service.service import Service
+from tests.administration import delete_queue, put_tenant
+from tests.contract.gates.house import REASON
+from tests.shards import message, settled
 
 if TYPE_CHECKING:
-    from tenantq.service import Call
+    from tenantq.service.call import Call
+    from tests.conftest import OpenShard
+    from tests.contract.gates.conftest import OpenHouse
     from tests.contract.gates.house import House
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
-async def scraped(house: House) -> Samples:
-    """Return every sample, as a Prometheus server reads them."""
+async def scraped(house: House, tenant: str | None = None, call: Call | None = None) -> Samples:
+    """Return every sample, as a Prometheus server reads them: of the server, or of one tenant."""
     await house.settled()
-    text = (await house.service.status.metrics(house.admin)).decode()
+    status = house.service.status
+    raw = await status.tenant_metrics(call or house.admin, tenant) if tenant else await status.metrics(house.admin)
+    text = raw.decode()
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)
@@ -88,7 +96,7 @@ async def test_71_counters_equal_an_oracle_after_a_run(house: House) -> None:
         label = (("tenant", tenant),)
         for total in ("added", "added_bytes", "delivered", "acked", "nacked", "dead", "removed"):
             assert seen[f"tenantq_{total}_total", label] == oracle[tenant, total], (tenant, total)
-        stored = sum(seen["tenantq_messages", (("state", state), ("tenant", tenant))] for state in ("ready", "delayed", "in_flight", "blocked"))  # fmt: skip
+        stored = sum(seen["tenantq_messages", (("state", state), ("tenant", tenant))] for state in ("ready", "delayed", "in_flight", "blocked", "dead"))  # fmt: skip
         assert stored == oracle[tenant, "added"] - oracle[tenant, "acked"] - oracle[tenant, "removed"]
     for action, count in calls.items():
         label = (("action", action),)
@@ -97,26 +105,259 @@ async def test_71_counters_equal_an_oracle_after_a_run(house: House) -> None:
         assert seen["tenantq_call_seconds_bucket", (("action", action), ("le", "+Inf"))] == count
     assert sum(count for (name, _), count in seen.items() if name == "tenantq_calls_refused_total") == refused
     assert seen["tenantq_round_seconds_count", ()] == seen["tenantq_rounds_total", ()] > 0
+    assert seen["tenantq_round_size_count", ()] == seen["tenantq_rounds_total", ()]
+    assert seen["tenantq_round_size_sum", ()] == seen["tenantq_round_operations_total", ()] > 0
+    assert seen["tenantq_round_size_bucket", (("le", "1.0"),)] > 0
     assert seen["tenantq_sync_seconds_count", ()] > 0
 
 
+async def test_every_total_of_queues_and_tenants_equals_an_oracle(house: House) -> None:
+    """Messages meet every fate: done, failed, lost by their worker, dead, too old, removed, purged, without a body."""
+    dice, oracle = random.Random(17), Counter[tuple[str, str, str]]()
+    settlement = house.service.settlement
+    for tenant in ("acme", "bolt"):
+        await house.tenant(tenant, defaults={"max_attempts": 2, "backoff_base_ms": 0})
+        key = await house.key(tenant)
+        for queue in ("mail", "web"):
+            fates = ["done", "failed", "lost", "dead", "too old", "removed", "purged", "orphaned"] * 2
+            dice.shuffle(fates)
+            for fate in fates:
+                count = dice.randrange(1, 5)
+                ttl: dict[str, Any] = {"ttl_ms": 1_000} if fate == "too old" else {}
+                added = await house.add(key, queue, *["body"] * count, **ttl)
+                found = {"added": count, "added_bytes": 4 * count}
+                if fate in {"failed", "dead", "lost"}:
+                    first = await house.take(key, queue, count, lease_ms=1_000)
+                    if fate == "lost":
+                        await house.pass_time(2_000)
+                    else:
+                        await settlement.nack(key, None, queue, [one.receipt for one in first], delay_ms=0)
+                    found["lease_expired" if fate == "lost" else "nacked"] = count
+                    found["delivered"] = count
+                if fate in {"done", "failed", "dead", "lost"}:
+                    last = [one.receipt for one in await house.take(key, queue, count)]
+                    found["delivered"] = found.get("delivered", 0) + count
+                    if fate == "dead":
+                        await settlement.nack(key, None, queue, last)
+                        found |= {"nacked": 2 * count, "dead": count}
+                    else:
+                        await settlement.ack(key, None, queue, last)
+                        found["acked"] = count
+                elif fate == "too old":
+                    await house.pass_time(2_000)
+                    found["expired"] = count
+                elif fate == "removed":
+                    await settlement.remove(key, None, queue, [one.id for one in added])
+                    found["removed"] = count
+                elif fate == "purged":
+                    await house.service.queues.purge(key, None, queue, confirm=queue, reason=REASON)
+                    found["removed"] = count
+                else:
+                    lost, store = house.shard.state.store.new_batch(), house.shard.state.store
+                    for one in added:
+                        lost.delete(house.shard.tenant(tenant).queues[queue].prefix + one.raw_id, store.m.handle)
+                    store.write(lost)
+                    assert await house.take(key, queue, count) == []
+                    found["healed"] = count
+                oracle.update({(tenant, queue, total): value for total, value in found.items()})
+    seen = await scraped(house)
+    for tenant in ("acme", "bolt"):
+        for total in TOTALS:
+            for queue in ("mail", "web"):
+                shown = seen[f"tenantq_queue_{total}_total", queue_label(tenant, queue)]
+                assert shown == oracle[tenant, queue, total] > 0, (tenant, queue, total)
+            together = oracle[tenant, "mail", total] + oracle[tenant, "web", total]
+            assert seen[f"tenantq_{total}_total", (("tenant", tenant),)] == together, (tenant, total)
+
+
+def labelled(seen: Samples, family: str, label: str) -> set[str]:
+    """Return the values of a label in a family."""
+    return {dict(labels)[label] for name, labels in seen if name == family}
+
+
+def queue_label(tenant: str, queue: str, **more: str) -> tuple[tuple[str, str], ...]:
+    """Return the labels of a queue's sample."""
+    return tuple(sorted({"tenant": tenant, "queue": queue, **more}.items()))
+
+
+def limit_labels(house: House, **settings: int) -> None:
+    """Allow fewer labels."""
+    house.service = Service(
+        house.shard, house.admission, house.clock, house.encryption, metrics=MetricsSettings(**settings)
+    )
+
+
 async def test_71_tenants_beyond_the_bound_share_a_label_that_none_can_have(house: House) -> None:
-    """What a label counts stays the same: a tenant keeps the one it has, also when others grow."""
-    names = [f"tenant-{at:03d}" for at in range(TENANTS_MAX + 20)]
+    """The default tenant has a label, too. Together the labels count everything."""
+    limit_labels(house, tenants=10)
+    names = [f"tenant-{at:03d}" for at in range(30)]
     for name in names:
         await put_tenant(house.shard, name)
-    first = await scraped(house)
-    labels = {dict(label)["tenant"] for family, label in first if family == "tenantq_added_total"}
-    assert len(labels) == TENANTS_MAX + 1
-    shared = [name for name in names if name not in labels]
-    assert len(shared) == 21  # the default tenant has one of its own
-    for name in shared:
         await house.shard.add(name, "work", [message() for _ in range(3)])
-    second = await scraped(house)
-    assert {dict(label)["tenant"] for family, label in second if family == "tenantq_added_total"} == labels
-    assert second["tenantq_added_total", (("tenant", OTHER),)] == 3 * len(shared)
+    seen = await scraped(house)
+    labels = labelled(seen, "tenantq_added_total", "tenant")
+    assert len(labels) == 11
+    assert OTHER in labels
+    assert sum(value for (name, _), value in seen.items() if name == "tenantq_added_total") == 90
     with pytest.raises(TenantqError):
         await house.tenant(OTHER)
+
+
+async def test_a_queue_that_becomes_hot_gets_its_label_within_a_minute(house: House) -> None:
+    """Also if every label is taken by queues that were busy before. No counter ever goes back, and none is lost."""
+    limit_labels(house, queues=5)
+    await house.tenant("acme")
+    for at in range(12):
+        await house.shard.add("acme", f"old-{at:02d}", [message() for _ in range(1 + at)])
+    before = await scraped(house)
+    assert len(labelled(before, "tenantq_queue_added_total", "queue")) == 6
+    for _ in range(4):
+        await house.shard.add("acme", "hot", [message() for _ in range(20)])
+        await house.shard.add("acme", "old-11", [message()])
+        await house.pass_time(15_000)
+        after = await scraped(house)
+        others = ("tenantq_queue_added_total", queue_label(OTHER, OTHER))
+        assert after[others] >= before[others]
+        before = after
+    assert {"hot", "old-11"} <= labelled(after, "tenantq_queue_added_total", "queue")
+    assert after["tenantq_queue_added_total", queue_label("acme", "hot")] == 80
+    for name in ("hot", "old-11", "old-00"):
+        await house.service.queues.delete(house.admin, "acme", name, confirm=name, reason=REASON, force=True)
+    last = await scraped(house)
+    assert last["tenantq_queue_added_total", queue_label(OTHER, OTHER)] >= after[others]
+    assert last["tenantq_added_total", (("tenant", "acme"),)] == sum(range(1, 13)) + 84
+
+
+async def test_totals_of_deleted_queues_stay_in_those_of_the_tenant_across_a_restart(
+    open_shard: OpenShard, open_house: OpenHouse
+) -> None:
+    """A counter that fell would look like a restart to Prometheus, and its rate would be wrong."""
+    shard = await open_shard("data")
+    await put_tenant(shard, "acme")
+    await shard.add("acme", "gone", [message() for _ in range(7)])
+    await shard.add("acme", "kept", [message()])
+    await delete_queue(shard, "acme", "gone", force=True)
+    await settled(shard)
+    await shard.close()
+    house = await open_house("data")
+    assert list(house.shard.tenant("acme").queues) == ["kept"]
+    assert (await scraped(house))["tenantq_added_total", (("tenant", "acme"),)] == 8
+
+
+async def test_figures_of_a_queue_equal_an_oracle(house: House) -> None:
+    """Depth by state, dead letters, the oldest message, every total, and how long messages waited and were processed."""
+    await house.tenant("acme", defaults={"max_attempts": 1, "backoff_base_ms": 0})
+    key = await house.key("acme")
+    await house.add(key, "mail", *["x"] * 5)
+    await house.add(key, "mail", "later", delay_ms=60_000)
+    await house.pass_time(3_000)
+    first, second, third = await house.take(key, "mail", 3)
+    await house.pass_time(20)
+    await house.service.settlement.ack(key, None, "mail", [first.receipt])
+    await house.service.settlement.nack(key, None, "mail", [second.receipt])
+    await house.pass_time(1_000)
+    seen = await scraped(house)
+    mail = queue_label("acme", "mail")
+    states = {s: seen["tenantq_queue_messages", queue_label("acme", "mail", state=s)] for s in ("ready", "delayed", "in_flight", "blocked")}  # fmt: skip
+    assert states == {"ready": 2, "delayed": 1, "in_flight": 1, "blocked": 0}
+    assert seen["tenantq_queue_dead_letters", mail] == 1
+    assert seen["tenantq_queue_oldest_age_seconds", mail] == 4.02
+    totals = {total: seen[f"tenantq_queue_{total}_total", mail] for total in TOTALS}
+    assert totals == {
+        "added": 6, "added_bytes": 10, "delivered": 3, "acked": 1, "nacked": 1, "lease_expired": 0, "dead": 1,
+        "expired": 0, "removed": 0, "healed": 0,
+    }  # fmt: skip
+    for family, count, total_s, bound in (("wait", 3, 9, "4.096"), ("processing", 2, 0.04, "0.064")):
+        name = f"tenantq_queue_{family}_seconds"
+        assert (seen[f"{name}_count", mail], seen[f"{name}_sum", mail]) == (count, total_s)
+        bins = {dict(labels)["le"]: value for (found, labels), value in seen.items() if found == f"{name}_bucket" and ("queue", "mail") in labels}  # fmt: skip
+        assert len(bins) == len(TIME_BOUNDS_MS) + 1
+        assert {le: value for le, value in bins.items() if le != "+Inf" and float(le) < float(bound)} == dict.fromkeys([le for le in bins if le != "+Inf" and float(le) < float(bound)], 0)  # fmt: skip
+        assert bins[bound] == bins["+Inf"] == count
+    assert third.attempt == 1
+
+
+async def test_dead_letters_are_not_ready_messages_of_their_tenant(house: House) -> None:
+    """They have their own state."""
+    await house.tenant("acme", defaults={"max_attempts": 1})
+    key = await house.key("acme")
+    await house.add(key, "mail", "one", "two", "three")
+    (taken,) = await house.take(key, "mail", 1)
+    await house.service.settlement.nack(key, None, "mail", [taken.receipt])
+    seen = await scraped(house)
+    states = {dict(labels)["state"]: value for (name, labels), value in seen.items() if name == "tenantq_messages" and ("tenant", "acme") in labels}  # fmt: skip
+    assert states == {"ready": 2, "delayed": 0, "in_flight": 0, "blocked": 0, "dead": 1}
+    assert seen["tenantq_queue_messages", queue_label("acme", "mail-dlq", state="ready")] == 1
+
+
+async def test_decisions_about_a_tenant_equal_an_oracle(house: House) -> None:
+    """Rate limits, quotas, denials and calls to other tenants are counted for the tenant that they concern."""
+    await house.tenant("acme", limits={"write": {"ops_per_sec": 1, "burst": 3}}, quotas={"backlog": 2})
+    await house.tenant("bolt")
+    key, thief = await house.key("acme"), await house.key("bolt")
+    await house.add(key, "mail", "one")
+    results = await house.add(key, "mail", "two", "three")
+    assert [one.error is None for one in results] == [True, False]
+    with pytest.raises(TenantqError):
+        await house.add(key, "mail", "four", "five")  # the refused message was refunded, so one token is left
+    with pytest.raises((Forbidden, NotFound)):
+        await house.add(thief, "mail", "x", tenant="acme")
+    seen = await scraped(house)
+
+    def value(name: str, tenant: str, **labels: str) -> float:
+        return seen[name, tuple(sorted({"tenant": tenant, **labels}.items()))]
+
+    assert value("tenantq_tenant_rate_limit_total", "acme", decision="allowed") == 2
+    assert value("tenantq_tenant_rate_limit_total", "acme", decision="refused") == 1
+    assert value("tenantq_tenant_quota_refused_total", "acme", quota="backlog") == 1
+    assert value("tenantq_tenant_quota_used_ratio", "acme", quota="backlog") == 1
+    assert value("tenantq_tenant_refused_total", "acme", code="rate_limited") == 1
+    denied = [
+        labels for name, labels in seen if name == "tenantq_tenant_refused_total" and ("tenant", "acme") in labels
+    ]
+    assert len(denied) == 2
+    assert value("tenantq_tenant_cross_tenant_total", "bolt") == 1
+    assert value("tenantq_tenant_call_seconds_count", "acme", action="add") == 2
+    assert value("tenantq_tenant_turn_wait_seconds_count", "acme") == 3  # its key was created in its turn, too
+
+
+async def test_a_tenant_reads_its_own_metrics_and_no_others(house: House) -> None:
+    """With every role that may read its settings, and only the queues that the credential may see."""
+    for name in ("acme", "bolt"):
+        await house.tenant(name)
+        key = await house.key(name)
+        await house.add(key, "mail", "x")
+        await house.add(key, "web", "x", "y")
+    viewer = await house.key("acme", "viewer")
+    seen = await scraped(house, "acme", viewer)
+    assert {dict(labels).get("tenant") for _, labels in seen} == {"acme"}
+    assert labelled(seen, "tenantq_queue_added_total", "queue") == {"mail", "web"}
+    assert seen["tenantq_queue_added_total", queue_label("acme", "web")] == 2
+    narrow = await house.key("acme", None, actions=("get_metrics", "get_queue"), queues=("m*",))
+    assert labelled(await scraped(house, "acme", narrow), "tenantq_queue_added_total", "queue") == {"mail"}
+    with pytest.raises((Forbidden, NotFound)):
+        await scraped(house, "bolt", viewer)
+    with pytest.raises(Forbidden):
+        await scraped(house, "acme", await house.key("acme", "producer"))
+
+
+async def test_a_scrape_lets_other_work_run_in_between(house: House) -> None:
+    """The loop takes turns while 2,000 queues are read."""
+    await house.tenant("acme")
+    for at in range(2_000):
+        await house.shard.add("acme", f"queue-{at}", [message()])
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    counting = asyncio.ensure_future(count_turns())
+    await house.service.status.metrics(house.admin)
+    counting.cancel()
+    assert turns > 2_000 / 64
 
 
 async def test_waiting_is_not_counted_as_time_that_a_call_took(house: House) -> None:
@@ -144,5 +385,6 @@ async def test_waiting_is_not_counted_as_time_that_a_call_took(house: House) -> 
     assert len(await late) == 1
     seen = await scraped(house)
     assert seen["tenantq_gate_wait_seconds_count", ()] == 1
+    assert seen["tenantq_tenant_rate_limit_total", (("decision", "waited"), ("tenant", "acme"))] == 1
     assert seen["tenantq_gate_wait_seconds_sum", ()] >= 0.5
     assert seen["tenantq_call_seconds_sum", (("action", "poll"),)] < 1

@@ -11,7 +11,7 @@ import pytest
 from tenantq.errors import TenantqError
 from tenantq.journal.export_settings import ExportSettings
 from tenantq.server import Server
-from tenantq.service import Call
+from tenantq.service.call import Call
 from tenantq.settings import ServerSettings
 from tests.administration import usage
 from tests.contract.http.raw_client import RawClient, RawReply

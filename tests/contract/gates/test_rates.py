@@ -17,7 +17,7 @@ from tests.shards import message
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from tenantq.service import Call
+    from tenantq.service.call import Call
     from tests.contract.gates.house import House
 
 

@@ -15,7 +15,8 @@ from tenantq.domain.access import ACTIONS, MATRIX, ROLES, Grant
 from tenantq.domain.message import Result
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.errors import Forbidden, Invalid, NotFound, QuotaExceeded, TenantqError, Unauthenticated
-from tenantq.service import Call, GateSettings
+from tenantq.service.call import Call
+from tenantq.service.gate_settings import GateSettings
 from tests.administration import put_grant, queues, tenants
 from tests.contract.gates.every_act import ACTS, ANY_CREDENTIAL, NOT_FOR_CALLERS, UNTIL, facet_methods
 from tests.contract.gates.house import REASON, House

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 import uvloop
 
+from tenantq.domain.signup import SignupSettings
 from tenantq.http import HttpListener, HttpSettings
 from tests.contract.http.fake_service import FakeService
 from tests.contract.http.raw_client import RawClient
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from tenantq.runtime.clock import ManualClock
     from tenantq.server import Server
-    from tenantq.service import Service
+    from tenantq.service.service import Service
 
 Connect = Callable[..., Awaitable[RawClient]]
 Serve = Callable[..., Awaitable[HttpListener]]
@@ -66,7 +67,7 @@ async def listener(serve: Serve) -> HttpListener:
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[Server]:
     """Start a whole server on a directory of the test's own."""
-    async with real_server(tmp_path / "data") as server:
+    async with real_server(tmp_path / "data", signups=SignupSettings(enabled=True)) as server:
         yield server
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tenantq.domain.message import NewMessage
     from tenantq.errors import TenantqError
-    from tenantq.service import Call
+    from tenantq.service.call import Call
 
 
 class FakeService:

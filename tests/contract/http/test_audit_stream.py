@@ -15,11 +15,12 @@ import pytest
 from tenantq.domain.access import Grant
 from tenantq.journal.export_settings import ExportSettings
 from tenantq.server import Server
-from tenantq.service import Call
+from tenantq.service.call import Call
 from tenantq.settings import ServerSettings
 from tests.administration import put_tenant
 from tests.contract.http.raw_client import PATIENCE_S, RawClient
 from tests.shards import message
+from tests.verbs import verbs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -159,7 +160,7 @@ async def test_a_messages_history_is_told_from_segments_too(server: Server) -> N
     """Also when the store has trimmed its birth; a message of nobody is not found."""
     first = (await all_rows(server, "/v1/tenants/default/audit?action=add"))[0]
     assert server.shard.journal.span[0] > first["seq"]
-    (held,) = await server.shard.poll("default", "q0")
+    (held,) = await verbs(server.shard).poll("default", "q0")
     assert held.id == first["message_id"]
     client = await RawClient.open(server.port)
     reply = await client.ask(ask(f"/v1/queues/q0/messages/{held.id}/trace"))

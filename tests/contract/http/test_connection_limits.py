@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tenantq.runtime.clock import ManualClock
-    from tenantq.service import Service
+    from tenantq.service.service import Service
     from tests.contract.http.conftest import Connect, Serve
     from tests.contract.http.fake_service import FakeService
 

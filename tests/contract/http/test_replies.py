@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,6 +24,7 @@ from tenantq.errors import (
     Unauthenticated,
 )
 from tests.contract.http.raw_client import ADD, get, post
+from tests.shards import count_slices
 
 if TYPE_CHECKING:
     from tenantq.http import HttpListener
@@ -282,6 +285,18 @@ async def test_results_go_in_and_out(listener: HttpListener, connect: Connect, f
     assert reply.json() == {"status": "completed", "value_base64": "/wA="}
     both = '{"receipts":["1"],"results":[{"value":"a","value_base64":"YQ=="}]}'
     assert (await client.ask(post("/v1/queues/q/ack", both))).status == 422
+
+
+async def test_large_results_are_converted_in_slices(
+    listener: HttpListener, connect: Connect, fake: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several megabytes of base64 take longer than a turn of the event loop may."""
+    client, value = await connect(listener), base64.b64encode(bytes(1 << 19)).decode()
+    slices = count_slices(monkeypatch, "tenantq.runtime.loop_slices")
+    body = json.dumps({"receipts": ["r"] * 6, "results": [{"value_base64": value}] * 6})
+    assert (await client.ask(post("/v1/queues/q/ack", body))).status == 200
+    assert fake.calls[-1][2][3] == [Result("completed", bytes(1 << 19))] * 6
+    assert len(slices) >= 5
 
 
 async def test_calls_without_fields_take_an_empty_object_or_nothing(

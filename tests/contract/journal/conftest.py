@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tenantq.engine.shard import Shard
     from tenantq.journal.segment_index import SegmentIndex
     from tenantq.runtime.clock import ManualClock
+    from tests.verbs import Shard
 
     MakeExporter = Callable[..., Exporter]
 

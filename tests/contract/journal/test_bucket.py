@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from tenantq.engine.shard import Shard
     from tenantq.journal.signing import SigningKey
     from tenantq.runtime.clock import ManualClock
+    from tests.verbs import Shard
 
 
 @pytest.fixture

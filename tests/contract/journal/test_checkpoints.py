@@ -15,9 +15,9 @@ from tests.shards import Q, T, journal_rows, message, pass_time, settled
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from tenantq.engine.shard import Shard
     from tenantq.journal.signing import SigningKey
     from tenantq.runtime.clock import ManualClock
+    from tests.verbs import Shard
 
 
 def made(shard: Shard, key: SigningKey, clock: ManualClock, **settings: Any) -> Checkpointer:

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from tenantq.engine.shard import Shard
     from tenantq.journal.signing import SigningKey
     from tenantq.journal.verify import AuditReport
     from tenantq.runtime.clock import ManualClock
     from tests.conftest import OpenShard
     from tests.contract.journal.conftest import MakeExporter
+    from tests.verbs import Shard
 
 
 def live_rows(shard: Shard) -> list[dict[str, Any]]:

@@ -9,18 +9,18 @@ import pytest
 from tenantq.errors import JournalBehind
 from tenantq.journal.export_settings import ExportSettings
 from tenantq.journal.exporter import Exporter
-from tenantq.service import Service
+from tenantq.service.service import Service
 from tests.contract.gates.house import House
 from tests.contract.journal.test_export import exported_rows, live_rows, some_work, until
 from tests.shards import pass_time
 
 if TYPE_CHECKING:
-    from tenantq.engine.shard import Shard
     from tenantq.journal.export_target import DirectoryTarget
     from tenantq.journal.signing import SigningKey
     from tenantq.runtime.clock import ManualClock
     from tests.conftest import OpenShard
     from tests.contract.journal.conftest import MakeExporter
+    from tests.verbs import Shard
 
 
 def bytes_behind(shard: Shard, seq: int) -> int:

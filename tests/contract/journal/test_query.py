@@ -19,12 +19,12 @@ from tests.shards import Q, T, journal_rows, message, pass_time
 if TYPE_CHECKING:
     from typing import BinaryIO
 
-    from tenantq.engine.shard import Shard
     from tenantq.journal.audit_query import JournalPage
     from tenantq.journal.export_target import DirectoryTarget
     from tenantq.journal.record import JournalRow
     from tenantq.runtime.clock import ManualClock
     from tests.contract.journal.conftest import MakeExporter
+    from tests.verbs import Shard
 
 
 def walk(reader: AuditReader, limit: int = 7, *, newest_first: bool = False, **wanted: Any) -> list[JournalRow]:

@@ -19,12 +19,12 @@ from tests.shards import Q, T, message
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tenantq.engine.shard import Shard
     from tenantq.journal.export_target import DirectoryTarget
     from tenantq.journal.manifest import Manifest
     from tenantq.journal.signing import SigningKey
     from tenantq.journal.verify import AuditReport
     from tests.contract.journal.conftest import MakeExporter
+    from tests.verbs import Shard
 
 
 @pytest.fixture

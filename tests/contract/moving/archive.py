@@ -14,7 +14,7 @@ from tenantq.wire.exports import ExportedMessage, ExportedResult
 
 if TYPE_CHECKING:
     from tenantq.engine.ops.import_part import ImportedPart
-    from tenantq.service import Call
+    from tenantq.service.call import Call
     from tenantq.service.tenant_export import TenantExport
     from tests.contract.gates.house import House
 

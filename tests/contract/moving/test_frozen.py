@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from tenantq.engine.queue_state import Suspension
-    from tenantq.service import Call
+    from tenantq.service.call import Call
 
 HOUR = 3_600_000
 

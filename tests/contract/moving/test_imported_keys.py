@@ -14,7 +14,7 @@ from tests.contract.moving.archive import lines, written
 from tests.shards import message
 
 if TYPE_CHECKING:
-    from tenantq.service import Call
+    from tenantq.service.call import Call
     from tests.contract.gates.house import House
 
 

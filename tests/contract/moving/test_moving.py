@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import json
+import threading
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import msgspec
 import pytest
 
-from tenantq.doctor import examine
 from tenantq.domain.access import Grant
 from tenantq.domain.message import Result
 from tenantq.domain.validation import build
 from tenantq.errors import Conflict, Draining, Forbidden, Invalid, NotFound, QuotaExceeded, Suspended
-from tenantq.wire.exports import ExportedMessage, ExportedResult
+from tenantq.wire.exports import ExportedMessage, ExportedResult, part_digest
 from tests.administration import delete_queue, purge, put_queue, queues, usage
 from tests.contract.gates.house import REASON, House
 from tests.contract.moving.archive import bring_in, lines, written
-from tests.shards import message
+from tests.shards import count_slices, examined, message
+from tests.verbs import verbs
 
 if TYPE_CHECKING:
-    from tenantq.service import Call
+    from tenantq.service.call import Call
 
 HOUR = 3_600_000
 
 
 async def furnish(house: House) -> Call:
     """Give the tenant acme some of everything; return a call of its administrator."""
-    shard, clock = house.shard, house.clock
+    shard, clock = verbs(house.shard), house.clock
     await house.tenant("acme", weight=4, quotas={"backlog": 10_000})
     owner = await house.key("acme")
     await put_queue(shard, "acme", "work", max_attempts=3, ttl_ms=50 * HOUR)
@@ -91,12 +94,12 @@ async def test_everything_comes_in_as_it_was(house: House) -> None:
     assert await house.shard.reads.result("other", "doomed", id) == await house.shard.reads.result("acme", "doomed", id)
     order = []
     for _ in range(4):
-        (got,) = await house.shard.poll("other", "work")
+        (got,) = await verbs(house.shard).poll("other", "work")
         order.append(got.body)
     assert order == [b"p9", b"p5", b"p1", b"\xff\x00binary"]
-    assert [one.body for one in await house.shard.poll("other", "line.fifo", max=9)] == [b"g0"]
+    assert [one.body for one in await verbs(house.shard).poll("other", "line.fifo", max=9)] == [b"g0"]
     await house.shard.close()
-    report = examine(house.shard.path)
+    report = examined(house.shard)
     assert report.clean, report.findings
 
 
@@ -124,8 +127,8 @@ async def test_a_second_import_adds_nothing_twice(house: House) -> None:
     files = await written(await house.service.exports.export(owner, None))
     await house.tenant("other")
     await bring_in(house, house.admin, files, "other")
-    (got,) = await house.shard.poll("other", "work")
-    await house.shard.ack("other", "work", [got.receipt])
+    (got,) = await verbs(house.shard).poll("other", "work")
+    await verbs(house.shard).ack("other", "work", [got.receipt])
     total = usage(house.shard, "other")
     again = await bring_in(house, house.admin, files, "other")
     assert all(one.duplicate for one in again)
@@ -139,6 +142,22 @@ async def test_a_second_import_adds_nothing_twice(house: House) -> None:
         messages=[msgspec.convert(one, ExportedMessage) for one in lines(files, "messages")[:4]], results=[],
     )  # fmt: skip
     assert (taken.messages, taken.there) == (1, 3)  # another export: by their ids, those that are there are known
+
+
+async def test_an_import_returns_the_digest_of_what_it_read(house: House) -> None:
+    """The exclusive or of the SHA-256 of each id and body, whatever the encoding of the body."""
+    await house.tenant("acme")
+    owner = await house.key("acme")
+    await house.service.queues.put(owner, None, "work", {})
+    ids = ["01890000-0000-7000-8000-000000000001", "01890000-0000-7000-8000-000000000002"]
+    times: Any = {"added_at": 1, "visible_at": 1}
+    taken = await house.service.exports.import_part(
+        owner, None, "work", export="cd" * 16, part=1, results=[],
+        messages=[ExportedMessage(id=ids[0], body="é", **times), ExportedMessage(id=ids[1], body_base64="/wA=", **times)],
+    )  # fmt: skip
+    bodies = "é".encode(), b"\xff\x00"
+    hashes = [sha256(UUID(id).bytes + body).digest() for id, body in zip(ids, bodies, strict=True)]
+    assert taken.digest == bytes(one ^ other for one, other in zip(*hashes, strict=True)).hex()
 
 
 async def test_what_is_over_by_now_stays_out(house: House) -> None:
@@ -171,7 +190,7 @@ async def test_an_import_goes_where_messages_may_go(house: House) -> None:
     with pytest.raises(NotFound):
         await house.service.exports.import_part(house.admin, "other", "work", **part)
     await house.shard.add("other", "work", [message()])
-    assert await house.shard.poll("other", "work", lease_ms=60_000)
+    assert await verbs(house.shard).poll("other", "work", lease_ms=60_000)
     await house.service.tenants.suspend(house.admin, "other", REASON)
     with pytest.raises(Suspended):
         await house.service.exports.import_part(house.admin, "other", "work", **part)
@@ -227,3 +246,27 @@ async def test_other_nonsense_is_refused_too(house: House) -> None:
         part: dict[str, Any] = {"export": "ab" * 16, "part": 1, "messages": [], "results": [], **given}
         with pytest.raises(Invalid, match=text.replace("[", r"\[")):
             await house.service.exports.import_part(house.admin, None, "work", **part)
+
+
+async def test_a_part_is_converted_in_slices_and_hashed_beside_the_event_loop(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other callers run in between, however large the part is."""
+    await house.add(house.admin, "work", tenant="default")
+    slices, threads = count_slices(monkeypatch, "tenantq.runtime.loop_slices"), set[int]()
+
+    def digest(messages: list[tuple[bytes, bytes]]) -> str:
+        threads.add(threading.get_ident())
+        return part_digest(messages)
+
+    monkeypatch.setattr("tenantq.service.export_import.part_digest", digest)
+    lines = [
+        msgspec.convert({**GOOD, "id": str(UUID(int=n)), "body": "x" * 5_000}, ExportedMessage) for n in range(500)
+    ]
+    imported = await house.service.exports.import_part(
+        house.admin, None, "work", export="ab" * 16, part=1, results=[], messages=lines
+    )
+    assert imported.messages == 500
+    assert imported.digest == part_digest([(UUID(int=n).bytes, b"x" * 5_000) for n in range(500)])
+    assert len(slices) >= 9
+    assert threading.get_ident() not in threads

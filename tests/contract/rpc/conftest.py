@@ -11,7 +11,7 @@ import uvloop
 
 from tenantq.domain.access import Grant
 from tenantq.rpc.kj_loop import kj_loop
-from tenantq.service import Call
+from tenantq.service.call import Call
 from tests.contract.http.real_server import ADMIN, real_server
 from tests.contract.rpc.client import RpcClient
 

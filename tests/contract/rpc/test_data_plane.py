@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from tenantq.engine.settings import ShardSettings
 from tenantq.rpc.methods import METHODS
-from tenantq.service import Call
 from tenantq.service.audit_trail import AuditQuery
+from tenantq.service.call import Call
+from tests.contract.gates.house import suspension
 from tests.contract.http.real_server import ADMIN
 
 if TYPE_CHECKING:
@@ -215,6 +216,16 @@ async def test_42_a_revoked_key_ends_a_live_session(server: Server, connect: Con
     assert (await waiting).code == "unauthenticated"
     assert [one.body for one in await other.poll()] == [b"z"]
     assert (await client.login(token)).error.code == "unauthenticated"
+
+
+async def test_42_a_suspended_key_gets_an_error_of_its_own(server: Server, connect: Connect, make_key: MakeKey) -> None:
+    """On the connection that it has, and on a new one."""
+    token = await make_key("acme", "producer")
+    client = await connect(server, token)
+    await client.add(b"x")
+    await server.service.containment.contain_local(suspension("acme", token.split("_")[1]))
+    assert (await client.refused("add", bodies=[b"y"])).code == "key_suspended"
+    assert (await client.login(token)).error.code == "key_suspended"
 
 
 async def test_42_a_fleet_serves_the_tenants_it_is_granted(server: Server, connect: Connect, make_key: MakeKey) -> None:

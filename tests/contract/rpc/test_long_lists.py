@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tenantq.domain import limits
+from tenantq.domain.message import Outcome
 from tenantq.errors import Invalid
-from tenantq.rpc import requests
+from tenantq.rpc import replies, requests
 from tenantq.rpc.schema import SCHEMA
+from tenantq.runtime.loop_slices import SLICE_BYTES
 from tests.contract.rpc.test_hostile import Raw, record
 
 if TYPE_CHECKING:
@@ -64,19 +66,40 @@ async def test_a_list_of_millions_in_few_bytes_is_refused_at_once(
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_every_list_of_a_request_has_a_bound(
-    read: Callable[[Any], dict[str, Any]], kind: str, given: dict[str, Any], told: str
+async def test_every_list_of_a_request_has_a_bound(
+    read: Callable[[Any], Any], kind: str, given: dict[str, Any], told: str
 ) -> None:
     """It is that of HTTP, and told in the same words."""
     request = getattr(SCHEMA, kind).new_message(**given)
     with pytest.raises(Invalid, match=told):
-        read(request.as_reader())
+        await read(request.as_reader())
 
 
-def test_a_message_with_too_many_attributes_is_refused_for_itself() -> None:
+async def test_a_large_batch_is_read_and_answered_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop gets turns in between, also while long replies are written."""
+    pauses: list[str] = []
+
+    async def pause(module: str) -> None:
+        pauses.append(module)
+
+    monkeypatch.setattr(requests, "next_slice", lambda: pause("read"))
+    monkeypatch.setattr(replies, "next_slice", lambda: pause("write"))
+    request = SCHEMA.AddRequest.new_message(bodies=[bytes(SLICE_BYTES)] * 4 + [b"x"] * 300)
+    messages = (await requests.add(request.as_reader()))["messages"]
+    assert [len(one.body) for one in messages] == [SLICE_BYTES] * 4 + [1] * 300
+    assert pauses.count("read") >= 6
+    results = SCHEMA.SettleReply.new_message()
+    receipts = [str(number) for number in range(300)]
+    connection: Any = None  # it has no part in this reply
+    await replies.settled(results, (receipts, [Outcome(True)] * 300), connection)
+    assert [one.receipt for one in results.results] == receipts
+    assert pauses.count("write") == 2
+
+
+async def test_a_message_with_too_many_attributes_is_refused_for_itself() -> None:
     """The others of its batch are not concerned."""
     many = [{"name": str(number), "value": ""} for number in range(limits.ATTRIBUTES_MAX + 1)]
     request = SCHEMA.AddRequest.new_message(messages=[{"attributes": many}, {"attributes": many[:-1]}])
-    refused, taken = requests.add(request.as_reader())["messages"]
+    refused, taken = (await requests.add(request.as_reader()))["messages"]
     assert "at most 32 names" in refused.message
     assert len(taken.attributes) == limits.ATTRIBUTES_MAX

@@ -13,10 +13,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+OPEN = {
+    "TENANTQ_SIGNUPS__ENABLED": "true",
+    "TENANTQ_SIGNUPS__PER_HOUR": "1000",
+    "TENANTQ_CONTAINMENT": '[{"alert": "new_places", "action": "suspend_key", "dry_run": false}]',
+}
+
+
 @pytest.fixture(scope="session")
 def three_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sharded]:
     """Return a running server of three embedded shards, each in its own process."""
-    with sharded(tmp_path_factory.mktemp("three") / "data", "--shards", 3, "--rpc", "127.0.0.1:0") as server:
+    options = ("--shards", 3, "--rpc", "127.0.0.1:0")
+    with sharded(tmp_path_factory.mktemp("three") / "data", *options, **OPEN) as server:
         yield server
 
 
@@ -27,7 +35,7 @@ def three_on_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sharded
     redis = RedisServer(directory / "redis", "appendonly yes", "appendfsync always")
     try:
         options = ("--shards", 3, "--rpc", "127.0.0.1:0", "--store", redis.url, "--processes", 2)
-        with sharded(directory / "data", *options) as server:
+        with sharded(directory / "data", *options, **OPEN) as server:
             server.has_backups = False
             yield server
     finally:

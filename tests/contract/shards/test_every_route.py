@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tenantq.domain.compliance import CONTROLS
 from tenantq.http.routes import ROUTES
 from tests.acceptance.command import ADMIN_TOKEN
 
@@ -91,7 +92,10 @@ def _control(ask: Caller, tenant: str) -> None:
     ask.queue("DELETE", "other/suspension")
     ask("PUT", f"{ask.own}/hold", {"reason": "because a court says so"})
     ask("DELETE", f"{ask.own}/hold", {"reason": "because a court says so"})
+    assert f'tenantq_added_total{{tenant="{tenant}"}}'.encode() in ask("GET", f"{ask.own}/metrics")
+    assert "workers" in ask("GET", f"{ask.own}/workers")
     assert ask("GET", f"{ask.own}/usage")["tenant"] == tenant
+    assert ask("GET", f"{ask.own}/alerts")["alerts"] == []
     assert ask("GET", f"{ask.own}/residency")["tenant"] == tenant
     assert len(ask("GET", f"{ask.own}/export")) > 1_000
     assert ask("GET", f"{ask.own}/audit?limit=2")["cursor"]
@@ -99,11 +103,17 @@ def _control(ask: Caller, tenant: str) -> None:
     assert ask("GET", f"{ask.own}/encryption")["enabled"] is False
     ask("POST", f"{ask.own}/encryption/rotate", {}, 409)
     ask("POST", f"{ask.own}/encryption/rewrap", {}, 409)
+    ask("PUT", f"{ask.own}/templates/mail", {"queues": {"made": {}}}, 201)
+    assert [one["owner"] for one in ask("GET", f"{ask.own}/templates")["templates"] if one["owner"]] == [tenant]
+    assert ask("POST", f"{ask.own}/templates/mail/apply", {"dry_run": True})["results"][0]["outcome"] == "created"
+    ask("DELETE", f"{ask.own}/templates/mail", status=204)
     made = ask("POST", f"{ask.own}/keys", {"name": "one", "role": "viewer"}, 201)
     assert made["key_id"] in {one["key_id"] for one in ask("GET", f"{ask.own}/keys")["keys"]}
     ask("DELETE", f"{ask.own}/keys/{made['key_id']}", status=204)
     ask("PUT", f"{ask.own}/grants/jwt:somebody", {"role": "viewer"})
     assert [one["principal"] for one in ask("GET", f"{ask.own}/grants")["grants"]] == ["jwt:somebody"]
+    assert ask("POST", f"{ask.own}/grants/jwt:somebody/review", {})["reviewed_at"]
+    assert {one["control"] for one in ask("GET", f"{ask.own}/compliance")["controls"]} == set(CONTROLS)
     ask("DELETE", f"{ask.own}/grants/jwt:somebody", status=204)
     ask("POST", f"{ask.own}/revocations", {"principal": "jwt:somebody", "until": 1 << 42}, 204)
 
@@ -111,20 +121,43 @@ def _control(ask: Caller, tenant: str) -> None:
 def _platform(ask: Caller, tenant: str, name: str, *, is_embedded: bool) -> None:
     """Use every route that is about all tenants."""
     assert tenant in {one["name"] for one in ask("GET", "/v1/tenants?limit=1000&figures=true")["tenants"]}
+    assert [one["name"] for one in ask("GET", "/v1/plans")["plans"]] == ["standard", "unlimited"]
+    assert ask("GET", "/v1/alerts")["targets"] == []
+    ask("POST", "/v1/alerts/test", {"target": "ops"}, 404)
+    asked = {"tenant": f"{name}-asked", "contact": "ann"}
+    signups = [ask("POST", "/v1/signups", asked, 202)["id"] for _ in range(2)]
+    assert set(signups) <= {one["id"] for one in ask("GET", "/v1/signups")["signups"]}
+    assert ask("POST", f"/v1/signups/{signups[0]}/approve", {}, 201)["tenant"] == asked["tenant"]
+    ask("POST", f"/v1/signups/{signups[1]}/approve", {}, 409)
+    assert ask("POST", f"/v1/signups/{signups[1]}/reject", {})["contact"] == "ann"
+    ask("PUT", f"/v1/templates/{name}", {"queues": {"shared": {}}, "shared_with": [tenant]}, 201)
+    assert name in {one["name"] for one in ask("GET", "/v1/templates")["templates"]}
+    assert name in {one["name"] for one in ask("GET", f"{ask.own}/templates")["templates"]}
+    assert ask("POST", f"{ask.own}/templates/{name}/apply", {})["results"][0]["outcome"] in {"created", "unchanged"}
+    ask("DELETE", f"/v1/templates/{name}", status=204)
+    assert "containments" in ask("GET", "/v1/containments")
+    ask("DELETE", "/v1/containments/1-1-0", status=404)
     made = ask("POST", "/v1/platform/keys", {"name": name, "actions": ["metrics"]}, 201)
     assert made["key_id"] in {one["key_id"] for one in ask("GET", "/v1/platform/keys")["keys"]}
     ask("DELETE", f"/v1/platform/keys/{made['key_id']}", status=204)
     ask("POST", "/v1/backups", {"name": name}, 201 if is_embedded else 422)
     backups = {one["name"]: one["error"] for one in ask("GET", "/v1/backups")["backups"]}
     assert backups.get(name) == ("" if is_embedded else None)
+    ask("POST", f"/v1/backups/{name}-none/test", {}, 404)
+    controls = {one["control"]: one for one in ask("GET", "/v1/compliance")["controls"]}
+    assert controls["backup"]["passed"] == (3 if is_embedded else 0)
     assert ask("GET", "/v1/audit?limit=3")["cursor"]
     assert ask("POST", "/v1/poll", {"queue": "nothing", "tenants": [tenant]}) == {"messages": []}
     figures = ask("GET", "/metrics").decode()
     running = [f'tenantq_shard_up{{shard="{number}"}} 1' in figures for number in range(3)]
     assert all(running) or not is_embedded  # a member of a cluster shows its own shards
     assert len(ask("GET", "/v1/topology")["shards"]) == 3
+    assert ask("GET", "/v1/whoami")["grants"][0]["role"] == "platform-admin"
     ask("GET", "/v1/cluster", status=409 if is_embedded else 200)
     ask("POST", "/v1/cluster/members/unknown/drain", {}, 409 if is_embedded else 404)
+    ask("GET", f"/v1/cluster/tenants/{tenant}", status=409 if is_embedded else 200)
+    ask("PUT", f"/v1/cluster/tenants/{tenant}", {"shard": 99}, 409 if is_embedded else 422)
+    ask("PUT", "/v1/cluster/shards", {"shards": 3, "dry_run": True}, 409 if is_embedded else 200)
     for path in ("/healthz", "/readyz", "/openapi.json", "/docs"):
         ask("GET", path)
     erased = ask("DELETE", ask.own, {**REASON, "confirm": tenant})
@@ -143,7 +176,8 @@ def test_every_route_works_through_every_address(three: Sharded, at: int) -> Non
             _work(ask)
             _control(ask, tenant)
             itself = Caller(own, "/v1")
-            assert itself("GET", "/v1/tenant")["name"] == tenant
+            assert itself("GET", "/v1/tenant")["name"] == itself("GET", "/v1/whoami")["tenant"] == tenant
+            assert itself("GET", "/v1/workers") == ask("GET", f"{ask.own}/workers")
             for queue in ("other", "mail-dlq"):
                 ask.queue("DELETE", queue, {**REASON, "confirm": queue}, 202)
             _work(itself)

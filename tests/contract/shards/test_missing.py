@@ -28,7 +28,7 @@ async def _run_and_back_up(data: Path) -> None:
         url = await server.start(asyncio.Event())
         async with httpx.AsyncClient(base_url=url or "", headers={"Authorization": f"Bearer {ADMIN_TOKEN}"}) as client:
             refused = await client.post("/v1/backups", json={"name": "shards"})
-            assert (refused.status_code, "choose another" in refused.json()["detail"]) == (422, True)
+            assert (refused.status_code, "Choose another" in refused.json()["detail"]) == (422, True)
             assert (await client.post("/v1/backups", json={"name": "night"})).status_code == 201
         assert await server.stop()
     finally:

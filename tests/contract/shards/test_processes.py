@@ -209,7 +209,7 @@ def _restore(backups: Path, data: Path, audit_key: Path, tenant: str) -> None:
     restored = call("backup", "restore", "--from", backups / "night", "--data-dir", data, "--audit-key", audit_key)
     assert restored.code == 0, restored.err
     assert call("audit", "verify", "--data-dir", data).code == 0
-    assert [(tenant, "kept") in read_counters(path)[0] for path in shard_dirs(data)] == [False, True]
+    assert [(tenant, "kept") in read_counters("0", path).queues for path in shard_dirs(data)] == [False, True]
     (backups / "shards" / "1" / "night").rename(backups / "shards" / "1" / "moved")
     half = call("backup", "restore", "--from", backups / "night", "--data-dir", data.with_name("half"))
     assert (half.code, data.with_name("half").exists()) == (3, False)
@@ -224,7 +224,7 @@ def _examine(data: Path, tenant: str) -> None:
     assert [one["shard"] for one in verified.json["shards"]] == ["0", "1"]
     ends = [one["end"] for one in verified.json["shards"]]
     assert call("audit", "verify", "--data-dir", data, *(f"--known={end}" for end in ends)).code == 0
-    counters = [read_counters(path)[0] for path in shard_dirs(data)]
+    counters = [read_counters("0", path).queues for path in shard_dirs(data)]
     assert [(tenant, "mail") in one for one in counters] == [False, True]
     shutil.copytree(data, data.with_name("copied"))
     (segment,) = data.with_name("copied").glob("journal/date=*/hour=*/shard=1/*.parquet")

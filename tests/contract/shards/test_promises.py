@@ -92,6 +92,33 @@ def test_a_revoked_key_is_refused_within_a_second_through_every_address(three: S
     until(lambda: statuses() == {401})
 
 
+def test_a_contained_key_is_refused_through_every_address_until_it_is_released(three: Sharded) -> None:
+    """The shard of its tenant reacts to an alert that another shard raises."""
+    here, there = three.tenant_on(1), three.tenant_on(2)
+    made = three.ask("POST", f"/v1/tenants/{here}/keys", json={"name": "worker", "role": "consumer"}).json()
+    three.ask("PUT", f"/v1/tenants/{there}/grants/key:{made['key_id']}", json={"role": "consumer"})
+    for tenant in (here, there):
+        three.ask("PUT", f"/v1/tenants/{tenant}/queues/mail", json={})
+
+    def codes() -> set[str]:
+        answers = [
+            three.ask("POST", path, url=url, token=made["token"], json={})
+            for url in three.urls
+            for path in ("/v1/queues/mail/poll", f"/v1/tenants/{there}/queues/mail/poll")
+        ]
+        return {"ok" if answer.status_code == 200 else answer.json()["code"] for answer in answers}
+
+    for network in range(5):
+        with httpx.Client(transport=httpx.HTTPTransport(local_address=f"127.0.{network}.1"), timeout=30) as client:
+            headers = {"Authorization": f"Bearer {made['token']}"}
+            client.post(f"{three.url}/v1/tenants/{there}/queues/mail/poll", json={}, headers=headers)
+    until(lambda: codes() == {"key_suspended"})
+    [found] = [one for one in three.get("/v1/containments")["containments"] if one["tenant"] == here]
+    assert (found["principal"], found["alert"]) == (f"key:{made['key_id']}", "new_places")
+    assert three.ask("DELETE", f"/v1/containments/{found['id']}").status_code == 200
+    until(lambda: codes() == {"ok"})
+
+
 def _leased(answer: httpx.Response) -> list[dict[str, Any]]:
     assert answer.status_code == 200, answer.text
     messages: list[dict[str, Any]] = answer.json()["messages"]

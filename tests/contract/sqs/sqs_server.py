@@ -12,7 +12,7 @@ from botocore.config import Config
 from tenantq.domain.access import Grant
 from tenantq.engine.settings import ShardSettings
 from tenantq.server import Server
-from tenantq.service import Call
+from tenantq.service.call import Call
 from tenantq.settings import ServerSettings
 from tenantq.sqs import SqsSettings
 from tenantq.testing import FakeClock

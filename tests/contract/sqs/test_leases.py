@@ -6,7 +6,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from tenantq.service import Call
+from tenantq.service.call import Call
 from tenantq.sqs.cooldowns import REMEMBERED_MAX, Cooldowns
 from tenantq.testing import FakeClock
 from tests.contract.sqs.refusals import NO_QUEUE, code, refusal

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tenantq.domain.message import NewMessage
-from tenantq.service import Call
+from tenantq.service.call import Call
 from tests.contract.sqs.refusals import code, refusal
 
 if TYPE_CHECKING:

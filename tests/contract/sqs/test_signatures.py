@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from tenantq.domain.access import Grant
-from tenantq.service import Call
 from tenantq.service.audit_trail import AuditQuery
+from tenantq.service.call import Call
+from tests.contract.gates.house import suspension
 from tests.contract.sqs.refusals import NO_QUEUE, code, refusal
 from tests.contract.sqs.signed import FORM, fetch, json_call, presign, query_call, send, sign
 from tests.contract.sqs.sqs_server import ADMIN_TOKEN, SqsServer, client_of
@@ -33,6 +34,16 @@ def test_a_key_signs_from_the_day_it_is_made_and_no_longer_than_it_holds(server:
     server.run(server.server.service.access.revoke_key(server.admin, tenant, key.key_id))
     assert code(first.list_queues) == "InvalidClientTokenId"
     assert len(second.list_queues()["QueueUrls"]) == 1
+
+
+def test_a_suspended_key_is_denied_access(server: SqsServer, tenant: str) -> None:
+    """The text says why."""
+    key, _ = server.key(tenant), server.key(tenant)
+    client = client_of(server.url, key.key_id, key.secret)
+    client.create_queue(QueueName="work")
+    server.run(server.server.service.containment.contain_local(suspension(tenant, key.key_id)))
+    assert code(client.list_queues) == "AccessDenied"
+    assert "suspended" in refusal(client.list_queues)[1]
 
 
 def test_what_was_not_signed_with_the_secret_is_refused(server: SqsServer, tenant: str) -> None:

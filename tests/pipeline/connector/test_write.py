@@ -144,7 +144,7 @@ def test_errors_of_a_write_reach_the_user_of_spark(connected: SparkSession, plac
     with pytest.raises(PySparkException, match=r"column 'text': unknown column"):
         write.options(**place.options(queue="errors")).save()
     body = connected.range(1).selectExpr("'x' body")
-    with pytest.raises(PySparkException, match=r"a queue can only be added to; use .mode\(.append.\)"):
+    with pytest.raises(PySparkException, match=r"only .mode\(.append.\) is supported"):
         body.write.format("tenantq").mode("overwrite").options(**place.options(queue="errors")).save()
     wrong = place.options(queue="errors", token="tq_wrong_token-that-opens-nothing")  # noqa: S106  # it does not
     with pytest.raises(PySparkException, match=r"row 0 of partition \d, for errors: unauthenticated") as caught:
@@ -314,11 +314,11 @@ def test_a_queue_that_must_exist_and_does_not_is_an_error(place: Place) -> None:
     ("schema", "options", "said"),
     [
         ("text string", {"queue": "q"}, "column 'text': unknown column"),
-        ("priority int", {"queue": "q"}, "column body: is missing"),
+        ("priority int", {"queue": "q"}, "column body: required"),
         ("body int", {"queue": "q"}, "column body: is int, and must be binary or string; cast it"),
         ("body string, attributes map<string,int>", {"queue": "q"}, "must be map<string,string>"),
         ("body string, priority string", {"queue": "q"}, "column priority: is string"),
-        ("body string", {}, "queue: is missing"),
+        ("body string", {}, "queue: required"),
         ("body string", {"queue": "no/name"}, "queue: invalid value"),
         ("body string", {"queue": "q", "tenant": "X"}, "tenant"),
         ("body string", {"queue": "q", "batchSize": "1001"}, "option batchSize: 1001 is not from 1 to 1000"),

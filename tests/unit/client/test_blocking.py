@@ -62,6 +62,7 @@ def test_both_faces_have_the_same_calls_with_the_same_arguments(blocking: type, 
         "start_batch_ack",
         "finish_batch_ack",
         "lease_state",
+        "tracing",
     }
     names = {name for name in dir(asynchronous) if not name.startswith("_")} - inner
     assert names <= {name for name in dir(blocking) if not name.startswith("_")}

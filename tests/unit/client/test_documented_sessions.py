@@ -45,7 +45,6 @@ def test_the_sdks_sessions(server: FakeServer, capsys: pytest.CaptureFixture[str
         "sending to ann@example.com\n{'sent': True}\n",
         "",
         "['urgent', 'first', 'second']\n",
-        "True good\n",
         "[]\n['hello']\n",
     ]
 
@@ -77,16 +76,6 @@ def test_the_guides_sessions(server: FakeServer) -> None:
         exec(code, {"__name__": "session"})  # noqa: S102  # the session under test
     tenant = server.client().tenant("acme").get()
     assert (tenant.config["weight"], tenant.config["quotas"]["backlog"]) == (2, 100_000)
-
-
-def test_the_keyrings_session(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It creates a keyring with one key."""
-    monkeypatch.chdir(tmp_path)
-    (session,) = sessions("internals/encryption.md")
-    exec(session, {"__name__": "session"})  # noqa: S102  # the session under test
-    assert capsys.readouterr().out == "['main']\n"
 
 
 def _documented(page: str) -> set[str]:

@@ -117,6 +117,26 @@ async def test_an_unreachable_address_is_replaced_by_the_next() -> None:
         await ways.close()
 
 
+async def test_a_server_that_cannot_answer_is_not_asked_again_at_once() -> None:
+    """It may be cut off from the others, or hang. So the next attempt goes to another server."""
+    async with rough_server() as first, rough_server() as second:
+        first.behave = [say(503), naming(first.url), say(), say_and_close(b"")]
+        second.behave = [naming(first.url)]
+        ways = TenantRouter(parse([first.url, second.url], "secret-token", clock=ManualClock()))
+        assert (await ways.send(ACME)).status == 503
+        assert (await ways.send(ACME)).status == 200  # of the second, which names the first as the owner
+        second.behave = [say(503)]
+        assert (await ways.send(ApiRequest("GET", "/v1/tenants", bytes))).status == 503
+        for _ in range(2):
+            assert (await ways.send(ACME)).status == 200
+        with pytest.raises(ConnectionFailed):
+            await ways.send(ACME)
+        second.behave = [say()]
+        assert (await ways.send(ACME)).status == 200
+        assert (len(first.heads), len(second.heads)) == (4, 3)
+        await ways.close()
+
+
 @pytest.mark.parametrize("given", [[], ["http://a", "https://b"], ["http://a/x", "http://b/y"], ["http://a", 7], None])
 def test_addresses_of_one_client_go_together(given: Any) -> None:
     """They have one scheme and one path, and there is at least one."""

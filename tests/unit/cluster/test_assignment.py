@@ -100,6 +100,13 @@ def test_a_busy_shard_counts_by_its_load() -> None:
     assert after[0] != after[1]
 
 
+def test_shards_stay_where_they_are_in_a_cluster_with_little_to_do() -> None:
+    """A few calls to one tenant are no reason to move others."""
+    a, b = owned_by("a", range(32), loads={0: 0.004, 1: 0.002}), owned_by("b", range(32, 64))
+    assignment = {shard: "a" if shard < 32 else "b" for shard in range(64)}
+    assert settle([a, b], assignment) == assignment
+
+
 def test_a_shard_never_leaves_its_region() -> None:
     """A region without a member keeps its shards unassigned."""
     eu, us = member("eu", region="eu"), member("us", region="us")

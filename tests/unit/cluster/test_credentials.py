@@ -10,7 +10,7 @@ import pytest
 
 from tenantq.cluster.credentials import ClusterCredentials
 from tenantq.cluster.directory import Directory
-from tenantq.cluster.gathering import STEPS_MAX, Gathering
+from tenantq.cluster.gathering import STEPS_MAX, audit_page
 from tenantq.cluster.peer_calls import PeerCalls
 from tenantq.cluster.peer_queries import PeerQueries
 from tenantq.cluster.peers import Peers
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tenantq.runtime.clock import ManualClock
-    from tenantq.service import Service
+    from tenantq.service.service import Service
 
 SHARDS = (TopologyShard("0"), TopologyShard("1"), TopologyShard("2"))
 NAMES = {"DNS:worker.example": CertificateGrant(tenant="acme", role="consumer")}
@@ -47,11 +47,14 @@ class Another:
     def __init__(self, book: MemoryBook, clock: ManualClock) -> None:
         self.book = book
         self.clock = clock
+        self.is_silent = False
 
     def is_here(self, tenant: str | None) -> bool:
         return tenant is None
 
     async def key(self, hash: bytes) -> StoredKey | None:
+        if self.is_silent:
+            raise ShardDown
         return self.book.key(hash)
 
     async def token_revoked(self, tenant: str, token_id: str | None, principal: str) -> bool:
@@ -82,6 +85,32 @@ async def test_what_another_shard_said_counts_for_half_a_second_whatever_the_wal
         assert gate.cached(*one) is None
         with pytest.raises(Unauthenticated):
             await gate.authenticate(*one)
+
+
+async def test_a_key_in_use_is_asked_for_before_its_time_is_over(clock: ManualClock) -> None:
+    """So its callers do not wait while its shard has no owner for a moment. A revocation acts as soon as before."""
+    theirs = MemoryBook()
+    gate = Authenticator(MemoryBook(), clock)
+    others = gate.other_shards = Another(theirs, clock)
+    key = theirs.put_key("acme", Grant(role="producer"))
+    await gate.authenticate(key.token, None)
+    clock.advance(REMOTE_TRUST_MS // 2)
+    assert gate.cached(key.token, None) is not None
+    await asyncio.sleep(0)  # the other shard answers
+    others.is_silent = True
+    for _ in range(2):
+        clock.advance(REMOTE_TRUST_MS // 2 - 1)
+        assert gate.cached(key.token, None) is not None
+        await asyncio.sleep(0)
+    clock.advance(2)
+    assert gate.cached(key.token, None) is None
+    others.is_silent = False
+    await gate.authenticate(key.token, None)
+    theirs.revoke_key(key, clock.wall_ms())
+    clock.advance(REMOTE_TRUST_MS // 2)
+    assert gate.cached(key.token, None) is not None
+    await asyncio.sleep(0)
+    assert gate.cached(key.token, None) is None
 
 
 async def test_a_tenant_that_nobody_has_named_is_not_taken_for_ones_own(clock: ManualClock, tmp_path: Path) -> None:
@@ -120,18 +149,16 @@ def test_of_two_tenants_of_one_name_all_shards_name_the_same() -> None:
     assert directory.find("both") == 1
 
 
-async def test_a_search_that_finds_nothing_for_long_is_answered_with_where_to_go_on(clock: ManualClock) -> None:
+async def test_a_search_that_finds_nothing_for_long_is_answered_with_where_to_go_on() -> None:
     """Not only once all of a journal has been read."""
     pages = 0
 
-    async def query_local(query: AuditQuery) -> AuditPage:
+    async def read(_: int, query: AuditQuery) -> AuditPage:
         nonlocal pages
         pages += 1
         await asyncio.sleep(0)
         return AuditPage([], query.cursor or "1.0")
 
-    peers = _peers(clock, 0)
-    gathering = Gathering(peers, PeerCalls(peers, lambda _: None))
     async with asyncio.timeout(10):
-        page = await gathering._audit_page(0, AuditQuery(), "", query_local)
+        page = await audit_page(0, AuditQuery(), "", read)
     assert (page.rows, page.cursor, pages) == ([], "1.0", STEPS_MAX)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tenantq.cluster.fleet_poll import ClusterFleetPoll, ClusterFleetPolls, FleetPollOptions
 from tenantq.domain.message import Delivery
-from tenantq.service import Call
+from tenantq.service.call import Call
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -21,7 +21,8 @@ from tenantq.domain.placement import TopologyShard
 from tenantq.errors import Forbidden, Invalid, RateLimited, ShardDown, SignatureRefused, TenantqError, Unavailable
 from tenantq.gates.turns import Turns
 from tenantq.runtime.clock import ManualClock
-from tenantq.service import Call, Service
+from tenantq.service.call import Call
+from tenantq.service.service import Service
 from tenantq.sqs.cooldowns import Cooldowns
 from tenantq.testing import FakeServer
 from tests.unit.client.doubles import until

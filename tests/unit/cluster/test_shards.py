@@ -7,17 +7,19 @@ import socket
 from typing import TYPE_CHECKING
 
 import pytest
+from prometheus_client.core import GaugeMetricFamily
 
 from tenantq.cluster.audit_merge import merge_pages, parse_cursor
 from tenantq.cluster.directory import Directory, announced
 from tenantq.cluster.layout import first_tenant_id, parent_of, remember_count, shard_count, shard_dir, shard_dirs
 from tenantq.cluster.link import Link
-from tenantq.cluster.metrics_merge import merge_metrics
+from tenantq.cluster.metrics_gathering import gather_metrics
 from tenantq.cluster.peer_server import PeerRequest, PeerServer
 from tenantq.domain.placement import Topology, TopologyShard
-from tenantq.errors import Forbidden, Invalid, ShardDown, StoreDamaged
+from tenantq.errors import Forbidden, Invalid, ShardDown, StoreDamaged, Unavailable
 from tenantq.journal.record import JournalRow
 from tenantq.service.audit_trail import AuditPage
+from tenantq.service.metrics.text import MetricsText
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -208,12 +210,22 @@ def _page(rows: list[JournalRow], place: str, limit: int, *, newest_first: bool)
     return AuditPage(found, f"{sign}{found[-1].seq}.0" if len(ordered) > limit else None)
 
 
-def test_figures_of_several_shards_are_one_text() -> None:
-    """A family stands once, every sample has its shard, and one that is down is told."""
-    text = b'# HELP a_total What.\n# TYPE a_total counter\na_total{x="1"} 2.0\n# HELP b That.\n# TYPE b gauge\nb 3\n'
-    merged = merge_metrics({"0": text, "1": text}, ["0", "1", "2"]).decode().splitlines()
-    assert merged[:6] == [
-        "# HELP a_total What.", "# TYPE a_total counter", 'a_total{shard="0",x="1"} 2.0', 'a_total{shard="1",x="1"} 2.0',
-        "# HELP b That.", "# TYPE b gauge",
+async def test_metrics_of_several_shards_are_one_text() -> None:
+    """Each family appears once, with the samples of all shards, and a shard that does not answer is reported."""
+
+    async def ask(number: int, name: str, share: int) -> bytes:
+        assert share == 3
+        if number == 2:
+            raise Unavailable
+        text = MetricsText(name)
+        text.start("a_total", "counter", "What.")
+        text.add("a_total", text.labels(x="1"), 2)
+        text.add_family(GaugeMetricFamily("b", "That.", value=3))
+        return text.encode()
+
+    merged = (await gather_metrics(ask, {0: "0", 1: "1", 2: "2"})).decode().splitlines()
+    assert merged[:8] == [
+        "# HELP a_total What.", "# TYPE a_total counter", 'a_total{shard="0",x="1"} 2', 'a_total{shard="1",x="1"} 2',
+        "# HELP b That.", "# TYPE b gauge", 'b{shard="0"} 3.0', 'b{shard="1"} 3.0',
     ]  # fmt: skip
     assert merged[-3:] == [f'tenantq_shard_up{{shard="{n}"}} {int(n < 2)}' for n in range(3)]

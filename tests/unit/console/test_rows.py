@@ -24,7 +24,15 @@ from tenantq.console.rate_history import RateHistory
 from tenantq.console.reader import ConsoleSnapshot
 from tenantq.console.security_rows import FILTERS, AuditFilter, audit_rows, key_rows, next_filter, parse_filter
 from tenantq.console.state import ConsoleState
-from tenantq.console.tenant_rows import TenantSummary, arrange, dead_in, own_summary, summary_line, tenant_row
+from tenantq.console.tenant_rows import (
+    TenantSummary,
+    arrange,
+    dead_in,
+    own_summary,
+    summary_line,
+    tenant_row,
+    tenant_totals,
+)
 from tenantq.console.tenant_settings import changed_settings, check_destroy, form_fields
 from tenantq.domain.message import DeadLetter, HistoryEntry
 from tenantq.errors import ConnectionFailed, Invalid, RateLimited
@@ -254,7 +262,21 @@ def test_the_state_says_how_old_its_figures_are() -> None:
     state = ConsoleState("http://here")
     state.failed(ConnectionFailed())
     assert state.problem == "cannot reach http://here; retrying"
-    state.update(ConsoleSnapshot(tenants=[], everyone=True, view=None, at_ms=1, wall_ms=NOW))
+    state.update(ConsoleSnapshot(tenants=[], everyone=True, view=None, at_ms=1, listed_at_ms=1, wall_ms=NOW))
     assert state.problem == ""
     state.failed(RateLimited("too\nmany"))
     assert state.problem == "too many [rate_limited]; figures from 22:13:20 UTC"
+
+
+def test_a_tenant_without_work_is_marked_idle() -> None:
+    """Nothing is stored, and nothing was added or completed between two readings."""
+    idle, busy, full = (
+        TenantSummary(name=name, number=1, status="active", backlog=backlog, added=added, acked=0)
+        for name, backlog, added in (("idle", 0, 5), ("busy", 0, 5), ("full", 1, 5))
+    )
+    rates = RateHistory()
+    rates.read(tenant_totals([idle, busy, full]), 1_000)
+    assert tenant_row(idle, rates).cells["status"].text == "active"  # nobody knows yet
+    rates.read(tenant_totals([idle, full]) | {"busy/added": 9, "busy/done": 0}, 3_000)
+    assert [tenant_row(one, rates).cells["status"].text for one in (idle, busy, full)] == ["idle", "active", "active"]
+    assert tenant_row(busy, rates).cells["added"].text == "2"

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from tenantq.console.message_rows import MESSAGE_COLUMNS
 from tenantq.console.rate_history import RateHistory, show_rate, sparkline
-from tenantq.console.table import PADDING, Cell, Column, fitting, shortened, show_count, show_size
-from tenantq.console.tenant_rows import COLUMNS
+from tenantq.console.table import PADDING, Cell, Column, fitting, shortened, show_count
+from tenantq.console.tenant_rows import TENANT_COLUMNS
+from tenantq.domain.formatting import show_size
 
 A, B, C = Column("a", "a", 10, 1, Cell), Column("b", "b", 4, 0, Cell, width_max=9), Column("c", "c", 6, 2, Cell)
 
@@ -33,9 +34,9 @@ def test_the_most_important_columns_are_shown_that_fit(width: int, shown: list[t
 @given(st.integers(min_value=20, max_value=300))
 def test_columns_never_take_more_than_there_is(width: int) -> None:
     """And the more there is, the more are shown."""
-    shown = fitting(COLUMNS, width)
+    shown = fitting(TENANT_COLUMNS, width)
     assert sum(wide + PADDING for _, wide in shown) <= width
-    assert len(shown) <= len(fitting(COLUMNS, width + 1))
+    assert len(shown) <= len(fitting(TENANT_COLUMNS, width + 1))
 
 
 @settings(deadline=None)  # a busy machine is no mistake

@@ -15,13 +15,11 @@ def rows(heading: str) -> list[list[str]]:
 
 
 def _documented() -> dict[str, set[str]]:
-    head, *body = rows("### Matrix")
-    found: dict[str, set[str]] = {role: set() for role in head[1:]}
-    for action, *cells in body:
-        for role, cell in zip(head[1:], cells, strict=True):
-            assert cell in {"yes", "", "-"}, (action, role)
-            if cell == "yes":
-                found[role].add(action)
+    found: dict[str, set[str]] = {}
+    for role, text in rows("## Roles")[1:]:
+        names = [name.strip().strip("`") for name in text.split(",")]
+        found[role] = set().union(*found.values()) if names[0] == "All above" else set()
+        found[role] |= {name for name in names if name != "All above"}
     return found
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from docs import generate
 from tenantq.domain import access
-from tenantq.domain.config import QueueConfig, TenantConfig
+from tenantq.domain.config import QueueConfig, TenantChanges
 from tenantq.domain.message import NewMessage, check_message
 from tenantq.errors import Invalid
 from tenantq.http.description import Description
@@ -78,7 +78,7 @@ def test_ranges_are_those_of_the_service() -> None:
                 check_message(NewMessage(body=b"", **{field: bounds["maximum"] + 1}))
 
 
-@pytest.mark.parametrize("kind", [QueueConfig, TenantConfig])
+@pytest.mark.parametrize("kind", [QueueConfig, TenantChanges])
 def test_every_setting_is_described(kind: type[msgspec.Struct]) -> None:
     """None is missing in what can be put."""
     assert set(DOCUMENT["components"]["schemas"][kind.__name__]["properties"]) == set(kind.__struct_fields__)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+from random import Random
 from typing import Any
 
 import msgspec
 import pytest
 
 from tenantq.errors import Invalid, TenantqError
+from tenantq.http import inflate as inflate_module
 from tenantq.http.inflate import inflate
 from tenantq.http.large_bodies import LargeBodies
 from tenantq.http.route import Route
@@ -19,6 +21,8 @@ from tenantq.wire.exports import ImportRequest
 from tenantq.wire.messages import AckRequest, AddRequest, FleetPollRequest
 
 _OF = {route.request: route for route in ROUTES if isinstance(route.request, type)}
+_PACKED = gzip.compress(b"abc" * 1_000)
+_CUT = [*(_PACKED[at : at + 1] for at in range(15)), _PACKED[15:]]
 _MESSAGES = [{"body": f"text {n}", "attributes": {"n": str(n)}} for n in range(1_000)]
 
 
@@ -74,14 +78,46 @@ async def test_a_body_of_too_many_items_is_not_inflated_to_its_end() -> None:
     held: list[int] = []
     data = b'{"receipts":[' + b'"",' * 4_000_000 + b'""]}'
     with pytest.raises(Invalid, match="too many items"):
-        await inflate(gzip.compress(data), len(data), 50_000, held.append)
+        await inflate([gzip.compress(data)], len(data), 50_000, held.append)
     assert sum(held) < len(data) // 10
 
 
 async def test_commas_inside_strings_are_no_items() -> None:
     """However many there are."""
     data = json.dumps({"body": ',"' * 500_000}).encode()
-    assert await inflate(gzip.compress(data), len(data), 5, lambda _: None) == data
+    assert await inflate([gzip.compress(data)], len(data), 5, lambda _: None) == data
+
+
+async def test_a_compressed_body_is_inflated_from_its_parts() -> None:
+    """Wherever it was cut; what it inflates to may be larger or smaller than a step."""
+    rng = Random(3)
+    for data in (rng.randbytes(700_000), bytes(3_000_000) + rng.randbytes(100_000)):
+        packed = gzip.compress(data)
+        for size in (7_000, 65_536, len(packed)):
+            parts = [packed[at : at + size] for at in range(0, len(packed), size)]
+            assert await inflate(parts, len(data), 10**9, lambda _: None) == data
+
+
+@pytest.mark.parametrize("parts", [[b""], [_PACKED[:-1]], [_PACKED, b"x"], [*_CUT, b"x"], [*_CUT, *_CUT]])
+async def test_anything_but_one_complete_stream_is_refused(parts: list[bytes]) -> None:
+    """Also if the rest arrives in later parts."""
+    with pytest.raises(TenantqError, match="one complete gzip stream"):
+        await inflate(parts, 1 << 20, 10**9, lambda _: None)
+
+
+async def test_a_long_part_is_inflated_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every step, zlib copies all input that it has not used."""
+    given: list[int] = []
+    step = inflate_module._step
+
+    def noted(unpacker: Any, data: bytes) -> bytes:
+        given.append(len(data))
+        return step(unpacker, data)
+
+    monkeypatch.setattr(inflate_module, "_step", noted)
+    data = Random(4).randbytes(3 << 20)
+    assert await inflate([gzip.compress(data)], len(data), 10**9, lambda _: None) == data
+    assert max(given) <= inflate_module.AT_ONCE_BYTES
 
 
 async def test_callers_take_turns_for_the_memory_of_large_bodies() -> None:

@@ -8,12 +8,13 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from tenantq.http import HttpListener
+from tenantq.http.connection import SLICE_BYTES
 from tenantq.http.request_head import HEADS_MAX, HeadCache, RequestHead
-from tenantq.http.request_parser import RequestParser
+from tenantq.http.request_parser import BLOCK_PARTS, JOINED_BYTES_MAX, PART_BYTES_MIN, RequestParser
 
 if TYPE_CHECKING:
     from tenantq.http.request import Request
-    from tenantq.service import Service
+    from tenantq.service.service import Service
 
 
 class _NoService:
@@ -105,3 +106,49 @@ async def test_the_head_cache_is_bounded() -> None:
     parser.feed(b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-Request-Id: 1\r\n\r\n")
     assert len(listener.heads) == before
     assert len({request.call.request_id for request in got}) == len(got)
+
+
+def _read(*data: bytes) -> Request:
+    """Return the request that a parser reads from these bytes, a slice at a time."""
+    listener = HttpListener(cast("Service", _NoService()))
+    got: list[Request] = []
+    parser = RequestParser(listener, got.append, connection=None, remote="", certificate=None)
+    for one in data:
+        for at in range(0, len(one), SLICE_BYTES):
+            parser.feed(memoryview(one)[at : at + SLICE_BYTES])
+    (request,) = got
+    assert request.refusal is None
+    return request
+
+
+_ADD = b"POST /v1/queues/a/messages HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+
+
+async def test_a_large_body_stays_in_blocks() -> None:
+    """No buffer grows with it: the loop would copy all of it again and again."""
+    body = random.Random(1).randbytes(8 << 20)
+    request = _read(_ADD + b"Content-Length: %d\r\n\r\n" % len(body), body)
+    assert request.body == b""
+    assert max(map(len, request.parts)) <= BLOCK_PARTS * SLICE_BYTES
+    assert len(request.parts) < 200  # blocks, and the parts behind the last one
+    assert b"".join(request.parts) == body
+
+
+async def test_a_body_in_tiny_chunks_takes_few_parts() -> None:
+    """Each part is an object; one for every byte would take many times the memory that is counted."""
+    rng = random.Random(2)
+    chunks = [rng.randbytes(rng.choice([1, 1, 1, 1, 50, 5_000])) for _ in range(2_000)]
+    sent = b"".join(b"%x\r\n%b\r\n" % (len(one), one) for one in chunks)
+    request = _read(_ADD + b"Transfer-Encoding: chunked\r\n\r\n", sent, b"0\r\n\r\n")
+    body = b"".join(chunks)
+    assert len(body) > JOINED_BYTES_MAX
+    assert b"".join(request.parts) == body
+    assert min(map(len, request.parts[1:-1])) >= PART_BYTES_MIN
+    assert max(map(len, request.parts)) < BLOCK_PARTS * (SLICE_BYTES + PART_BYTES_MIN)
+
+
+async def test_a_body_of_a_few_parts_is_one_piece() -> None:
+    """It is small enough to be joined at once."""
+    body = random.Random(3).randbytes(JOINED_BYTES_MAX)
+    request = _read(_ADD + b"Content-Length: %d\r\n\r\n" % len(body) + body[:10], body[10:])
+    assert (request.body, request.parts) == (body, ())

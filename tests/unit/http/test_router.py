@@ -27,7 +27,7 @@ def test_every_route_is_found_by_its_path(route: Route) -> None:
     path = route.path
     for name, value in {"tenant": "acme", "queue": "mails"}.items():
         path = path.replace(f"{{{name}}}", value)
-    for name in ("id", "task", "snapshot", "key_id", "principal"):
+    for name in ("id", "task", "snapshot", "key_id", "principal", "backup", "template"):
         path = path.replace(f"{{{name}}}", "x%3Ay")
     match = ROUTER.find(route.method.encode(), path.encode())
     assert match.route is route

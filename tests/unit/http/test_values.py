@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 
 import msgspec
@@ -9,15 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tenantq.domain.message import NewMessage
 from tenantq.domain.validation import validated
 from tenantq.errors import Invalid, RateLimited, TenantqError
 from tenantq.http import HttpSettings
+from tenantq.http.handlers import messages
 from tenantq.http.handlers.audit import AuditParameters
 from tenantq.http.inflate import AT_ONCE_BYTES, inflate
 from tenantq.http.problem import problem_reply
 from tenantq.http.query import parse_query
 from tenantq.http.reply import accepts_gzip, compress
-from tenantq.wire.json_bytes import bytes_of, text_or_base64
+from tenantq.wire.json_bytes import base64_pieces, bytes_of, text_or_base64
+from tenantq.wire.messages import WireMessage
 
 
 @given(st.binary(max_size=300))
@@ -26,11 +30,11 @@ def test_bytes_come_back_through_text_or_base64(data: bytes) -> None:
     assert bytes_of(*text_or_base64(data), "body") == data
 
 
-@pytest.mark.parametrize("base64", ["%", "YQ", "YQ=", "YQ===", "YQ==\n", " YQ==", "YQ==YQ==", "Y Q=", "_-==", "ä"])
-def test_sloppy_base64_is_refused(base64: str) -> None:
+@pytest.mark.parametrize("text", ["%", "YQ", "YQ=", "YQ===", "YQ==\n", " YQ==", "YQ==YQ==", "Y Q=", "_-==", "ä"])
+def test_sloppy_base64_is_refused(text: str) -> None:
     """The standard alphabet, padded, and nothing else."""
     with pytest.raises(Invalid, match="body_base64"):
-        bytes_of(None, base64, "body")
+        bytes_of(None, text, "body")
 
 
 @pytest.mark.parametrize(
@@ -78,7 +82,7 @@ async def test_inflating_is_bounded_in_every_step() -> None:
     """The holder hears of each step before the next, and can stop it."""
     held: list[int] = []
     data = bytes(AT_ONCE_BYTES * 3 + 5)
-    assert await inflate(gzip.compress(data), len(data), 0, held.append) == data
+    assert await inflate([gzip.compress(data)], len(data), 0, held.append) == data
     assert sum(held) == len(data)
     assert max(held) <= AT_ONCE_BYTES
 
@@ -86,7 +90,7 @@ async def test_inflating_is_bounded_in_every_step() -> None:
         raise RateLimited
 
     with pytest.raises(RateLimited):
-        await inflate(gzip.compress(data), len(data), 0, refuse)
+        await inflate([gzip.compress(data)], len(data), 0, refuse)
 
 
 def test_compressing_is_what_gzip_reads() -> None:
@@ -109,3 +113,38 @@ def test_a_problem_is_short_and_names_no_class() -> None:
     reply = problem_reply(Invalid("x" * 100_000), "id")
     assert len(reply.body) < 2_000
     assert b"Invalid" not in reply.body
+
+
+@pytest.mark.parametrize("size", [196_607, 196_608, 196_609, 1 << 20])
+def test_long_base64_is_decoded_in_pieces_to_the_same_bytes(size: int) -> None:
+    """A megabyte in one piece would hold the interpreter for milliseconds."""
+    data = bytes(range(256)) * (size // 256 + 1)
+    text = base64.b64encode(data[:size]).decode()
+    pieces = list(base64_pieces(text, "body"))
+    assert b"".join(pieces) == data[:size]
+    assert max(map(len, pieces)) <= 196_608
+
+
+@pytest.mark.parametrize("at", [4, 262_140, 262_144, 300_000])
+@pytest.mark.parametrize("bad", ["QQ==", "QUI=", "A\n==", "é===", "----"])
+def test_padding_and_other_characters_inside_long_base64_are_refused(at: int, bad: str) -> None:
+    """Also where two pieces meet."""
+    text = "A" * at + bad + "A" * (400_000 - at)
+    with pytest.raises(Invalid, match="body_base64: must be base64"):
+        bytes_of(None, text, "body")
+
+
+async def test_long_base64_bodies_of_a_batch_are_converted_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop gets turns inside one message, too; an invalid message is replaced by its error."""
+    pauses: list[int] = []
+
+    async def pause() -> None:
+        pauses.append(1)
+
+    monkeypatch.setattr(messages, "next_slice", pause)
+    body = bytes(1 << 20)
+    good = WireMessage(body_base64=base64.b64encode(body).decode(), priority=3)
+    first, second, third = await messages._large_batch([good, WireMessage(body_base64="-" * (1 << 20)), good])
+    assert isinstance(second, Invalid)
+    assert first == third == NewMessage(body=body, priority=3)
+    assert len(pauses) >= 12

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from tenantq.domain.validation import build, validated
 from tenantq.errors import Invalid
-from tenantq.kms import KeyRef, KmsSettings, open_kms
-from tenantq.kms.interface import PROVIDERS, context_bytes
+from tenantq.kms.interface import PROVIDERS, KeyRef, context_bytes
 from tenantq.kms.keyring import KeyringFile, Unlock
+from tenantq.kms.providers import open_kms
+from tenantq.kms.settings import KmsSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,7 +87,7 @@ def test_a_library_that_is_not_installed_is_told(
             monkeypatch.delitem(sys.modules, name)
     for name in ("boto3", "google.cloud.kms_v1", "azure.core.exceptions"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(Invalid, match=rf"kms\.{extra}: .*pip install 'tenantq\[{extra}\]'"):
+    with pytest.raises(Invalid, match=rf"kms\.{extra}: .*pip install '\.\[{extra}\]'"):
         open_kms(msgspec.convert(settings, KmsSettings), clock, random.Random(7))
 
 

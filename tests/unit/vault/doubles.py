@@ -11,7 +11,10 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from tenantq.errors import Invalid, SealBroken, TenantqError
 from tenantq.kms.interface import Context, KeyHealth, KeyRef, context_bytes
-from tenantq.vault import KeyPolicy, Vault, VaultSettings, WrappedKey
+from tenantq.runtime.histogram import Histogram
+from tenantq.vault.settings import KeyPolicy, VaultSettings
+from tenantq.vault.vault import Vault
+from tenantq.vault.wrapped_key import WrappedKey
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -105,6 +108,9 @@ class MemoryKms:
 
     async def check(self, key: str) -> KeyHealth:
         return KeyHealth(self.name, key, "ok" if self.error is None else "unavailable")
+
+    took = Histogram()
+    failed = 0
 
     def health(self) -> list[KeyHealth]:
         return [KeyHealth(self.name, key, "ok" if self.error is None else "unavailable") for key in self._keys]

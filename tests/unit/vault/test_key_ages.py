@@ -12,8 +12,8 @@ from tenantq.errors import (
     KeyDisabled,
     KmsUnavailable,
 )
-from tenantq.vault import VaultSettings
 from tenantq.vault.data_keys import MARGIN_MS, RENEWAL_DELAY_MS
+from tenantq.vault.settings import VaultSettings
 from tests.unit.vault.doubles import DAY_MS, HOUR_MS, ID, POLICY, House, opened, settle
 
 if TYPE_CHECKING:

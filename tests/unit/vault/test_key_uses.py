@@ -10,8 +10,9 @@ import pytest
 from tenantq.errors import (
     KmsUnavailable,
 )
-from tenantq.vault import Vault, VaultSettings
 from tenantq.vault.envelope import key_number
+from tenantq.vault.settings import VaultSettings
+from tenantq.vault.vault import Vault
 from tests.unit.vault.doubles import ID, POLICY, House, settle
 
 if TYPE_CHECKING:

@@ -11,11 +11,13 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from tenantq.errors import Erased, KeyDisabled
-from tenantq.kms import KeyRef, KmsSettings, open_kms
+from tenantq.kms.interface import KeyRef
 from tenantq.kms.keyring import KeyringFile, Unlock
-from tenantq.kms.settings import AwsSettings, LocalSettings
+from tenantq.kms.providers import open_kms
+from tenantq.kms.settings import AwsSettings, KmsSettings, LocalSettings
 from tenantq.runtime.clock import SystemClock
-from tenantq.vault import KeyPolicy, Vault
+from tenantq.vault.settings import KeyPolicy
+from tenantq.vault.vault import Vault
 from tests.unit.vault.doubles import ID, MemoryBook, opened
 
 if TYPE_CHECKING:

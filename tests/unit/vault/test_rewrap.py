@@ -14,8 +14,8 @@ from tenantq.errors import (
     KmsUnavailable,
 )
 from tenantq.kms.interface import KeyRef
-from tenantq.vault import KeyPolicy, VaultSettings
 from tenantq.vault.envelope import key_number
+from tenantq.vault.settings import KeyPolicy, VaultSettings
 from tests.unit.vault.doubles import ID, OTHER, POLICY, REF, House, opened, settle
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from tenantq.errors import (
     KmsError,
     KmsUnavailable,
 )
-from tenantq.vault import KeyPolicy
 from tenantq.vault.data_keys import RENEWAL_DELAY_MS
 from tenantq.vault.envelope import key_number
+from tenantq.vault.settings import KeyPolicy
 from tests.unit.vault.doubles import DAY_MS, HOUR_MS, ID, OTHER, POLICY, REF, House, opened, settle
 
 if TYPE_CHECKING:

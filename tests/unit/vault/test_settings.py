@@ -7,7 +7,7 @@ import pytest
 
 from tenantq.domain.validation import validated
 from tenantq.errors import Invalid
-from tenantq.vault import KeyPolicy, VaultSettings
+from tenantq.vault.settings import KeyPolicy, VaultSettings
 from tests.unit.vault.doubles import DAY_MS, REF
 
 

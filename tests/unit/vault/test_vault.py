@@ -16,8 +16,8 @@ from tenantq.errors import (
     TenantqError,
 )
 from tenantq.kms.interface import KeyRef
-from tenantq.vault import KeyPolicy
 from tenantq.vault.envelope import key_number
+from tenantq.vault.settings import KeyPolicy
 from tests.unit.vault.doubles import HOUR_MS, ID, OTHER, POLICY, REF, House, opened, settle
 
 if TYPE_CHECKING:

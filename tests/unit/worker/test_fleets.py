@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tenantq.errors import Unauthenticated
+from tenantq.errors import Forbidden, Unauthenticated
 from tenantq.worker import Worker
 from tests.unit.worker.conftest import soon
 
@@ -47,7 +47,7 @@ async def test_a_tenant_that_revokes_its_grant_stops_nothing_for_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Its name is logged once, and once more when it is back; what waited there meanwhile is done."""
-    monkeypatch.setattr("tenantq.worker.named_fleet.RECHECK_MS", 20)
+    monkeypatch.setattr("tenantq.worker.poller.RECHECK_MS", 20)
     worker, done = serving(server, key, *NAMES)
     task = asyncio.create_task(worker.serve())
     client.tenant("bolt").queue("mail").add("1")
@@ -80,7 +80,7 @@ async def test_a_tenant_that_is_not_there_is_waited_for_apart_from_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It is served when it has been made, and again after somebody deleted another."""
-    monkeypatch.setattr("tenantq.worker.named_fleet.RECHECK_MS", 20)
+    monkeypatch.setattr("tenantq.worker.poller.RECHECK_MS", 20)
     worker = Worker(server.settings(), fleet=True, tenants=["acme", "late"], wait_ms=100)
     done: list[tuple[str, str]] = []
     worker.task("mail")(lambda message: done.append((message.tenant, message.text)))
@@ -98,24 +98,31 @@ async def test_a_tenant_that_is_not_there_is_waited_for_apart_from_the_others(
 
 
 def test_a_burst_does_not_wait_for_tenants_who_refuse(server: FakeServer, client: Client, key: CreatedKey) -> None:
-    """It does what it may do, even where that is nothing."""
+    """It does what it may do. A key that may poll nowhere is an error."""
     worker, done = serving(server, key, "acme", "foreign")
     client.tenant("acme").queue("mail").add("1")
     assert worker.run(burst=True)
     assert done == [("acme", "1")]
-    nowhere, done = serving(server, key, "foreign", "strange")
-    assert nowhere.run(burst=True)
-    assert done == []
+    nowhere, _ = serving(server, key, "foreign", "strange")
+    with pytest.raises(Forbidden):
+        nowhere.run(burst=True)
 
 
 async def test_a_credential_that_ends_while_everybody_is_left_out_ends_the_worker(
-    server: FakeServer, client: Client, key: CreatedKey, monkeypatch: pytest.MonkeyPatch
+    server: FakeServer,
+    client: Client,
+    key: CreatedKey,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """As it does while somebody is served."""
-    monkeypatch.setattr("tenantq.worker.named_fleet.RECHECK_MS", 20)
-    worker, _ = serving(server, key, "foreign")
+    monkeypatch.setattr("tenantq.worker.poller.RECHECK_MS", 20)
+    worker, done = serving(server, key, "acme")
+    client.tenant("acme").queue("mail").add("1")
     task = asyncio.create_task(worker.serve())
-    await asyncio.sleep(0.05)
+    await soon(lambda: done == [("acme", "1")])
+    client.tenant("acme").revoke_grant(f"key:{key.key_id}")
+    await soon(lambda: "skipping tenant acme" in caplog.text)
     client.tenant("home").revoke_key(key.key_id)
     async with asyncio.timeout(20):
         with pytest.raises(Unauthenticated):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from tenantq.errors import NotFound, Unauthenticated
+from tenantq.errors import Forbidden, NotFound, Unauthenticated
 from tenantq.runtime.backoff import Backoff
 from tenantq.worker import Worker
 from tests.unit.worker.conftest import soon
@@ -17,6 +17,7 @@ from tests.unit.worker.conftest import soon
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tenantq.client import Client
     from tenantq.testing import FakeServer
 
     Make = Callable[..., Worker]
@@ -89,3 +90,35 @@ async def test_an_address_that_leads_nowhere_is_told_once(
     assert "fake.invalid:80/v1" in caplog.text
     with pytest.raises(NotFound, match="unknown path"):
         await worker.serve(burst=True)
+
+
+@pytest.mark.parametrize("burst", [False, True])
+def test_a_key_that_may_not_poll_ends_the_worker(server: FakeServer, client: Client, *, burst: bool) -> None:
+    """No poll ever succeeded, so the credential is wrong."""
+    client.queue("mail").add("x")
+    token = client.tenant("default").create_key("seller", role="producer").token
+    worker = Worker(server.settings(token=token))
+    worker.task("mail")(lambda _: None)
+    with pytest.raises(Forbidden, match="action 'poll' on queue 'mail' is not allowed"):
+        worker.run(burst=burst)
+
+
+async def test_a_worker_outlives_a_permission_that_is_withdrawn_for_a_while(
+    server: FakeServer, client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is an error in the log at once, and work continues when the permission is back."""
+    monkeypatch.setattr("tenantq.worker.poller._BACKOFF", Backoff(1, 5))
+    worker = Worker(server.settings(), wait_ms=100)
+    done: list[str] = []
+    worker.task("mail")(lambda message: done.append(message.text))
+    client.queue("mail").add("1")
+    serving = asyncio.create_task(worker.serve())
+    await soon(lambda: done == ["1"])
+    client.tenant("default").suspend("unpaid")
+    await soon(lambda: "poll failed" in caplog.text)
+    assert {one.levelname for one in caplog.records if "poll failed" in one.message} == {"ERROR"}
+    client.tenant("default").resume()
+    client.queue("mail").add("2")
+    await soon(lambda: done == ["1", "2"])
+    worker.stop()
+    assert await serving

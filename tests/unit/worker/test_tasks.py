@@ -6,7 +6,9 @@ import asyncio
 import dataclasses
 import functools
 import logging
+import re
 import threading
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -443,3 +445,42 @@ def test_what_happens_is_logged_with_fields(
     assert (good["outcome"], bad["outcome"], bad["error"]) == ("acked", "nacked", "ValueError")
     assert good["duration_ms"] >= 0
     assert "secret" not in caplog.text
+
+
+def test_a_failure_is_logged_once_as_an_error_with_its_traceback(
+    make_worker: Make, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the trace of the message, if its producer sent one."""
+    worker = make_worker()
+
+    @worker.task("mail")
+    def send(body: str) -> None:
+        raise ValueError(body[:3])
+
+    trace = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
+    client.queue("mail").add("bad", attributes=trace)
+    with caplog.at_level(logging.DEBUG, logger="tenantq.worker"):
+        worker.run(burst=True)
+    (failed,) = [record for record in caplog.records if "failed" in record.message or record.exc_info]
+    assert failed.levelname == "ERROR"
+    assert failed.exc_info is not None
+    assert isinstance(failed.exc_info[1], ValueError)
+    assert failed.__dict__["trace_id"] == "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
+def test_a_running_worker_is_listed_with_its_name_and_version(make_worker: Make, client: Client) -> None:
+    """By default the name is made of host and process."""
+    worker = make_worker(name="mailer-7")
+    seen: list[tuple[str, str, str]] = []
+
+    @worker.task("mail")
+    def send(body: str) -> None:
+        del body
+        seen.extend((one.queue, one.worker, one.version) for one in client.tenant("default").workers())
+
+    client.queue("mail").add("x")
+    worker.run(burst=True)
+    assert seen == [("mail", "mailer-7", f"tenantq-python/{version('tenantq')}")]
+    assert re.fullmatch(r"[!-~]+-\d+", make_worker().name)
+    with pytest.raises(Invalid):
+        make_worker(name="two words")

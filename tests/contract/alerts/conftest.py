@@ -1,0 +1,82 @@
+"""A house whose alerts go to a target that remembers them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tenantq.service.alerts.alerts import Alerts
+from tenantq.service.alerts.settings import AlertSettings
+from tenantq.service.alerts.targets import DeliveryFailed, Target
+from tenantq.service.alerts.watch import AlertWatch
+from tenantq.service.other_shards import OtherShards
+from tenantq.service.tenants import Tenants
+from tests.contract.gates.conftest import open_house
+from tests.contract.gates.house import House
+
+if TYPE_CHECKING:
+    from tenantq.runtime.clock import ManualClock
+    from tenantq.service.alerts.book import Notification
+    from tests.conftest import OpenShard
+
+__all__ = ["open_house"]
+
+
+class RememberingTarget:
+    """Accepts notifications, unless it is set to fail."""
+
+    def __init__(self) -> None:
+        self.received: list[tuple[str, Notification]] = []
+        self.attempts: list[str] = []
+        self.failures_left = 0
+
+    async def send(self, id: str, notification: Notification) -> None:
+        """Remember a notification."""
+        self.attempts.append(id)
+        if self.failures_left:
+            self.failures_left -= 1
+            raise DeliveryFailed("out of order")
+        self.received.append((id, notification))
+
+    @property
+    def seen(self) -> list[tuple[str, str, str, str]]:
+        """What was received: status, kind, tenant, queue."""
+        return [(one.status, one.kind, one.tenant, one.queue) for _, one in self.received]
+
+
+class Watch:
+    """A house, its alerts, and the target that they go to."""
+
+    def __init__(self, house: House) -> None:
+        self.house = house
+        self.pager, self.mail = RememberingTarget(), RememberingTarget()
+        self.use(AlertSettings())
+
+    def use(self, settings: AlertSettings) -> None:
+        """Replace the settings. Every tenant is watched by the target ``pager``, unless it names ``mail``."""
+        house = self.house
+        targets: dict[str, Target] = {"pager": self.pager, "mail": self.mail}
+        others = OtherShards()
+        self.watch = AlertWatch(house.shard, house.admission, house.clock, None, settings, targets=targets)
+        self.alerts = Alerts(house.admission, house.clock, others, self.watch)
+        house.service.tenants = Tenants(
+            house.shard, house.admission, house.encryption, others, alert_targets=self.watch.notifications.targets
+        )
+
+    async def evaluate(self, after_ms: int = 10_000) -> None:
+        """Let time pass, evaluate, and let targets get what is sent."""
+        await self.house.pass_time(after_ms)
+        await self.watch.evaluate()
+        await self.house.settled()
+
+
+@pytest.fixture
+async def watch(open_shard: OpenShard, clock: ManualClock) -> AsyncIterator[Watch]:
+    """Open a house with alerts."""
+    house = await House(await open_shard("data"), clock).open()
+    watch = Watch(house)
+    yield watch
+    await watch.watch.close()
+    await house.close()

@@ -1,0 +1,77 @@
+"""The store under the contract: each test here runs on RocksDB, and on Redis with ``--store redis``. A part runs on both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tenantq.engine.shard import Shard
+from tests.redis_servers import OnRedis
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tenantq.store.interface import Store
+
+_HERE: Final = Path(__file__).parent
+
+ON_BOTH: Final = (
+    "encryption/test_messages.py",
+    "gates/test_concurrency.py",
+    "gates/test_isolation.py",
+    "http/test_real_server.py",
+    "sqs/test_messages.py",
+)
+"""Files that run on both stores in every run, besides those in this directory, which are about the engine."""
+
+ROCKSDB_ONLY: Final = {
+    "backup": "Redis is backed up with its own tools, and tenantq refuses to",
+    "encryption/test_damaged_keys.py": "damages its files and restores a backup",
+    "encryption/test_missing_data_keys.py": "restores a backup",
+    "encryption/test_nothing_leaks.py": "looks at its files; tests/redis_store/test_durability.py looks at those of Redis",
+    "sqs/test_restored.py": "restores a backup",
+    **dict.fromkeys(
+        [
+            f"http/test_{name}.py"
+            for name in ("bad_input", "connection_limits", "replies", "requests", "slow_clients", "tls")
+        ],
+        "has a fake service, and no store",
+    ),
+}
+"""Files and directories that are not run on Redis, and why. Single tests are marked ``rocksdb_only``."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test on the store that was asked for, or on the stores that it runs on in every run."""
+    path, marked = metafunc.definition.path, metafunc.definition.get_closest_marker
+    kind, name = metafunc.config.getoption("--store"), path.relative_to(_HERE).as_posix()
+    here_only = ROCKSDB_ONLY.get(name) or ROCKSDB_ONLY.get(path.parent.name)
+    if (mark := marked("rocksdb_only")) is not None:
+        (here_only,) = mark.args
+    kinds: list[object] = [kind]
+    if kind == "redis" and here_only:
+        kinds = [pytest.param(kind, marks=pytest.mark.skip(reason=here_only))]
+    elif kind is None:
+        on_both = path.parent == _HERE or name in ON_BOTH
+        kinds = ["rocksdb", "redis"] if on_both and not here_only and not marked("redis_in_full") else ["rocksdb"]
+    if kinds != ["rocksdb"]:
+        metafunc.parametrize("store_kind", kinds, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _store(store_kind: str, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Have shards that name no store use the one under test."""
+    if store_kind != "redis":
+        yield
+        return
+    server = request.getfixturevalue("redis_server")
+
+    async def open_on_redis(shard: Shard, name: str) -> Store:
+        return await OnRedis(server, shard.path)(name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Shard, "_open_embedded", open_on_redis)
+        yield
+    server.client().flushall()

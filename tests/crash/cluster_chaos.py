@@ -1,0 +1,441 @@
+"""Faults in a whole cluster under load: ``python -m tests.crash.cluster_chaos --minutes 20 --seed 1``, or ``make chaos-cluster``.
+
+Three servers share 64 shards on a Redis Cluster of three primaries and three replicas. Each server is a host with its own network
+and clocks. SDK clients add, poll, ack and nack all the time, checked by ``TotalQueue``, while a seeded choice of faults happens: servers are
+killed, paused, stopped, drained and cut off; primaries are killed, hang, and hand over; slots move; clocks jump. The exit status is
+0 only if nothing was lost, brought back or made up, leases were kept, and the doctor finds nothing. Where the machine allows no network
+namespaces, everything runs on loopback and nothing is cut off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tenantq.client.async_client import AsyncClient
+from tenantq.client.settings import Retries
+from tenantq.errors import LeaseLost, NotFound, TenantqError
+from tenantq.store.redis.layout import Layout
+from tests.crash.cluster_servers import NAME, TOKEN, Server
+from tests.crash.hosts_network import Host, enter_own_network, open_network
+from tests.crash.skewed_server import set_offset
+from tests.crash.total_queue import TotalQueue
+from tests.redis_servers import ReplicatedNodes
+
+if TYPE_CHECKING:
+    from tenantq.client.async_queue import AsyncQueue
+
+MODULE = "tests.crash.cluster_chaos"
+LEASE_S = 4.0
+"""Lease of polled messages: short, so that messages of lost replies come back during the run."""
+OWNER_LEASE_S = 3.0
+TENANTS = 9
+PAUSE_S = 0.04
+"""Pause of each producer between two messages."""
+RECOVERY_S = 60.0
+KINDS = (
+    "lost", "resurrected", "unexpected", "doubled", "duplicates not by lease rules", "duplicates by lease rules",
+)  # fmt: skip
+FSYNC = ("appendonly yes", "appendfsync always")
+
+
+class Load:
+    """Producers and a consumer of one tenant."""
+
+    def __init__(self, tenant: str, queue: AsyncQueue, rng: random.Random) -> None:
+        self.tenant, self.queue, self._rng = tenant, queue, rng
+        self.checker = TotalQueue()
+        self.successes: list[float] = [time.monotonic()]  # when adds were confirmed
+        self.errors: list[tuple[float, str]] = []
+        self.producing = self.consuming = True
+
+    async def produce(self) -> None:
+        """Add one message after the other, each until it is confirmed."""
+        number = 0
+        while self.producing:
+            number += 1
+            body = f"{self.tenant} {number}"
+            self.checker.trying(body)
+            while True:
+                try:
+                    added = await self.queue.add(body, key=body)
+                except TenantqError as error:
+                    self._failed("add", error)
+                    await asyncio.sleep(PAUSE_S)
+                else:
+                    break
+            self.checker.confirmed(body, added.id)
+            self.successes.append(time.monotonic())
+            await asyncio.sleep(PAUSE_S)
+
+    async def consume(self) -> None:
+        """Lease, and ack nine of ten messages; nack the tenth."""
+        while self.consuming:
+            asked_at = time.monotonic()
+            try:
+                messages = await self.queue.poll(5, wait_ms=300, lease_ms=int(LEASE_S * 1_000))
+            except TenantqError as error:
+                self._failed("poll", error)
+                await asyncio.sleep(PAUSE_S)
+                continue
+            for one in messages:
+                self.checker.leased(one.text, one.id, asked_at, time.monotonic(), LEASE_S)
+            for one in messages:
+                await self._finish(one, asked_at + LEASE_S)
+
+    async def _finish(self, one: Any, leased_until: float) -> None:
+        is_ack = self._rng.random() < 0.9
+        self.checker.settling(one.text, returns=not is_ack)
+        try:
+            await (one.ack() if is_ack else one.nack(delay_ms=0))
+        except TenantqError as error:
+            if is_ack:
+                self.checker.settled(one.text, one.id, ok=False)
+            if not isinstance(error, LeaseLost) or time.monotonic() < leased_until:
+                self._failed("ack" if is_ack else "nack", error)
+        else:
+            if is_ack:
+                self.checker.settled(one.text, one.id, ok=True)
+
+    def _failed(self, what: str, error: TenantqError) -> None:
+        self.checker.counts[f"{what}: {error.code}"] += 1
+        self.errors.append((time.monotonic(), f"{what}: {error.code}: {error}"))
+
+    def longest_gap(self, start: float, end: float) -> float:
+        """Return the longest time without a confirmed add that touches an interval."""
+        times = [*self.successes, end] if self.successes[-1] < end else self.successes
+        return max((b - a for a, b in itertools.pairwise(times) if b >= start and a <= end), default=0.0)
+
+    async def finish_uncertain(self) -> None:
+        """Find in the journal how the acks without a clear reply ended."""
+        for body, id in list(self.checker.uncertain.items()):
+            with contextlib.suppress(NotFound):
+                ops = {(row["op"], row["outcome"]) for row in await self.queue.trace(id)}
+                if ("ack", "ok") not in ops:
+                    self.checker.wrong("lost", f"{body} ({id}) is gone without an ack: {sorted(ops)}")
+
+
+class Chaos:
+    """The cluster, its load, and its faults."""
+
+    def __init__(self, scratch: Path, seed: int, shards: int, *, has_network: bool) -> None:
+        self.scratch, self.shards = scratch, shards
+        self.rng = random.Random(seed)
+        self.hosts: list[Host] = []
+        if has_network:
+            open_network()
+            self.hosts = [Host(number) for number in (2, 11, 12, 13)]
+        where = {"host": self.hosts[0].address, "prefix": self.hosts[0].prefix} if self.hosts else {}
+        self.nodes = ReplicatedNodes(scratch / "redis", *FSYNC, **where)  # type: ignore[arg-type]  # as named
+        self.servers = [
+            Server(number, scratch, self.nodes.url, shards, self.hosts[number + 1] if self.hosts else None)
+            for number in range(3)
+        ]
+        self.loads: list[Load] = []
+        self.clients: list[AsyncClient] = []
+        self.longest: dict[str, list[float]] = defaultdict(list)  # by fault: the longest gap of each time
+        self.wrongs: list[str] = []
+        self.faults: dict[str, Callable[[], Awaitable[object]]] = {
+            "server killed": self._kill_server,
+            "server paused": self._pause_server,
+            "server stopped": self._stop_server,
+            "server drained": self._drain_server,
+            "primary killed": self._kill_primary,
+            "primary hands over": self._hand_over,
+            "primary hangs": self._hang_primary,
+            "slot migrates": self._migrate,
+            "clock jumps": self._jump,
+        }
+        if has_network:
+            self.faults |= {
+                "server cut off from Redis": self._cut_redis,
+                "servers cut off from each other": self._cut_peers,
+            }
+
+    # ---- the cluster ----
+
+    async def start(self) -> None:
+        """Start the servers and the load."""
+        for server in self.servers:
+            server.start()
+        urls = [server.url for server in self.servers]
+        retries = Retries(count=20, base_ms=50, max_ms=2_000)
+        for number in range(3):
+            one = AsyncClient(
+                urls[number:] + urls[:number], TOKEN, timeout_ms=2_500, connect_timeout_ms=1_000, retries=retries
+            )
+            self.clients.append(one)
+        assert await self.until_whole(120), f"the servers have not started; see the logs in {self.scratch}"
+        for number in range(TENANTS):
+            tenant, client = f"tenant-{number}", self.clients[number % 3]
+            await client.tenant(tenant).configure()
+            queue = client.tenant(tenant).queue("work")
+            await queue.configure(max_attempts=1_000)
+            self.loads.append(Load(tenant, queue, random.Random(number)))
+
+    async def cluster(self) -> Any:
+        """Return the cluster as the first server that answers describes it."""
+        for client in self.clients:
+            with contextlib.suppress(TenantqError):
+                return await client.platform().cluster()
+        return None
+
+    async def until_whole(self, seconds: float) -> bool:
+        """Wait until all servers are members, every shard has one owner, and every tenant is served."""
+        ends, began = time.monotonic() + seconds, time.monotonic()
+        while time.monotonic() < ends:
+            found = await self.cluster()
+            if (
+                found is not None
+                and len(found.members) == 3
+                and all(shard.owner is not None for shard in found.shards)
+                and all(load.successes[-1] > began for load in self.loads)
+            ):
+                return True
+            await asyncio.sleep(0.1)
+        return False
+
+    # ---- faults ----
+
+    def _any_server(self) -> Server:
+        return self.rng.choice(self.servers)
+
+    async def _kill_server(self) -> None:
+        server = self._any_server()
+        await asyncio.to_thread(server.end)
+        await asyncio.sleep(self.rng.choice((0.0, 2.0, 6.0)))
+        server.start()
+
+    async def _pause_server(self) -> None:
+        server = self._any_server()
+        server.send(signal.SIGSTOP)
+        await asyncio.sleep(OWNER_LEASE_S + self.rng.choice((0.5, 2.0, 4.0)))
+        server.send(signal.SIGCONT)
+
+    async def _stop_server(self) -> None:
+        server = self._any_server()
+        code = await asyncio.to_thread(server.end, signal.SIGTERM)
+        if code != 0:
+            self.wrongs.append(f"a stopped server ended with {code}")
+        server.start()
+
+    async def _drain_server(self) -> None:
+        found = await self.cluster()
+        if found is None:
+            return
+        member = self.rng.choice(sorted(one.id for one in found.members))
+        await self.clients[0].platform().drain_member(member)
+        ends = time.monotonic() + 30
+        while any(one.owner == member for one in found.shards) and time.monotonic() < ends:
+            await asyncio.sleep(0.1)
+            found = await self.cluster() or found
+        with contextlib.suppress(NotFound):
+            await self.clients[0].platform().drain_member(member, drain=False)
+
+    async def _cut(self, one: Host, other: Host, seconds: float) -> None:
+        ends = self.rng.choice(([(one, other), (other, one)], [(one, other)], [(other, one)]))
+        for sender, receiver in ends:
+            sender.cut(receiver)
+        await asyncio.sleep(seconds)
+        for sender, receiver in ends:
+            sender.heal(receiver)
+
+    async def _cut_redis(self) -> None:
+        host = self._any_server().host
+        assert host is not None
+        await self._cut(host, self.hosts[0], self.rng.choice((1.0, 5.0, 9.0)))
+
+    async def _cut_peers(self) -> None:
+        one, other = self.rng.sample(self.hosts[1:], 2)
+        await self._cut(one, other, self.rng.choice((1.0, 5.0, 9.0)))
+
+    async def _kill_primary(self) -> None:
+        await asyncio.to_thread(self.nodes.kill, self.rng.choice(self.nodes.primaries()))
+
+    async def _hand_over(self) -> None:
+        await asyncio.to_thread(self.nodes.hand_over, self.rng.choice(self.nodes.primaries()))
+
+    async def _hang_primary(self) -> None:
+        primary = self.rng.choice(self.nodes.primaries())
+        primary.signal(signal.SIGSTOP)
+        await asyncio.sleep(self.rng.choice((0.7, 3.0, 6.0)))
+        primary.signal(signal.SIGCONT)
+
+    async def _migrate(self) -> None:
+        shard = self.rng.randrange(self.shards)
+        await asyncio.to_thread(self.nodes.migrate, Layout(NAME, str(shard)).state)
+
+    async def _jump(self) -> None:
+        for server in self.servers:
+            set_offset(server.clock_file, self.rng.randint(-5_000, 5_000))
+        await asyncio.sleep(1)
+
+    async def happen(self, name: str) -> str:
+        """Let one fault happen, wait until all is well again, and return what it cost."""
+        await asyncio.to_thread(self.nodes.settle)
+        started, known = time.monotonic(), {load.tenant: len(load.errors) for load in self.loads}
+        await self.faults[name]()
+        await asyncio.to_thread(self.nodes.settle)
+        if not await self.until_whole(RECOVERY_S):
+            found = await self.cluster()
+            late = [load.tenant for load in self.loads if time.monotonic() - load.successes[-1] > 5]
+            shards = [one.number for one in found.shards if one.owner is None] if found is not None else "unknown"
+            self.wrongs.append(f"not whole {RECOVERY_S:.0f} s after {name}: tenants {late}, shards {shards}")
+        ended = time.monotonic()
+        gaps = sorted(load.longest_gap(started, ended) for load in self.loads)
+        self.longest[name].append(gaps[-1])
+        errors = [one for load in self.loads for one in load.errors[known[load.tenant] :]]
+        if name in {"server drained", "server stopped", "primary hands over", "slot migrates", "clock jumps"}:
+            self.wrongs += [f"{name}: a client saw {text}" for _, text in errors]
+        shown = f"longest unavailability {gaps[-1] * 1_000:6.0f} ms, median of tenants {gaps[len(gaps) // 2] * 1_000:5.0f} ms"
+        return f"{name:32} {ended - started:5.1f} s, {shown}, {len(errors)} errors"
+
+    # ---- the end ----
+
+    async def drain_queues(self) -> None:
+        """Let consumers take everything that is left, and judge."""
+        for load in self.loads:
+            load.producing = False
+        ends = time.monotonic() + 120
+        for load in self.loads:
+            while time.monotonic() < ends:
+                facts = await load.queue.stats()
+                if not (facts.ready or facts.in_flight or facts.delayed):
+                    break
+                await asyncio.sleep(0.2)
+            load.consuming = False
+
+    def examine(self) -> None:
+        """Have the doctor examine all shards, once no server runs."""
+        server = self.servers[0]
+        command = [sys.executable, "-m", "tenantq", "doctor", "--json", "--data-dir", str(server.data_dir)]
+        done = subprocess.run(command, env=server.environment, capture_output=True, check=False)
+        try:
+            report = json.loads(done.stdout)
+        except ValueError:
+            report = {}
+        if done.returncode or not report.get("clean"):
+            self.wrongs.append(f"doctor: {(done.stdout + done.stderr).decode(errors='replace')[:2_000]}")
+
+    def close(self) -> None:
+        """End everything."""
+        for server in self.servers:
+            if not server.is_gone:
+                server.send(signal.SIGCONT)
+                server.end()
+        self.nodes.stop()
+        for host in self.hosts:
+            host.close()
+
+    def report(self, seconds: float) -> str:
+        """Return all figures."""
+        total: Counter[str] = sum((load.checker.counts for load in self.loads), Counter())
+        for load in self.loads:
+            self.wrongs += load.checker.wrongs
+        added = sum(len(load.checker.added) for load in self.loads)
+        acked = sum(len(load.checker.acked) for load in self.loads)
+        uncertain = sum(len(load.checker.uncertain) for load in self.loads)
+        lines = [
+            f"{seconds:.0f} s, {sum(map(len, self.longest.values()))} faults, {added} adds and {acked} acks confirmed, {uncertain} without a clear reply"
+        ]
+        lines += [f"  {kind:30} {total.pop(kind, 0)}" for kind in KINDS]
+        lines.append("longest unavailability of a tenant")
+        lines += [
+            f"  {name:32} {max(gaps) * 1_000:6.0f} ms in {len(gaps)}" for name, gaps in sorted(self.longest.items())
+        ]
+        lines.append(f"errors after all retries of clients: {dict(total) or 'none'}")
+        return "\n".join(lines)
+
+
+async def run(
+    scratch: Path, seed: int, seconds: float, shards: int, only: list[str], *, once: bool, has_network: bool
+) -> Chaos:
+    """Run it for some time, or until each fault has happened once; return the figures."""
+    chaos = Chaos(scratch, seed, shards, has_network=has_network)
+    try:
+        await chaos.start()
+        work = [asyncio.create_task(step) for load in chaos.loads for step in (load.produce(), load.consume())]
+        started = time.monotonic()
+        await asyncio.sleep(8)  # members that joined get their shards
+        names: list[str] = []
+        while time.monotonic() - started < seconds and not any(load.checker.wrongs for load in chaos.loads):
+            if not names:  # every kind as often as the others
+                if once and chaos.longest:
+                    break
+                names = only or sorted(chaos.faults)
+                names = chaos.rng.sample(names, len(names))
+            shown = await chaos.happen(names.pop())
+            print(f"{time.monotonic() - started:7.1f} s  {shown}", flush=True)
+            await asyncio.sleep(chaos.rng.uniform(0.5, 2))
+        await chaos.drain_queues()
+        await asyncio.gather(*work)
+        for load in chaos.loads:
+            load.checker.judge()
+            await load.finish_uncertain()
+        for server in chaos.servers:
+            server.send(signal.SIGTERM)
+        for server in chaos.servers:
+            assert server.process is not None
+            await asyncio.to_thread(server.process.wait, 60)
+        await asyncio.to_thread(chaos.examine)
+        print(chaos.report(time.monotonic() - started))
+    finally:
+        for client in chaos.clients:
+            await client.close()
+        chaos.close()
+    return chaos
+
+
+def main() -> int:
+    """Read the command line, run, print the figures."""
+    parser = argparse.ArgumentParser(
+        description="cause faults in a cluster under load and check that it keeps its promises"
+    )
+    parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 30))
+    parser.add_argument("--shards", type=int, default=64)
+    parser.add_argument("--only", action="append", default=[], help="a kind of fault; repeat it for more")
+    parser.add_argument("--once", action="store_true", help="end when each fault has happened once")
+    parser.add_argument("--keep", type=Path, help="directory for logs and data, kept afterwards")
+    options = parser.parse_args()
+    if "--seed" not in sys.argv:
+        sys.argv += ["--seed", str(options.seed)]
+    has_network = enter_own_network(MODULE)
+    print(f"seed {options.seed}{'' if has_network else ', without network namespaces: nothing is cut off'}", flush=True)
+    with contextlib.ExitStack() as stack:
+        scratch = options.keep or Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="tenantq-chaos-cluster-"))
+        )
+        scratch.mkdir(parents=True, exist_ok=True)
+        chaos = asyncio.run(
+            run(
+                scratch,
+                options.seed,
+                options.minutes * 60,
+                options.shards,
+                options.only,
+                once=options.once,
+                has_network=has_network,
+            )
+        )
+    for wrong in chaos.wrongs[:50]:
+        print(wrong)
+    print("all promises were kept" if not chaos.wrongs else f"{len(chaos.wrongs)} things are wrong")
+    return 1 if chaos.wrongs else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
