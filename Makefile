@@ -1,4 +1,4 @@
-# Everything that is installed goes into .venv; nothing outside the project is touched.
+# Everything that is installed goes into .venv and examples/typescript/node_modules; nothing outside the project is touched.
 PYTHON ?= python3
 BIN := .venv/bin
 KILLS ?= 500
@@ -7,13 +7,14 @@ SHARD_KILLS ?= 20
 SHARDS ?= 3
 SECONDS_LONG ?= 600
 SECONDS_REDIS ?= 180
+MINUTES_CLUSTER ?= 20
 
-SERVER_EXTRAS := console
+SERVER_EXTRAS := console,web
 PIPELINE_EXTRAS := $(SERVER_EXTRAS),parquet,remote,spark
-ALL_EXTRAS := $(PIPELINE_EXTRAS),rpc,aws,gcp,azure,redis,postgres,rabbitmq,test,lint,docs,bench
+ALL_EXTRAS := $(PIPELINE_EXTRAS),rpc,aws,gcp,azure,redis,postgres,rabbitmq,otel,test,lint,docs,bench
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
 
-.PHONY: run pipeline test lint docs bench soak chaos chaos-shards chaos-pipeline chaos-redis contract-redis clean
+.PHONY: run pipeline test lint docs bench soak chaos chaos-shards chaos-pipeline chaos-redis chaos-cluster contract-redis clean
 
 # The server, the demo and the console need about 100 MB; the pipeline and the tests install their own libraries.
 run: .venv/server
@@ -22,7 +23,7 @@ run: .venv/server
 # Installs what 'tenantq pipeline' needs: PySpark, Arrow and Java.
 pipeline: .venv/pipeline
 
-test: .venv/installed .venv/tools lint
+test: .venv/installed .venv/tools examples/typescript/node_modules lint
 	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 lint: .venv/installed
@@ -55,23 +56,29 @@ chaos-pipeline: .venv/installed
 chaos-redis: .venv/installed .venv/tools
 	$(BIN)/python -m tests.redis_store.chaos --seconds $(SECONDS_REDIS)
 
+chaos-cluster: .venv/installed .venv/tools
+	$(BIN)/python -m tests.crash.cluster_chaos --minutes $(MINUTES_CLUSTER) $(if $(SEED),--seed $(SEED))
+
 contract-redis: .venv/installed .venv/tools
-	$(BIN)/pytest tests/contract/test_*.py tests/redis_store --redis-in-full -k redis
+	$(BIN)/pytest tests/contract tests/redis_store --store redis --numprocesses 2 --dist loadfile
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv examples/typescript/node_modules examples/typescript/build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 # strace injects disk errors into the crash tests, curl is one of the clients of the HTTP tests, Spark needs Java, reports are checked
-# in Chromium, Redis is the second store, and migrations read from PostgreSQL. Installed with apt where allowed; otherwise one sentence says what is missing.
+# in Chromium, Redis is the second store, migrations read from PostgreSQL and RabbitMQ, one example is in TypeScript, and promtool checks alert rules. Installed with apt where allowed; otherwise one sentence says what is missing.
 define INSTALL_TOOLS
-for tool in $$tools; do package=$$tool; [ $$tool = java ] && package=openjdk-17-jre-headless; [ $$tool = psql ] && package=postgresql; \
+for tool in $$tools; do package=$$tool; [ $$tool = java ] && package=openjdk-17-jre-headless; [ $$tool = psql ] && package=postgresql; [ $$tool = promtool ] && package=prometheus; \
   command -v $$tool >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq $$package >/dev/null; } \
   || echo "$$tool is missing, and what needs it cannot run: install $$package with your package manager"; done
 endef
 
 .venv/tools: .venv/installed
-	@tools="strace curl java chromium redis-server psql" && $(INSTALL_TOOLS)
+	@tools="strace curl java chromium redis-server psql rabbitmq-server npm promtool" && $(INSTALL_TOOLS)
 	@touch .venv/tools
+
+examples/typescript/node_modules: examples/typescript/package.json | .venv/tools
+	@! command -v npm >/dev/null || npm install --silent --no-package-lock --no-audit --no-fund --prefix examples/typescript
 
 .venv/server: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("tenantq needs Python 3.11 or newer, this is %d.%d" % sys.version_info[:2]) if sys.version_info < (3, 11) else None'
