@@ -53,11 +53,18 @@ def store_kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """One Redis server for all tests of this process, which keeps nothing."""
+def redis_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """One Redis server for all tests of this process, without persistence. Other tests leave keys in it."""
     server = RedisServer(tmp_path_factory.mktemp("redis"), "appendonly no")
     yield server
     server.kill()
+
+
+@pytest.fixture
+def redis_server(redis_process: RedisServer) -> RedisServer:
+    """Return the shared Redis server, emptied for this test."""
+    redis_process.client().flushall()
+    return redis_process
 
 
 @pytest.fixture
@@ -66,7 +73,7 @@ async def open_shard(
 ) -> AsyncIterator[OpenShard]:
     """Open a shard on a directory of the test's own, on the manual clock unless told otherwise."""
     opened: list[Shard] = []
-    server: RedisServer | None = request.getfixturevalue("redis_server") if store_kind == "redis" else None
+    server: RedisServer | None = request.getfixturevalue("redis_process") if store_kind == "redis" else None
 
     async def open_one(name: str = "data", **options: object) -> Shard:
         options = {"clock": clock, "randomness": random.Random(7), **options}

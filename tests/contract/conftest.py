@@ -66,7 +66,7 @@ def _store(store_kind: str, request: pytest.FixtureRequest) -> Iterator[None]:
     if store_kind != "redis":
         yield
         return
-    server = request.getfixturevalue("redis_server")
+    server = request.getfixturevalue("redis_process")
 
     async def open_on_redis(shard: Shard, name: str) -> Store:
         return await OnRedis(server, shard.path)(name)

@@ -15,7 +15,6 @@ import psycopg
 import pytest
 
 from tests.acceptance.command import serving
-from tests.redis_servers import RedisServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,21 +27,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Run a server; tests use tenants of different names."""
     with serving(tmp_path_factory.mktemp("target") / "data") as served:
         yield served
-
-
-@pytest.fixture(scope="package")
-def redis_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """Run Redis."""
-    found = RedisServer(tmp_path_factory.mktemp("redis"))
-    yield found
-    found.kill()
-
-
-@pytest.fixture
-def old_redis(redis_process: RedisServer) -> RedisServer:
-    """Return an empty Redis."""
-    redis_process.client().flushall()
-    return redis_process
 
 
 @pytest.fixture(scope="package")

@@ -48,14 +48,14 @@ def kill_and_finish(server: Served, tenant: str, queue: str, *command: object) -
         return bodies
 
 
-def test_a_killed_migration_continues_with_the_same_command(server: Served, old_redis: RedisServer) -> None:
+def test_a_killed_migration_continues_with_the_same_command(server: Served, redis_server: RedisServer) -> None:
     """Killed three times while it drains a list of equal and different elements."""
-    redis = old_redis.client()
+    redis = redis_server.client()
     redis.rpush("jobs", *(b"%d" % (number // 2) for number in range(MESSAGES)))
     with Client(server.url, ADMIN_TOKEN) as client:
         tenant = client.tenant("killed-here")
         tenant.configure()
-        command = ["migrate-from", "redis", old_redis.url, "jobs", "--tenant", "killed-here", "--mode", "drain"]
+        command = ["migrate-from", "redis", redis_server.url, "jobs", "--tenant", "killed-here", "--mode", "drain"]
         for _ in range(3):
             before = redis.llen("jobs")
             process = subprocess.Popen([COMMAND, *command], env=server.environment(), stdout=subprocess.DEVNULL)
@@ -107,10 +107,10 @@ def test_a_killed_migration_from_rabbitmq_continues(server: Served, rabbitmq: st
     connection.close()
 
 
-def test_progress_is_shown_on_a_terminal(server: Served, old_redis: RedisServer) -> None:
+def test_progress_is_shown_on_a_terminal(server: Served, redis_server: RedisServer) -> None:
     """With the number of messages."""
-    old_redis.client().rpush("jobs", *BODIES)
+    redis_server.client().rpush("jobs", *BODIES)
     with Client(server.url, ADMIN_TOKEN) as client:
         client.tenant("seen-here").configure()
-    code, shown = server.on_a_terminal("migrate-from", "redis", old_redis.url, "jobs", "--tenant", "seen-here")
+    code, shown = server.on_a_terminal("migrate-from", "redis", redis_server.url, "jobs", "--tenant", "seen-here")
     assert (code, "of 6,000 messages" in shown, "verified" in shown) == (0, True, True)

@@ -53,10 +53,10 @@ class Migration:
 
 
 @pytest.fixture
-def migration(server: Served, client: Client, old_redis: RedisServer, request: pytest.FixtureRequest) -> Migration:
+def migration(server: Served, client: Client, redis_server: RedisServer, request: pytest.FixtureRequest) -> Migration:
     """Prepare a migration."""
     name = f"r{abs(hash(request.node.name)) % 10**9}-{int(time.time() * 1000) % 10**6}"
-    return Migration(server, client, old_redis, name)
+    return Migration(server, client, redis_server, name)
 
 
 def test_a_plain_list_is_read_in_order_and_left_as_it_is(migration: Migration) -> None:
@@ -129,12 +129,12 @@ def test_go_redis_work_queue_in_both_layouts(migration: Migration) -> None:
 
 
 def test_tenants_of_the_source_are_used_unless_the_command_names_one(
-    server: Served, client: Client, old_redis: RedisServer
+    server: Served, client: Client, redis_server: RedisServer
 ) -> None:
     """``t:<tenant>:<queue>`` goes to the tenant of that name."""
     client.tenant("from-keys").configure()
-    old_redis.client().lpush("t:from-keys:mail", json.dumps({"id": "m"}))
-    done = server.ok("migrate-from", "work-queue", old_redis.url, "--json").json
+    redis_server.client().lpush("t:from-keys:mail", json.dumps({"id": "m"}))
+    done = server.ok("migrate-from", "work-queue", redis_server.url, "--json").json
     assert [(one["tenant"], one["queue"], one["added"]) for one in done["queues"]] == [("from-keys", "mail", 1)]
 
 

@@ -57,15 +57,15 @@ def bodies(client: Client, tenant: str, queue: str) -> list[bytes]:
     return found
 
 
-def test_redis_keys_keep_order_and_equal_elements(server: Served, client: Client, old_redis: RedisServer) -> None:
+def test_redis_keys_keep_order_and_equal_elements(server: Served, client: Client, redis_server: RedisServer) -> None:
     """A list of elements that come three times each, and a stream."""
     client.tenant("spark-redis").configure()
-    redis = old_redis.client()
+    redis = redis_server.client()
     elements = [b"%d" % (number % 700) for number in range(2_100)]
     redis.rpush("jobs", *elements)
     for number in range(300):
         redis.xadd("events", {"body": b"%d" % number})
-    report = migrate_twice(server, "spark-redis", "redis", old_redis.url, "jobs", "events")
+    report = migrate_twice(server, "spark-redis", "redis", redis_server.url, "jobs", "events")
     assert report["added"] == 2_400
     assert bodies(client, "spark-redis", "jobs") == elements
     assert bodies(client, "spark-redis", "events") == [b"%d" % number for number in range(300)]
@@ -108,26 +108,26 @@ def test_a_queueber_store_is_read_by_id_range(server: Served, client: Client, tm
     assert bodies(client, "spark-queueber", "default") == [*(b"%d" % number for number in range(1_000)), b"held"]
 
 
-def test_an_error_of_a_task_ends_the_command_with_its_code(server: Served, old_redis: RedisServer) -> None:
+def test_an_error_of_a_task_ends_the_command_with_its_code(server: Served, redis_server: RedisServer) -> None:
     """Here: a quota refuses the messages."""
     with Client(server.url, ADMIN_TOKEN) as client:
         client.tenant("spark-full").configure(quotas={"backlog": 10})
-    old_redis.client().rpush("jobs", *(b"%d" % number for number in range(100)))
-    done = server.call("migrate-from", "redis", old_redis.url, "jobs", "--tenant", "spark-full", "--engine", "spark")
+    redis_server.client().rpush("jobs", *(b"%d" % number for number in range(100)))
+    done = server.call("migrate-from", "redis", redis_server.url, "jobs", "--tenant", "spark-full", "--engine", "spark")
     assert (done.code, "backlog" in done.err, len(done.err.splitlines())) == (5, True, 1)
 
 
 @pytest.mark.parametrize("options", [("--mode", "drain"), ("--live",)])
-def test_what_spark_cannot_do_is_refused(server: Served, old_redis: RedisServer, options: tuple[str, ...]) -> None:
+def test_what_spark_cannot_do_is_refused(server: Served, redis_server: RedisServer, options: tuple[str, ...]) -> None:
     """Before Spark starts."""
-    done = server.call("migrate-from", "redis", old_redis.url, "jobs", "--engine", "spark", *options)
+    done = server.call("migrate-from", "redis", redis_server.url, "jobs", "--engine", "spark", *options)
     assert done.code == 2
 
 
-def test_a_wrong_token_is_found_before_spark_starts(server: Served, old_redis: RedisServer) -> None:
+def test_a_wrong_token_is_found_before_spark_starts(server: Served, redis_server: RedisServer) -> None:
     """Without Java, the token is still the first thing that fails."""
-    old_redis.client().rpush("jobs", b"one")
-    command = ("migrate-from", "redis", old_redis.url, "jobs", "--tenant", "any", "--engine", "spark")
+    redis_server.client().rpush("jobs", b"one")
+    command = ("migrate-from", "redis", redis_server.url, "jobs", "--tenant", "any", "--engine", "spark")
     done = server.call(*command, PATH="", JAVA_HOME="", TENANTQ_TOKEN=f"tq_wrong_{1:032}")
     assert done.code == 4, done
 
