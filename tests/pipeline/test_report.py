@@ -122,16 +122,16 @@ def test_a_short_report_shows_hours_and_each_report_says_what_changed(
     """Fewer than three days are drawn by the hour; the platform's page says who used how much and who waited."""
     write_reports(spark, busy_lake, tmp_path, from_date="2026-01-02", to_date="2026-01-03", tenant="globex")
     short = Elements((tmp_path / "tenants" / "globex.html").read_text()).text
-    assert "Operations an hour" in short
+    assert "Operations per hour" in short
     assert re.search(r"\d\d:00", short)
-    assert "What changed from 2026-01-0" in short
+    assert "compared with the preceding period" in short
     whole = Elements((reports / "tenants" / "globex.html").read_text()).text
-    assert "Operations a day" in whole
-    assert "What changed from 2026-01-03 to 2026-01-03" in whole
+    assert "Operations per day" in whole
+    assert "2026-01-03 to 2026-01-03, compared with the preceding period" in whole
     assert "B-hours" in whole
     assert "tenantq pipeline" not in whole
     platform = Elements((reports / "index.html").read_text()).text
-    assert "Who used how much, and who waited" in platform
+    assert "Share of work, and who waited" in platform
 
 
 def test_reports_of_the_same_lake_are_the_same_bytes(busy_lake: Lake, reports: Path, tmp_path: Path) -> None:

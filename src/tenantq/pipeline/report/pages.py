@@ -13,18 +13,18 @@ from tenantq.pipeline.page.chart import ReferenceLine, Series, draw_chart
 from tenantq.pipeline.page.rendering import render
 from tenantq.pipeline.report.data import Period, ReportData, Row, service_level
 
-_GROWTH_NAMES: Final = {"messages_per_day": "Messages a day", "backlog": "Backlog", "stored_bytes": "Bytes stored"}
+_GROWTH_NAMES: Final = {"messages_per_day": "Messages per day", "backlog": "Backlog", "stored_bytes": "Bytes stored"}
 _ORDER: Final = ("item", "shared", "minimum", "credit")
-_TURNED_AWAY: Final = ("refused", "throttled", "denied")
-_SUMS: Final = ("operations", "messages_in", "messages_out", "bytes_in", "bytes_out", *_TURNED_AWAY)
+_REJECTED: Final = ("refused", "throttled", "denied")
+_SUMS: Final = ("operations", "messages_in", "messages_out", "bytes_in", "bytes_out", *_REJECTED)
 _USAGE: Final = {True: "usage_hours", False: "usage"}
 _USAGE_CHARTS: Final[tuple[tuple[str, Any, tuple[tuple[str, str, Any, int], ...]], ...]] = (
     ("Messages {each}", number_format.short, (("added", "messages_in", "bar", 1), ("delivered", "messages_out", "line", 2))),
     ("Operations {each}", number_format.short, (("operations", "operations", "bar", 3),)),
     ("Bytes stored", number_format.size, (("bytes stored", "bytes_stored", "area", 5),)),
-    ("Largest backlog", number_format.short, (("backlog", "peak_backlog", "area", 1),)),
+    ("Peak backlog", number_format.short, (("backlog", "peak_backlog", "area", 1),)),
     ("Bytes {each}", number_format.size, (("in", "bytes_in", "bar", 1), ("out", "bytes_out", "line", 2))),
-    ("Turned away {each}", number_format.short, (("throttled", "throttled", "bar", 2), ("denied", "denied", "bar", 4), ("refused", "refused", "bar", 6))),
+    ("Rejected {each}", number_format.short, (("throttled", "throttled", "bar", 2), ("denied", "denied", "bar", 4), ("refused", "refused", "bar", 6))),
 )  # fmt: skip
 """Title, unit, and the series: name, column, kind, colour."""
 
@@ -59,7 +59,7 @@ def _common(data: ReportData, period: Period, verified: Sequence[Row]) -> dict[s
     }
     places = _hours(sorted(usage)) if period.is_short else days
     axis: dict[str, Any] = {"label": lambda place: place[11:], "what": "hours"} if period.is_short else {}
-    each = "an hour" if period.is_short else "a day"
+    each = "per hour" if period.is_short else "per day"
     return {
         "changes": _changes(usage, places, rows["service_days"], each),
         "facts": rows | {"subject": data.subject},
@@ -118,7 +118,7 @@ def _changes(
 
     figures = {
         f"operations {each}": means("operations"), f"messages added {each}": means("messages_in"),
-        f"turned away {each}": means(*_TURNED_AWAY),
+        f"rejected {each}": means(*_REJECTED),
     }  # fmt: skip
     kept = [_whole_service([row for row in service if part[0][:10] <= row["date"] <= part[-1][:10]]) for part in parts]
     return {"from": parts[1][0], "to": parts[1][-1], "figures": figures, "kept": [one and one["kept"] for one in kept]}
@@ -154,8 +154,8 @@ def _service_plots(service: Sequence[Row], days: Sequence[str]) -> list[tuple[st
     charts: list[tuple[str, list[Series], dict[str, Any]]] = [
         ("In time and not lost", shown, shares),
         ("Wait of the slowest queue", waits, times),
-        ("Missed a day", lost, {}),
-        ("Oldest message at the end of a day", oldest, times),
+        ("Missed per day", lost, {}),
+        ("Oldest message at the end of the day", oldest, times),
     ]
     return [(title, draw_chart(title, days, series, **how)) for title, series, how in charts]
 

@@ -36,7 +36,7 @@ on_lake: Final = options(
 """Add the options of every command that works on a lake with Spark."""
 
 run_settings: Final = options(
-    click.option("--journal", required=True, metavar="DIR", help="Directory or URL of the journal segments, by default <data-dir>/journal of the server."),
+    click.option("--journal", required=True, metavar="DIR", help="Directory or URL of the journal segments. A server writes them to <data-dir>/journal."),
     on_lake,
     click.option("--prices", type=FILE, metavar="FILE", help="TOML file with the price book."),
     click.option("--public-key", type=FILE, metavar="FILE", help="Public key that verifies signatures: <data-dir>/audit_key.pub."),
