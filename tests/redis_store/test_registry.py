@@ -158,6 +158,9 @@ def test_all_members_share_small_values(open_registry: Open) -> None:
     open_registry().create(None, ())
     assert open_registry().shared_value("pepper", b"one") == b"one"
     assert open_registry().shared_value("pepper", b"two") == b"one"
+    assert open_registry().shared_values()["pepper"] == b"one"
+    open_registry().remove_shared("pepper")
+    assert "pepper" not in open_registry().shared_values()
 
 
 def test_two_clusters_share_a_redis_under_different_names(open_registry: Open) -> None:

@@ -52,6 +52,12 @@ class Registry(Protocol):
     def shared_value(self, name: str, value: bytes) -> bytes:
         """Return a small value that all members share; store the given one if there is none."""
 
+    def shared_values(self) -> dict[str, bytes]:
+        """Return all shared values by name."""
+
+    def remove_shared(self, name: str) -> None:
+        """Delete a shared value."""
+
     def close(self) -> None:
         """Disconnect."""
 

@@ -63,6 +63,9 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         ]
         | None
     ) = None
+    previous_secrets: Annotated[
+        tuple[str, ...], about("Earlier values of the secret, which other servers may still have.")
+    ] = ()
 
     peer: Annotated[
         str, about("Address for other servers; process k uses port + k. They use TLS unless it is on loopback.")
@@ -71,9 +74,19 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     processes: Annotated[int, between(1, SHARDS_MAX, "Processes of this server, behind one address.")] = 1
     capacity: Annotated[float, msgspec.Meta(gt=0), about("Share of the shards, relative to other servers.")] = 1.0
 
+    def __post_init__(self) -> None:
+        """Refuse previous secrets without a current one."""
+        if self.previous_secrets and self.secret is None:
+            raise Invalid("previous_secrets: requires cluster.secret, which replaces them.")
+
+    @property
+    def secrets(self) -> list[str]:
+        """The secret that encrypts, then those that are accepted as well; empty if there is none."""
+        return [self.secret, *self.previous_secrets] if self.secret is not None else []
+
     def __repr__(self) -> str:
-        """Show everything but the secret."""
-        shown = (f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__ if name != "secret")
+        """Show everything but the secrets."""
+        shown = (f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__ if "secret" not in name)
         return f"ClusterSettings({', '.join(shown)})"
 
 

@@ -133,7 +133,7 @@ class HostServer(ListeningServer):
         self._check_cluster(found)
         await asyncio.to_thread(registry.create, shards if found is None else None, regions)
         keys, audit_key = await asyncio.to_thread(
-            share_keys, registry, self._home, settings.cluster.secret, self._admin_token
+            share_keys, registry, self._home, settings.cluster.secrets, self._admin_token
         )
         self.cluster = await asyncio.to_thread(
             registry.create, shards, regions

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -116,6 +117,50 @@ async def test_servers_with_the_same_secret_share_their_keys(primaries: TwoPrima
         with pytest.raises(Invalid, match=r"cluster\.secret"):
             async with hosting(tmp_path / "c", primaries.url, "keys", **settings(**other)):
                 pass
+
+
+async def test_the_secret_is_replaced_while_servers_run(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """First every server accepts both secrets, in any order and with restarts in between, then only the new one."""
+    old, new = SECRET, "a new secret of the servers"
+    both = {"secret": new, "previous_secrets": (old,)}
+
+    def server(host: str, **cluster: Any) -> contextlib.AbstractAsyncContextManager[HostServer]:
+        settings = {"cluster": ClusterSettings(shards=SHARDS, **cluster)}
+        return hosting(tmp_path / host, primaries.url, "rotation", **settings)
+
+    async with server("a", secret=old) as running:
+        async with client_of(running) as client:
+            tenant = await tenant_on(client, list(range(SHARDS)))
+        async with server("b", **both) as first, client_of(first) as client:
+            assert (await client.get(f"/v1/tenants/{tenant}/queues/work")).status_code == 200
+        async with server("c", secret=old), server("d", **both):
+            pass
+    async with server("a", **both), server("b", secret=new), server("e", secret=new):
+        pass
+    for outdated in ("a", "f"):
+        with pytest.raises(Invalid, match="differs from the secret"):
+            async with server(outdated, secret=old):
+                pass
+    keys = {(tmp_path / host / "key_maker").read_bytes() for host in "abcde"}
+    assert len(keys) == 1
+
+
+async def test_a_server_without_the_keys_leaves_nothing_in_the_store(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """It may have a secret before the servers of the cluster get one. Theirs then counts."""
+
+    def server(host: str, secret: str | None) -> HostServer:
+        cluster = ClusterSettings(shards=SHARDS, secret=secret)
+        return HostServer(host_settings(tmp_path / host, primaries.url, "late-secret", cluster=cluster))
+
+    async with server("a", None):
+        pass
+    with pytest.raises(Invalid, match=r"cluster\.secret"):
+        async with server("b", SECRET):
+            pass
+    for host in ("a", "b"):
+        async with server(host, SECRET):
+            pass
+    assert (tmp_path / "a" / "key_maker").read_bytes() == (tmp_path / "b" / "key_maker").read_bytes()
 
 
 async def test_a_common_administrators_token_takes_the_place_of_a_secret(

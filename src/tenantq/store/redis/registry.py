@@ -224,6 +224,14 @@ class RedisRegistry:
         stored: bytes = self._link.call("HGET", self._shared, name)
         return stored
 
+    def shared_values(self) -> dict[str, bytes]:
+        """Return all shared values by name."""
+        return {name.decode(): value for name, value in _pairs(self._link.call("HGETALL", self._shared)).items()}
+
+    def remove_shared(self, name: str) -> None:
+        """Delete a shared value."""
+        self._link.call("HDEL", self._shared, name)
+
     # ---- durability ----
 
     def _durably(self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes]) -> Any:
