@@ -2,7 +2,7 @@
 
 Three servers share 64 shards on a Redis Cluster of three primaries and three replicas. Each server is a host with its own network
 and clocks. SDK clients add, poll, ack and nack all the time, checked by ``TotalQueue``, while a seeded choice of faults happens: servers are
-killed, paused, stopped, drained and cut off; primaries are killed, hang, and hand over; slots move; clocks jump. The exit status is
+killed, paused, stopped, drained and cut off; primaries are killed, hang, and hand over; slots and tenants move; clocks jump. The exit status is
 0 only if nothing was lost, brought back or made up, leases were kept, and the doctor finds nothing. Where the machine allows no network
 namespaces, everything runs on loopback and nothing is cut off.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import itertools
 import json
 import random
 import signal
@@ -23,109 +22,41 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
 from tenantq.client.async_client import AsyncClient
 from tenantq.client.settings import Retries
-from tenantq.errors import LeaseLost, NotFound, TenantqError
+from tenantq.errors import Conflict, NotFound, TenantqError
 from tenantq.store.redis.layout import Layout
+from tenantq.wire.cluster import PlacementRequest
+from tests.crash.cluster_load import FleetLoad, Load
 from tests.crash.cluster_servers import NAME, TOKEN, Server
 from tests.crash.hosts_network import Host, enter_own_network, open_network
 from tests.crash.skewed_server import set_offset
-from tests.crash.total_queue import TotalQueue
 from tests.redis_servers import ReplicatedNodes
 
-if TYPE_CHECKING:
-    from tenantq.client.async_queue import AsyncQueue
-
 MODULE = "tests.crash.cluster_chaos"
-LEASE_S = 4.0
-"""Lease of polled messages: short, so that messages of lost replies come back during the run."""
 OWNER_LEASE_S = 3.0
 TENANTS = 9
-PAUSE_S = 0.04
-"""Pause of each producer between two messages."""
 RECOVERY_S = 60.0
 KINDS = (
     "lost", "resurrected", "unexpected", "doubled", "duplicates not by lease rules", "duplicates by lease rules",
 )  # fmt: skip
+UNNOTICED: Final = frozenset(
+    {
+        "server drained",
+        "two servers drained",
+        "server stopped",
+        "tenants move",
+        "primary hands over",
+        "slot migrates",
+        "clock jumps",
+    }
+)
+"""Faults that clients must not notice."""
+MOVED = 3
+"""Tenants that move at the same time."""
 FSYNC = ("appendonly yes", "appendfsync always")
-
-
-class Load:
-    """Producers and a consumer of one tenant."""
-
-    def __init__(self, tenant: str, queue: AsyncQueue, rng: random.Random) -> None:
-        self.tenant, self.queue, self._rng = tenant, queue, rng
-        self.checker = TotalQueue()
-        self.successes: list[float] = [time.monotonic()]  # when adds were confirmed
-        self.errors: list[tuple[float, str]] = []
-        self.producing = self.consuming = True
-
-    async def produce(self) -> None:
-        """Add one message after the other, each until it is confirmed."""
-        number = 0
-        while self.producing:
-            number += 1
-            body = f"{self.tenant} {number}"
-            self.checker.trying(body)
-            while True:
-                try:
-                    added = await self.queue.add(body, key=body)
-                except TenantqError as error:
-                    self._failed("add", error)
-                    await asyncio.sleep(PAUSE_S)
-                else:
-                    break
-            self.checker.confirmed(body, added.id)
-            self.successes.append(time.monotonic())
-            await asyncio.sleep(PAUSE_S)
-
-    async def consume(self) -> None:
-        """Lease, and ack nine of ten messages; nack the tenth."""
-        while self.consuming:
-            asked_at = time.monotonic()
-            try:
-                messages = await self.queue.poll(5, wait_ms=300, lease_ms=int(LEASE_S * 1_000))
-            except TenantqError as error:
-                self._failed("poll", error)
-                await asyncio.sleep(PAUSE_S)
-                continue
-            for one in messages:
-                self.checker.leased(one.text, one.id, asked_at, time.monotonic(), LEASE_S)
-            for one in messages:
-                await self._finish(one, asked_at + LEASE_S)
-
-    async def _finish(self, one: Any, leased_until: float) -> None:
-        is_ack = self._rng.random() < 0.9
-        self.checker.settling(one.text, returns=not is_ack)
-        try:
-            await (one.ack() if is_ack else one.nack(delay_ms=0))
-        except TenantqError as error:
-            if is_ack:
-                self.checker.settled(one.text, one.id, ok=False)
-            if not isinstance(error, LeaseLost) or time.monotonic() < leased_until:
-                self._failed("ack" if is_ack else "nack", error)
-        else:
-            if is_ack:
-                self.checker.settled(one.text, one.id, ok=True)
-
-    def _failed(self, what: str, error: TenantqError) -> None:
-        self.checker.counts[f"{what}: {error.code}"] += 1
-        self.errors.append((time.monotonic(), f"{what}: {error.code}: {error}"))
-
-    def longest_gap(self, start: float, end: float) -> float:
-        """Return the longest time without a confirmed add that touches an interval."""
-        times = [*self.successes, end] if self.successes[-1] < end else self.successes
-        return max((b - a for a, b in itertools.pairwise(times) if b >= start and a <= end), default=0.0)
-
-    async def finish_uncertain(self) -> None:
-        """Find in the journal how the acks without a clear reply ended."""
-        for body, id in list(self.checker.uncertain.items()):
-            with contextlib.suppress(NotFound):
-                ops = {(row["op"], row["outcome"]) for row in await self.queue.trace(id)}
-                if ("ack", "ok") not in ops:
-                    self.checker.wrong("lost", f"{body} ({id}) is gone without an ack: {sorted(ops)}")
 
 
 class Chaos:
@@ -145,6 +76,7 @@ class Chaos:
             for number in range(3)
         ]
         self.loads: list[Load] = []
+        self.fleet: FleetLoad
         self.clients: list[AsyncClient] = []
         self.longest: dict[str, list[float]] = defaultdict(list)  # by fault: the longest gap of each time
         self.wrongs: list[str] = []
@@ -153,6 +85,12 @@ class Chaos:
             "server paused": self._pause_server,
             "server stopped": self._stop_server,
             "server drained": self._drain_server,
+            "two servers drained": self._drain_two,
+            "all servers killed": self._kill_all,
+            "all servers stopped": self._stop_all,
+            "tenants move": self._move_tenants,
+            "tenants move, server killed": self._kill_during_moves,
+            "tenants move, server paused": self._pause_during_moves,
             "primary killed": self._kill_primary,
             "primary hands over": self._hand_over,
             "primary hangs": self._hang_primary,
@@ -171,24 +109,37 @@ class Chaos:
         """Start the servers and the load."""
         for server in self.servers:
             server.start()
-        urls = [server.url for server in self.servers]
-        retries = Retries(count=20, base_ms=50, max_ms=2_000)
         for number in range(3):
-            one = AsyncClient(
-                urls[number:] + urls[:number], TOKEN, timeout_ms=2_500, connect_timeout_ms=1_000, retries=retries
-            )
-            self.clients.append(one)
+            self._client(number, TOKEN)
         assert await self.until_whole(120), f"the servers have not started; see the logs in {self.scratch}"
         for number in range(TENANTS):
-            tenant, client = f"tenant-{number}", self.clients[number % 3]
-            await client.tenant(tenant).configure()
-            queue = client.tenant(tenant).queue("work")
-            await queue.configure(max_attempts=1_000)
-            self.loads.append(Load(tenant, queue, random.Random(number)))
+            tenant = f"tenant-{number}"
+            admin = self.clients[number % 3].tenant(tenant)
+            await admin.configure()
+            await admin.queue("work").configure(max_attempts=1_000)
+            key = await admin.create_key("load", role="tenant-admin")
+            client = self._client(number, key.token)
+            self.loads.append(Load(tenant, client.tenant(tenant).queue("work"), random.Random(number)))
+        by_fleet = {load.tenant: load for load in self.loads[: TENANTS // 3]}
+        self.fleet = FleetLoad(self.clients[0].fleet("work", tenants=list(by_fleet)), by_fleet)
+
+    def _client(self, number: int, token: str) -> AsyncClient:
+        """Return a client of all servers."""
+        urls = [server.url for server in self.servers]
+        first = number % len(urls)
+        client = AsyncClient(
+            urls[first:] + urls[:first],
+            token,
+            timeout_ms=2_500,
+            connect_timeout_ms=1_000,
+            retries=Retries(count=20, base_ms=50, max_ms=2_000),
+        )
+        self.clients.append(client)
+        return client
 
     async def cluster(self) -> Any:
         """Return the cluster as the first server that answers describes it."""
-        for client in self.clients:
+        for client in self.clients[:3]:
             with contextlib.suppress(TenantqError):
                 return await client.platform().cluster()
         return None
@@ -233,17 +184,83 @@ class Chaos:
         server.start()
 
     async def _drain_server(self) -> None:
+        await self._drain(1)
+
+    async def _drain_two(self) -> None:
+        await self._drain(2)
+
+    async def _drain(self, count: int) -> None:
+        """Drain members at the same time, and let them have shards again when they have none."""
         found = await self.cluster()
         if found is None:
             return
-        member = self.rng.choice(sorted(one.id for one in found.members))
-        await self.clients[0].platform().drain_member(member)
+        members = self.rng.sample(sorted(one.id for one in found.members), count)
+        platform = self.clients[0].platform()
+        await asyncio.gather(*(platform.drain_member(member) for member in members))
         ends = time.monotonic() + 30
-        while any(one.owner == member for one in found.shards) and time.monotonic() < ends:
+        while any(one.owner in members for one in found.shards) and time.monotonic() < ends:
             await asyncio.sleep(0.1)
             found = await self.cluster() or found
-        with contextlib.suppress(NotFound):
-            await self.clients[0].platform().drain_member(member, drain=False)
+        if any(one.owner in members for one in found.shards):
+            self.wrongs.append(f"{count} drained members still have shards after 30 s")
+        for member in members:
+            with contextlib.suppress(NotFound):
+                await platform.drain_member(member, drain=False)
+
+    async def _kill_all(self) -> None:
+        for server in self.servers:
+            server.send(signal.SIGKILL)
+        for server in self.servers:
+            await asyncio.to_thread(server.wait)
+            server.start()
+
+    async def _stop_all(self) -> None:
+        for server in self.servers:
+            server.send(signal.SIGTERM)
+        for server in self.servers:
+            code = await asyncio.to_thread(server.wait)
+            if code != 0:
+                self.wrongs.append(f"a stopped server ended with {code}")
+        for server in self.servers:
+            server.start()
+
+    async def _begin_moves(self) -> dict[str, int]:
+        """Start to move some tenants, and return their new shards."""
+        moves = {}
+        for load in self.rng.sample(self.loads, MOVED):
+            shard = self.rng.randrange(self.shards)
+            with contextlib.suppress(Conflict):  # a move that was decided is not over yet
+                await self.clients[0].platform().place_tenant(load.tenant, PlacementRequest(shard=shard))
+                moves[load.tenant] = shard
+        return moves
+
+    async def _end_moves(self, moves: dict[str, int]) -> None:
+        """Wait until the tenants have moved."""
+        ends = time.monotonic() + RECOVERY_S
+        for tenant, shard in moves.items():
+            placement = None
+            while placement is None or placement.moves or placement.shard != shard:
+                if time.monotonic() >= ends:
+                    self.wrongs.append(f"{tenant} has not moved to shard {shard}: {placement}")
+                    break
+                await asyncio.sleep(0.05)
+                with contextlib.suppress(TenantqError):
+                    placement = await self.clients[0].platform().placement(tenant)
+
+    async def _move_tenants(self) -> None:
+        await self._end_moves(await self._begin_moves())
+
+    async def _kill_during_moves(self) -> None:
+        moves = await self._begin_moves()
+        await asyncio.sleep(self.rng.uniform(0, 0.3))
+        await self._kill_server()
+        await self._end_moves(moves)
+
+    async def _pause_during_moves(self) -> None:
+        moves = await self._begin_moves()
+        await asyncio.sleep(self.rng.uniform(0, 0.3))
+        await self._pause_server()
+        await self._end_moves(moves)
 
     async def _cut(self, one: Host, other: Host, seconds: float) -> None:
         ends = self.rng.choice(([(one, other), (other, one)], [(one, other)], [(other, one)]))
@@ -298,7 +315,7 @@ class Chaos:
         gaps = sorted(load.longest_gap(started, ended) for load in self.loads)
         self.longest[name].append(gaps[-1])
         errors = [one for load in self.loads for one in load.errors[known[load.tenant] :]]
-        if name in {"server drained", "server stopped", "primary hands over", "slot migrates", "clock jumps"}:
+        if name in UNNOTICED:
             self.wrongs += [f"{name}: a client saw {text}" for _, text in errors]
         shown = f"longest unavailability {gaps[-1] * 1_000:6.0f} ms, median of tenants {gaps[len(gaps) // 2] * 1_000:5.0f} ms"
         return f"{name:32} {ended - started:5.1f} s, {shown}, {len(errors)} errors"
@@ -367,7 +384,8 @@ async def run(
     chaos = Chaos(scratch, seed, shards, has_network=has_network)
     try:
         await chaos.start()
-        work = [asyncio.create_task(step) for load in chaos.loads for step in (load.produce(), load.consume())]
+        steps = [load.produce() for load in chaos.loads] + [load.consume() for load in chaos.loads[TENANTS // 3 :]]
+        work = [asyncio.create_task(step) for step in (*steps, chaos.fleet.consume())]
         started = time.monotonic()
         await asyncio.sleep(8)  # members that joined get their shards
         names: list[str] = []

@@ -91,5 +91,9 @@ class Server:
     def end(self, number: int = signal.SIGKILL) -> int:
         """End the process and return its exit code."""
         self.send(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Return the exit code when the process has ended."""
         assert self.process is not None
         return self.process.wait(60)
