@@ -10,7 +10,7 @@ import httpx
 
 from tenantq.client.async_client import AsyncClient
 from tenantq.client.settings import Retries
-from tests.crash.cluster_chaos import Load
+from tests.crash.cluster_load import Load
 from tests.crash.cluster_servers import TOKEN, Server
 from tests.crash.killed_mover import STEPS
 from tests.redis_servers import RedisServer

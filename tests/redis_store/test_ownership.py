@@ -291,3 +291,16 @@ async def test_a_moment_of_more_changes_than_are_kept_is_told_so(
         await shard.snapshots.read(T, Q, facts.id)
     assert shard.failure is None
     assert shard.reads.stats(T, Q).in_flight == 0
+
+
+async def test_a_shard_whose_renewals_fail_stops(open_on: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without them another server could own it, while this one still answers polls."""
+
+    def fail(_: SlotLink) -> None:
+        raise RuntimeError("a bug in the check")
+
+    shard = await open_on("a")
+    monkeypatch.setattr(SlotLink, "look_again", fail)
+    async with asyncio.timeout(20):
+        await shard.loop.stopped.wait()
+    assert "a bug in the check" in str(shard.failure)

@@ -143,7 +143,9 @@ class HostedNode:
 
     async def close(self, *, exports: bool) -> None:
         """Stop, and give the shard up."""
-        if self._moves is not None:
-            self._context.moves.pop(self._number, None)
-            await self._moves.close()
-        await self._runtime.close(exports=exports)
+        try:
+            if self._moves is not None:
+                self._context.moves.pop(self._number, None)
+                await self._moves.close()
+        finally:
+            await self._runtime.close(exports=exports)  # in any case: it gives the shard up

@@ -34,6 +34,9 @@ log = logging.getLogger("tenantq.shards")
 RECONNECT_S: Final = 0.1
 """Delay before a broken link connects again."""
 
+UNEXPECTED_S: Final = 5.0
+"""Further delay after an internal error."""
+
 PENDING_MAX: Final = 20_000
 """Unanswered requests of one link; one more is refused."""
 
@@ -153,6 +156,9 @@ class Link:
                 await self._ended.wait()
             except OSError:
                 log.debug("%s is out of reach", self.number)
+            except Exception:  # without this task, the link would never be up again
+                log.exception("cannot connect to %s, retrying", self.number)
+                await asyncio.sleep(UNEXPECTED_S)
             await asyncio.sleep(RECONNECT_S)
 
     @property

@@ -314,6 +314,9 @@ class Membership:
             except TenantqError as error:
                 log.error("shard %d cannot be opened here: %s", shard, error)  # noqa: TRY400  # the text says it
                 await sleep_ms(self._clock, 10 * RETRY_MS)
+            except Exception:
+                log.exception("shard %d cannot be opened here after an internal error", shard)
+                await sleep_ms(self._clock, 100 * RETRY_MS)
             else:
                 self.takeovers += 1
                 self._notices.owns(shard, self._holder.owned().get(shard, 0))
@@ -331,6 +334,8 @@ class Membership:
                 await asyncio.wait([self._taken[shard]], timeout=TAKEN_MS / 1_000)
         except TenantqError as error:
             log.error("shard %d was not released cleanly: %s", shard, error)  # noqa: TRY400  # the text says it
+        except Exception:
+            log.exception("shard %d was not released cleanly after an internal error", shard)
         finally:
             self._taken.pop(shard, None)
 

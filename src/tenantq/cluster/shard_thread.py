@@ -292,19 +292,25 @@ class ShardThread:
         except BaseException:
             await hosted.close(exports=False)
             raise
+        try:
+            await self._serve_until_closed()
+        finally:
+            self.is_open = False
+            self.failure = hosted.shard.failure
+            try:
+                await hosted.close(exports=self._exports)  # in any case: a thread that has ended must not own the shard
+            except (StoreFailed, OSError) as error:
+                log.warning("shard %d was not closed cleanly: %s", self.number, error)
+
+    async def _serve_until_closed(self) -> None:
         self.is_open = True
         self._tell(lambda: _complete(self._opened))
-        waits = [asyncio.ensure_future(one.wait()) for one in (self._closing, hosted.shard.loop.stopped)]
+        waits = [asyncio.ensure_future(one.wait()) for one in (self._closing, self.hosted.shard.loop.stopped)]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         self.is_open = False
         for one in waits:
             one.cancel()
         await self._finish_calls()
-        self.failure = hosted.shard.failure
-        try:
-            await hosted.close(exports=self._exports)
-        except (StoreFailed, OSError) as error:
-            log.warning("shard %d was not closed cleanly: %s", self.number, error)
 
     async def _finish_calls(self) -> None:
         """Wait for the calls in progress. Those that only wait for messages end at once."""

@@ -153,8 +153,12 @@ class TenantMoves:
         task.add_done_callback(lambda _: self._tasks.pop(name, None))
 
     async def _attempt(self, operation: Operation[None]) -> None:
-        with contextlib.suppress(TenantqError):  # the next look at the directory tries again
+        try:
             await self._shard.submit(operation)
+        except TenantqError as error:
+            log.debug("an arriving tenant waits for the next look at the directory: %s", error)
+        except Exception:
+            log.exception("a tenant's arrival at shard %d could not be ended", self._number)
 
     async def close(self) -> None:
         """Stop. A move that has fenced its tenant gets a moment to end; the next owner continues the others."""
@@ -190,6 +194,10 @@ class TenantMoves:
                     await asyncio.sleep(RETRY_S)
                     with contextlib.suppress(TenantqError):
                         await self._placements.refresh()
+                except Exception:
+                    log.exception("tenant %s does not move to shard %s yet", name, row.moving_to)
+                    self._note(name, row, "waiting", problem="internal server error; see the server log")
+                    await asyncio.sleep(RETRY_S)
         finally:
             self._progress.pop(name, None)
 

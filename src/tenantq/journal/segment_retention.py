@@ -99,6 +99,8 @@ class SegmentRetention:
                     await self.apply()
             except (TenantqError, OSError) as error:
                 log.warning("cannot remove old segments, retrying in an hour: %s", error)
+            except Exception:
+                log.exception("cannot remove old segments, retrying in an hour")
 
     async def apply(self) -> int:
         """Remove the segments whose time is over, and return how many."""

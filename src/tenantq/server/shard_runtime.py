@@ -167,6 +167,9 @@ class ShardRuntime:
         except TenantqError as error:
             exporter.failure = error.message
             log.error("shard %d does not export its journal: %s", self.number, error.message)  # noqa: TRY400  # it says it
+        except Exception as error:
+            exporter.failure = str(error) or type(error).__name__
+            log.exception("shard %d does not export its journal", self.number)
 
     async def bootstrap(self, admin_token: str | None, show_token: Callable[[str], None] | None) -> None:
         """Create the first administrator, on the shard that has the platform's keys."""

@@ -66,7 +66,10 @@ class Telemetry:
 
             def export() -> None:
                 while (text := self._texts.get()) is not None:
-                    metrics.export(to_otlp(text.decode(), resource, started_ns, time.time_ns()))
+                    try:
+                        metrics.export(to_otlp(text.decode(), resource, started_ns, time.time_ns()))
+                    except Exception:
+                        log.exception("metrics are not exported this time")
 
             thread = threading.Thread(target=export, name="tenantq-otlp-metrics", daemon=True)
             thread.start()
@@ -105,6 +108,8 @@ class Telemetry:
             text = await self._read()
         except TenantqError as error:
             log.warning("metrics are not exported this time: %s", error.message)
+        except Exception:
+            log.exception("metrics are not exported this time")
         else:
             with suppress(queue.Full):  # the collector is slow; counters are in the next export too
                 self._texts.put_nowait(text)

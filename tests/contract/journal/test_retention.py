@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ import msgspec
 import pytest
 
 from tenantq.cli.command_line import run
-from tenantq.domain.limits import DAY_MS
+from tenantq.domain.limits import DAY_MS, HOUR_MS
 from tenantq.journal.export_settings import ExportSettings
 from tenantq.journal.export_target import DirectoryTarget
 from tenantq.journal.manifest import manifest_names, read_manifest
@@ -105,6 +106,26 @@ async def test_old_segments_are_removed_and_the_rest_is_proven(
     assert archive.verify(capsys)[0] == 0
     page = await archive.server.service.audit.query_platform(CALL, AuditQuery(action="add"))
     assert page.rows
+
+
+async def test_an_internal_error_does_not_end_the_retention(
+    archive: Archive, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is logged, and the next hour removes the segments."""
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a bug in the selection")
+
+    before = len(archive.spans())
+    async with asyncio.timeout(20):
+        with monkeypatch.context() as fault:
+            fault.setattr(SegmentRetention, "_removable", fail)
+            while "a bug in the selection" not in caplog.text:
+                archive.clock.advance(HOUR_MS)
+                await asyncio.sleep(0.01)
+        while len(list((archive.path / "journal").rglob("*.parquet"))) == before:
+            archive.clock.advance(HOUR_MS)
+            await asyncio.sleep(0.01)
 
 
 async def test_a_truncated_archive_is_not_mistaken_for_retention(

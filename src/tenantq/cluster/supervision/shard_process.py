@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import signal
 import socket
 from collections import deque
@@ -10,6 +11,8 @@ from collections.abc import Sequence
 import msgspec
 
 from tenantq.cluster.supervision.messages import LENGTH_BYTES, ShardStartup, ShardStatus
+
+log = logging.getLogger("tenantq.shards")
 
 
 class ShardProcess:
@@ -57,7 +60,7 @@ class ShardProcess:
         self.send(len(data).to_bytes(LENGTH_BYTES) + data)
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
-        with contextlib.suppress(OSError):
+        try:
             async for line in reader:
                 status = msgspec.json.decode(line, type=ShardStatus)
                 self.was_heard = True
@@ -68,10 +71,15 @@ class ShardProcess:
                     self.opened.set()
                 elif status.state == "drained":
                     self.drained.set()
-        self.has_hung_up = True
-        self.opened.set()
-        self.ready.set()
-        self.drained.set()
+        except OSError as error:
+            log.debug("the connection to process %d has ended: %s", self.number, error)
+        except Exception:
+            log.exception("process %d reports something that is not a status", self.number)
+        finally:
+            self.has_hung_up = True
+            self.opened.set()
+            self.ready.set()
+            self.drained.set()
 
     @property
     def is_alive(self) -> bool:

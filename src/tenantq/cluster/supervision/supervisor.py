@@ -245,7 +245,11 @@ class Supervisor:
                 log.error("%s %s cannot start: %s", self._kind, name, error.message)  # noqa: TRY400  # the traceback says nothing
                 continue
             startup = self._startup(shard)
-            await shard.spawn(self._command, startup)
+            try:
+                await shard.spawn(self._command, startup)
+            except OSError as error:  # too many processes or files: it counts as one more death
+                log.error("%s %s cannot start: %s", self._kind, name, error)  # noqa: TRY400  # the traceback says nothing
+                continue
             shard.send_startup(startup)
             await shard.ready.wait()
             if shard.status.state == "ready":

@@ -1,6 +1,7 @@
 """Ownership of a shard: a lease that commits and a thread renew, fenced by an epoch."""
 
 import contextlib
+import logging
 import os
 import secrets
 import socket
@@ -14,6 +15,8 @@ import msgspec
 from tenantq.errors import Invalid, StoreDamaged, StoreFailed, StoreLocked
 from tenantq.store.interface import Beat
 from tenantq.store.redis.link import Script, SlotLink
+
+log = logging.getLogger("tenantq")
 
 FORMAT: Final = b"2"
 _CLAIM, _HOLD = Script("claim"), Script("hold")
@@ -188,6 +191,10 @@ class Ownership:
                 ):  # the store has replied, or has been away for too long
                     self.fail(error)
                     return
+            except Exception as error:  # without renewals another server would own the shard, unnoticed
+                log.exception("the ownership of a shard cannot be renewed")
+                self.fail(StoreFailed(f"store {self._link.address}: the ownership cannot be renewed ({error!r})."))
+                return
 
     def give_up(self) -> None:
         """Give the shard up, so that another server can own it at once."""
