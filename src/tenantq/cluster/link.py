@@ -238,7 +238,7 @@ class Link:
         if kind == PART:
             if frame[2] is None:
                 del self._pending[id]
-            pending.receive_part(frame[2])
+            pending.receive_part(bytes(frame[2]) if frame[2] is not None else None)
             return
         pending.has_parts = kind == REPLY and frame[3]
         if not pending.has_parts:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from tenantq.cluster import frames, link
-from tenantq.cluster.frames import CHALLENGE, HELLO, PROOF
+from tenantq.cluster.frames import CHALLENGE, HELLO, PROOF, REPLY, PeerConnection
 from tenantq.cluster.link import HEARTBEATS_MISSED_MAX, Link
 from tenantq.cluster.peer_server import PeerRequest, PeerServer
 from tenantq.cluster.peers import Peers
@@ -20,6 +20,7 @@ from tenantq.cluster.shard_spec import ShardSpec
 from tenantq.domain.placement import TopologyShard
 from tenantq.errors import ShardDown, TenantqError, Unavailable
 from tenantq.runtime.clock import ManualClock
+from tenantq.runtime.loop_slices import SLICE_BYTES
 from tests.unit.client.doubles import until
 
 if TYPE_CHECKING:
@@ -308,3 +309,61 @@ async def test_a_shard_that_stands_still_has_to_call_again() -> None:
             second.directory.check_reachable("acme")
         await until(lambda: second.directory.is_known(0))
         second.directory.check_reachable("acme")
+
+
+@pytest.mark.parametrize("size", [SLICE_BYTES, SLICE_BYTES + 1, 5 * SLICE_BYTES + 3])
+async def test_large_payloads_arrive_whole_and_in_order(size: int) -> None:
+    """In both directions, also if others are sent at the same time."""
+    payloads = [bytes([number]) * (size + number) for number in range(4)] + [b"small"]
+    up = asyncio.Event()
+
+    async def echo(request: PeerRequest) -> bytes:
+        return bytes(request.payload)
+
+    async def begun(_: Link) -> None:
+        up.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        sock.setblocking(False)
+        server = PeerServer(SECRET, {"echo": echo}, lambda _: None)
+        await server.open(sock)
+        calling = Link(1, sock.getsockname()[1], (SECRET, 7), begun)
+        calling.start()
+        await up.wait()
+        sent = [calling.begin("echo", payload) for payload in payloads]
+        assert [bytes(await one.within(20_000)) for one in sent] == payloads
+        await calling.close()
+        await server.close()
+
+
+async def test_a_large_payload_is_written_in_slices() -> None:
+    """One per turn of the loop, without a copy of the whole. Later frames follow it."""
+    written: list[int] = []
+
+    class Transport:
+        """Notes how much is written at a time."""
+
+        def write(self, data: bytes) -> None:
+            written.append(len(data))
+
+        def is_closing(self) -> bool:
+            return False
+
+        def get_write_buffer_size(self) -> int:
+            return 0
+
+        def get_extra_info(self, _: str) -> None:
+            return None
+
+    connection = PeerConnection(lambda *_: None, lambda _: None)
+    transport: Any = Transport()
+    connection.connection_made(transport)
+    connection.send(REPLY, 1, bytes(20 * SLICE_BYTES), False)
+    connection.send(REPLY, 2, b"small", False)
+    assert sum(written) < SLICE_BYTES
+    while connection._unsent_bytes:
+        before = len(written)
+        await asyncio.sleep(0)
+        assert sum(written[before:]) < 2 * SLICE_BYTES
+    assert max(written) == SLICE_BYTES
+    assert written[-1] < 20
