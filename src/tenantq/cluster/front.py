@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from tenantq.cluster.host_credentials import NoKeys
-from tenantq.cluster.host_fleet import FleetWaits, HostFleetPolls, OtherFleets
+from tenantq.cluster.credentials import NoKeys
+from tenantq.cluster.fleet_poll import ClusterFleetPolls
+from tenantq.cluster.fleet_waits import FleetWaits
 from tenantq.cluster.hosted_node import HostContext
 from tenantq.cluster.layout import HOME
 from tenantq.cluster.membership import Membership
@@ -205,7 +206,7 @@ class FrontStatus:
         """Return whether requests can be served, and which shards this process owns. No credential is needed."""
         shards: dict[str, Any] = {}
         for thread in sorted(self._context.host.threads(), key=lambda one: one.number):
-            doubtful = thread.hosted.shard.loop.is_doubtful
+            doubtful = thread.shard.loop.is_doubtful
             reason = "the store does not answer, and another server may own it by now" if doubtful else ""
             shards[str(thread.number)] = {"status": "failed" if reason else "ready", "reason": reason}
         reason = "" if self.membership is not None else "this server has not joined its cluster yet"
@@ -355,7 +356,6 @@ class FrontService:
         context: HostContext,
         admission: FrontAdmission,
         waits: FleetWaits,
-        others: OtherFleets,
         extra: Mapping[str, type],
         background: Callable[[Coroutine[Any, Any, None]], None],
         registry: Registry,
@@ -379,8 +379,15 @@ class FrontService:
         self.placement = PlacementAdmin(context, admission, registry, self.status.joined, background)
         self.status.placement = self.placement
         self.other_shards = FrontShards(routing, context)
-        self.fleet = HostFleetPolls(
-            context.calls, routing, admission.directory, waits, others, admission.authenticator, context.clock
+        self.fleet = ClusterFleetPolls(
+            context.calls,
+            admission.directory,
+            context.memory,
+            waits,
+            context.members,
+            admission.authenticator,
+            context.clock,
+            background,
         )
         tenants: Any = getattr(self, "tenants")  # noqa: B009  # set above, by name
         tenants.put = FrontTenants(context, routing, admission, self.status.joined).put

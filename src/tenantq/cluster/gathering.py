@@ -16,7 +16,7 @@ from tenantq.cluster.directory import announced
 from tenantq.cluster.error_codec import shard_down
 from tenantq.cluster.layout import HOME
 from tenantq.cluster.metrics_gathering import METRICS_MS, gather_metrics
-from tenantq.cluster.peers import QUICK_MS, READ_MS
+from tenantq.cluster.shard_calls import QUICK_MS, READ_MS, CallsFromShard
 from tenantq.cluster.shard_routing import ShardRouting
 from tenantq.domain.placement import Topology
 from tenantq.errors import TenantqError, no_tenant
@@ -34,20 +34,6 @@ _T = TypeVar("_T")
 
 STEPS_MAX = 20
 """Pages of one shard's journal that a query reads to find its next row. After that it returns a cursor to continue."""
-
-
-class ShardQueries(Protocol):
-    """Asks other shards."""
-
-    async def query(
-        self, owner: int, path: str, /, *arguments: Any, timeout_ms: int | None = READ_MS, **options: Any
-    ) -> Any:
-        """Execute a method that takes no call; raise ShardDown if its shard does not answer in time."""
-
-    async def query_all(
-        self, path: str, /, *arguments: Any, timeout_ms: int | None = READ_MS, **options: Any
-    ) -> dict[int, Any | TenantqError]:
-        """Execute a method that takes no call on all other shards; errors stand in place of results."""
 
 
 class ShardFacts(Protocol):
@@ -80,7 +66,7 @@ class ShardFacts(Protocol):
 class Gathering(OtherShards):
     """The other shards of a server, as the service of one shard uses them."""
 
-    def __init__(self, facts: ShardFacts, calls: ShardQueries) -> None:
+    def __init__(self, facts: ShardFacts, calls: CallsFromShard) -> None:
         self._facts = facts
         self._calls = calls
         self.number = facts.number

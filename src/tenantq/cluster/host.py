@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Final
 
 from tenantq.cluster.shard_thread import HostedShard, ShardThread
-from tenantq.domain.access import StoredKey
 from tenantq.domain.cluster_view import Member
 from tenantq.errors import StoreFailed, StoreFormat
 from tenantq.runtime.clock import Clock
@@ -60,7 +59,7 @@ class ShardHost:
         loads: dict[int, float] = {}
         for number, thread in list(self._threads.items()):
             if thread.is_open:
-                busy = self._busy_us[number] = thread.hosted.shard.loop.rounds_took.sum_us
+                busy = self._busy_us[number] = thread.shard.loop.rounds_took.sum_us
                 share = max(0, busy - before.get(number, busy)) / passed_us
                 loads[number] = self._loads.get(number, share) * (1 - LOAD_SMOOTHING) + share * LOAD_SMOOTHING
         self._loads = loads
@@ -138,29 +137,9 @@ class ShardHost:
     def fallback(self) -> ShardThread | None:
         """Return any owned shard whose store answers."""
         threads = self.threads()
-        return next((one for one in threads if not one.hosted.shard.loop.is_doubtful), threads[0] if threads else None)
-
-    # ---- credentials, read from memory, also of a shard whose store does not answer ----
-
-    def find_key(self, hash: bytes) -> StoredKey | None:
-        """Return the API key of a hash if an owned shard has it. Safe from any thread."""
-        for thread in self.threads():
-            key = thread.hosted.shard.state.access.key(hash)
-            if key is not None:
-                now_ms = self._clock.wall_ms()
-                if not key.is_over(now_ms):
-                    thread.hosted.service.admission.authenticator.last_used[key.id] = now_ms
-                return key
-        return None
-
-    def token_revoked(self, shard: int, tenant: str, token_id: str | None, principal: str) -> bool | None:
-        """Return whether a token is revoked in a tenant of an owned shard; None if it is not owned. Safe from any thread."""
-        thread = self.thread(shard)
-        if thread is None:
-            return None
-        return thread.hosted.shard.state.access.token_revoked(tenant, token_id, principal, self._clock.wall_ms())
+        return next((one for one in threads if not one.shard.loop.is_doubtful), threads[0] if threads else None)
 
 
 def epoch_of(thread: ShardThread) -> int:
     """Return the epoch of an open shard's ownership; 0 if its store has none."""
-    return getattr(thread.hosted.shard.state.store, "epoch", 0)
+    return getattr(thread.shard.state.store, "epoch", 0)

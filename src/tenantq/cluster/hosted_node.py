@@ -4,14 +4,16 @@ import asyncio
 from collections.abc import Callable, Container, Mapping
 from typing import Any, Protocol
 
+from tenantq.cluster.credentials import CredentialLookups, ShardCredentials
 from tenantq.cluster.directory import announced
-from tenantq.cluster.fleet_poll import FleetShares
+from tenantq.cluster.fleet_shares import FleetShares
 from tenantq.cluster.gathering import Gathering
 from tenantq.cluster.host import ShardHost
-from tenantq.cluster.host_credentials import HostCredentials, OtherMembers
+from tenantq.cluster.member_queries import OtherMembers
 from tenantq.cluster.peer_queries import PeerQueries
 from tenantq.cluster.routed_service import FACETS
 from tenantq.cluster.shard_calls import CallsFromShard, ShardCalls
+from tenantq.cluster.shard_memory import ShardMemory
 from tenantq.cluster.shard_routing import ShardRouting
 from tenantq.cluster.tenant_directory import TenantDirectory, TenantPlacements
 from tenantq.cluster.tenant_moves import TenantArrivals, TenantMoves
@@ -49,6 +51,7 @@ class HostContext:
         host: ShardHost,
         calls: ShardCalls,
         placements: TenantPlacements,
+        memory: ShardMemory,
         members: OtherMembers,
         topology: Callable[[], Topology],
         clock: Clock,
@@ -56,10 +59,12 @@ class HostContext:
         self.host = host
         self.calls = calls
         self.placements = placements
+        self.memory = memory
         self.members = members
         self.topology = topology
         self.clock = clock
         self.main = asyncio.get_running_loop()
+        self._lookups = CredentialLookups(memory, members, calls, clock)
         self.on_fleet_work: Callable[[str], None] = lambda _: None  # called in the threads of shards
         self.moves: dict[int, TenantMoves] = {}  # by shard
         calls.find, calls.refresh = placements.find, placements.refresh
@@ -75,9 +80,9 @@ class HostContext:
         """Return the directory as a shard with its ``own`` tenants sees it, or the transports."""
         return TenantDirectory(self.placements, number, self.topology, own)
 
-    def credentials(self, number: int | None, directory: TenantDirectory) -> HostCredentials:
+    def credentials(self, number: int | None, directory: TenantDirectory) -> ShardCredentials:
         """Return what looks up credentials for a shard, or for the transports."""
-        return HostCredentials(number, self.host, directory, self.members, self.main, self.clock)
+        return ShardCredentials(number, directory, self._lookups, self.main)
 
 
 class HostedNode:
@@ -127,7 +132,7 @@ class HostedNode:
             "admission": admission,
             "fleet": service.fleet,
             "fleet_shares": FleetShares(service),
-            "peer": PeerQueries(service, context.clock),
+            "peer": PeerQueries(service),
             "arrivals": TenantArrivals(self.shard),
         }
         self._moves = TenantMoves(number, self.shard, context.placements, calls)

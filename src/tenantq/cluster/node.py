@@ -1,17 +1,25 @@
 """One shard among several: its links to the others, and the service that its transports use."""
 
+import asyncio
 import logging
 import socket
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar, cast
 
-from tenantq.cluster.credentials import ClusterCredentials
-from tenantq.cluster.fleet_poll import ClusterFleetPolls, FleetShares
+from tenantq.cluster.call_server import CallServer
+from tenantq.cluster.credentials import CredentialLookups, ShardCredentials
+from tenantq.cluster.fleet_poll import ClusterFleetPolls
+from tenantq.cluster.fleet_shares import FleetShares
+from tenantq.cluster.fleet_waits import FleetWaits
 from tenantq.cluster.gathering import Gathering
-from tenantq.cluster.peer_calls import PeerCalls, facet_methods
+from tenantq.cluster.link_calls import KIND, LinkCalls
+from tenantq.cluster.member_queries import MemberQueries
+from tenantq.cluster.one_shard import OneShard
 from tenantq.cluster.peer_queries import PeerQueries
 from tenantq.cluster.peers import Peers
-from tenantq.cluster.routed_service import FACETS, RoutedFacet, routed_service
+from tenantq.cluster.routed_service import FACETS, RoutedFacet, routed_service, shard_methods
+from tenantq.cluster.shard_calls import CallsFromShard, ShardCalls
+from tenantq.cluster.shard_memory import ShardMemory
 from tenantq.cluster.shard_routing import ShardRouting
 from tenantq.cluster.shard_spec import ShardSpec
 from tenantq.cluster.tenant_creation import TenantCreation
@@ -36,37 +44,54 @@ class ClusterNode:
         shard: Shard,
         clock: Clock,
         background: Callable[[Coroutine[Any, Any, None]], None],
+        extra: dict[str, type],
     ) -> None:
+        """Prepare. ``extra`` are further facet classes, by name; see ``routed``."""
         self._clock = clock
         self._background = background
+        self._loop = asyncio.get_running_loop()
+        self._here = here = OneShard(spec.number, shard)
         self._peers = Peers(spec, clock, lambda: shard.state.catalog.tenants, background, lambda: shard.failure is None)
-        self._calls = PeerCalls(self._peers, background)
+        self._calls = calls = ShardCalls(here, clock, len(spec.shards), hold_ms=0)
+        self._memory = ShardMemory(here, clock)
+        self._waits = FleetWaits(self._loop)
+        methods = shard_methods(extra, {"tenant_creation": TenantCreation})
+        queries = MemberQueries(self._memory, self._waits)
+        self._server = CallServer(methods, {"member": queries}, here.find, calls.release)
+        self._peers.answers(KIND, self._server.answer)
+        self._peers.calls = LinkCalls(methods, calls.release, background)
+        calls.remote = self._peers
         self._routing: ShardRouting
-        self.other_shards = Gathering(self._peers, self._calls)
+        self.other_shards = Gathering(self._peers, CallsFromShard(spec.number, calls, self._loop))
 
     def join(self, service: Service, turns: Turns) -> Service:
         """Answer other shards from ``service``, and return the service that also answers for their tenants."""
         peers, calls, directory, admission = self._peers, self._calls, self._peers.directory, service.admission
         routing = self._routing = ShardRouting(directory, admission)
-        queries, shares = PeerQueries(service, self._clock), FleetShares(service)
         creation = TenantCreation(service, peers, routing, calls)
-        fleet = ClusterFleetPolls(service, shares, calls, directory, self._clock, self._background)
-        calls.turns = turns
-        for name in FACETS:
-            facet = getattr(service, name)
-            calls.register(name, facet, facet_methods(facet))
-        calls.register("admission", admission, ["authorize"])
-        calls.register("peer", queries)
-        calls.register("fleet_shares", shares)
-        calls.register("tenant_creation", creation)
+        fleet = ClusterFleetPolls(
+            calls, directory, self._memory, self._waits, peers, admission.authenticator, self._clock, self._background
+        )
+        self._server.turns = turns
+        self._here.service = service
+        self._here.facets |= {name: getattr(service, name) for name in FACETS}
+        self._here.facets |= {
+            "admission": admission,
+            "fleet": service.fleet,
+            "fleet_shares": FleetShares(service),
+            "peer": PeerQueries(service),
+            "tenant_creation": creation,
+        }
+        service.shard.state.on_fleet_work = self._waits.signal
         self.other_shards.serve(service, routing)
-        admission.authenticator.other_shards = ClusterCredentials(calls, directory, queries, self._clock)
+        lookups = CredentialLookups(self._memory, peers, calls, self._clock)
+        admission.authenticator.other_shards = ShardCredentials(directory.number, directory, lookups, self._loop)
         admission.notes.note_entries = self.other_shards.note_entries
         return routed_service(service, routing, calls, fleet, creation)
 
     def routed(self, name: str, facet: F) -> F:
         """Return an object whose asynchronous methods are executed by the owner of their tenant."""
-        self._calls.register(name, facet)
+        self._here.facets[name] = facet
         return cast("F", RoutedFacet(name, facet, self._routing, self._calls))
 
     async def open(self, sock: socket.socket, opened: Callable[[], None]) -> None:

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tenantq.cluster.directory import Directory, announced
+from tenantq.cluster.heartbeats import Heartbeats
 from tenantq.cluster.layout import HOME
 from tenantq.cluster.link import Link
+from tenantq.cluster.link_calls import LinkCalls, LinkedShard
 from tenantq.cluster.peer_server import PeerServer
+from tenantq.cluster.shard_calls import QUICK_MS
 from tenantq.domain.placement import Topology
 from tenantq.errors import TenantqError
 
@@ -21,8 +24,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator, Mapping
 
+    from tenantq.cluster.error_codec import NotOwner
     from tenantq.cluster.handshake import PeerName
-    from tenantq.cluster.link import PendingReply
     from tenantq.cluster.peer_server import Handler, PeerRequest
     from tenantq.cluster.shard_spec import ShardSpec
     from tenantq.runtime.clock import Clock, Timer
@@ -34,12 +37,6 @@ CATCH_UP_MS: Final = 5_000
 
 HEARTBEAT_MS: Final = 1_000
 """How often each other shard gets a heartbeat."""
-
-QUICK_MS: Final = 5_000
-"""Timeout of requests that another shard answers from memory."""
-
-READ_MS: Final = 60_000
-"""Timeout of requests for which it has to read or to count."""
 
 _TENANTS: Final = "tenants"
 _CHANGES: Final = "tenant_changes"
@@ -109,10 +106,11 @@ class Peers:
             if number != spec.number
         }
         self._announcing = {number: asyncio.Lock() for number in self.links}
+        self.calls: LinkCalls  # set before the server opens
+        self.hurry: Callable[[], None] = lambda: None  # each shard stays in its process
         self._all_linked = asyncio.Event()
         self._timer: Timer | None = None
-        self._heartbeat_timer: Timer | None = None
-        self._heartbeat_at = clock.monotonic_ms()
+        self._heartbeats = Heartbeats(clock, HEARTBEAT_MS, self.links.values, self._disconnect)
 
     @property
     def topology(self) -> Topology:
@@ -152,7 +150,7 @@ class Peers:
             link.start()
         self._check_all_linked()
         self._check_announced()
-        self._heartbeat_timer = self._clock.call_later(HEARTBEAT_MS, self._send_heartbeats)
+        self._heartbeats.start()
 
     async def wait_for_all(self, wait_ms: int) -> bool:
         """Wait until every other shard is connected and has announced its tenants; False if that takes too long."""
@@ -165,17 +163,41 @@ class Peers:
 
     async def close(self) -> None:
         """Close all links."""
-        for timer in (self._timer, self._heartbeat_timer):
-            if timer is not None:
-                timer.cancel()
+        self._heartbeats.stop()
+        if self._timer is not None:
+            self._timer.cancel()
         await asyncio.gather(*(link.close() for link in self.links.values()))
         await self._server.close()
 
-    # ---- requests ----
+    # ---- the other shards; see ``shard_calls.RemotePlaces`` and ``member_queries.OtherMembers`` ----
 
-    def begin(self, shard: int, kind: str, payload: bytes) -> PendingReply:
-        """Send a request to another shard."""
-        return self.links[shard].begin(kind, payload)
+    def place(self, shard: int) -> LinkedShard | None:
+        """Return where another shard is."""
+        link = self.links.get(shard)
+        return LinkedShard(self.calls, link, shard) if link is not None else None
+
+    def learn(self, error: NotOwner) -> None:
+        """Do nothing: each shard stays in its process."""
+
+    def others(self) -> list[PeerName]:
+        """Return all other shards."""
+        return list(self.links)
+
+    def members(self) -> list[PeerName]:
+        """Return the other shards that run."""
+        return [number for number, link in self.links.items() if link.is_up]
+
+    def owner(self, shard: int) -> PeerName | None:
+        """Return the shard: it is a process of its own."""
+        return shard
+
+    async def query(self, member: PeerName, path: str, *arguments: Any, timeout_ms: int = QUICK_MS) -> Any:
+        """Return the answer of another shard, which it gives from memory. Raises ShardDown."""
+        return await self.calls.query(self.links[int(member)], path, *arguments, timeout_ms=timeout_ms)
+
+    async def ask(self, member: PeerName, path: str, *arguments: Any) -> Any:
+        """Return the answer of another shard: between two shards there is one way. Raises ShardDown."""
+        return await self.query(member, path, *arguments)
 
     # ---- tenants ----
 
@@ -252,12 +274,7 @@ class Peers:
         except TenantqError as error:
             log.debug("shard %s was not updated: %s", link.number, error)
 
-    def _send_heartbeats(self) -> None:
-        """Send a heartbeat to every other shard. A shard that does not answer is disconnected, and has to connect again."""
-        self._heartbeat_timer = self._clock.call_later(HEARTBEAT_MS, self._send_heartbeats)
-        before, self._heartbeat_at = self._heartbeat_at, self._clock.monotonic_ms()
-        is_late = self._heartbeat_at - before > 2 * HEARTBEAT_MS
-        for number, link in self.links.items():
-            if link.send_heartbeat(is_late=is_late):
-                self._announced.pop(number, None)
-                self._server.drop(number)
+    def _disconnect(self, link: Link) -> None:
+        """Close also the other direction of a link that does not answer. A shard that runs connects again."""
+        self._announced.pop(int(link.number), None)
+        self._server.drop(link.number)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final, Protocol, cast
 
 from tenantq.cluster.fleet_poll import ClusterFleetPolls
-from tenantq.cluster.peer_calls import PeerCalls
+from tenantq.cluster.fleet_shares import FleetShares
+from tenantq.cluster.member_queries import MemberQueries
+from tenantq.cluster.peer_queries import PeerQueries
+from tenantq.cluster.remote_method import RemoteMethod, remote_methods
 from tenantq.cluster.shard_routing import PLATFORM, ShardRouting
 from tenantq.cluster.tenant_creation import TenantCreation
 from tenantq.service.access import Access
+from tenantq.service.admission import Admission
 from tenantq.service.alerts.alerts import Alerts
 from tenantq.service.alerts.containment import Containments
 from tenantq.service.audit import Audit
@@ -21,6 +25,7 @@ from tenantq.service.compliance import Compliance
 from tenantq.service.encryption_keys import EncryptionKeys
 from tenantq.service.erasure import Erasures
 from tenantq.service.export_import import Exports
+from tenantq.service.fleet_poll import FleetPolls
 from tenantq.service.legal_hold import LegalHolds
 from tenantq.service.message_reads import MessageReads
 from tenantq.service.messages import Messages
@@ -63,6 +68,17 @@ ANY_SHARD: Final = frozenset(("status.topology", "access.log_in"))
 
 BY_CREDENTIAL: Final = frozenset(("sqs_lookup",))
 """Facets whose methods without a tenant are about the credential's own."""
+
+
+def shard_methods(
+    facets: Mapping[str, type], queries: Mapping[str, type], single: Mapping[str, Callable[..., Any]] = {}
+) -> dict[str, RemoteMethod]:
+    """Return by path what other processes can call: the methods of every shard, and further ones."""
+    called = {"fleet": FleetPolls, **FACETS, **facets}
+    answers = {"peer": PeerQueries, "fleet_shares": FleetShares, "member": MemberQueries}
+    return remote_methods(called, answers, {"admission.authorize": Admission.authorize}) | remote_methods(
+        {}, queries, single
+    )
 
 
 class ForwardedCalls(Protocol):
@@ -132,7 +148,7 @@ def routed(
 
 
 def routed_service(
-    service: Service, routing: ShardRouting, calls: PeerCalls, fleet: ClusterFleetPolls, creation: TenantCreation
+    service: Service, routing: ShardRouting, calls: ForwardedCalls, fleet: ClusterFleetPolls, creation: TenantCreation
 ) -> Service:
     """Return the service as transports of this shard use it."""
     found = copy.copy(service)
@@ -147,7 +163,7 @@ def routed_service(
 class RoutedAdmission:
     """The admission of this shard, except that the owner of a tenant authorizes calls about it."""
 
-    def __init__(self, service: Service, routing: ShardRouting, calls: PeerCalls) -> None:
+    def __init__(self, service: Service, routing: ShardRouting, calls: ForwardedCalls) -> None:
         self._local = service.admission
         self.authorize = routed("admission", "authorize", service.admission.authorize, routing, calls)
 

@@ -1,14 +1,13 @@
-"""Calls of methods of shards, wherever the shards are: in a thread of this process, or on another member of the cluster."""
+"""Calls of methods of shards, wherever the shards are: in this process, or in another one."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from tenantq.cluster.error_codec import NotOwner
-from tenantq.cluster.host import ShardHost
+from tenantq.cluster.error_codec import NotOwner, shard_down
 from tenantq.domain.message import Delivery
 from tenantq.errors import ShardDown, TenantMoved, TenantqError, no_tenant
 from tenantq.runtime.clock import Clock
@@ -26,6 +25,9 @@ HELD_MAX: Final = 10_000
 RETRY_MS: Final = 25
 """How long a held call waits at most before it looks for its shard again."""
 
+QUICK_MS: Final = 5_000
+"""Timeout of queries that a shard answers from memory."""
+
 READ_MS: Final = 60_000
 """Timeout of queries for which a shard has to read or to count."""
 
@@ -33,27 +35,37 @@ READ_MS: Final = 60_000
 class Place(Protocol):
     """Where a shard is."""
 
-    def call(self, path: str, call: Call | None, /, *arguments: Any, **options: Any) -> asyncio.Future[Any]:
-        """Call a method of the shard. The future raises NotOwner if the shard is not there and nothing was begun."""
+    def call(self, path: str, call: Call | None, /, *arguments: Any, **options: Any) -> Awaitable[Any]:
+        """Call a method of the shard. It raises NotOwner if the shard is not there and nothing was begun."""
+
+
+class LocalShards(Protocol):
+    """Finds shards of this process."""
+
+    on_change: Callable[[], None]  # called after a shard has opened or closed
+
+    def thread(self, shard: int) -> Place | None:
+        """Return a shard of this process; None: another process has it, or nobody."""
 
 
 class RemotePlaces(Protocol):
-    """Finds shards on other members."""
+    """Finds shards of other processes."""
 
     def place(self, shard: int) -> Place | None:
-        """Return where another member has a shard; None: not known, or not reachable."""
+        """Return where another process has a shard; None: not known, or not reachable."""
 
     def learn(self, error: NotOwner) -> None:
-        """Take note of what a member said about a shard that it does not own."""
+        """Take note of what a process said about a shard that it does not own."""
 
 
 class ShardCalls:
-    """Calls shards from the main event loop. A call that has not begun follows its shard to another member."""
+    """Calls shards from the main event loop. A call that has not begun follows its shard to another process."""
 
-    def __init__(self, host: ShardHost, clock: Clock, count: int) -> None:
-        """Prepare calls of ``count`` shards."""
+    def __init__(self, host: LocalShards, clock: Clock, count: int, hold_ms: int = HOLD_MS) -> None:
+        """Prepare calls of ``count`` shards. ``hold_ms`` 0: shards stay in their processes, and no call waits for one."""
         self.host = host
         self.count = count
+        self.hold_ms = hold_ms
         self.remote: RemotePlaces | None = None
         self.find: Callable[[str], int | None] = lambda _: None  # the shard of a tenant, by the directory
         self.refresh: Callable[[], Coroutine[Any, Any, None]] = _nothing  # reads what has changed in the directory
@@ -78,7 +90,7 @@ class ShardCalls:
         """
         started_ms = self._clock.monotonic_ms()
         wait_ms = options.get("wait_ms") or 0
-        held_until_ms, follows = started_ms + HOLD_MS, False
+        held_until_ms, follows = started_ms + self.hold_ms, False
         while True:
             place = self._place(owner)
             if place is not None:
@@ -90,14 +102,14 @@ class ShardCalls:
                     place = None if self._place(owner) == place else place
                 except TenantMoved as error:
                     if not follows:  # a poll may have waited for long
-                        follows, held_until_ms = True, self._clock.monotonic_ms() + HOLD_MS
+                        follows, held_until_ms = True, self._clock.monotonic_ms() + self.hold_ms
                     before, owner = owner, await self._follow(error)
                     place = None if owner == before else place
                 else:
                     left_ms = wait_ms - (self._clock.monotonic_ms() - started_ms)
                     if result != [] or left_ms <= 0 or self._place(owner) == place:
                         return result
-                    held_until_ms = self._clock.monotonic_ms() + HOLD_MS
+                    held_until_ms = self._clock.monotonic_ms() + self.hold_ms
                 if wait_ms:
                     options["wait_ms"] = max(0, wait_ms - (self._clock.monotonic_ms() - started_ms))
             if place is None or self._place(owner) is None:
@@ -117,7 +129,7 @@ class ShardCalls:
     async def hold(self, shard: int, until_ms: int) -> None:
         """Wait until something changes. Raises ShardDown if that takes too long, or too many calls wait."""
         if self._held >= HELD_MAX or self._clock.monotonic_ms() >= until_ms:
-            raise ShardDown(f"shard {shard} has no owner at the moment. Try again later.")
+            raise shard_down(shard)
         self._held += 1
         try:
             await asyncio.wait([self._change], timeout=RETRY_MS / 1_000)
@@ -133,10 +145,6 @@ class ShardCalls:
                 return await self.call(owner, path, None, *arguments, **options)
         except TimeoutError:
             raise ShardDown(f"shard {owner} has not answered in time. Try again later.") from None
-
-    async def query_all(self, path: str, /, *arguments: Any, **options: Any) -> dict[int, Any | TenantqError]:
-        """Execute a method that takes no call on all shards; errors stand in place of results."""
-        return await self.query_each(range(self.count), path, *arguments, **options)
 
     async def query_each(
         self, shards: Iterable[int], path: str, *arguments: Any, **options: Any
@@ -179,13 +187,16 @@ class CallsFromShard:
     ) -> Any:
         """Execute a method that takes no call; raise ShardDown if its shard does not answer in time."""
         work = self._calls.query(owner, path, *arguments, timeout_ms=timeout_ms, **options)
-        return await self.on_main(work)
+        return await on_loop(self._main, work)
 
     async def query_all(self, path: str, /, *arguments: Any, **options: Any) -> dict[int, Any | TenantqError]:
         """Execute a method that takes no call on all other shards; errors stand in place of results."""
         others = [shard for shard in range(self._calls.count) if shard != self.number]
-        return await self.on_main(self._calls.query_each(others, path, *arguments, **options))
+        return await on_loop(self._main, self._calls.query_each(others, path, *arguments, **options))
 
-    async def on_main(self, work: Coroutine[Any, Any, _R]) -> _R:
-        """Await a coroutine on the main event loop."""
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._main))
+
+async def on_loop(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, _R]) -> _R:
+    """Await a coroutine on an event loop, from there or from another thread."""
+    if asyncio.get_running_loop() is loop:
+        return await work
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))

@@ -186,6 +186,16 @@ class ShardThread:
         self._thread = threading.Thread(target=self._run, name=f"tenantq-shard-{number}", daemon=True)
 
     @property
+    def shard(self) -> Shard:
+        """The engine, once it is open."""
+        return self.hosted.shard
+
+    @property
+    def service(self) -> Service:
+        """The service, once it is open."""
+        return self.hosted.service
+
+    @property
     def is_opening(self) -> bool:
         """Whether it is being opened."""
         return not self._opened.done()

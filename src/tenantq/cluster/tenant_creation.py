@@ -4,8 +4,8 @@ import asyncio
 from typing import Any
 
 from tenantq.cluster.layout import HOME
-from tenantq.cluster.peer_calls import PeerCalls
 from tenantq.cluster.peers import Peers
+from tenantq.cluster.shard_calls import ShardCalls
 from tenantq.cluster.shard_routing import ShardRouting
 from tenantq.errors import Invalid
 from tenantq.service.call import Call, TenantInfo
@@ -15,7 +15,7 @@ from tenantq.service.service import Service
 class TenantCreation:
     """Creates and changes tenants. Other shards call ``put_forwarded``, ``create_here`` and ``change_here``."""
 
-    def __init__(self, service: Service, peers: Peers, routing: ShardRouting, calls: PeerCalls) -> None:
+    def __init__(self, service: Service, peers: Peers, routing: ShardRouting, calls: ShardCalls) -> None:
         self._service = service
         self._peers = peers
         self._directory = peers.directory

@@ -13,9 +13,9 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from tenantq.cluster.addresses import opened
+from tenantq.cluster.fleet_waits import FleetWaits
 from tenantq.cluster.front import FrontAdmission, FrontService
 from tenantq.cluster.host import ShardHost
-from tenantq.cluster.host_fleet import FleetWaits
 from tenantq.cluster.hosted_node import HostContext, HostedNode
 from tenantq.cluster.layout import shard_dir
 from tenantq.cluster.link_certificate import LinkCertificate, is_loopback
@@ -23,6 +23,7 @@ from tenantq.cluster.member_links import MemberLinks
 from tenantq.cluster.membership import Membership
 from tenantq.cluster.registry import Registry
 from tenantq.cluster.shard_calls import ShardCalls
+from tenantq.cluster.shard_memory import ShardMemory
 from tenantq.cluster.shard_spec import Sockets
 from tenantq.cluster.shared_keys import share_keys
 from tenantq.cluster.tenant_directory import TenantPlacements
@@ -39,7 +40,7 @@ from tenantq.server.shard_runtime import ShardRuntime
 from tenantq.server.transports import ListeningServer
 from tenantq.service.server_status import VERSION
 from tenantq.settings import OFF, ServerSettings, shown_address, shown_url, split_address
-from tenantq.sqs.cooldowns import Cooldowns
+from tenantq.sqs.cooldowns import COOLDOWNS, sqs_cooldowns
 from tenantq.store.directory_lock import DirectoryLock
 from tenantq.store.interface import Store
 from tenantq.store.redis.address import parse_address
@@ -61,10 +62,6 @@ CLUSTER_FILE: Final = "cluster"
 
 MEMBER_DIR: Final = "member"
 """The part of the data directory that belongs to one process."""
-
-
-EXTRA: Final[dict[str, type]] = {"sqs_purges": Cooldowns, "sqs_deletions": Cooldowns}
-"""Facets besides those of the service."""
 
 
 class HostServer(ListeningServer):
@@ -145,10 +142,12 @@ class HostServer(ListeningServer):
         placements = TenantPlacements(registry, self.cluster)
         await placements.refresh()
         secret = keys.key_for("links between servers").hex()
-        waits = FleetWaits(loop)
-        links = MemberLinks(secrets.token_hex(8), secret, calls, EXTRA, turns, waits, clock, self._in_background)
+        memory, waits = ShardMemory(host, clock), FleetWaits(loop)
+        links = MemberLinks(
+            secrets.token_hex(8), secret, host, calls, COOLDOWNS, turns, memory, waits, clock, self._in_background
+        )
         calls.remote = links
-        context = self._context = HostContext(host, calls, placements, links, self._topology, clock)
+        context = self._context = HostContext(host, calls, placements, memory, links, self._topology, clock)
         context.on_fleet_work = waits.signal
         self._jwt = JwtVerifier(settings.jwt, clock) if settings.jwt is not None else None
         admission = FrontAdmission(
@@ -162,8 +161,7 @@ class HostServer(ListeningServer):
             context,
             admission,
             waits,
-            links,
-            EXTRA,
+            COOLDOWNS,
             self._in_background,
             registry,
             server=audit_key.public.id,
@@ -217,10 +215,7 @@ class HostServer(ListeningServer):
             open_store=lambda shard: self._open_store(data_dir, shard, released),
         )
         runtime.tracing = self.telemetry.calls if self.telemetry is not None else None
-        extra = {
-            "sqs_purges": Cooldowns(clock, settings.sqs.purge_pause_ms),
-            "sqs_deletions": Cooldowns(clock, settings.sqs.recreate_pause_ms),
-        }
+        extra = sqs_cooldowns(settings.sqs, clock)
         return HostedNode(
             number, runtime, self._context, extra, lambda: runtime.bootstrap(self._admin_token, self._show_token)
         )

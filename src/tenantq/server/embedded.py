@@ -14,7 +14,7 @@ from tenantq.server.shard_runtime import ShardRuntime
 from tenantq.server.transports import ListeningServer
 from tenantq.service.service import Service
 from tenantq.settings import ServerSettings
-from tenantq.sqs.cooldowns import Cooldowns
+from tenantq.sqs.cooldowns import COOLDOWNS, sqs_cooldowns
 
 
 class Server(ListeningServer):
@@ -66,11 +66,11 @@ class Server(ListeningServer):
 
     async def _start(self) -> None:
         """Open the store and the addresses, create the first administrator, and serve."""
-        settings, runtime, transports = self.settings, self.runtime, self.transports
+        runtime, transports = self.runtime, self.transports
         if self._spec is None and (count := shard_count(self._home)) > 1:
             raise Conflict(f"{self._home} has {count} shards, but this process serves one. Use tenantq serve.")
         if self._spec is not None:
-            self._node = ClusterNode(self._spec, self.shard, self.clock, runtime.in_background)
+            self._node = ClusterNode(self._spec, self.shard, self.clock, runtime.in_background, COOLDOWNS)
         if self.telemetry is not None:
             runtime.tracing = self.telemetry.calls
         await runtime.open(self._node.other_shards if self._node is not None else None)
@@ -79,12 +79,10 @@ class Server(ListeningServer):
         await runtime.bootstrap(self._admin_token, self._show_token)
         turns = Turns(asyncio.get_running_loop())
         service = self._node.join(self.service, turns) if self._node is not None else self.service
-        purges = Cooldowns(self.clock, settings.sqs.purge_pause_ms)
-        deletions = Cooldowns(self.clock, settings.sqs.recreate_pause_ms)
+        cooldowns = sqs_cooldowns(self.settings.sqs, self.clock)
         if self._node is not None:
-            purges = self._node.routed("sqs_purges", purges)
-            deletions = self._node.routed("sqs_deletions", deletions)
-        transports.prepare(service, turns, purges, deletions)
+            cooldowns = {name: self._node.routed(name, one) for name, one in cooldowns.items()}
+        transports.prepare(service, turns, cooldowns["sqs_purges"], cooldowns["sqs_deletions"])
         if self._node is not None and self._sockets is not None and self._sockets.peers is not None:
             await self._node.open(self._sockets.peers, self._opened)
         if self.telemetry is not None:

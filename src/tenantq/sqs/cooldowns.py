@@ -4,6 +4,7 @@ from typing import Final
 
 from tenantq.runtime.clock import Clock
 from tenantq.service.call import Call
+from tenantq.sqs.settings import SqsSettings
 
 REMEMBERED_MAX: Final = 1_000
 """Queues remembered per tenant. Beyond that, the oldest of the same tenant are dropped."""
@@ -37,3 +38,15 @@ class Cooldowns:
 
 def _last(times: dict[str, int]) -> int:
     return next(reversed(times.values()))
+
+
+COOLDOWNS: Final[dict[str, type]] = {"sqs_purges": Cooldowns, "sqs_deletions": Cooldowns}
+"""The cooldowns of a server by name. The shard that owns a tenant keeps its own."""
+
+
+def sqs_cooldowns(settings: SqsSettings, clock: Clock) -> dict[str, Cooldowns]:
+    """Return the cooldowns of one shard."""
+    return {
+        "sqs_purges": Cooldowns(clock, settings.purge_pause_ms),
+        "sqs_deletions": Cooldowns(clock, settings.recreate_pause_ms),
+    }

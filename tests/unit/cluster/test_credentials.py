@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from hashlib import sha256
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from tenantq.cluster.credentials import ClusterCredentials
+from tenantq.cluster.credentials import CredentialLookups, ShardCredentials
 from tenantq.cluster.directory import Directory
 from tenantq.cluster.gathering import STEPS_MAX, audit_page
-from tenantq.cluster.peer_calls import PeerCalls
-from tenantq.cluster.peer_queries import PeerQueries
+from tenantq.cluster.handshake import PeerName
+from tenantq.cluster.link_calls import LinkCalls
+from tenantq.cluster.member_queries import FoundKey
+from tenantq.cluster.one_shard import OneShard
 from tenantq.cluster.peers import Peers
+from tenantq.cluster.routed_service import shard_methods
+from tenantq.cluster.shard_calls import ShardCalls
+from tenantq.cluster.shard_memory import ShardMemory
 from tenantq.cluster.shard_spec import ShardSpec
 from tenantq.domain.access import Grant, StoredKey
 from tenantq.domain.placement import Topology, TopologyShard
@@ -24,10 +30,11 @@ from tenantq.service.audit_trail import AuditPage, AuditQuery
 from tests.unit.gates.credentials import MemoryBook, claims, signed, verifier
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+    from tenantq.engine.shard import Shard
     from tenantq.runtime.clock import ManualClock
-    from tenantq.service.service import Service
 
 SHARDS = (TopologyShard("0"), TopologyShard("1"), TopologyShard("2"))
 NAMES = {"DNS:worker.example": CertificateGrant(tenant="acme", role="consumer")}
@@ -117,13 +124,12 @@ async def test_a_tenant_that_nobody_has_named_is_not_taken_for_ones_own(clock: M
     """Whether its tokens are revoked may be a silent shard's to say: they are refused until all have told what they have, and then asked anew each time."""
     peers, book = _peers(clock), MemoryBook()
     gate = Authenticator(book, clock, verifier(clock, tmp_path))
-
-    service = SimpleNamespace(
-        shard=SimpleNamespace(state=SimpleNamespace(access=book)), admission=SimpleNamespace(authenticator=gate)
-    )
-    calls, queries = PeerCalls(peers, lambda _: None), PeerQueries(cast("Service", service), clock)
-    calls.register("peer", queries)
-    gate.other_shards = ClusterCredentials(calls, peers.directory, queries, clock)
+    here = OneShard(1, cast("Shard", SimpleNamespace(state=SimpleNamespace(access=book))))
+    calls = ShardCalls(here, clock, len(SHARDS), hold_ms=0)
+    calls.remote = peers
+    peers.calls = LinkCalls(shard_methods({}, {}), calls.release, lambda _: None)
+    lookups = CredentialLookups(ShardMemory(here, clock), peers, calls, clock)
+    gate.other_shards = ShardCredentials(1, peers.directory, lookups, asyncio.get_running_loop())
     token = signed(claims(clock, tenant="acme", jti="one"))
     assert not gate.other_shards.is_here("acme")
     with pytest.raises(ShardDown):
@@ -135,6 +141,60 @@ async def test_a_tenant_that_nobody_has_named_is_not_taken_for_ones_own(clock: M
     peers.directory.learn(2, ["acme"], [])
     with pytest.raises(ShardDown):  # whose word it is now, and whose shard does not answer
         await gate.authenticate(token, None)
+
+
+class Members:
+    """Other processes with one shard each, asked as if they were one call away."""
+
+    def __init__(self, books: dict[int, MemoryBook]) -> None:
+        self.books = books
+        self.silent = set[PeerName]()
+        self.asked = 0
+        self.hurry: Callable[[], None] = lambda: None
+
+    def others(self) -> list[PeerName]:
+        return list(self.books)
+
+    members = others
+
+    def owner(self, shard: int) -> PeerName | None:
+        return shard
+
+    async def query(self, member: PeerName, path: str, *arguments: Any, timeout_ms: int = 0) -> Any:
+        raise AssertionError
+
+    async def ask(self, member: PeerName, path: str, *arguments: Any) -> Any:
+        assert path == "member.key"
+        self.asked += 1
+        await asyncio.sleep(0)
+        if member in self.silent:
+            raise ShardDown
+        return FoundKey(self.books[int(member)].key(arguments[0]), [int(member)])
+
+
+async def test_a_key_is_looked_up_once_for_all_who_ask_and_unknown_only_if_all_shards_say_so(
+    clock: ManualClock,
+) -> None:
+    """A token that no shard knows is not asked for again for a moment; one that a silent shard may know is."""
+    members, book = Members({0: MemoryBook(), 2: MemoryBook()}), MemoryBook()
+    here = OneShard(1, cast("Shard", SimpleNamespace(state=SimpleNamespace(access=book))))
+    lookups = CredentialLookups(
+        ShardMemory(here, clock), members, ShardCalls(here, clock, len(SHARDS), hold_ms=0), clock
+    )
+    known = members.books[2].put_key("acme", Grant(role="producer"))
+    hash = sha256(known.token.encode()).digest()
+    found = await asyncio.gather(*(lookups.key(hash) for _ in range(5)))
+    assert [one.id for one in found if one is not None] == [known.id] * 5
+    assert members.asked == 2
+    members.silent = {2}
+    with pytest.raises(ShardDown):
+        await lookups.key(hash)
+    assert not lookups.is_unknown(hash)
+    members.silent = set()
+    assert await lookups.key(b"nobody's") is None
+    assert lookups.is_unknown(b"nobody's")
+    clock.advance(REMOTE_TRUST_MS)
+    assert not lookups.is_unknown(b"nobody's")
 
 
 def test_of_two_tenants_of_one_name_all_shards_name_the_same() -> None:

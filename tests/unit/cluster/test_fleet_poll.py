@@ -1,4 +1,4 @@
-"""A fleet poll over several shards that ends early: everything that was leased for it is released."""
+"""Fleet polls over several shards: everyone gets at most what was asked for, and what a caller does not get is released."""
 
 from __future__ import annotations
 
@@ -6,78 +6,120 @@ import asyncio
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from tenantq.cluster.fleet_poll import ClusterFleetPoll, ClusterFleetPolls, FleetPollOptions
+import pytest
+
+from tenantq.cluster.directory import Directory
+from tenantq.cluster.fleet_poll import ClusterFleetPolls
+from tenantq.cluster.fleet_waits import FleetWaits
+from tenantq.domain.access import Principal
 from tenantq.domain.message import Delivery
+from tenantq.domain.placement import Topology, TopologyShard
+from tenantq.errors import Forbidden, ShardDown
+from tenantq.runtime.clock import ManualClock
 from tenantq.service.call import Call
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-OPTIONS = FleetPollOptions(queue="mail", tenants=None, max=1, wait_ms=0, lease_ms=None, consumer=None)
+    from tenantq.cluster.member_queries import OtherMembers
+    from tenantq.cluster.shard_calls import ShardCalls
+    from tenantq.cluster.shard_memory import ShardMemory
+    from tenantq.gates.authenticate import Authenticator
+
+CALL = Call(bearer="key")
 
 
 class Shards:
-    """Stands in for the calls to other shards, and notes what is released where."""
+    """Three shards, of which each gives the messages it has, and notes what is released."""
 
-    number = 0
+    count = 3
 
-    def __init__(self) -> None:
-        self.released: list[tuple[int, list[str]]] = []
-        self.abandoned: list[int] = []
+    def __init__(self, *messages: int) -> None:
+        self.messages = list(messages)
+        self.refused: dict[int, list[str]] = {}
+        self.hangs = -1
+        self.is_hanging = asyncio.Event()
+        self.calls: list[tuple[int, str]] = []
+        self.released: list[tuple[int, int]] = []
         self.tasks: list[asyncio.Task[None]] = []
-        self.polls = SimpleNamespace(calls=self, background=self._begin)
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        self.tasks.append(asyncio.get_running_loop().create_task(work))
+    async def call(self, shard: int, path: str, _: Call, *arguments: Any, **options: Any) -> Any:
+        self.calls.append((shard, path))
+        if path == "fleet_shares.may_poll":
+            return True
+        if path == "fleet_shares.refused_tenants":
+            return self.refused.get(shard, [])
+        if path == "fleet.poll":
+            raise Forbidden(str(options["tenants"]))
+        if shard == self.hangs:
+            self.is_hanging.set()
+            await asyncio.Event().wait()
+        count = min(arguments[2], self.messages[shard])
+        self.messages[shard] -= count
+        return [Delivery(bytes(16), "receipt", b"x", 1, 1, {}, None, 1, 2, f"of-{shard}", "mail")] * count
 
-    async def release(self, owner: int, deliveries: list[Delivery]) -> None:
-        self.released.append((owner, [one.receipt for one in deliveries]))
+    async def release(self, shard: int, deliveries: list[Delivery]) -> None:
+        self.released.append((shard, len(deliveries)))
 
-    def method(self, _: str) -> None:
-        return None
+    def polls(self) -> ClusterFleetPolls:
+        """Return the polls of the first shard, of which the others are asked directly."""
 
-    def abandon(self, owner: int, _: object, __: object) -> None:
-        self.abandoned.append(owner)
+        async def authenticate(_: str | None, __: object) -> Principal:
+            return Principal("key:1", None)
 
+        def background(work: Coroutine[Any, Any, None]) -> None:
+            self.tasks.append(asyncio.get_running_loop().create_task(work))
 
-def _leased(tenant: str) -> list[Delivery]:
-    return [Delivery(bytes(16), f"of {tenant}", b"x", 1, 1, {}, None, 1, 2, tenant, "mail")]
-
-
-def _poll(shards: Shards) -> ClusterFleetPoll:
-    return ClusterFleetPoll(cast("ClusterFleetPolls", shards.polls), Call(), OPTIONS, 0, 0)
+        directory = Directory(0, Topology(tuple(TopologyShard(str(number)) for number in range(3))), dict)
+        for number in (1, 2):
+            directory.learn_all(number, [f"of-{number}"])
+        weights = {number: 1 for number, count in enumerate(self.messages) if count}
+        return ClusterFleetPolls(
+            cast("ShardCalls", self),
+            directory,
+            cast("ShardMemory", SimpleNamespace(fleet_weights=lambda _: dict(weights))),
+            FleetWaits(asyncio.get_running_loop()),
+            cast("OtherMembers", SimpleNamespace(members=list)),
+            cast("Authenticator", SimpleNamespace(authenticate=authenticate)),
+            ManualClock(),
+            background,
+        )
 
 
 async def test_what_was_leased_for_a_caller_that_has_gone_is_released() -> None:
-    """What had come, what this shard leases while it is stopped, and what other shards lease meanwhile."""
-    shards = Shards()
-    poll = _poll(shards)
-    poll._delivered.append((1, _leased("mine")))
-
-    async def late() -> list[Delivery]:
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            return _leased("theirs")
-        raise AssertionError
-
-    local = asyncio.get_running_loop().create_task(late())
-    await asyncio.sleep(0)
-    poll._asked.update(cast("Any", {0: local, 2: object()}))
-    poll.release_rest()
+    """Where it was leased, while another shard was still asked."""
+    shards = Shards(2, 5, 0)
+    shards.hangs = 1
+    polling = asyncio.ensure_future(shards.polls().poll(CALL, "mail", max=4))
+    await shards.is_hanging.wait()
+    polling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await polling
     await asyncio.gather(*shards.tasks)
-    assert shards.abandoned == [2]
-    assert sorted(shards.released) == [(0, ["of theirs"]), (1, ["of mine"])]
-    poll.release_rest()
-    assert len(shards.tasks) == 2
+    assert shards.released == [(0, 2)]
 
 
-async def test_a_caller_gets_at_most_what_it_asked_for() -> None:
-    """Messages beyond that are released where they were leased."""
-    shards = Shards()
-    poll = _poll(shards)
-    poll._delivered += [(0, _leased("one")), (2, _leased("two"))]
-    assert [one.tenant for one in poll._take_delivered()] == ["one"]
-    poll.release_rest()
-    await asyncio.gather(*shards.tasks)
-    assert shards.released == [(2, ["of two"])]
+async def test_a_caller_gets_at_most_what_it_asked_for_from_all_shards() -> None:
+    """Shards without messages are not asked, and what one has too little another one gives."""
+    shards = Shards(1, 5, 0)
+    got = await shards.polls().poll(CALL, "mail", max=4)
+    assert sorted(one.tenant for one in got) == ["of-0", "of-1", "of-1", "of-1"]
+    assert (2, "fleet_shares.poll_now") not in shards.calls
+    assert (shards.messages, shards.released) == ([0, 2, 0], [])
+
+
+async def test_a_poll_that_names_a_forbidden_tenant_is_refused_before_anything_is_leased() -> None:
+    """By the shard of the first tenant that the caller may not poll."""
+    shards = Shards(0, 1, 1)
+    shards.refused = {2: ["of-2"]}
+    with pytest.raises(Forbidden, match="of-2"):
+        await shards.polls().poll(CALL, "mail", tenants=["of-1", "of-2"])
+    assert (shards.messages, shards.calls[-1]) == ([0, 1, 1], (2, "fleet.poll"))
+
+
+async def test_a_poll_that_names_a_tenant_that_a_silent_shard_may_have_is_told_so() -> None:
+    """The name may be known again when the shard is back."""
+    polls = Shards(0, 1, 1).polls()
+    cast("Directory", polls._directory).lose(1)
+    with pytest.raises(ShardDown):
+        await polls.poll(CALL, "mail", tenants=["nobody"])

@@ -303,7 +303,7 @@ async def test_a_shard_that_stands_still_has_to_call_again() -> None:
         two.make("acme")
         await first.announce("acme")
         for _ in range(HEARTBEATS_MISSED_MAX + 1):
-            second._send_heartbeats()
+            second._heartbeats.send()
         await until(lambda: not second.directory.is_known(0))
         with pytest.raises(ShardDown):
             second.directory.check_reachable("acme")

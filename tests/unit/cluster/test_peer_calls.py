@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from tenantq.cluster.call_server import CallServer
 from tenantq.cluster.error_codec import decode_error, encode_error
-from tenantq.cluster.peer_calls import PeerCalls, RemoteMethod, facet_methods, public_methods
+from tenantq.cluster.link_calls import KIND, LinkCalls
+from tenantq.cluster.one_shard import OneShard
 from tenantq.cluster.peers import Peers
-from tenantq.cluster.routed_service import FACETS, RoutedFacet
+from tenantq.cluster.remote_method import remote_methods
+from tenantq.cluster.routed_service import FACETS, RoutedFacet, shard_methods
+from tenantq.cluster.shard_calls import ShardCalls
 from tenantq.cluster.shard_spec import ShardSpec
 from tenantq.domain.access import Grant
 from tenantq.domain.message import AddResult, Delivery, NewMessage
@@ -23,7 +27,7 @@ from tenantq.gates.turns import Turns
 from tenantq.runtime.clock import ManualClock
 from tenantq.service.call import Call
 from tenantq.service.service import Service
-from tenantq.sqs.cooldowns import Cooldowns
+from tenantq.sqs.cooldowns import COOLDOWNS
 from tenantq.testing import FakeServer
 from tests.unit.client.doubles import until
 
@@ -78,11 +82,12 @@ class Facet:
 
 
 @asynccontextmanager
-async def two_shards() -> AsyncIterator[tuple[PeerCalls, Facet]]:
+async def two_shards() -> AsyncIterator[tuple[ShardCalls, Facet]]:
     """Let shard 0 call a facet on shard 1."""
     socks = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     ports = tuple(sock.getsockname()[1] for sock in socks)
-    facet, tasks, calls, peers = Facet(), set[asyncio.Task[None]](), list[PeerCalls](), list[Peers]()
+    facet, tasks, calls, peers = Facet(), set[asyncio.Task[None]](), list[ShardCalls](), list[Peers]()
+    methods = remote_methods({}, {"facet": Facet}, {"peer.release": Facet.release})
 
     def begin(work: Coroutine[Any, Any, None]) -> None:
         tasks.add(asyncio.get_running_loop().create_task(work))
@@ -95,11 +100,15 @@ async def two_shards() -> AsyncIterator[tuple[PeerCalls, Facet]]:
             peer_ports=ports,
             home_dir="",
         )
+        here = OneShard(number, cast("Any", None))
+        here.facets |= {"facet": facet, "peer": facet}
         peers.append(Peers(spec, ManualClock(), dict, begin))
-        calls.append(PeerCalls(peers[-1], begin))
-        calls[-1].turns = Turns(asyncio.get_running_loop())
-        calls[-1].register("facet", facet)
-        calls[-1].register("peer", facet, ["release"])
+        calls.append(ShardCalls(here, ManualClock(), 2, hold_ms=0))
+        calls[-1].remote = peers[-1]
+        peers[-1].calls = LinkCalls(methods, calls[-1].release, begin)
+        server = CallServer(methods, {}, here.find, calls[-1].release)
+        server.turns = Turns(asyncio.get_running_loop())
+        peers[-1].answers(KIND, server.answer)
         sock.setblocking(False)
         await peers[-1].open(sock)
     for one in peers:
@@ -154,7 +163,7 @@ async def test_a_cancelled_poll_stops_at_the_owner_and_leases_nothing(*, is_too_
 async def test_a_call_to_a_shard_that_is_down_fails_at_once() -> None:
     """The caller is told that it can try again later."""
     async with two_shards() as (calls, _):
-        await calls._peers.links[1].close()
+        await cast("Peers", calls.remote).links[1].close()
         with pytest.raises(ShardDown):
             await calls.call(1, "facet.refuse", CALL, "acme")
 
@@ -176,15 +185,12 @@ def test_errors_travel_with_their_class_and_fields(error: TenantqError) -> None:
 
 def test_every_facet_method_can_be_forwarded() -> None:
     """The types of every signature can travel, and methods about a tenant are routed."""
-    for method in public_methods(Cooldowns(ManualClock(), 1)):
-        RemoteMethod(method, getattr(Cooldowns(ManualClock(), 1), method))
+    methods = shard_methods(COOLDOWNS, {})
+    assert {"sqs_purges.note", "sqs_deletions.is_on"} <= methods.keys()
     with FakeServer() as server:
         service: Service = server._service
         for name in FACETS:
-            facet = getattr(service, name)
-            methods = facet_methods(facet)
-            assert methods, name
-            for method in methods:
-                RemoteMethod(f"{name}.{method}", getattr(facet, method))
-            routed = RoutedFacet(name, facet, cast("Any", None), cast("Any", None))
-            assert {one for one in vars(routed) if not one.startswith("_")} <= set(methods)
+            called = {path.partition(".")[2] for path in methods if path.startswith(f"{name}.")}
+            assert called, name
+            routed = RoutedFacet(name, getattr(service, name), cast("Any", None), cast("Any", None))
+            assert {one for one in vars(routed) if not one.startswith("_")} <= called
