@@ -35,7 +35,7 @@ class Ticket:
     def __init__(self, gate: Slots, slots: list[Slot], task: Task) -> None:
         self._gate = gate
         self._slots = slots
-        self.task = task  # of the caller
+        self.task = task  # of the caller, until the slots are released
 
     def __enter__(self) -> Self:
         return self
@@ -268,6 +268,9 @@ class Slots:
 
     def _ended(self, ticket: Ticket, slots: list[Slot]) -> None:
         self._tickets.discard(ticket)
+        ticket.task = (
+            None  # whose context refers to the call and its ticket: the cycle would wait for the garbage collector
+        )
         self._release(slots)
 
     def _time_out(self, waiter: SlotWaiter) -> None:
