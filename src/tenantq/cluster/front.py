@@ -161,7 +161,7 @@ class FrontMetrics:
         """Return all figures in the text format of Prometheus."""
         text = MetricsText()
         await write_collected(text, self._collectors)
-        return text.encode()
+        return await text.encoded()
 
     def collect(self) -> Iterable[Metric]:
         """Yield the figures of this member of the cluster."""

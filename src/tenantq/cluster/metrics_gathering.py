@@ -26,4 +26,5 @@ async def gather_metrics(ask: Callable[[int, str, int], Awaitable[bytes]], names
         if isinstance(text, BaseException) and not isinstance(text, TenantqError):
             raise text
         up.add("tenantq_shard_up", up.labels(shard=name), int(isinstance(text, bytes)))
-    return merge_texts([*(text for text in texts if isinstance(text, bytes)), up.encode()])
+    running = [text for text in texts if isinstance(text, bytes)]
+    return await asyncio.to_thread(merge_texts, [*running, await up.encoded()])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
+import weakref
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -358,6 +360,52 @@ async def test_a_scrape_lets_other_work_run_in_between(house: House) -> None:
     await house.service.status.metrics(house.admin)
     counting.cancel()
     assert turns > 2_000 / 64
+
+
+async def test_a_scrape_keeps_few_objects(house: House) -> None:
+    """New objects start the garbage collector, which holds the loop longer than any slice of a scrape."""
+    await house.tenant("acme")
+    for at in range(500):
+        await house.shard.add("acme", f"queue-{at}", [message()])
+    most = 0
+
+    async def count_objects() -> None:
+        nonlocal most
+        while True:
+            most = max(most, gc.get_count()[0])
+            await asyncio.sleep(0)
+
+    gc.collect()
+    gc.disable()
+    try:
+        counting = asyncio.ensure_future(count_objects())
+        await house.service.status.metrics(house.admin)
+        counting.cancel()
+    finally:
+        gc.enable()
+    assert 0 < most < 1_000  # two for each labelled queue
+
+
+async def test_a_call_leaves_nothing_for_the_garbage_collector(house: House) -> None:
+    """The task of a request is freed as soon as it ends, with everything that the call used."""
+    await house.tenant("acme")
+    key = await house.key("acme")
+
+    async def work() -> None:
+        await house.add(key, "mail", "one")
+        (got,) = await house.take(key, "mail")
+        await house.service.settlement.ack(key, None, "mail", [got.receipt])
+
+    gc.disable()
+    try:
+        task = asyncio.ensure_future(work())
+        await task
+        await house.settled()
+        is_alive = weakref.ref(task)
+        del task
+        assert is_alive() is None
+    finally:
+        gc.enable()
 
 
 async def test_waiting_is_not_counted_as_time_that_a_call_took(house: House) -> None:

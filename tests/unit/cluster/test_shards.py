@@ -221,7 +221,7 @@ async def test_metrics_of_several_shards_are_one_text() -> None:
         text.start("a_total", "counter", "What.")
         text.add("a_total", text.labels(x="1"), 2)
         text.add_family(GaugeMetricFamily("b", "That.", value=3))
-        return text.encode()
+        return await text.encoded()
 
     merged = (await gather_metrics(ask, {0: "0", 1: "1", 2: "2"})).decode().splitlines()
     assert merged[:8] == [

@@ -117,19 +117,21 @@ class Ranking:
             best_tenants.offer(tenant, heat, tenant.usage.messages)
             if slices.is_full():
                 await next_slice()
-        self.tenants.chosen, self.queues.chosen = best_tenants.found(), best_queues.found()
+        self.tenants.chosen, self.queues.chosen = await best_tenants.found(), await best_queues.found()
 
     def _has_room(self, tenants: int, queues: int) -> bool:
         """Return whether labels are left, which new tenants and queues get at once."""
         return len(self.tenants.chosen) < tenants or len(self.queues.chosen) < queues
 
 
-def hottest(labelled: Labelled[QueueState], queues: Iterable[QueueState], most: int) -> dict[QueueState, None]:
-    """Return the hottest of some queues."""
-    best = _Best(labelled, most)
-    for queue in queues:
+async def hottest(labelled: Labelled[QueueState], queues: Iterable[QueueState], most: int) -> dict[QueueState, None]:
+    """Return the hottest of some queues. Other work runs between slices."""
+    best, slices = _Best(labelled, most), SliceCounter()
+    for queue in list(queues):
         best.offer(queue, queue.heat, queue.messages)
-    return best.found()
+        if slices.is_full():
+            await next_slice()
+    return await best.found()
 
 
 class _Best(Generic[S]):
@@ -138,25 +140,27 @@ class _Best(Generic[S]):
     def __init__(self, labelled: Labelled[S], most: int) -> None:
         self._chosen: dict[S, None] = labelled.chosen
         self._most = most
-        self._found: list[tuple[float, bool, int, int, S]] = []
+        self._found: list[tuple[float, bool, int, int, int, S]] = []  # a heap, the least hot first
+        self._offered = 0
 
     def offer(self, subject: S, heat: float, messages: int) -> None:
         """Consider one more subject."""
         holds = subject in self._chosen
         if holds:
             heat *= _INCUMBENT
-        self._found.append((heat, holds, messages, -subject.id, subject))
-        if len(self._found) >= 4 * self._most + 1_000:
-            self._trim()
+        self._offered += 1  # no two entries are equal: subjects cannot be compared
+        entry = (heat, holds, messages, -subject.id, -self._offered, subject)
+        if len(self._found) < self._most:
+            heapq.heappush(self._found, entry)
+        else:
+            heapq.heappushpop(self._found, entry)
 
-    def _trim(self) -> None:
-        self._found = heapq.nlargest(self._most, self._found, key=_rank)
-
-    def found(self) -> dict[S, None]:
-        """Return the subjects."""
-        self._trim()
-        return {entry[-1]: None for entry in self._found}
-
-
-def _rank(entry: tuple[float, bool, int, int, object]) -> tuple[float, bool, int, int]:
-    return entry[:4]
+    async def found(self) -> dict[S, None]:
+        """Return the subjects. Other work runs between slices."""
+        found: dict[S, None] = {}
+        slices = SliceCounter()
+        for *_, subject in self._found:
+            found[subject] = None
+            if slices.is_full():
+                await next_slice()
+        return found

@@ -48,13 +48,13 @@ class Metrics:
         text = MetricsText(shard)
         await self._work.write_all(text, share)
         await write_collected(text, self._collectors)
-        return text.encode()
+        return await text.encoded()
 
     async def tenant_text(self, tenant: TenantState, may_see: Callable[[str], bool]) -> bytes:
         """Return the metrics of one tenant, with those queues that the caller may see."""
         text = MetricsText()
         await self._work.write_tenant(text, tenant, may_see)
-        return text.encode()
+        return await text.encoded()
 
 
 async def write_collected(text: MetricsText, collectors: Iterable[Collector]) -> None:

@@ -3,7 +3,7 @@
 from typing import Final
 
 STEPS: Final = 64
-"""Queues or tenants in a slice: well below a millisecond of work."""
+"""Queues that a slice reads: well below a millisecond of work."""
 
 
 class SliceCounter:
@@ -14,9 +14,9 @@ class SliceCounter:
     def __init__(self) -> None:
         self._left = STEPS
 
-    def is_full(self) -> bool:
-        """Count a step; return whether to pause after it."""
-        self._left -= 1
+    def is_full(self, steps: int = 1) -> bool:
+        """Count steps; return whether to pause after them."""
+        self._left -= steps
         if self._left > 0:
             return False
         self._left = STEPS

@@ -9,12 +9,14 @@ from prometheus_client.exposition import generate_latest
 
 from tenantq.engine.work_counters import TIME_BOUNDS_MS
 from tenantq.runtime.histogram import BOUNDS, Histogram
+from tenantq.runtime.loop_slices import joined, next_slice
 
 Kind = Literal["counter", "gauge", "histogram"]
 
 _TIME_BOUNDS: Final = (*(str(bound / 1_000) for bound in TIME_BOUNDS_MS), "+Inf")
 _COARSE: Final = (*range(0, len(BOUNDS) - 1, 2), len(BOUNDS) - 1)
 """Every second bin of a histogram and the last one: enough for one of many tenants."""
+_SLICE_LINES: Final = 2_048
 
 
 class _OneFamily:
@@ -28,13 +30,15 @@ class _OneFamily:
 
 
 class MetricsText:
-    """A text of metrics. Labels are given as text, without braces; names of tenants and queues need no escapes."""
+    """A text of metrics. Labels are given as text, without braces; names of tenants and queues need no escapes.
+
+    Samples of several families can be added in turn: each is kept as a line of its family, and nothing else is kept.
+    """
 
     def __init__(self, shard: str | None = None) -> None:
         """Start a text; with ``shard``, each sample gets a label with it."""
         self._label = f'shard="{shard}"' if shard is not None else ""
-        self._written: list[str] = []  # families that are complete: one text each is freed faster than their lines
-        self._lines: list[str] = []
+        self._families: dict[str, list[str]] = {}  # the lines of each
 
     def labels(self, **labels: str) -> str:
         """Return labels as text."""
@@ -43,13 +47,11 @@ class MetricsText:
 
     def start(self, name: str, kind: Kind, meaning: str) -> None:
         """Start a family."""
-        self._written.append("".join(self._lines))
-        self._lines.clear()
-        self._lines.append(f"# HELP {name} {meaning}\n# TYPE {name} {kind}\n")
+        self._families[name] = [f"# HELP {name} {meaning}\n# TYPE {name} {kind}\n"]
 
     def add(self, name: str, labels: str, value: float) -> None:
-        """Add a sample."""
-        self._lines.append(f"{name}{{{labels}}} {value}\n" if labels else f"{name} {value}\n")
+        """Add a sample to a family that was started."""
+        self._families[name].append(f"{name}{{{labels}}} {value}\n" if labels else f"{name} {value}\n")
 
     def add_durations(self, name: str, labels: str, times: Histogram, *, coarse: bool = False) -> None:
         """Add the samples of a histogram."""
@@ -67,18 +69,25 @@ class MetricsText:
         lines = [f'{start}"{bound}"}} {count}\n' for bound, count in bins]
         braced = f"{{{labels}}}" if labels else ""
         lines.append(f"{name}_sum{braced} {total_s}\n{name}_count{braced} {bins[-1][1]}\n")
-        self._lines += lines
+        self._families[name] += lines
 
     def add_family(self, family: Metric) -> None:
         """Add a whole family."""
         text = generate_latest(_OneFamily(family)).decode()
         if self._label:
             text = "".join([_labelled(line, self._label) for line in text.splitlines(keepends=True)])
-        self._lines.append(text)
+        self._families[family.name] = [text]
 
-    def encode(self) -> bytes:
-        """Return the text."""
-        return "".join([*self._written, *self._lines]).encode()
+    async def encoded(self) -> bytes:
+        """Return the text, after which it is empty. Other work runs between slices."""
+        parts: list[bytes] = []
+        for name in list(self._families):
+            lines = self._families.pop(name)
+            while lines:
+                parts.append("".join(lines[:_SLICE_LINES]).encode())
+                del lines[:_SLICE_LINES]
+                await next_slice()
+        return await joined(parts)
 
 
 def _labelled(line: str, label: str) -> str:

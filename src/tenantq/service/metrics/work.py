@@ -20,6 +20,8 @@ from tenantq.service.metrics.text import MetricsText
 if TYPE_CHECKING:
     from tenantq.engine.shard import Shard
 
+_STEPS_OF_QUEUE: Final = 3  # of a slice, to read and write it
+_STEPS_OF_TENANT: Final = 10
 STATES: Final = ("ready", "delayed", "in_flight", "blocked")
 _VIEWS_MAX: Final = 1_000  # tenants with more queues than labels whose own scrapes are remembered
 
@@ -85,23 +87,22 @@ class WorkMetrics:
             most_tenants = max(1, self._settings.tenants // share)
             most_queues = max(1, self._settings.queues // share)
             await self._ranking.update(most_tenants, most_queues)
-            reading = _Reading(self._shard, self._workers, self._ranking.tenants, self._ranking.queues)
+            reading = _Reading(self._shard, self._workers, self._ranking.tenants, self._ranking.queues, _Writing(text))
             reading.include_deleted(self._catalog.deleted_work, self._catalog.deleted_counters)
             await reading.read(self._catalog.tenants.values())
-        await reading.write(text)
+            reading.write_others()
 
     async def write_tenant(self, text: MetricsText, tenant: TenantState, may_see: Callable[[str], bool]) -> None:
         """Write the metrics of one tenant, with labels for the queues that the caller may see."""
         async with self._reading:
             await self._ranking.update(*self._ranking.most or (self._settings.tenants, self._settings.queues))
             queues = self._view(tenant)
-            queues.chosen = hottest(queues, tenant.queues.values(), self._settings.queues)
+            queues.chosen = await hottest(queues, tenant.queues.values(), self._settings.queues)
             tenants = Labelled[TenantState]()
             tenants.chosen = {tenant: None}
-            reading = _Reading(self._shard, self._workers, tenants, queues)
+            reading = _Reading(self._shard, self._workers, tenants, queues, _Writing(text, may_see))
             await reading.read([tenant])
-        reading.queues = [one for one in reading.queues if one.name == OTHER or may_see(one.name)]
-        await reading.write(text, alone=True)
+            reading.write_other_queues(tenant.name)
 
     def _view(self, tenant: TenantState) -> Labelled[QueueState]:
         view = self._views.pop(tenant.id, None) or Labelled[QueueState]()
@@ -112,7 +113,11 @@ class WorkMetrics:
 
 
 class _Reading:
-    """One pass over tenants and their queues."""
+    """One pass over tenants and their queues.
+
+    What has a label is written at once. Keeping the figures of hundreds of queues would create so many objects that the
+    garbage collector starts, which takes longer than any slice.
+    """
 
     def __init__(
         self,
@@ -120,14 +125,13 @@ class _Reading:
         workers: WorkerRegistry,
         tenants: Labelled[TenantState],
         queues: Labelled[QueueState],
+        writing: _Writing,
     ) -> None:
-        self._shard, self._workers = shard, workers
+        self._shard, self._workers, self._writing = shard, workers, writing
         self._tenant_labels, self._queue_labels = tenants, queues
         self._slices = SliceCounter()
         self._other_tenants, self._other_queues = _TenantSample(OTHER), _QueueSample(OTHER, OTHER)
         self._all = TenantCounters()  # of all tenants together
-        self.tenants: list[_TenantSample] = []
-        self.queues: list[_QueueSample] = []
 
     def include_deleted(self, work: WorkSums, counters: TenantCounters) -> None:
         """Include the sums of deleted tenants in those without a label."""
@@ -155,21 +159,30 @@ class _Reading:
         dropped = tenant.usage.dropped
         work.merge(dropped)
         self._other_queues.work.merge(dropped)
-        letters_of = {queue.name: name_of(queue) for queue in queues}
-        by_name = {queue.name: queue for queue in queues}
-        letter_queues = {name for owner, name in letters_of.items() if name != owner and name in by_name}
+        by_name: dict[str, QueueState] = {}
+        for queue in queues:
+            by_name[queue.name] = queue
+            if self._slices.is_full():
+                await next_slice()
+        letters_of: dict[str, QueueState] = {}  # dead-letter queues by the name of the queue they belong to
+        letter_queues: set[str] = set()
+        for queue in queues:
+            if (name := name_of(queue)) != queue.name and name in by_name:
+                letters_of[queue.name] = by_name[name]
+                letter_queues.add(name)
+            if self._slices.is_full():
+                await next_slice()
         states, dead, size = [0] * len(STATES), 0, 0
         for queue in queues:
             work.merge(queue.work)
-            letters = by_name.get(letters_of[queue.name])
-            depth = letters.messages if letters is not None and letters is not queue else 0
-            if self._queue_labels.visit(queue, queue.work):
-                sample = _QueueSample(tenant.name, queue.name)
-                sample.age_ms = self._shard.reads.oldest_age_ms(queue) if queue.ready or queue.delayed else 0
-                self.queues.append(sample)
-            else:
-                sample = self._other_queues
+            letters = letters_of.get(queue.name)
+            depth = letters.messages if letters is not None else 0
+            has_label = self._queue_labels.visit(queue, queue.work)
+            sample = _QueueSample(tenant.name, queue.name) if has_label else self._other_queues
             sample.add(queue, depth, self._workers.count(tenant.name, queue.name))
+            if has_label:
+                sample.age_ms = self._shard.reads.oldest_age_ms(queue) if queue.ready or queue.delayed else 0
+                self._writing.write_queue(sample)
             size += queue.bytes
             if queue.name in letter_queues:
                 dead += queue.messages
@@ -178,20 +191,21 @@ class _Reading:
                 states[1] += queue.delayed
                 states[2] += queue.in_flight
                 states[3] += queue.blocked
-            if self._slices.is_full():
+            if self._slices.is_full(_STEPS_OF_QUEUE if has_label else 1):
                 await next_slice()
         counters = tenant.counters if tenant.has_counters else _NO_COUNTERS
-        if self._tenant_labels.visit(tenant, work, counters):
-            found = _TenantSample(tenant.name)
-            found.quotas = self._quotas(tenant)
-            self.tenants.append(found)
-        else:
-            found = self._other_tenants
+        has_label = self._tenant_labels.visit(tenant, work, counters)
+        found = _TenantSample(tenant.name) if has_label else self._other_tenants
         found.add(states, dead, size)
         found.work.merge(work)
         if counters is not _NO_COUNTERS:
             found.counters.merge(counters)
             self._all.merge(counters)
+        if has_label:
+            found.quotas = self._quotas(tenant)
+            self._writing.write_tenant(found)
+            if self._slices.is_full(_STEPS_OF_TENANT):
+                await next_slice()
 
     def _quotas(self, tenant: TenantState) -> dict[str, float]:
         quotas, used = tenant.config.quotas, tenant.usage.used(self._shard.state.wall_ms())
@@ -202,97 +216,82 @@ class _Reading:
             if limit is not None
         }
 
-    # ---- writing ----
+    def write_others(self) -> None:
+        """Write the sums of all tenants, and of those without a label."""
+        self._writing.write_calls(self._all)
+        if self._tenant_labels.has_others or any(self._other_tenants.work.totals):
+            self._writing.write_tenant(self._other_tenants)
+        self.write_other_queues(OTHER)
 
-    async def write(self, text: MetricsText, *, alone: bool = False) -> None:
-        """Write everything that was read; with ``alone``, only what belongs to the one tenant that was read."""
-        tenants, queues = self.tenants, self.queues
-        if not alone:
-            await self._write_calls(text)
-            if self._tenant_labels.has_others or any(self._other_tenants.work.totals):
-                tenants = [*tenants, self._other_tenants]
+    def write_other_queues(self, tenant: str) -> None:
+        """Write the sums of queues without a label, as those of ``tenant``."""
         if self._queue_labels.has_others or any(self._other_queues.work.totals):
-            self._other_queues.tenant = tenants[0].name if alone else OTHER
-            queues = [*queues, self._other_queues]
-        await self._write_tenants(text, tenants)
-        await self._write_queues(text, queues)
+            self._other_queues.tenant = tenant
+            self._writing.write_queue(self._other_queues)
 
-    async def _write_calls(self, text: MetricsText) -> None:
-        name = "tenantq_call_seconds"
-        text.start(name, "histogram", "Duration of admitted calls, without waiting for messages.")
-        for action, times in sorted(self._all.calls.items()):
-            text.add_durations(name, text.labels(action=action), times)
-        await next_slice()
 
-    async def _write_tenants(self, text: MetricsText, tenants: list[_TenantSample]) -> None:
-        label, slices = text.labels, SliceCounter()
+class _Writing:
+    """Writes the figures of tenants and queues to a text."""
+
+    def __init__(self, text: MetricsText, may_see: Callable[[str], bool] | None = None) -> None:
+        """Start all families; with ``may_see``, other queues are not written."""
+        self._text, self._may_see = text, may_see
         text.start("tenantq_messages", "gauge", "Messages stored; dead letters have the state dead.")
-        for one in tenants:
-            for state, count in (*zip(STATES, one.states, strict=True), ("dead", one.dead)):
-                text.add("tenantq_messages", label(tenant=one.name, state=state), count)
         text.start("tenantq_stored_bytes", "gauge", "Bytes of bodies and attributes stored.")
-        for one in tenants:
-            text.add("tenantq_stored_bytes", label(tenant=one.name), one.bytes)
-        await next_slice()
-        for index, total in enumerate(TOTALS):
-            name = f"tenantq_{total}_total"
-            text.start(name, "counter", f"{_MEANINGS[index]}, also of deleted queues.")
-            for one in tenants:
-                text.add(name, label(tenant=one.name), one.work.totals[index])
-            await next_slice()
-        name = "tenantq_tenant_call_seconds"
-        text.start(name, "histogram", "Duration of a tenant's calls, without waiting for messages.")
-        for one in tenants:
-            for action, times in sorted(one.counters.calls.items()):
-                text.add_durations(name, label(tenant=one.name, action=action), times, coarse=True)
-                if slices.is_full():
-                    await next_slice()
-        name = "tenantq_tenant_turn_wait_seconds"
-        text.start(name, "histogram", "Time that a tenant's operations waited for their turn.")
-        for one in tenants:
-            text.add_durations(name, label(tenant=one.name), one.counters.turns, coarse=True)
-            if slices.is_full():
-                await next_slice()
-        for name, meaning, samples in _TENANT_COUNTERS:
+        for name, meaning in zip(_TENANT_TOTALS, _MEANINGS, strict=True):
+            text.start(name, "counter", f"{meaning}, also of deleted queues.")
+        text.start(_CALLS, "histogram", "Duration of a tenant's calls, without waiting for messages.")
+        text.start(_TURNS, "histogram", "Time that a tenant's operations waited for their turn.")
+        for name, meaning, _ in _TENANT_COUNTERS:
             text.start(name, "gauge" if name.endswith("_ratio") else "counter", meaning)
-            for one in tenants:
-                for key, labels, value in samples(one):
-                    text.add(name, label(tenant=one.name, **{key: labels}) if key else label(tenant=one.name), value)
-                if slices.is_full():
-                    await next_slice()
-
-    async def _write_queues(self, text: MetricsText, queues: list[_QueueSample]) -> None:
-        slices = SliceCounter()
-        labels = [text.labels(tenant=one.tenant, queue=one.name) for one in queues]
-        labelled = list(zip(labels, queues, strict=True))
         text.start("tenantq_queue_messages", "gauge", "Messages stored in a queue.")
-        for label, one in labelled:
-            for state, count in zip(STATES, one.states, strict=True):
-                text.add("tenantq_queue_messages", f'{label},state="{state}"', count)
-            if slices.is_full():
-                await next_slice()
         text.start("tenantq_queue_oldest_age_seconds", "gauge", "Waiting time of the oldest ready message.")
-        for label, one in labelled:
-            if one.age_ms is not None:
-                text.add("tenantq_queue_oldest_age_seconds", label, one.age_ms / 1_000)
-        await next_slice()
-        for name, meaning, value in _QUEUE_GAUGES:
+        for name, meaning, _ in _QUEUE_GAUGES:
             text.start(name, "gauge", meaning)
-            for label, one in labelled:
-                text.add(name, label, value(one))
-            await next_slice()
-        for index, total in enumerate(TOTALS):
-            name = f"tenantq_queue_{total}_total"
-            text.start(name, "counter", f"{_MEANINGS[index]} of a queue.")
-            for label, one in labelled:
-                text.add(name, label, one.work.totals[index])
-            await next_slice()
-        for name, meaning, part in _QUEUE_TIMES:
+        for name, meaning in zip(_QUEUE_TOTALS, _MEANINGS, strict=True):
+            text.start(name, "counter", f"{meaning} of a queue.")
+        for name, meaning, _ in _QUEUE_TIMES:
             text.start(name, "histogram", meaning)
-            for label, one in labelled:
-                text.add_times(name, label, one.work.times[part])
-                if slices.is_full():
-                    await next_slice()
+
+    def write_calls(self, counters: TenantCounters) -> None:
+        """Write the durations of the calls of all tenants together."""
+        name = "tenantq_call_seconds"
+        self._text.start(name, "histogram", "Duration of admitted calls, without waiting for messages.")
+        for action, times in sorted(counters.calls.items()):
+            self._text.add_durations(name, self._text.labels(action=action), times)
+
+    def write_tenant(self, one: _TenantSample) -> None:
+        """Write the figures of a tenant."""
+        text = self._text
+        label = text.labels(tenant=one.name)
+        for state, count in (*zip(STATES, one.states, strict=True), ("dead", one.dead)):
+            text.add("tenantq_messages", f'{label},state="{state}"', count)
+        text.add("tenantq_stored_bytes", label, one.bytes)
+        for name, total in zip(_TENANT_TOTALS, one.work.totals, strict=True):
+            text.add(name, label, total)
+        for action, times in sorted(one.counters.calls.items()):
+            text.add_durations(_CALLS, f'{label},action="{action}"', times, coarse=True)
+        text.add_durations(_TURNS, label, one.counters.turns, coarse=True)
+        for name, _, samples in _TENANT_COUNTERS:
+            for key, value, count in samples(one):
+                text.add(name, f'{label},{key}="{value}"' if key else label, count)
+
+    def write_queue(self, one: _QueueSample) -> None:
+        """Write the figures of a queue."""
+        if self._may_see is not None and one.name != OTHER and not self._may_see(one.name):
+            return
+        text = self._text
+        label = text.labels(tenant=one.tenant, queue=one.name)
+        for state, count in zip(STATES, one.states, strict=True):
+            text.add("tenantq_queue_messages", f'{label},state="{state}"', count)
+        if one.age_ms is not None:
+            text.add("tenantq_queue_oldest_age_seconds", label, one.age_ms / 1_000)
+        for name, _, value in _QUEUE_GAUGES:
+            text.add(name, label, value(one))
+        for name, total in zip(_QUEUE_TOTALS, one.work.totals, strict=True):
+            text.add(name, label, total)
+        for name, _, part in _QUEUE_TIMES:
+            text.add_times(name, label, one.work.times[part])
 
 
 _NO_COUNTERS: Final = TenantCounters()
@@ -302,6 +301,10 @@ _MEANINGS: Final = (
     "Deliveries whose lease ended", "Messages that became dead letters", "Messages past their TTL",
     "Messages removed, purged or redriven", "Orphaned index rows dropped",
 )  # fmt: skip
+_TENANT_TOTALS: Final = tuple(f"tenantq_{total}_total" for total in TOTALS)
+_QUEUE_TOTALS: Final = tuple(f"tenantq_queue_{total}_total" for total in TOTALS)
+_CALLS: Final = "tenantq_tenant_call_seconds"
+_TURNS: Final = "tenantq_tenant_turn_wait_seconds"
 
 _Samples = Iterable[tuple[str, str, float]]
 
