@@ -11,7 +11,7 @@ _WHOLE: Final = re.compile(rf"(?:{_PART.pattern})+")
 _WORDS: Final[dict[str, bool | None]] = {"none": None, "null": None, "true": True, "false": False}
 _UNITS: Final = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _BYTES: Final = re.compile(r"(\d+)(KiB|MiB|GiB|TiB)")
-_LISTS: Final = {"regions", "secret_attributes"}
+_LISTS: Final = {"regions", "secret_attributes", "targets"}
 _UNPRINTABLE: Final = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff"
     r"\ufff9-\ufffb\U000e0000-\U000e007f]"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +17,7 @@ from tests.contract.gates.conftest import open_house
 from tests.contract.gates.house import House
 
 if TYPE_CHECKING:
+    from tenantq.gates.signals import Alert
     from tenantq.runtime.clock import ManualClock
     from tenantq.service.alerts.book import Notification
     from tests.conftest import OpenShard
@@ -54,12 +55,12 @@ class Watch:
         self.pager, self.mail = RememberingTarget(), RememberingTarget()
         self.use(AlertSettings())
 
-    def use(self, settings: AlertSettings) -> None:
+    def use(self, settings: AlertSettings, react: Callable[[Alert], None] = lambda _: None) -> None:
         """Replace the settings. Every tenant is watched by the target ``pager``, unless it names ``mail``."""
         house = self.house
         targets: dict[str, Target] = {"pager": self.pager, "mail": self.mail}
         others = OtherShards()
-        self.watch = AlertWatch(house.shard, house.admission, house.clock, None, settings, targets=targets)
+        self.watch = AlertWatch(house.shard, house.admission, house.clock, None, settings, targets=targets, react=react)
         self.alerts = Alerts(house.admission, house.clock, others, self.watch)
         house.service.tenants = Tenants(
             house.shard, house.admission, house.encryption, others, alert_targets=self.watch.notifications.targets

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import contextlib
+import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +16,6 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from aiosmtpd.controller import Controller
 from standardwebhooks import Webhook as StandardWebhook
@@ -20,9 +23,11 @@ from standardwebhooks import Webhook as StandardWebhook
 from tenantq.client import AsyncClient
 from tenantq.errors import Invalid
 from tenantq.runtime.clock import SystemClock
+from tenantq.service.alerts import targets
 from tenantq.service.alerts.book import Notification
 from tenantq.service.alerts.settings import AlertQueue, AlertSettings, Email, Webhook
 from tenantq.service.alerts.targets import DeliveryFailed, open_targets
+from tests.contract.http.certificates import Authority
 from tests.contract.http.real_server import ADMIN, real_server
 from tests.redis_servers import free_port
 
@@ -75,15 +80,14 @@ def secret_file(directory: Path, text: str) -> str:
 
 def target(**fields: Any) -> Any:
     """Return the only target of these settings."""
-    return open_targets(AlertSettings(**fields))["one"]
+    return open_targets(AlertSettings(**fields), SystemClock())["one"]
 
 
 async def test_a_webhook_is_signed_as_standard_webhooks_verifies_it(tmp_path: Path) -> None:
-    """The reference implementation accepts the signature, and refuses another body."""
+    """The reference implementation accepts the signature, and refuses another body and old times."""
     with receiver(204) as (url, got):
         webhook = target(webhooks={"one": Webhook(url=url, secret_file=secret_file(tmp_path, SECRET))})
-        now = SystemClock().wall_ms()  # the reference implementation refuses old ones
-        await webhook.send("msg_1", msgspec.structs.replace(NOTIFICATION, at=now))
+        await webhook.send("msg_1", NOTIFICATION)  # from 2023: a delivery that was repeated, signed now
     [(headers, body)] = got
     assert headers["webhook-id"] == "msg_1"
     assert StandardWebhook(SECRET).verify(body, headers)["tenant"] == "acme"
@@ -100,6 +104,61 @@ async def test_a_webhook_that_refuses_or_is_gone_fails(tmp_path: Path) -> None:
             await webhook.send("msg_1", NOTIFICATION)
     with pytest.raises(DeliveryFailed, match="does not answer"):
         await webhook.send("msg_1", NOTIFICATION)
+
+
+@contextmanager
+def endless(greeting: bytes) -> Iterator[tuple[int, threading.Event]]:
+    """Accept connections, set an event and send ``greeting``, then one more byte whenever a client could lose its patience."""
+    stopped, accepted = threading.Event(), threading.Event()
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = server.accept()
+                accepted.set()
+                with connection, contextlib.suppress(OSError):
+                    connection.sendall(greeting)
+                    while not stopped.wait(0.05):
+                        connection.sendall(b"a")
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield server.getsockname()[1], accepted
+    finally:
+        stopped.set()
+        server.shutdown(socket.SHUT_RDWR)
+        server.close()
+        thread.join()
+
+
+@pytest.mark.parametrize("kind", ["webhook", "email"])
+async def test_an_answer_that_never_ends_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """A timeout per byte would wait as long as the other side wants."""
+    monkeypatch.setattr(targets, "TIMEOUT_S", 0.3)
+    with endless(b"HTTP/1.1 " if kind == "webhook" else b"220-") as (port, _):
+        if kind == "webhook":
+            url = f"http://127.0.0.1:{port}/"
+            one = target(webhooks={"one": Webhook(url=url, secret_file=secret_file(tmp_path, SECRET))})
+        else:
+            email = {"starttls": False, "sender": "q@example.org", "recipients": ("ops@example.org",)}
+            one = target(emails={"one": Email(host="127.0.0.1", port=port, **email)})
+        with pytest.raises(DeliveryFailed):
+            await asyncio.wait_for(one.send("msg_1", NOTIFICATION), 30)
+
+
+async def test_a_stop_does_not_wait_for_a_target(tmp_path: Path) -> None:
+    """Cancelling a delivery ends its thread."""
+    with endless(b"HTTP/1.1 ") as (port, accepted):
+        url = f"http://127.0.0.1:{port}/"
+        one = target(webhooks={"one": Webhook(url=url, secret_file=secret_file(tmp_path, SECRET))})
+        sending = asyncio.ensure_future(one.send("msg_1", NOTIFICATION))
+        await asyncio.to_thread(accepted.wait)
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        await asyncio.wait_for(asyncio.get_running_loop().shutdown_default_executor(), 8)
 
 
 class Mailbox:
@@ -135,6 +194,32 @@ async def test_an_email_reaches_its_recipients() -> None:
     assert "since: 2023-11-14" in text
     with pytest.raises(DeliveryFailed, match=r"SMTP server 127\.0\.0\.1"):
         await target(emails={"one": email}).send("msg_1", NOTIFICATION)
+
+
+async def test_an_email_is_encrypted_and_has_the_same_id_when_it_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The certificate of the SMTP server is checked against its name."""
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("mail.example")  # and 127.0.0.1
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.path))
+    mailbox = Mailbox()
+    controller = Controller(
+        mailbox, hostname="127.0.0.1", port=(port := free_port()), tls_context=context, require_starttls=True
+    )
+    controller.start()
+    email = Email(host="127.0.0.1", port=port, sender="q@example.org", recipients=("ops@example.org",))
+    other = Email(host="localhost", port=port, sender="q@example.org", recipients=("ops@example.org",))
+    try:
+        for _ in range(2):
+            await target(emails={"one": email}).send("msg_1", NOTIFICATION)
+        with pytest.raises(DeliveryFailed, match="certificate"):
+            await target(emails={"one": other}).send("msg_1", NOTIFICATION)
+    finally:
+        controller.stop()
+    assert [message_from_bytes(raw)["Message-ID"] for raw in mailbox.received] == ["<msg_1@example.org>"] * 2
 
 
 async def test_a_queue_gets_a_notification_once(tmp_path: Path) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from tenantq.domain.alert_rules import AlertRules
 from tenantq.errors import Forbidden, Invalid, NotFound, RateLimited
+from tenantq.service.alerts import notification_queue
 from tenantq.service.alerts.settings import AlertSettings
 from tenantq.service.metrics.slice_counter import STEPS
 from tests.contract.alerts.conftest import Watch
@@ -40,6 +42,26 @@ async def test_a_quota_above_its_threshold_is_sent_once_and_resolved(watch: Watc
         await house.service.settlement.ack(key, None, "mail", [delivery.receipt])
     await watch.evaluate()
     assert [one[0] for one in watch.pager.seen] == ["firing", "resolved"]
+
+
+async def test_a_given_quota_has_its_own_threshold(watch: Watch) -> None:
+    """It replaces the threshold of all quotas, also that of the server."""
+    house = watch.house
+    watch.use(AlertSettings(tenants=AlertRules(quota_percent=10)))
+    await house.tenant("acme", quotas={"backlog": 10, "queues": 10})
+    await pager(watch, quotas={"backlog": 90})
+    await pager(watch, "globex", quotas={"backlog": 90})
+    key = await house.key("acme")
+    await house.add(key, "mail", *"12345678")
+    await watch.evaluate()
+    assert [(one.tenant, one.detail) for _, one in watch.pager.received] == [("acme", "queues")]
+    await house.add(key, "mail", "9")
+    await watch.evaluate()
+    assert [(one.tenant, one.detail) for _, one in watch.pager.received][1:] == [("acme", "backlog")]
+    with pytest.raises(Invalid, match=r"alerts\.quotas\.backlog: out of range \(0, allowed: 1 to 100\)"):
+        await pager(watch, quotas={"backlog": 0})
+    with pytest.raises(Invalid, match="unknown field"):
+        await pager(watch, quotas={"message_bytes": 50})
 
 
 async def test_an_alert_that_lasts_is_sent_again(watch: Watch) -> None:
@@ -85,6 +107,58 @@ async def test_throttling_is_counted_per_minute(watch: Watch) -> None:
     await watch.evaluate(120_000)
     await watch.evaluate(120_000)
     assert watch.pager.seen[-1][0] == "resolved"
+
+
+async def test_lasting_throttling_is_one_alert(watch: Watch) -> None:
+    """It is not resolved and sent again with every minute that is counted."""
+    house = watch.house
+    await house.tenant("acme", limits={"write": {"ops_per_sec": 1, "burst": 1}})
+    await pager(watch, throttled_per_minute=30)
+    key = await house.key("acme")
+    for _ in range(20):  # of ten seconds
+        for _ in range(10):
+            with suppress(RateLimited):
+                await house.add(key, "mail")
+        await watch.evaluate()
+    assert watch.pager.seen == [("firing", "throttled", "acme", "")]
+
+
+async def test_more_alerts_than_a_target_can_take_are_sent_later(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them, and the ends of all of them. Another target gets them although one is down."""
+    monkeypatch.setattr(notification_queue, "WAITING_MAX", 10)
+    house, count = watch.house, 35
+    for at in range(count):
+        await house.tenant(
+            f"tenant-{at}", quotas={"queues": 1}, alerts={"targets": ["pager", "mail"], "quota_percent": 90}
+        )
+        await house.add(await house.key(f"tenant-{at}"), "mail")
+    watch.pager.failures_left = 10**6
+    for _ in range(8):
+        await watch.evaluate(1_000)
+    assert Counter(watch.mail.seen) == Counter(("firing", "quota", f"tenant-{at}", "") for at in range(count))
+    for at in range(count):
+        await house.tenant(f"tenant-{at}", quotas={"queues": 10})
+    for _ in range(8):
+        await watch.evaluate(1_000)
+    assert Counter(one[0] for one in watch.mail.seen) == {"firing": count, "resolved": count}
+    assert watch.watch.book.active == []
+
+
+async def test_a_silence_does_not_keep_alerts_out_of_the_audit_trail(watch: Watch) -> None:
+    """Nor does it keep the server from reacting to them."""
+    house, reactions = watch.house, []
+    watch.use(AlertSettings(), react=reactions.append)
+    await pager(watch, oldest_ms=1_000, silenced_until=house.clock.wall_ms() + 600_000)
+    key = await house.key("acme")
+    await house.add(key, "mail")
+    for _ in range(3):
+        await watch.evaluate()
+    [delivery] = await house.take(key, "mail")
+    await house.service.settlement.ack(key, None, "mail", [delivery.receipt])
+    await watch.evaluate()
+    assert [row.op for row in await house.rows() if "alert" in row.op] == ["alert", "resolve_alert"]
+    assert [one.kind for one in reactions] == ["oldest"]
+    assert watch.pager.seen == []
 
 
 async def test_a_tenant_uses_the_thresholds_of_the_server_unless_it_has_its_own(watch: Watch) -> None:

@@ -78,7 +78,11 @@ def test(connection: ServerConnection, *, target: str | None) -> Output:
     "--for", "length_ms", type=duration, metavar="DURATION", default="1h", show_default=True, help="How long."
 )
 def silence(connection: ServerConnection, *, name: str, length_ms: int) -> Output:
-    """Send no notifications about TENANT for a while. Alerts stay listed; alerts still active afterwards are sent then."""
+    """Send no new alerts about TENANT for a while. They are still listed and journaled; those that last are sent afterwards."""
+    if not length_ms:
+        raise click.BadParameter(
+            "must be longer than 0. Use 'tenantq alert unsilence' to end a silence.", param_hint="--for"
+        )
     until = SystemClock().wall_ms() + length_ms
     found = connection.client.tenant(name)
     found.get()
@@ -91,7 +95,7 @@ def silence(connection: ServerConnection, *, name: str, length_ms: int) -> Outpu
 @server_command(alert)
 @click.argument("name", metavar="TENANT")
 def unsilence(connection: ServerConnection, *, name: str) -> Output:
-    """Send notifications about TENANT again."""
+    """Send alerts about TENANT again."""
     found = connection.client.tenant(name)
     found.get()
     return Output(found.configure(alerts={"silenced_until": None}), f"alerts of tenant {name} are sent again")

@@ -1,7 +1,7 @@
 """Which alerts are active, and which notifications that causes."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Literal
 
 import msgspec
@@ -36,7 +36,8 @@ class ActiveAlert(msgspec.Struct):
     subject: Subject
     finding: Excess
     since: int  # wall clock
-    sent_at: int | None = None  # None: not sent yet, because it is silenced
+    is_noted: bool = False  # its begin was journaled
+    sent_at: int | None = None  # None: not sent yet, because it is silenced or its targets are busy
     ends_at: int | None = None  # when an event that has no end of its own counts as over
 
 
@@ -54,6 +55,14 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True):
     at: int
     server: str
     is_repeat: bool = False  # sent before, and still true
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A notification that is due. Without targets, because of a silence, it is only journaled."""
+
+    notification: Notification
+    targets: tuple[str, ...]
+    is_new: bool  # the alert has begun, or ended
 
 
 class AlertBook:
@@ -80,27 +89,37 @@ class AlertBook:
         return Counter(one.kind for one in self._active)
 
     def update(
-        self, found: Mapping[Subject, Excess], now: int
-    ) -> Iterator[tuple[Notification, tuple[str, ...]] | None]:
-        """Replace the thresholds that are exceeded, and yield the notifications to send, with their targets.
+        self, found: Mapping[Subject, Excess], now: int, has_room: Callable[[tuple[str, ...]], bool] = lambda _: True
+    ) -> Iterator[Change | None]:
+        """Replace the thresholds that are exceeded, and yield what is due.
 
-        After every other step it yields None: the caller decides when to pause.
+        A notification whose targets have no room is due again later. After every other step it yields None: the caller
+        decides when to pause.
         """
         for subject, finding in found.items():
             self._keep(subject, finding, now)
             yield None
         for subject, active in list(self._active.items()):
             is_over = now >= active.ends_at if active.ends_at is not None else subject not in found
-            if is_over:
-                del self._active[subject]
-                if active.sent_at is not None:
-                    yield self._notification(active, "resolved", now), active.finding.targets
-            elif now >= active.finding.silenced_until and self._is_due(active, now):
-                is_repeat, active.sent_at = active.sent_at is not None, now
-                notification = self._notification(active, "firing", now, is_repeat=is_repeat)
-                yield notification, active.finding.targets
-            else:
-                yield None
+            yield self._end(active, now, has_room) if is_over else self._continue(active, now, has_room)
+
+    def _end(self, active: ActiveAlert, now: int, has_room: Callable[[tuple[str, ...]], bool]) -> Change | None:
+        targets = active.finding.targets if active.sent_at is not None else ()
+        if not has_room(targets):
+            return None
+        del self._active[active.subject]
+        return Change(self._notification(active, "resolved", now), targets, is_new=True)
+
+    def _continue(self, active: ActiveAlert, now: int, has_room: Callable[[tuple[str, ...]], bool]) -> Change | None:
+        targets = active.finding.targets
+        is_sent = now >= active.finding.silenced_until and self._is_due(active, now) and has_room(targets)
+        is_new, active.is_noted = not active.is_noted, True
+        if not is_sent and not is_new:
+            return None
+        notification = self._notification(active, "firing", now, is_repeat=active.sent_at is not None)
+        if is_sent:
+            active.sent_at = now
+        return Change(notification, targets if is_sent else (), is_new)
 
     def _keep(self, subject: Subject, finding: Excess, now: int) -> ActiveAlert | None:
         active = self._active.get(subject)

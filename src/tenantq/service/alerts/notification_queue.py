@@ -17,7 +17,7 @@ log = logging.getLogger("tenantq")
 WAITING_MAX: Final = 1_000
 """Notifications that wait for one target. Beyond that the oldest is dropped."""
 
-ATTEMPTS: Final = 12  # with the backoff below: about half an hour
+ATTEMPTS: Final = 36  # with the backoff below: from 70 to 140 minutes
 BACKOFF: Final = Backoff(base_ms=1_000, max_ms=300_000)
 
 
@@ -35,6 +35,11 @@ class NotificationQueue:
     def targets(self) -> tuple[str, ...]:
         """The names of all targets."""
         return tuple(sorted(self._targets))
+
+    def has_room(self, targets: tuple[str, ...]) -> bool:
+        """Return whether one of these targets can take another notification, or there is none to wait for."""
+        waiting = [self._waiting[name] for name in targets if name in self._waiting]
+        return not waiting or any(len(one) < WAITING_MAX for one in waiting)
 
     def send(self, notification: Notification, targets: tuple[str, ...]) -> None:
         """Deliver a notification later. Targets that the server does not have are skipped."""

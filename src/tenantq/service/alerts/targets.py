@@ -3,14 +3,17 @@
 import asyncio
 import base64
 import binascii
+import contextlib
 import hashlib
 import hmac
 import http.client
 import smtplib
+import socket
 import ssl
+from collections.abc import Callable
 from datetime import UTC, datetime
 from email.message import EmailMessage
-from email.utils import format_datetime, make_msgid
+from email.utils import format_datetime
 from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import urlsplit
@@ -20,10 +23,13 @@ import msgspec
 from tenantq.client import AsyncClient
 from tenantq.domain.formatting import show_time
 from tenantq.errors import Invalid, TenantqError
+from tenantq.runtime.clock import Clock
 from tenantq.service.alerts.book import Notification
 from tenantq.service.alerts.settings import AlertQueue, AlertSettings, Email, Webhook
 
 TIMEOUT_S: Final = 10
+"""The longest attempt, however slowly the other side answers."""
+_CUT_EVERY_S: Final = 1
 _SECRET_PREFIX: Final = "whsec_"  # noqa: S105  # the mark of Standard Webhooks, not a secret
 
 
@@ -38,11 +44,11 @@ class Target(Protocol):
         """Deliver a notification. ``id`` stays the same when it is sent again. Raises DeliveryFailed."""
 
 
-def open_targets(settings: AlertSettings) -> dict[str, Target]:
+def open_targets(settings: AlertSettings, clock: Clock) -> dict[str, Target]:
     """Return all targets by name. Raises Invalid if the file of a secret cannot be read."""
     targets: dict[str, Target] = {}
     for name, webhook in settings.webhooks.items():
-        targets[name] = WebhookTarget(webhook, f"alerts.webhooks.{name}")
+        targets[name] = WebhookTarget(webhook, f"alerts.webhooks.{name}", clock)
     for name, email in settings.emails.items():
         targets[name] = EmailTarget(email, f"alerts.emails.{name}")
     for name, queue in settings.queues.items():
@@ -62,14 +68,20 @@ def sentence(notification: Notification) -> str:
 class WebhookTarget:
     """Posts JSON with the three headers of Standard Webhooks: ID, time and signature."""
 
-    def __init__(self, settings: Webhook, place: str) -> None:
-        self._url = urlsplit(settings.url)
+    def __init__(self, settings: Webhook, place: str, clock: Clock) -> None:
+        self._url, self._clock = urlsplit(settings.url), clock
         self._secret = _signing_key(_read_secret(settings.secret_file, f"{place}.secret_file"), place)
 
     async def send(self, id: str, notification: Notification) -> None:
-        """Post a notification. Every status from 200 to 299 is a success."""
+        """Post a notification. Every status from 200 to 299 is a success.
+
+        It is signed with the time of the attempt: receivers refuse signatures that are older than a few minutes.
+        """
         body = msgspec.json.encode(notification)
-        await asyncio.to_thread(self._post, body, self._headers(id, notification.at // 1_000, body))
+        headers = self._headers(id, self._clock.wall_ms() // 1_000, body)
+        kind = http.client.HTTPSConnection if self._url.scheme == "https" else http.client.HTTPConnection
+        connection = kind(self._url.hostname or "", self._url.port, timeout=TIMEOUT_S)
+        await _in_time(connection, lambda: self._post(connection, body, headers))
 
     def _headers(self, id: str, at_s: int, body: bytes) -> dict[str, str]:
         signed = hmac.digest(self._secret, b"%s.%d.%s" % (id.encode(), at_s, body), hashlib.sha256)
@@ -81,10 +93,8 @@ class WebhookTarget:
             "webhook-signature": f"v1,{base64.b64encode(signed).decode()}",
         }
 
-    def _post(self, body: bytes, headers: dict[str, str]) -> None:
-        url, host = self._url, self._url.hostname or ""
-        kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-        connection = kind(host, url.port, timeout=TIMEOUT_S)
+    def _post(self, connection: http.client.HTTPConnection, body: bytes, headers: dict[str, str]) -> None:
+        url, host = self._url, connection.host
         path = (url.path or "/") + (f"?{url.query}" if url.query else "")
         try:
             connection.request("POST", path, body, headers)
@@ -107,14 +117,15 @@ class EmailTarget:
 
     async def send(self, id: str, notification: Notification) -> None:
         """Hand the e-mail to the SMTP server."""
-        await asyncio.to_thread(self._send, self._email(id, notification))
+        email, server = self._email(id, notification), smtplib.SMTP(timeout=TIMEOUT_S)
+        await _in_time(server, lambda: self._send(server, email))
 
     def _email(self, id: str, notification: Notification) -> EmailMessage:
         settings, email = self._settings, EmailMessage()
         email["Subject"] = f"tenantq {sentence(notification)}"[:200]
         email["From"], email["To"] = settings.sender, ", ".join(settings.recipients)
         email["Date"] = format_datetime(datetime.fromtimestamp(notification.at / 1_000, UTC))
-        email["Message-ID"] = make_msgid(id, settings.sender.rpartition("@")[2])
+        email["Message-ID"] = f"<{id}@{settings.sender.rpartition('@')[2]}>"  # mail servers drop repetitions
         email["Auto-Submitted"] = "auto-generated"
         lines = {
             "alert": notification.kind,
@@ -128,10 +139,12 @@ class EmailTarget:
         )
         return email
 
-    def _send(self, email: EmailMessage) -> None:
+    def _send(self, server: smtplib.SMTP, email: EmailMessage) -> None:
         settings = self._settings
         try:
-            with smtplib.SMTP(settings.host, settings.port, timeout=TIMEOUT_S) as server:
+            server._host = settings.host  # type: ignore[attr-defined]  # noqa: SLF001  # whose certificate starttls checks; connect leaves it out
+            server.connect(settings.host, settings.port)
+            with server:
                 if settings.starttls:
                     server.starttls(context=ssl.create_default_context())
                 if settings.user is not None and self._password is not None:
@@ -157,6 +170,27 @@ class QueueTarget:
                 await scope.queue(settings.queue).add(msgspec.to_builtins(notification), key=id)
         except (OSError, TenantqError) as error:
             raise DeliveryFailed(f"queue {settings.queue} at {settings.url}: {error}") from error
+
+
+async def _in_time(connection: http.client.HTTPConnection | smtplib.SMTP, work: Callable[[], None]) -> None:
+    """Run ``work`` on a thread. Cut its connection, which ends it, after ``TIMEOUT_S`` or if the caller is cancelled."""
+    working = asyncio.ensure_future(asyncio.to_thread(work))
+    timeout_s = TIMEOUT_S
+    try:
+        while not (await asyncio.wait({working}, timeout=timeout_s))[0]:
+            _cut(connection)
+            timeout_s = _CUT_EVERY_S  # it may not have been connected yet
+    except asyncio.CancelledError:
+        _cut(connection)
+        raise
+    working.result()
+
+
+def _cut(connection: http.client.HTTPConnection | smtplib.SMTP) -> None:
+    sock = connection.sock
+    if sock is not None:
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)  # an SSL socket's own would interfere with the thread
 
 
 def _read_secret(file: str, place: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tenantq.domain.alert_rules import AlertRules
 from tenantq.domain.formatting import show_age, show_duration
@@ -22,12 +22,20 @@ if TYPE_CHECKING:
 MINUTE_MS: Final = 60_000
 
 
+class _ThrottledMinute(NamedTuple):
+    """The refused calls of a tenant in the minute that began at ``since_ms``, and in the one before."""
+
+    since_ms: int
+    before: int  # all calls refused until then
+    in_last: int = 0  # an alert ends after a minute below its threshold, not with the minute that it began in
+
+
 class Thresholds:
     """Finds the thresholds that are exceeded on a shard."""
 
     def __init__(self, shard: Shard, settings: AlertSettings, exporter: Exporter | None) -> None:
         self._shard, self._settings, self._exporter = shard, settings, exporter
-        self._throttled_before: dict[str, tuple[int, int]] = {}  # by tenant: when, and how many there were
+        self._throttled: dict[str, _ThrottledMinute] = {}  # by tenant
 
     def rules_of(self, tenant: str) -> AlertRules:
         """Return the rules that apply to a tenant; those of the platform if it is unknown."""
@@ -77,11 +85,12 @@ class Thresholds:
             yield Subject("journal_lag", detail=self._shard.name), self.finding("", text, is_critical=True)
 
     def _quotas(self, tenant: TenantState, rules: AlertRules) -> Iterator[tuple[Subject, Excess]]:
-        if rules.quota_percent is None:
+        if not rules.watches_quotas:
             return
         for name, item in usage_items(self._shard, tenant).items():
-            if item.limit and item.used * 100 >= item.limit * rules.quota_percent:
-                text = f"quota {name}: {item.used:,} of {item.limit:,} in use (threshold {rules.quota_percent} %)"
+            percent = rules.percent_of(name)
+            if percent is not None and item.limit and item.used * 100 >= item.limit * percent:
+                text = f"quota {name}: {item.used:,} of {item.limit:,} in use (threshold {percent} %)"
                 subject = Subject("quota", tenant.name, detail=name)
                 yield subject, self.finding(tenant.name, text, is_critical=item.used >= item.limit)
 
@@ -89,11 +98,12 @@ class Thresholds:
         if rules.throttled_per_minute is None:
             return
         total = tenant.counters.throttled if tenant.has_counters else 0
-        since, before = self._throttled_before.setdefault(tenant.name, (now_ms, total))
-        passed_ms = max(MINUTE_MS, now_ms - since)
-        refused = (total - before) * MINUTE_MS // passed_ms
-        if now_ms - since >= MINUTE_MS:
-            self._throttled_before[tenant.name] = (now_ms, total)
+        minute = self._throttled.setdefault(tenant.name, _ThrottledMinute(now_ms, total))
+        passed_ms = max(MINUTE_MS, now_ms - minute.since_ms)
+        in_this = (total - minute.before) * MINUTE_MS // passed_ms
+        refused = max(in_this, minute.in_last)
+        if now_ms - minute.since_ms >= MINUTE_MS:
+            self._throttled[tenant.name] = _ThrottledMinute(now_ms, total, in_this)
         if refused >= rules.throttled_per_minute:
             text = f"{refused:,} calls per minute refused by limits (threshold {rules.throttled_per_minute:,})"
             yield Subject("throttled", tenant.name), self.finding(tenant.name, text)
@@ -113,5 +123,5 @@ class Thresholds:
 
     def _forget_deleted(self) -> None:
         tenants = self._shard.state.catalog.tenants
-        for name in [name for name in self._throttled_before if name not in tenants]:
-            del self._throttled_before[name]
+        for name in [name for name in self._throttled if name not in tenants]:
+            del self._throttled[name]

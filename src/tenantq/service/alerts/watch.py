@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +14,7 @@ from tenantq.gates.signals import Alert
 from tenantq.runtime.clock import Clock, Timer
 from tenantq.runtime.loop_slices import next_slice
 from tenantq.service.admission import Admission
-from tenantq.service.alerts.book import AlertBook, Notification, Subject
+from tenantq.service.alerts.book import ACTIVE_MAX, AlertBook, Notification, Subject
 from tenantq.service.alerts.notification_queue import NotificationQueue
 from tenantq.service.alerts.settings import AlertSettings
 from tenantq.service.alerts.targets import Target, open_targets
@@ -22,6 +23,8 @@ from tenantq.service.metrics.slice_counter import SliceCounter
 
 if TYPE_CHECKING:
     from tenantq.journal.exporter import Exporter  # needs pyarrow
+
+log = logging.getLogger("tenantq")
 
 EVENT_MS: Final = 900_000
 """How long an event without an end, such as a burst of denied calls, counts as active."""
@@ -48,7 +51,7 @@ class AlertWatch:
         self._settings, self.server, self._react = settings, server, react
         self._thresholds = Thresholds(shard, settings, exporter)
         self.book = AlertBook(server, settings.repeat_ms)
-        self.notifications = NotificationQueue(targets if targets is not None else open_targets(settings), clock)
+        self.notifications = NotificationQueue(targets if targets is not None else open_targets(settings, clock), clock)
         self._timer: Timer | None = None
         self._closed = False
         admission.notes.on_alert = self._report
@@ -76,29 +79,33 @@ class AlertWatch:
     async def evaluate(self) -> None:
         """Compare everything with its threshold now, and send what that causes. Other work runs in between."""
         found = await self._thresholds.exceeded(self._clock.monotonic_ms())
-        slices = SliceCounter()
-        for due in self.book.update(found, self._clock.wall_ms()):
+        slices, dropped = SliceCounter(), self.book.dropped
+        for due in self.book.update(found, self._clock.wall_ms(), self.notifications.has_room):
+            if due is not None:
+                if due.is_new:
+                    self._journal(due.notification)
+                self.notifications.send(due.notification, due.targets)
             if slices.is_full():
                 await next_slice()
-            if due is None:
-                continue
-            notification, targets = due
-            kind = notification.kind
-            if notification.status == "resolved":
-                self._admission.notes.journal_resolved(kind, notification.tenant, _journaled(notification))
-            is_new = notification.status == "firing" and not notification.is_repeat
-            if is_new and kind != "test" and kind not in _SIGNALS:
-                alert = Alert(
-                    kind=kind,
-                    tenant=notification.tenant,
-                    principal="",
-                    details=_journaled(notification),
-                    severity=notification.severity,
-                    at=notification.at,
-                )
-                self._admission.notes.journal_alert(alert)
-                self._react(alert)
-            self.notifications.send(notification, targets)
+        if dropped < self.book.dropped:
+            log.warning("%d alerts are not kept: %d are active", self.book.dropped - dropped, ACTIVE_MAX)
+
+    def _journal(self, notification: Notification) -> None:
+        """Journal the begin or end of an alert, and react to its begin."""
+        kind = notification.kind
+        if notification.status == "resolved":
+            self._admission.notes.journal_resolved(kind, notification.tenant, _journaled(notification))
+        elif kind != "test" and kind not in _SIGNALS:
+            alert = Alert(
+                kind=kind,
+                tenant=notification.tenant,
+                principal="",
+                details=_journaled(notification),
+                severity=notification.severity,
+                at=notification.at,
+            )
+            self._admission.notes.journal_alert(alert)
+            self._react(alert)
 
     def _report(self, alert: Alert) -> None:
         finding = self._thresholds.finding(alert.tenant, alert.details, is_critical=alert.severity == "critical")
