@@ -81,7 +81,7 @@ class WebhookTarget:
         headers = self._headers(id, self._clock.wall_ms() // 1_000, body)
         kind = http.client.HTTPSConnection if self._url.scheme == "https" else http.client.HTTPConnection
         connection = kind(self._url.hostname or "", self._url.port, timeout=TIMEOUT_S)
-        await _in_time(connection, lambda: self._post(connection, body, headers))
+        await _in_time(connection.host, connection, lambda: self._post(connection, body, headers))
 
     def _headers(self, id: str, at_s: int, body: bytes) -> dict[str, str]:
         signed = hmac.digest(self._secret, b"%s.%d.%s" % (id.encode(), at_s, body), hashlib.sha256)
@@ -118,7 +118,7 @@ class EmailTarget:
     async def send(self, id: str, notification: Notification) -> None:
         """Hand the e-mail to the SMTP server."""
         email, server = self._email(id, notification), smtplib.SMTP(timeout=TIMEOUT_S)
-        await _in_time(server, lambda: self._send(server, email))
+        await _in_time(self._settings.host, server, lambda: self._send(server, email))
 
     def _email(self, id: str, notification: Notification) -> EmailMessage:
         settings, email = self._settings, EmailMessage()
@@ -172,18 +172,23 @@ class QueueTarget:
             raise DeliveryFailed(f"queue {settings.queue} at {settings.url}: {error}") from error
 
 
-async def _in_time(connection: http.client.HTTPConnection | smtplib.SMTP, work: Callable[[], None]) -> None:
+async def _in_time(host: str, connection: http.client.HTTPConnection | smtplib.SMTP, work: Callable[[], None]) -> None:
     """Run ``work`` on a thread. Cut its connection, which ends it, after ``TIMEOUT_S`` or if the caller is cancelled."""
     working = asyncio.ensure_future(asyncio.to_thread(work))
-    timeout_s = TIMEOUT_S
+    timeout_s, is_cut = TIMEOUT_S, False
     try:
         while not (await asyncio.wait({working}, timeout=timeout_s))[0]:
             _cut(connection)
-            timeout_s = _CUT_EVERY_S  # it may not have been connected yet
+            timeout_s, is_cut = _CUT_EVERY_S, True  # it may not have been connected yet
     except asyncio.CancelledError:
         _cut(connection)
         raise
-    working.result()
+    try:
+        working.result()
+    except DeliveryFailed as error:
+        if is_cut:
+            raise DeliveryFailed(f"{host} did not answer within {TIMEOUT_S} s") from error
+        raise
 
 
 def _cut(connection: http.client.HTTPConnection | smtplib.SMTP) -> None:
