@@ -85,6 +85,9 @@ class Kms(KeyWrapper, Protocol):
     def health(self) -> list[KeyHealth]:
         """Return the health of every key used so far."""
 
+    def forget_health(self, key: str) -> None:
+        """Drop the health of a key that is not in use."""
+
     @property
     def took(self) -> Histogram:
         """How long the attempts took."""

@@ -89,6 +89,10 @@ class ResilientKms:
         """Return the health of the HEALTH_KEYS_MAX most recently used keys."""
         return list(self._health.values())
 
+    def forget_health(self, key: str) -> None:
+        """Drop the health of a key that is not in use. It still cools down."""
+        self._health.pop(key, None)
+
     async def close(self) -> None:
         await self._wrapper.close()
 

@@ -129,6 +129,8 @@ class MessageEncryption:
                 await own.make(tenant)
         health = await self._vault.check(ref)
         if health.state != "ok":
+            if ref not in self.keys_in_use():
+                self._vault.forget_health(ref)  # a refused setting is no failing key
             raise _FAILURES.get(health.state, KmsError)(health.text, tenant=tenant)
 
     async def rotate(self, tenant: TenantState) -> int:
@@ -150,6 +152,7 @@ class MessageEncryption:
             return
         try:
             await self._own_keys.destroy(tenant.name)
+            self._vault.forget_health(self._own_keys.ref(tenant.name))
         except KmsUnavailable as error:
             if tenant.erasing is not None:
                 raise

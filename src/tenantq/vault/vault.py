@@ -200,6 +200,10 @@ class Vault:
         self.check_key(ref)
         return await self._context.kms(ref).check(ref.key)
 
+    def forget_health(self, ref: KeyRef) -> None:
+        """Drop the health of a key that is not in use."""
+        self._context.kms(ref).forget_health(ref.key)
+
     def health(self) -> VaultHealth:
         """Return the health of every key used so far, and the number of cached keys."""
         keys = [key for kms in self._context.kms_by_name.values() for key in kms.health()]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tenantq.domain.plans import Plan, PlanSettings
-from tenantq.errors import KmsUnavailable
+from tenantq.errors import KeyDisabled, KmsUnavailable
 from tenantq.service.self_checks.check import CheckResult
 from tenantq.service.self_checks.key_health import KeyHealthCheck
 from tenantq.service.service import Service
@@ -78,3 +78,19 @@ async def test_many_keys_take_turns(house: EncryptedHouse, monkeypatch: pytest.M
     house.ring.set_enabled(max(set(house.encryption.keys_in_use())).key, enabled=True)
     house.clock.advance(10_000)
     assert [(await check.run()).ok for _ in range(2)] == [False, True]
+
+
+async def test_a_refused_setting_does_not_count_as_a_failing_key(house: EncryptedHouse) -> None:
+    """A mistyped key would otherwise be reported by /readyz and the metrics until the server restarts."""
+    await two_tenants(house)
+    with pytest.raises(KeyDisabled):
+        await house.encrypted("acme", key="local:mistyped")
+    assert house.encryption.summary == "ok"
+    assert "local:mistyped" not in {f"{one.provider}:{one.key}" for one in house.encryption.health().keys}
+
+
+async def test_an_erased_tenant_leaves_no_key_in_the_figures(house: EncryptedHouse) -> None:
+    """Its own key is destroyed, so it is no longer in use."""
+    await two_tenants(house)
+    await house.service.erasures.delete_tenant(house.admin, "acme", confirm="acme", reason="the contract ended")
+    assert {one.key for one in house.encryption.health().keys} == {"tenant-globex"}

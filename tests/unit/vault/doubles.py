@@ -115,6 +115,9 @@ class MemoryKms:
     def health(self) -> list[KeyHealth]:
         return [KeyHealth(self.name, key, "ok" if self.error is None else "unavailable") for key in self._keys]
 
+    def forget_health(self, key: str) -> None:
+        self._keys.pop(key, None)
+
     async def close(self) -> None:
         pass
 
