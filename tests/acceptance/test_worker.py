@@ -35,7 +35,7 @@ def wait_for(path: str) -> None:
 
 nothing = 1
 
-shown = Worker("https://127.0.0.1:1", concurrency=2, prefetch=0)
+shown = Worker("https://127.0.0.1:1", token="tq_own", concurrency=2, prefetch=0)
 shown.task("sums")(lambda _: None)
 
 def show(*, burst):
@@ -90,9 +90,11 @@ def test_what_the_command_says_of_the_connection_goes_before_the_module(server: 
 
     there = server.run("worker", "jobs:shown", "--timeout", "3s", *files, PYTHONPATH=beside(place))
     assert there.stdout.split()[1:] == ["3000", ADMIN_TOKEN, "ca.pem", "own.pem", "own.key", "2", "0"], there.stderr
-    wanted = ["https://127.0.0.1:1", "3000", "None", "ca.pem", "own.pem", "None", "7", "0"]
+    wanted = ["https://127.0.0.1:1", "3000", "tq_own", "ca.pem", "own.pem", "None", "7", "0"]
     assert shown("--timeout", "3s", *files[:4], "--concurrency", "7") == wanted
-    assert shown()[:4] == ["https://127.0.0.1:1", "10000", "None", "None"]
+    assert shown()[:4] == ["https://127.0.0.1:1", "10000", "tq_own", "None"]
+    assert shown("--url", "https://127.0.0.1:1/")[2] == "tq_own"
+    assert shown("--url", "https://127.0.0.1:2")[2] == "None"
 
 
 def test_a_signal_lets_handlers_finish(server: Served, place: Path) -> None:

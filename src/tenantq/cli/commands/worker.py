@@ -50,7 +50,8 @@ def worker(
     """Run a worker until SIGTERM or Ctrl-C.
 
     MODULE:NAME is a Worker in a Python module, such as shop.tasks:worker. The working directory is searched first.
-    Connection options given here or in the environment override the module's.
+    Connection options given here or in the environment override the module's. Another server gets only the token given
+    here, never the module's.
 
     On the first signal, handlers finish and other messages are released. A second signal exits immediately.
 
@@ -78,7 +79,8 @@ def _redirect(worker: Worker, connection: ServerConnection) -> None:
     """Apply the server, credential, tenant and TLS files that the command line gives to the worker."""
     target, given = connection.target, connection.given
     tls = {field: getattr(target.tls, field) for option, field in _TLS_FIELDS.items() if option in given}
-    if given & {"url", "profile"}:
+    is_other_server = target.url.rstrip("/") != worker.settings.url.rstrip("/")
+    if "profile" in given or ("url" in given and is_other_server):  # which must not get the module's token
         timeout_ms = worker.settings.timeout_ms
         worker.settings = AsyncClient(target.url, target.token, timeout_ms=timeout_ms, tls=target.tls).settings
     elif tls:
