@@ -136,7 +136,7 @@ def test_no_store_is_refused(tmp_path: Path) -> None:
     """An empty, absent or strange directory is refused in one line, and nothing is made."""
     (tmp_path / "file").write_text("x")
     for path, code, text in (
-        (tmp_path, 6, "holds no tenantq store"),
+        (tmp_path, 6, "no tenantq store"),
         (tmp_path / "none", 6, "holds no"),
         (tmp_path / "file", 2, "file"),
     ):

@@ -37,7 +37,7 @@ def test_encryption_works_out_of_the_box(server: Served, data_dir: Path) -> None
     assert server.ok("encryption", "rotate", *tenant).out == "data key 2 now encrypts new messages\n"
     rotated = call("keyring", "rotate", "tenant-acme", "--data-dir", data_dir)
     assert "version 2 of local:tenant-acme now wraps data keys" in rotated.out
-    assert server.ok("encryption", "rewrap", *tenant).out == "2 data keys are wrapped by local:tenant-acme\n"
+    assert server.ok("encryption", "rewrap", *tenant).out == "rewrapped 2 data keys with local:tenant-acme\n"
     status = server.ok("encryption", "status", *tenant).out
     assert "key\tlocal:tenant-acme\n" in status
     assert "key_state\tok\n" in status

@@ -271,7 +271,7 @@ def test_a_directory_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "strange" / "photo.jpg").write_text("x")
     for path, code, text in (
         (tmp_path / "file", 2, "is a file"),
-        (tmp_path / "strange", 6, "holds no tenantq store"),
+        (tmp_path / "strange", 6, "no tenantq store"),
         (tmp_path / "file" / "below", 6, "check the path"),
     ):
         done = run("serve", "--data-dir", path, "--http", "127.0.0.1:0")

@@ -177,7 +177,7 @@ async def test_a_running_shard_is_examined_at_each_of_its_rounds(
 
 def test_a_directory_without_a_store_is_refused_and_left_alone(tmp_path: Path) -> None:
     """A mistyped path is not turned into a store."""
-    with pytest.raises(StoreFormat, match="holds no tenantq store"):
+    with pytest.raises(StoreFormat, match="no tenantq store"):
         examine(tmp_path / "nothing")
     assert not (tmp_path / "nothing").exists()
 

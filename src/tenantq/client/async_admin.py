@@ -160,7 +160,7 @@ class AsyncPlatform(AsyncAdminScope):
         return await self._session.request("DELETE", target, ContainmentItem, repeatable=False)
 
     async def signups(self) -> list[SignupItem]:
-        """Return the sign-ups that wait for a decision."""
+        """Return the pending sign-ups."""
         return (await self._session.request("GET", "/v1/signups", SignupsReply)).signups
 
     async def approve_signup(self, id: str, *, plan: str | None = None, template: str | None = None) -> ApprovedSignup:

@@ -22,7 +22,7 @@ from tenantq.console.tenant_settings import (
     form_fields,
     with_reason,
 )
-from tenantq.domain.formatting import dotted, parse_duration, preview, printable, show_time
+from tenantq.domain.formatting import dotted, parse_duration, plural, preview, printable, show_time
 from tenantq.domain.names import check_tenant_name
 from tenantq.errors import Conflict, Invalid, NotFound
 from tenantq.wire.alerts import ContainmentItem
@@ -61,12 +61,12 @@ async def pause_or_resume(console: ConsoleApp, tenant: str, queue: QueueReply) -
 async def purge(console: ConsoleApp, tenant: str, queue: QueueReply) -> None:
     """Empty a queue after the user typed its name and a reason."""
     count = queue.ready + queue.delayed + queue.in_flight
-    text = f"This deletes {count:,} messages of queue {queue.name}. This cannot be undone."
+    text = f"This deletes {plural(count, 'message')} of queue {queue.name}. This cannot be undone."
     fields = [FormField("confirm", "queue name"), FormField("reason", "reason", hint="at least 10 characters")]
     reason = await _ask(console, "Purge", text, fields, lambda typed: check_destroy(queue.name, typed), done="Purge")
     if reason is not None:
         work = console.client.tenant(tenant).queue(queue.name).purge(confirm=queue.name, reason=reason)
-        await console.perform(work, lambda purged: f"purged {purged:,} messages of {queue.name}")
+        await console.perform(work, lambda purged: f"purged {plural(purged, 'message')} of {queue.name}")
 
 
 async def redrive(console: ConsoleApp, tenant: str, queue: QueueReply) -> None:
@@ -198,17 +198,20 @@ async def _configure(console: ConsoleApp, tenant: str, changes: dict[str, Any]) 
     await console.perform(console.client.tenant(tenant).configure(**changes), lambda _: f"changed {tenant}: {names}")
 
 
+_NEW_TENANT: Final = "An empty field means the value of the default plan."
+
+
 async def create_tenant(console: ConsoleApp) -> None:
     """Create a tenant and show it."""
     fields = [
         FormField("name", "name", hint="a-z, 0-9, -; 3 to 32"),
-        *form_fields({"weight": 1, "quotas": {"soft_percent": 80}}),
+        *form_fields({}, unset="the plan's value"),
     ]
 
     def check(typed: dict[str, str]) -> tuple[str, dict[str, Any]]:
         return check_tenant_name(typed["name"].strip()), changed_settings({}, typed)
 
-    wanted = await _ask(console, "New tenant", "", fields, check, done="Create")
+    wanted = await _ask(console, "New tenant", _NEW_TENANT, fields, check, done="Create")
     if wanted is None:
         return
     name, settings = wanted
@@ -234,7 +237,7 @@ async def suspend_or_resume(console: ConsoleApp, tenant: TenantReply) -> None:
             await console.perform(target.resume(), lambda _: f"resumed {tenant.name}")
         return
     text = "Adds and polls are refused. Leased messages can still be settled."
-    fields, title = [FormField("reason", "reason", hint="stored in the journal")], f"Suspend {tenant.name}"
+    fields, title = [REASON], f"Suspend {tenant.name}"
     reason = await _ask(console, title, text, fields, lambda typed: typed["reason"].strip(), done="Suspend")
     if reason is not None:
         await console.perform(target.suspend(reason), lambda _: f"suspended {tenant.name}")

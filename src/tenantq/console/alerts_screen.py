@@ -65,7 +65,7 @@ class AlertsScreen(StateScreen):
     def compose(self) -> ComposeResult:
         yield Static("", classes="head", markup=False)
         yield LiveTable(ALERT_COLUMNS, empty="…", id="alerts")
-        yield Static("Containments: what the server did because of alerts. Tab: go there", classes="head", markup=False)
+        yield Static("Containments. Press Tab to select them", classes="head", markup=False)
         console = actions.console_of(self)
         yield ReadTable(
             CONTAINMENT_COLUMNS,

@@ -93,16 +93,14 @@ class MainScreen(StateScreen):
         Binding("T,shift+t", "manage", "manage", key_display="T", tooltip="manage the tenant: settings, quotas"),
         Binding("ctrl+t", "create", "create a tenant", show=False),
         Binding("A,shift+a", "alerts", "alerts", key_display="A", tooltip="alerts and containments"),
-        Binding(
-            "O,shift+o", "onboarding", "onboarding", show=False, key_display="Shift+O", tooltip="sign-ups, templates"
-        ),
+        Binding("O,shift+o", "onboarding", "onboarding", show=False, key_display="O", tooltip="sign-ups and templates"),
         Binding(
             "C,shift+c",
             "cluster",
             "cluster",
             show=False,
-            key_display="Shift+C",
-            tooltip="members, owners and moves of a cluster",
+            key_display="C",
+            tooltip="cluster: members, shards and moves",
         ),
         *REPORT_BINDINGS,
         Binding("tab", "next_panel(1)", "next panel", show=False),

@@ -118,7 +118,7 @@ class OnboardingScreen(StateScreen):
         client, ask = console.client, console.reader.ask
         # administrators of the platform may apply any template
         scope = client.platform() if tenant is None or self.state.everyone else client.tenant(tenant)
-        yield Static("Sign-ups that wait for a decision. Enter: approve", classes="head", markup=False)
+        yield Static("Pending sign-ups. Press Enter to approve", classes="head", markup=False)
         yield ReadTable(
             SIGNUP_COLUMNS,
             lambda one: one.id,
@@ -126,7 +126,11 @@ class OnboardingScreen(StateScreen):
             nothing="no sign-ups",
             id="signups",
         )
-        text = f"Templates for tenant {tenant}. Tab: go there; Enter: show" if tenant else "Templates. Tab: go there"
+        text = (
+            f"Templates of tenant {tenant}. Press Tab to select them, Enter to show one"
+            if tenant
+            else "Templates. Press Tab to select them"
+        )
         yield Static(text, classes="head", markup=False)
         yield ReadTable(
             TEMPLATE_COLUMNS,

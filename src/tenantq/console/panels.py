@@ -94,7 +94,7 @@ class TenantsPanel(Panel):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("s", "sort", "sort", tooltip="sort by the next column"),
-        Binding("S", "reverse", "reverse the order", show=False, key_display="Shift+S"),
+        Binding("S", "reverse", "reverse the order", show=False, key_display="S"),
         *actions.TENANT_BINDINGS,
     ]
 
@@ -144,7 +144,7 @@ class TenantsPanel(Panel):
 class QueuesPanel(Panel):
     """The queues of one tenant."""
 
-    ENTER: ClassVar = Binding("enter", "", "open it: messages, dead letters, settings")
+    ENTER: ClassVar = Binding("enter", "", "open: messages, dead letters, settings")
 
     BINDINGS: ClassVar[list[BindingType]] = [*actions.QUEUE_BINDINGS]
 

@@ -111,7 +111,7 @@ def controls_report(found: ComplianceReply) -> list[str]:
     for control in found.controls:
         gdpr = f", GDPR Art. {control.gdpr}" if control.gdpr else ""
         lines.append(
-            f"- {_STATES[control.status]}: **{control.title}**, {control.threshold} (SOC 2 {control.soc2}{gdpr})"
+            f"- {_STATES[control.status]}: **{control.title}** ({control.threshold}; SOC 2 {control.soc2}{gdpr})"
         )
         failed = [one for one in control.evidence if not one.passed]
         lines += [f"    - {escaped(f'{one.tenant} {one.subject}'.strip())}: {escaped(one.text)}" for one in failed]

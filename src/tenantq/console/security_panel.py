@@ -115,7 +115,7 @@ class SecurityPanel(Panel):
         Binding("a", "view('audit')", "audit trail", show=False),
         Binding("k", "view('keys')", "keys", show=False),
         Binding("g", "view('grants')", "grants", show=False),
-        Binding("f", "edit_filter", "filter trail", tooltip="filter the trail by principal, action or time"),
+        Binding("f", "edit_filter", "trail", tooltip="filter the trail by principal, action or time"),
         Binding("c", "next_filter", "next filter: denied, changes, errors, all", show=False),
         Binding("o", "scope", "trail of this tenant, or of the platform", show=False),
         Binding("m", "older", "read older rows", show=False),

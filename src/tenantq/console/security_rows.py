@@ -18,7 +18,7 @@ AUDIT_COLUMNS: Final = (
     Column("time", "UTC time", 8, 0, lambda row, now_ms: Cell(_audit_time(int(row.get("ts") or 0), now_ms))),
     Column("tenant", "tenant", 12, 5, lambda row, _: Cell(str(row.get("tenant") or "(platform)")), width_max=20),
     Column("outcome", "outcome", 10, 3, lambda row, _: _outcome_cell(row), width_max=14),
-    Column("op", "action", 7, 1, lambda row, _: _fact(row, "op"), width_max=16),
+    Column("op", "action", 13, 1, lambda row, _: _fact(row, "op"), width_max=16),
     Column("who", "principal", 20, 2, lambda row, _: _fact(row, "principal"), width_max=40),
     Column("queue", "queue", 8, 4, lambda row, _: _fact(row, "queue"), width_max=20),
     Column("code", "code", 12, 6, lambda row, _: _fact(row, "error_code"), width_max=16),

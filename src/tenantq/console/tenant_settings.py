@@ -39,15 +39,16 @@ _SETTINGS: Final = (
     ("limits.read.burst", "burst of reads", "the amount of one second"),
 )
 REASON: Final = FormField("reason", "reason", hint="stored in the audit trail")
+_UNSET: Final = "no limit"
 _NEVER_EMPTY: Final = ("weight", "quotas.soft_percent")
 
 
-def form_fields(config: Mapping[str, Any]) -> list[FormField]:
-    """Return the fields of the form, filled with a tenant's settings."""
+def form_fields(config: Mapping[str, Any], *, unset: str = _UNSET) -> list[FormField]:
+    """Return the fields of the form, filled with a tenant's settings. ``unset`` is the hint in the others."""
     fields: list[FormField] = []
     for name, label, hint in _SETTINGS:
         value = _lookup(config, name)
-        fields.append(FormField(name, label, "" if value is None else str(value), hint))
+        fields.append(FormField(name, label, "" if value is None else str(value), hint.replace(_UNSET, unset)))
     return fields
 
 
@@ -82,7 +83,7 @@ def check_destroy(name: str, typed: Mapping[str, str]) -> str:
         raise Invalid("the name does not match; nothing was changed")
     reason = typed["reason"].strip()
     if len(reason) < REASON_CHARS_MIN:
-        raise Invalid(f"reason: must have at least {REASON_CHARS_MIN} characters; it is stored in the journal")
+        raise Invalid(f"reason: must have at least {REASON_CHARS_MIN} characters; it is stored in the audit trail")
     return reason
 
 

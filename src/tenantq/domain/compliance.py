@@ -22,13 +22,13 @@ class Control(msgspec.Struct, frozen=True):
 CONTROLS: Final = {
     "encryption": Control("Messages are encrypted at rest", "CC6.7", "30.1.g"),
     "key_rotation": Control("Data keys are rotated", "CC6.1", "30.1.g"),
-    "keys_used": Control("API keys that are not used are revoked", "CC6.2", "30.1.g"),
+    "keys_used": Control("Unused API keys are revoked", "CC6.2", "30.1.g"),
     "grants_reviewed": Control("Grants are reviewed", "CC6.3", "30.1.g"),
     "self_checks": Control("The server checks itself: isolation, quotas and encryption keys", "CC7.1", "30.1.g"),
     "alert_response": Control("Alerts are resolved or silenced in time", "CC7.4"),
     "audit_chain": Control("The journal's hash chain is verified", "PI1.4", "30.1.g"),
     "backup": Control("Backups are recent", "A1.2"),
-    "restore_test": Control("Restoring a backup is tested", "A1.3"),
+    "restore_test": Control("Restores are tested", "A1.3"),
 }
 """All controls by ID."""
 
@@ -37,10 +37,10 @@ class ComplianceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """Thresholds of the compliance controls."""
 
     every_ms: Annotated[int, between(60_000, 7 * DAY_MS, "Time between two evaluations for the journal.")] = DAY_MS
-    encryption_required: Annotated[bool, about("Tenants without encryption fail the control encryption.")] = True
+    encryption_required: Annotated[bool, about("Fail tenants without encryption.")] = True
     key_rotation_days: Annotated[_Days, about("Maximum age of the data key in use.")] = 365
     key_unused_days: Annotated[_Days, about("Maximum time since the last use of an API key.")] = 90
-    grant_review_days: Annotated[_Days, about("Maximum time since a grant was made or reviewed.")] = 90
+    grant_review_days: Annotated[_Days, about("Maximum time since a grant was created or reviewed.")] = 90
     check_hours: Annotated[int, between(1, 8_760, "Maximum time since the last self-check.")] = 24
     backup_hours: Annotated[int, between(1, 8_760, "Maximum age of the newest backup.")] = 24
     restore_test_days: Annotated[_Days, about("Maximum time since the last successful restore test.")] = 90

@@ -43,7 +43,7 @@ STANDARD: Final = Plan(
     description="Bounds a tenant's storage. Tenants share the rest in fair turns.",
     quotas=Quotas(backlog=10_000_000, stored_bytes=10 << 30, queues=10_000),
 )
-UNLIMITED: Final = Plan(description="No quotas and no rate limits.")
+UNLIMITED: Final = Plan(description="For tenants that you trust.")
 BUILT_IN: Final[Mapping[str, Plan]] = {"standard": STANDARD, "unlimited": UNLIMITED}
 
 

@@ -13,7 +13,7 @@ class SignupSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     enabled: Annotated[bool, about("Accept `POST /v1/signups`.")] = False
     per_hour: Annotated[int, between(1, 100_000, "Sign-ups per hour from one network (/24, /48).")] = 5
-    waiting_max: Annotated[int, between(1, 100_000, "Sign-ups that wait for a decision.")] = 1_000
+    waiting_max: Annotated[int, between(1, 100_000, "Maximum number of pending sign-ups.")] = 1_000
 
 
 class SignupRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -118,7 +118,7 @@ class TenantState:
         """Raise LegalHold if the tenant is under legal hold."""
         if self.hold is not None:
             raise LegalHold(
-                f"the tenant is under legal hold ({self.hold.reason}); release the hold before you delete anything of it",
+                f"the tenant is under legal hold ({self.hold.reason}). Release the hold first.",
                 tenant=self.name,
                 queue=queue,
             )

@@ -28,7 +28,7 @@ async def approve_signup(
     else:
         created = False
     if not created:
-        raise Conflict("the tenant exists already. Reject the sign-up.", tenant=found.tenant)
+        raise Conflict("the tenant already exists. Reject the sign-up.", tenant=found.tenant)
     applied = await service.templates.apply(call, found.tenant, template, owner="") if template is not None else ()
     await service.signups.approve(call, id)
     key = await service.access.create_key(call, found.tenant, "first key", Grant(role="tenant-admin"))

@@ -110,7 +110,7 @@ class ServerStatus:
             "journal_lag_bytes": exporter.lag_bytes if exporter is not None else None,
             "keys": self._encryption.summary,
             "queues": f"{plural(len(shard.state.damaged), 'queue')} damaged" if shard.state.damaged else "ok",
-            "adds": "refused: the journal waits for its export" if is_behind else "taken",
+            "adds": "refused: too much of the journal is not exported yet" if is_behind else "accepted",
             "journal_export": exporter.failure or "ok" if exporter is not None else "off",
             "checks": self.checks.shown() if self.checks is not None else {},
         }

@@ -23,7 +23,7 @@ NETWORKS_MAX: Final = 10_000
 
 
 class Signups:
-    """Keeps sign-ups that wait for a decision. The first shard has them."""
+    """Keeps pending sign-ups. The first shard has them."""
 
     def __init__(self, shard: Shard, admission: Admission, clock: Clock, settings: SignupSettings) -> None:
         self._shard, self._admission, self._clock, self._settings = shard, admission, clock, settings
@@ -61,7 +61,7 @@ class Signups:
         self._counts[network] += 1
 
     async def list(self, call: Call) -> SignupsReply:
-        """Return the sign-ups that wait for a decision, oldest first."""
+        """Return the pending sign-ups, oldest first."""
         await self._admission.admit_platform(call, "list_signups")
         found = sorted(self._shard.state.signups.of(PLATFORM).values(), key=lambda one: one.created_at)
         return SignupsReply(signups=[_item(one) for one in found])
@@ -73,7 +73,7 @@ class Signups:
         with self._admission.notes.noting_failure(caller, "", "approve_signup"):
             found = self._shard.state.signups.of(PLATFORM).get(id)
             if found is None:
-                raise NotFound(f"sign-up {id[:80]!r} does not exist, or was decided")
+                raise NotFound(f"sign-up {id[:80]!r} does not exist, or is already approved or rejected")
         return _item(found)
 
     async def approve(self, call: Call, id: str) -> None:

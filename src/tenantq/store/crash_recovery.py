@@ -46,7 +46,9 @@ def check_format(path: Path, *, read_only: bool) -> None:
     if not file.exists():
         strangers = sorted(p.name for p in path.iterdir() if p.name not in _BEFORE_STORE)
         if strangers:
-            raise StoreFormat(f"{path} is not empty and holds no tenantq store (found {strangers[0]!r})")
+            raise StoreFormat(
+                f"{path}: not empty, and no tenantq store (found {strangers[0]!r}). Choose another directory."
+            )
         if not read_only:
             write_durably(file, msgspec.json.encode(FormatFile(FORMAT)))
             sync(path.parent)

@@ -44,7 +44,7 @@ class RocksStore(Families):
         """
         self.path = path
         if read_only and not (path / "format").exists():
-            raise StoreFormat(f"{path} holds no tenantq store")
+            raise StoreFormat(f"{path}: no tenantq store found. Check the path.")
         path.mkdir(parents=True, exist_ok=True, mode=0o700)  # the files contain every message that is not encrypted
         self._closing = ExitStack()
         self._closing.enter_context(closing(DirectoryLock(path)))

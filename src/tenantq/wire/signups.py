@@ -29,7 +29,7 @@ class SignupReceipt(WireReply, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class SignupsReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
-    """Sign-ups that wait for a decision."""
+    """Pending sign-ups."""
 
     signups: list[SignupItem]
 
@@ -37,7 +37,7 @@ class SignupsReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
 class ApproveSignupRequest(Wire, frozen=True, kw_only=True):
     """Approve a sign-up."""
 
-    plan: Annotated[PlanName, msgspec.Meta(description="Plan in place of the one that was asked for.")] | None = None
+    plan: Annotated[PlanName, msgspec.Meta(description="Plan, instead of the requested one.")] | None = None
     template: Annotated[TemplateName, msgspec.Meta(description="Template of the platform to apply.")] | None = None
 
 

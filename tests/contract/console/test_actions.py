@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -189,6 +190,8 @@ async def test_a_tenant_is_made_and_shown(server: FakeServer, console: OpenConso
         await user.type("newcomer")
         await user.press("ctrl+s")
         await user.until(lambda: user.app.state.tenant == "newcomer")
+        [created] = server.client().tenant("newcomer").audit(action=["create_tenant"]).rows
+        assert list(json.loads(created["details"])) == ["plan"]  # empty fields leave the plan's values alone
         await user.press("ctrl+t")
         await user.type("newcomer")
         await user.press("ctrl+s")

@@ -55,7 +55,7 @@ async def test_an_approved_sign_up_becomes_a_tenant_with_a_plan_and_a_key(house:
     ops = [row.op for row in rows if row.op in {"request_signup", "create_tenant", "approve_signup", "create_key"}]
     assert ops[-4:] == ["request_signup", "create_tenant", "approve_signup", "create_key"]
     assert not any("ann@" in row.details for row in rows)
-    with pytest.raises(NotFound, match="does not exist, or was decided"):
+    with pytest.raises(NotFound, match="does not exist, or is already approved or rejected"):
         await approve_signup(house.service, house.admin, made.id, None)
 
 
@@ -77,7 +77,7 @@ async def test_the_reply_does_not_show_whether_a_tenant_exists(house: House) -> 
     first = await house.service.signups.request(house.call(None), REQUEST)
     second = await house.service.signups.request(house.call(None), REQUEST)
     assert first.id != second.id
-    with pytest.raises(Conflict, match="the tenant exists already"):
+    with pytest.raises(Conflict, match="the tenant already exists"):
         await approve_signup(house.service, house.admin, first.id, "small")
     assert await house.service.tenants.get(house.admin, "newcomer") == before
 
@@ -114,7 +114,7 @@ async def test_sign_ups_that_wait_are_bounded(house: House) -> None:
     """A decision makes room."""
     accept(house, per_hour=100, waiting_max=2)
     made = [await house.service.signups.request(house.call(None), REQUEST) for _ in range(2)]
-    with pytest.raises(QuotaExceeded, match="too many wait for a decision"):
+    with pytest.raises(QuotaExceeded, match="too many are pending"):
         await house.service.signups.request(house.call(None), REQUEST)
     await house.service.signups.reject(house.admin, made[0].id)
     await house.service.signups.request(house.call(None), REQUEST)

@@ -110,7 +110,7 @@ async def test_an_outage_of_the_target_refuses_adds_at_the_bound_and_drops_nothi
     monkeypatch.undo()
     await exporter.export_now()
     await house.add(owner, "work", "again")
-    assert service.status.readiness()["adds"] == "taken"
+    assert service.status.readiness()["adds"] == "accepted"
     assert shard.reads.stats("default", "work").ready == added - 5 + 1
     await exporter.close()
     assert exported_rows(target) == live_rows(shard)

@@ -266,7 +266,7 @@ def _print(shown: dict[str, Any]) -> None:
         whose = (
             "" if shown["keys_given"] else ", stored with the data it signed; keep a copy elsewhere for --public-key"
         )
-        click.echo(f"signatures: of key {' or '.join(shown['keys'])}{whose}")
+        click.echo(f"signed by key {' or '.join(shown['keys'])}{whose}")
     if "end" in shown and shown["clean"]:
         click.echo(f"end: {shown['end']}")
     for one in shown.get("shards", ()) if shown["clean"] else ():

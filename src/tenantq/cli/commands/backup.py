@@ -15,6 +15,7 @@ from tenantq.cli.options import DIRECTORY, FILE
 from tenantq.cli.options import data_dir as data_dir_option
 from tenantq.cli.output import Columns, Output, output_command, table, time_of
 from tenantq.cli.progress import byte_bar
+from tenantq.domain.formatting import plural
 from tenantq.errors import Invalid, NotFound
 from tenantq.journal.export_target import open_target
 from tenantq.journal.signing import PublicKey
@@ -140,9 +141,10 @@ def restore(
 def _restored_lines(restored: Restored, source: Path, data_dir: Path) -> Iterator[str]:
     figures, manifest = restored.figures, restored.manifest
     yield (
-        f"restored {source} to {data_dir}: {figures.tenants:,} tenants, {figures.queues:,} queues,"
-        f" {figures.messages:,} messages, {figures.results:,} results; the journal up to record"
-        f" {manifest.last_seq:,}, {restored.segments:,} segments, {restored.data_keys:,} wrapped data keys"
+        f"restored {source} to {data_dir}: {plural(figures.tenants, 'tenant')},"
+        f" {plural(figures.queues, 'queue')}, {plural(figures.messages, 'message')}, {plural(figures.results, 'result')};"
+        f" the journal up to record {manifest.last_seq:,}, {plural(restored.segments, 'segment')},"
+        f" {plural(restored.data_keys, 'wrapped data key')}"
     )
     yield "the doctor found no problems"
     if not restored.signature_checked:

@@ -90,7 +90,7 @@ def _shard_table(found: ClusterReply) -> Table:
 
 @server_command(cluster)
 @click.argument("member_id", metavar="MEMBER")
-@click.option("--undo", is_flag=True, help="Let the member have shards again.")
+@click.option("--undo", is_flag=True, help="Assign shards to the member again.")
 def drain(connection: ServerConnection, *, member_id: str, undo: bool) -> Output:
     """Hand all shards of a member over to others.
 

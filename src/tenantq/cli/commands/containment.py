@@ -19,15 +19,15 @@ _CONTAINMENTS: Columns = {
 
 @click.group(cls=CommandGroup)
 def containment() -> None:
-    """Show and release what the server did because of alerts: suspended keys, limited principals, frozen tenants.
+    """Show and release containments: suspended keys, limited principals and frozen tenants.
 
-    Rules are settings of the server ([[containment]]). They are dry runs unless they say dry_run = false.
+    Rules are settings of the server ([[containment]]). They are dry runs unless dry_run = false.
     """
 
 
 @server_command(containment, name="list")
 def list_containments(connection: ServerConnection) -> Output:
-    """List containments in force, oldest first, with what dry runs would have done."""
+    """List active containments, oldest first, including those of dry runs."""
     found = connection.client.platform().containments()
     return Output({"containments": found}, table(_CONTAINMENTS, found, "no containments"))
 
@@ -35,6 +35,6 @@ def list_containments(connection: ServerConnection) -> Output:
 @server_command(containment)
 @click.argument("id", metavar="ID")
 def release(connection: ServerConnection, *, id: str) -> Output:
-    """End containment ID before its time is over."""
+    """Release containment ID before it ends."""
     found = connection.client.platform().release_containment(id)
     return Output(found, f"released: {found.action} {found.principal or found.tenant}")

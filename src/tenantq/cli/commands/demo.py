@@ -110,7 +110,7 @@ def _cheat_sheet(url: str, data_dir: str, tokens: DemoTokens) -> str:
     """Return what to try in another terminal. With the table below, it fits a terminal of 80 columns and 24 lines."""
     command = _this_command()
     return f"""\
-tenantq demo on {url}, data in {data_dir}. Stop with Ctrl-C; the data stays.
+tenantq demo: {url}, data in {data_dir}. Stop with Ctrl-C.
 The tokens of all tenants are in {Path(data_dir) / _TOKENS_FILE}.
 
 In another terminal, watch it as administrator:

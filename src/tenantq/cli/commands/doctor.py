@@ -24,8 +24,8 @@ from tenantq.store.redis.address import parse_address
 def doctor(data_dir: Path, *, store: str | None, store_name: str, shard: int | None) -> Output:
     """Check the consistency of a store, also of a running server.
 
-    Changes nothing. Of a running server it checks a temporary checkpoint in the data directory. In Redis it reads each queue at
-    one moment, during which that primary serves nothing else, and skips queues above 128 MiB while servers run.
+    Changes nothing. For a running server, it checks a temporary checkpoint in the data directory. In Redis, it
+    reads each queue in one step, which blocks that primary, and skips queues above 128 MiB while servers run.
 
     Checks that each message is in exactly one state, each index row belongs to a message, each counter equals a recount, and
     the journal's hash chain is intact.

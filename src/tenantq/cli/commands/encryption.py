@@ -6,7 +6,7 @@ import msgspec
 from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.connection import ServerConnection, server_command
 from tenantq.cli.output import Columns, Output, table, time_of
-from tenantq.domain.formatting import show_duration, show_time
+from tenantq.domain.formatting import plural, show_duration, show_time
 
 
 @click.group(cls=CommandGroup)
@@ -26,7 +26,7 @@ def status(connection: ServerConnection) -> Output:
     facts["next_rotation"] = show_time(facts.pop("next_rotation_at"))
     columns: Columns = {
         "data key": "number",
-        "made": time_of("created_at"),
+        "created": time_of("created_at"),
         "wrapped by": "key",
         "uses reserved": "uses",
     }
@@ -44,4 +44,4 @@ def rotate(connection: ServerConnection) -> Output:
 def rewrap(connection: ServerConnection) -> Output:
     """Rewrap all data keys with the tenant's configured key. Messages do not change."""
     found = connection.tenant().rewrap_keys()
-    return Output(found, f"{len(found.data_keys)} data keys are wrapped by {found.key}")
+    return Output(found, f"rewrapped {plural(len(found.data_keys), 'data key')} with {found.key}")

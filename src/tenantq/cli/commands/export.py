@@ -5,6 +5,7 @@ import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -12,7 +13,18 @@ from tenantq.cli.connection import ServerConnection, server_command
 from tenantq.cli.export_file import ExportFile
 from tenantq.cli.output import Output
 from tenantq.cli.progress import byte_bar
+from tenantq.domain.formatting import plural
 from tenantq.errors import Conflict, Invalid
+
+_NOUNS: Final = {
+    "queues": "queue",
+    "messages": "message",
+    "results": "result",
+    "idempotency": "idempotency key",
+    "keys": "API key",
+    "grants": "grant",
+    "audit": "audit row",
+}
 
 
 @server_command()
@@ -52,7 +64,7 @@ def export(connection: ServerConnection, *, name: str, place: str) -> Output:
             partial.rename(out)
     finally:
         partial.unlink(missing_ok=True)
-    counts = ", ".join(f"{count:,} {kind}" for kind, count in manifest.counts.items() if kind != "tenant")
+    counts = ", ".join(plural(manifest.counts[kind], noun) for kind, noun in _NOUNS.items() if kind in manifest.counts)
     return Output(
         {"file": str(out), "export": manifest.export, "size": size, "counts": manifest.counts},
         f"exported {name} to {out}: {counts}; {size:,} bytes",

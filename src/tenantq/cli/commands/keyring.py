@@ -88,7 +88,7 @@ def list_keys(settings: LocalSettings) -> Output:
     rows = [
         (name, key.current, show_time(made_at[name]), "enabled" if key.enabled else "disabled") for name, key in keys
     ]
-    return Output({"keys": shown}, Table(("key", "version", "made", "state"), rows, "no keys"))
+    return Output({"keys": shown}, Table(("key", "version", "created", "state"), rows, "no keys"))
 
 
 @_command(name_argument)

@@ -224,7 +224,7 @@ def _result(report: TransferReport, left: int | None) -> Output:
     state = "verified" if report.verified else "NOT VERIFIED"
     return Output(
         {**msgspec.to_builtins(report), "read": report.read, "added": report.added, "left": left},
-        Table(("tenant", "queue", "read", "added", "already there", "bytes"), rows, "no messages"),
+        Table(("tenant", "queue", "read", "added", "duplicates", "bytes"), rows, "no messages"),
         f"migrated {plural(report.added, 'new message')} of {report.read:,} read from {report.source}; {state}",
         notes=[
             *(f"{count:,} {text}" for text, count in report.skipped.items()),

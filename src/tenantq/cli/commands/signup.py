@@ -19,7 +19,7 @@ _SIGNUPS: Columns = {
 
 @click.group(cls=CommandGroup)
 def signup() -> None:
-    """Decide about sign-ups.
+    """Approve or reject sign-ups.
 
     People send them with POST /v1/signups, if the server's settings allow it ([signups]).
     """
@@ -27,14 +27,14 @@ def signup() -> None:
 
 @server_command(signup, name="list")
 def list_signups(connection: ServerConnection) -> Output:
-    """List sign-ups that wait for a decision, oldest first."""
+    """List pending sign-ups, oldest first."""
     found = connection.client.platform().signups()
     return Output({"signups": found}, table(_SIGNUPS, found, "no sign-ups"))
 
 
 @server_command(signup)
 @click.argument("id", metavar="ID")
-@click.option("--plan", help="Plan in place of the one that was asked for.")
+@click.option("--plan", help="Plan, instead of the requested one.")
 @click.option("--template", help="Template of the platform to apply.")
 @click.option("--quiet", is_flag=True, help="Print only the token.")
 def approve(connection: ServerConnection, *, id: str, plan: str | None, template: str | None, quiet: bool) -> Output:

@@ -10,6 +10,7 @@ from tenantq.cli import exit_codes
 from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.connection import ServerConnection, server_command
 from tenantq.cli.output import Columns, Output, table
+from tenantq.domain.formatting import plural
 from tenantq.errors import NotFound
 from tenantq.wire.templates import TemplateItem
 
@@ -33,7 +34,7 @@ _owner = click.option(
 
 @click.group(cls=CommandGroup)
 def template() -> None:
-    """Manage templates: settings of queues and tenants that can be applied again and shared."""
+    """Manage templates: reusable settings of queues and tenants."""
 
 
 @server_command(template)
@@ -55,7 +56,7 @@ def create(connection: ServerConnection, *, name: str, file: BinaryIO, platform:
         found = connection.owner(platform=platform).put_template(name, **given)
     except (ValueError, TypeError) as error:
         raise click.UsageError(f"{file.name}: {error}") from error
-    return Output(found, f"stored template {name} with {len(found.queues)} queues")
+    return Output(found, f"stored template {name} with {plural(len(found.queues), 'queue')}")
 
 
 @server_command(template, name="list")

@@ -140,7 +140,7 @@ def _place(connection: ServerConnection, name: str, request: PlacementRequest, *
 def check(connection: ServerConnection, *, file: Path, ask: bool, probe: bool) -> Output:
     """Check a topology file, and compare it with the servers.
 
-    With --tenants, --url or --profile, the tenants of the server are checked, too.
+    With --tenants, --url or --profile, the tenants of the server are also checked.
 
     \b
     Exit codes:

@@ -22,7 +22,7 @@ class RequestSignup(Operation[Signup]):
         """Store it. Raises QuotaExceeded if too many wait. The journal does not show the contact."""
         signups, most = effects.state.signups, self.waiting_max
         if len(signups.of(PLATFORM)) >= most:
-            raise QuotaExceeded("sign-ups: too many wait for a decision. Try again later.", limit=most, current=most)
+            raise QuotaExceeded("sign-ups: too many are pending. Try again later.", limit=most, current=most)
         id = f"{effects.seq}-{len(effects.entries)}"
         created_at = effects.now + effects.wall
         self.reply = Signup(id=id, request=self.request, remote=self.caller.remote, created_at=created_at)
@@ -46,7 +46,7 @@ class RejectSignup(Operation[Signup]):
         signups = effects.state.signups
         found = signups.of(PLATFORM).get(self.id)
         if found is None:
-            raise NotFound(f"sign-up {self.id[:80]!r} does not exist, or was decided")
+            raise NotFound(f"sign-up {self.id[:80]!r} does not exist, or is already approved or rejected")
         signups.drop(effects.batch, PLATFORM, self.id)
         details = f"{self.id}: tenant {found.request.tenant}{self.reason and f': {self.reason}'}"
         effects.log_tenant(self.journal_op, self.tenant, self.caller, details)

@@ -22,7 +22,7 @@ async def request_signup(service: Service, request: Request, body: SignupRequest
 
 
 async def list_signups(service: Service, request: Request, _: object) -> SignupsReply:
-    """List sign-ups that wait for a decision."""
+    """List pending sign-ups."""
     return await service.signups.list(request.call)
 
 
