@@ -144,7 +144,7 @@ async def test_an_answer_that_never_ends_is_cut(tmp_path: Path, monkeypatch: pyt
         else:
             email = {"starttls": False, "sender": "q@example.org", "recipients": ("ops@example.org",)}
             one = target(emails={"one": Email(host="127.0.0.1", port=port, **email)})
-        with pytest.raises(DeliveryFailed, match="127.0.0.1 did not answer within 0.3 s"):
+        with pytest.raises(DeliveryFailed, match=r"127\.0\.0\.1 did not answer within 0\.3 s"):
             await asyncio.wait_for(one.send("msg_1", NOTIFICATION), 30)
 
 
