@@ -4,7 +4,7 @@ Shards without a living owner are assigned at once. Shards of a draining member,
 at rest is rebalanced by load: nobody joins or drains, no shard is on its way, and the cooldown is over.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -15,13 +15,13 @@ MOVES_PERCENT_MAX: Final = 5
 """Share of all shards that move in one step, but at least one shard."""
 
 IDLE_SHARD_LOAD: Final = 0.001
-"""Load of a shard that does nothing, so that idle shards are spread evenly too."""
+"""Load of a shard that does nothing, so that shards of a dead member are spread evenly."""
 
 BUSY_SHARD_LOAD: Final = 0.01
 """A lower load counts as none: in a cluster with little to do, shards would move for the sake of a few calls."""
 
 IMBALANCE_MIN: Final = 0.1
-"""A shard moves for balance only if its new member then has less load than the old one had, by this share of the mean."""
+"""A shard moves for balance only if its new member then carries less than the old one did, by this share of the mean."""
 
 
 class AssignmentPlan(msgspec.Struct, frozen=True):
@@ -63,7 +63,7 @@ def plan_assignment(view: ClusterView, *, may_rebalance: bool) -> AssignmentPlan
     changes = _assign(view, leaving[: max(0, room)], loads, totals)
     if changes or draining or view.moves or not may_rebalance:
         return AssignmentPlan(changes)
-    return AssignmentPlan(_rebalance(view, alive, loads, totals, room), rebalanced=True)
+    return AssignmentPlan(_rebalance(view, alive, loads, room), rebalanced=True)
 
 
 def _shard_loads(view: ClusterView) -> dict[int, float]:
@@ -103,57 +103,72 @@ def _assign(
     return changes
 
 
-def _rebalance(
-    view: ClusterView, alive: Mapping[int, str], loads: Mapping[int, float], totals: dict[str, float], room: int
-) -> dict[int, str]:
-    """Move shards from busy members to idle ones while each move clearly helps."""
-    capacity = {id: member.capacity for id, member in view.members.items()}
-    if len(capacity) < 2:  # nobody to move to
+def _rebalance(view: ClusterView, alive: Mapping[int, str], loads: Mapping[int, float], room: int) -> dict[int, str]:
+    """Move busy shards from busy members to others while each move clearly helps; then spread idle shards by their number.
+
+    An idle shard would not make its member less busy, so load is no reason to move it.
+    """
+    if len(view.members) < 2:  # nobody to move to
         return {}
-    gap_min = IMBALANCE_MIN * sum(totals.values()) / sum(capacity.values())
-    shards: dict[str, set[int]] = {id: set() for id in capacity}
-    for shard, owner in alive.items():
-        shards[owner].add(shard)
-    changes: dict[int, str] = {}
-    for _ in range(room):
-        for source in sorted(capacity, key=lambda one: (-totals[one] / capacity[one], one)):
-            move = _best_move(view, source, shards[source], loads, totals, gap_min)
-            if move is not None:
-                shard, target = move
-                shards[source].discard(shard)
-                totals[source] -= loads[shard]
-                totals[target] += loads[shard]
-                changes[shard] = target
+    busy = {shard: loads[shard] for shard in alive if loads[shard] > IDLE_SHARD_LOAD}
+    by_load = _Balance(view, alive, busy)
+    changes = by_load.moves(busy, room)
+    if changes:
+        return changes
+    by_number = _Balance(view, alive, dict.fromkeys(alive, 1.0))
+    return by_number.moves(alive.keys() - busy.keys(), room)
+
+
+class _Balance:
+    """What each member carries, by a weight of each shard."""
+
+    def __init__(self, view: ClusterView, alive: Mapping[int, str], weights: Mapping[int, float]) -> None:
+        self._view, self._weights = view, weights
+        self._capacity = {id: member.capacity for id, member in view.members.items()}
+        self._shards: dict[str, set[int]] = {id: set() for id in self._capacity}
+        self._totals = dict.fromkeys(self._capacity, 0.0)
+        for shard, owner in alive.items():
+            self._shards[owner].add(shard)
+            self._totals[owner] += weights.get(shard, 0.0)
+        self._gap_min = IMBALANCE_MIN * sum(self._totals.values()) / sum(self._capacity.values())
+
+    def moves(self, movable: Collection[int], room: int) -> dict[int, str]:
+        """Return up to ``room`` moves of movable shards that clearly help."""
+        changes: dict[int, str] = {}
+        for _ in range(room):
+            for source in sorted(self._capacity, key=lambda one: (-self._carried(one), one)):
+                move = self._best_move(source, [shard for shard in self._shards[source] if shard in movable])
+                if move is not None:
+                    shard, target = move
+                    self._shards[source].discard(shard)
+                    self._totals[source] -= self._weights[shard]
+                    self._totals[target] += self._weights[shard]
+                    changes[shard] = target
+                    break
+            else:
                 break
-        else:
-            break
-    return changes
+        return changes
 
+    def _carried(self, id: str) -> float:
+        return self._totals[id] / self._capacity[id]
 
-def _best_move(
-    view: ClusterView,
-    source: str,
-    shards: Iterable[int],
-    loads: Mapping[int, float],
-    totals: dict[str, float],
-    gap_min: float,
-) -> tuple[int, str] | None:
-    """Return the shard whose move leaves the busier of the two members with the least load; None: no move helps."""
-    targets: dict[str, Member | None] = {}  # by region: the least busy member
-    capacity = view.members[source].capacity
-    before = totals[source] / capacity
-    best: tuple[float, int, str] | None = None
-    for shard in sorted(shards):
-        region = view.cluster.region_of(shard)
-        if region not in targets:
-            others = (one for one in eligible(view, shard) if one.id != source)
-            targets[region] = min(others, key=lambda one: (totals[one.id] / one.capacity, one.id), default=None)
-        target = targets[region]
-        if target is None:
-            continue
-        after = (totals[target.id] + loads[shard]) / target.capacity
-        if before - after >= gap_min and after < before:
-            busier = max(after, (totals[source] - loads[shard]) / capacity)
-            if best is None or busier < best[0]:
-                best = (busier, shard, target.id)
-    return best[1:] if best is not None else None
+    def _best_move(self, source: str, shards: Iterable[int]) -> tuple[int, str] | None:
+        """Return the shard whose move leaves the busier of the two members with the least; None: no move helps."""
+        targets: dict[str, Member | None] = {}  # by region: the member that carries least
+        before = self._carried(source)
+        best: tuple[float, int, str] | None = None
+        for shard in sorted(shards):
+            region = self._view.cluster.region_of(shard)
+            if region not in targets:
+                others = (one for one in eligible(self._view, shard) if one.id != source)
+                targets[region] = min(others, key=lambda one: (self._carried(one.id), one.id), default=None)
+            target = targets[region]
+            if target is None:
+                continue
+            weight = self._weights[shard]
+            after = (self._totals[target.id] + weight) / target.capacity
+            if before - after >= self._gap_min and after < before:
+                busier = max(after, (self._totals[source] - weight) / self._capacity[source])
+                if best is None or busier < best[0]:
+                    best = (busier, shard, target.id)
+        return best[1:] if best is not None else None

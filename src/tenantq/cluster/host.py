@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
+from tenantq.cluster.shard_loads import ShardLoads
 from tenantq.cluster.shard_thread import HostedShard, ShardThread
 from tenantq.domain.cluster_view import Member
 from tenantq.errors import StoreFailed, StoreFormat
@@ -17,9 +18,6 @@ log = logging.getLogger("tenantq.shards")
 
 OPENING_MAX: Final = 64
 """Shards that are opened at the same time; most of them wait for their last owner."""
-
-LOAD_SMOOTHING: Final = 0.3
-"""Weight of the newest measurement in a shard's load."""
 
 
 class ShardHost:
@@ -41,9 +39,7 @@ class ShardHost:
         self.successors: dict[int, str] = {}  # by shard: the member that it was released to
         self._opening = asyncio.Semaphore(OPENING_MAX)
         self._watching: set[asyncio.Task[None]] = set()
-        self._loads: dict[int, float] = {}
-        self._busy_us: dict[int, int] = {}
-        self._measured_ms = clock.monotonic_ms()
+        self._loads = ShardLoads(clock.monotonic_ms())
 
     # ---- membership ----
 
@@ -52,18 +48,9 @@ class ShardHost:
         return {number: epoch_of(thread) for number, thread in self._threads.items() if thread.is_open}
 
     def loads(self) -> dict[int, float]:
-        """Return the smoothed load of each owned shard: the share of a core that its rounds use."""
-        now = self._clock.monotonic_ms()
-        passed_us, self._measured_ms = max(1, (now - self._measured_ms) * 1_000), now
-        before, self._busy_us = self._busy_us, {}
-        loads: dict[int, float] = {}
-        for number, thread in list(self._threads.items()):
-            if thread.is_open:
-                busy = self._busy_us[number] = thread.shard.loop.rounds_took.sum_us
-                share = max(0, busy - before.get(number, busy)) / passed_us
-                loads[number] = self._loads.get(number, share) * (1 - LOAD_SMOOTHING) + share * LOAD_SMOOTHING
-        self._loads = loads
-        return loads
+        """Return the load of each owned shard. See ``shard_loads.ShardLoads``."""
+        busy_us = {thread.number: thread.shard.loop.rounds_took.sum_us for thread in self.threads()}
+        return self._loads.measure(self._clock.monotonic_ms(), busy_us)
 
     async def acquire(self, shard: int) -> None:
         """Own a shard and serve it. Raises StoreLocked while another member owns it, or why it cannot be opened."""

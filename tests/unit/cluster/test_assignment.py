@@ -142,3 +142,16 @@ def test_assignments_come_to_rest_with_every_shard_on_an_eligible_member(
         region = regions[shard % len(regions)] if regions else ""
         may = {one.id for one in given if not one.draining and (not region or one.region == region)}
         assert after[shard] in may or not may
+
+
+def test_idle_shards_do_not_move_because_of_load() -> None:
+    """They would not make a busy member less busy, so they would move forever."""
+    loads = {0: 0.08, 1: 0.07, 2: 0.07, 3: 0.09, 4: 0.09, 5: 0.14, 6: 0.11, 7: 0.14}
+    homes = {**dict.fromkeys((0, 1, 2, 3), "a"), **dict.fromkeys((4, 5), "b"), **dict.fromkeys((6, 7), "c")}
+    homes |= dict(zip(range(8, 18), "aabbbbcccc", strict=True))  # six for each member
+    members = [
+        member(id, owned={shard: 1 for shard, owner in homes.items() if owner == id},
+               loads={shard: load for shard, load in loads.items() if homes[shard] == id})
+        for id in "abc"
+    ]  # fmt: skip
+    assert plan_assignment(view(members, homes, 18), may_rebalance=True).changes == {}
