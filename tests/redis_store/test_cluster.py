@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import threading
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -204,6 +207,30 @@ def come_back(cluster: RedisNodes, gone: RedisServer) -> None:
 def is_owner(cluster: RedisNodes, node: RedisServer) -> bool:
     """Tell whether a node says of itself that it has the slot."""
     return node.client().info("replication")["role"] == "master" and cluster.holds(node, cluster.slot)
+
+
+async def test_a_node_that_hangs_is_asked_once_for_the_owners_of_slots(cluster: RedisNodes, tmp_path: Path) -> None:
+    """Not again by every connection of every shard: each would wait for it before it asks another node."""
+    asked: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    asked.append(hanging.accept()[0])
+
+        threading.Thread(target=accept, daemon=True).start()
+        rest = cluster.url.removeprefix("redis+cluster://")
+        url = f"redis+cluster://127.0.0.1:{hanging.getsockname()[1]},{rest}"
+        for number in range(2):
+            open_store = OnRedis(SimpleNamespace(url=url), tmp_path / str(number), name=f"hanging-{number}")
+            store = await open_store("0")
+            store.close()
+        hanging.shutdown(socket.SHUT_RDWR)
+    assert len(asked) == 1
+    for one in asked:
+        one.close()
+    clear(cluster)
 
 
 async def test_a_server_that_is_no_cluster_is_told_apart(durable_server: RedisServer, tmp_path: Path) -> None:

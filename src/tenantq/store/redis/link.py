@@ -44,6 +44,10 @@ _PAUSE_S: Final = (0.02, 0.05, 0.1, 0.2)
 """Pauses between attempts; the last one repeats."""
 _ANSWER_S_MAX: Final = 5.0
 _CONNECT_S: Final = 1.0
+_FIND_S: Final = 1.0
+"""How long a node has to say who owns a slot, before another node is asked."""
+_answering: dict[tuple[Node, ...], Node] = {}
+"""By the nodes of an address: the one that answered last. New links ask it first, so that a node that hangs delays few of them."""
 _PASSING: Final = (
     exceptions.MovedError,
     exceptions.AskError,
@@ -100,7 +104,7 @@ class SlotLink:
         self._connection: Any = None
         self._node: Node | None = None  # the owner of the slot, as far as it is known
         self._server = b""  # the id of that server
-        self._seed = 0
+        self._seed: int | None = None  # the node to ask next
         self._closing = False
         self.took = Histogram()  # answered requests, each of one or more commands, with retries
         self.retries = 0
@@ -293,10 +297,15 @@ class SlotLink:
     def _find(self) -> Node:
         """Ask the nodes of the cluster, one after another, for the owner of the slot."""
         trouble: Exception = exceptions.ConnectionError("no node of the cluster knows the owner of the shard's slot")
-        for _ in self.address.nodes:
-            seed = self.address.nodes[self._seed % len(self.address.nodes)]
-            self._seed += 1
-            connection = self._make(seed)
+        nodes = self.address.nodes
+        if self._seed is None:
+            self._seed = nodes.index(_answering.get(nodes, nodes[0]))
+        for _ in nodes:
+            seed = nodes[self._seed % len(nodes)]
+            self._seed += (
+                1  # a node that is cut off may name an owner that has been replaced: ask another one next time
+            )
+            connection = self._make(seed, _FIND_S)
             try:
                 connection.connect()
                 (ranges,) = self._exchange(connection, [("CLUSTER", "SLOTS")])
@@ -305,6 +314,7 @@ class SlotLink:
                 continue
             finally:
                 connection.disconnect()
+            _answering[nodes] = seed
             if isinstance(ranges, exceptions.ResponseError):
                 raise StoreFailed(f"store {self.address}: {ranges}. Use redis:// for a server that is not a cluster.")
             for first, last, primary, *_ in ranges:
@@ -312,13 +322,13 @@ class SlotLink:
                     return ((primary[0] or b"").decode() or seed[0], primary[1])
         raise trouble
 
-    def _make(self, node: Node) -> Any:
-        address = self.address
+    def _make(self, node: Node, answer_s: float | None = None) -> Any:
+        address, answer_s = self.address, self.answer_s if answer_s is None else min(answer_s, self.answer_s)
         options: dict[str, Any] = {
             "username": address.username,
             "password": address.password,
-            "socket_timeout": self.answer_s,
-            "socket_connect_timeout": min(_CONNECT_S, self.answer_s),
+            "socket_timeout": answer_s,
+            "socket_connect_timeout": min(_CONNECT_S, answer_s),
             "retry": Retry(NoBackoff(), 0),
             "protocol": 2,
             **_UNNAMED,
