@@ -6,9 +6,11 @@ import asyncio
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from inspect import get_annotations
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from tenantq.domain.message import Caller
+from tenantq.engine.arguments import Check, check_of
 from tenantq.engine.effects import Effects
 from tenantq.engine.fair_lines import TenantLine
 from tenantq.engine.queue_state import TenantState
@@ -71,7 +73,8 @@ def split(operation: _Batch, field: str, sizes: list[int]) -> list[tuple[_Batch,
 class Operation(Generic[R]):
     """One request, or one slice of background work, of one tenant. ``R`` is what ``Shard.submit`` returns for it.
 
-    Subclasses check their arguments when they are constructed, so nothing invalid is ever queued.
+    Subclasses check their arguments when they are constructed, so nothing invalid is ever queued. Fields of dataclasses are
+    checked by their types; see ``arguments.check_of``.
     """
 
     tenant: TenantState  # in whose line it waits
@@ -85,6 +88,15 @@ class Operation(Generic[R]):
     phase: ClassVar[int] = POINT
     journal_op: ClassVar[str] = ""  # its name in the journal if it is refused
     stores_messages: ClassVar[bool] = False  # refused while the disk has less space than its reserve
+    checks: ClassVar[tuple[tuple[str, Check], ...]] = ()  # of fields
+
+    def __init_subclass__(cls) -> None:
+        own = ((name, check_of(name, kind)) for name, kind in get_annotations(cls, eval_str=True).items())
+        cls.checks = (*cls.checks, *((name, check) for name, check in own if check is not None))
+
+    def __post_init__(self) -> None:
+        for name, check in self.checks:
+            check(getattr(self, name))
 
     @property
     def done(self) -> bool:

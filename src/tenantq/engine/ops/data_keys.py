@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import Annotated
 
 from tenantq.domain import limits
-from tenantq.domain.validation import check_field
-from tenantq.engine.arguments import check_reason
+from tenantq.engine.arguments import ReasonArgument
 from tenantq.engine.effects import Effects
 from tenantq.engine.operation import Operation
 from tenantq.engine.ops.suspension import freeze
@@ -15,8 +15,8 @@ from tenantq.journal.erasure_certificate import DestroyedKey
 from tenantq.journal.record import without_surrogates
 
 
-def _check_data_key(number: int, value: bytes) -> None:
-    check_field("number", number, limits.DataKeyNumber)
+def _check_data_key(value: bytes) -> None:
+    """Raise Invalid unless a wrapped key has a valid length."""
     if type(value) is not bytes or not 1 <= len(value) <= limits.DATA_KEY_BYTES_MAX:
         raise Invalid(f"value: must be 1 to {limits.DATA_KEY_BYTES_MAX} bytes")
 
@@ -25,13 +25,10 @@ def _check_data_key(number: int, value: bytes) -> None:
 class PutDataKey(Operation[bool]):
     """Store a new key, unless one with its number exists. Replies whether it was stored."""
 
-    number: int
-    value: bytes
+    number: limits.DataKeyNumber
+    value: Annotated[bytes, _check_data_key]
     details: str = ""
     journal_op = "put_data_key"
-
-    def __post_init__(self) -> None:
-        _check_data_key(self.number, self.value)
 
     def execute(self, effects: Effects) -> None:
         """Write the row. Raises Erased if the tenant had keys that are gone, Invalid if the number was used before."""
@@ -53,14 +50,11 @@ class PutDataKey(Operation[bool]):
 class ReplaceDataKey(Operation[bool]):
     """Store ``new`` in place of ``old``. Replies whether ``old`` was stored under this number."""
 
-    number: int
+    number: limits.DataKeyNumber
     old: bytes
-    new: bytes
+    new: Annotated[bytes, _check_data_key]
     details: str = ""
     journal_op = "replace_data_key"
-
-    def __post_init__(self) -> None:
-        _check_data_key(self.number, self.new)
 
     def execute(self, effects: Effects) -> None:
         rows, tenant = effects.state.data_keys, self.tenant
@@ -77,11 +71,8 @@ class DropDataKeys(Operation[int]):
     Both are one batch. A crash afterwards leaves a tenant that is being deleted, not an active one with unreadable rows.
     """
 
-    reason: str = ""
+    reason: ReasonArgument = ""
     journal_op = "drop_data_keys"
-
-    def __post_init__(self) -> None:
-        check_reason(self.reason)
 
     def execute(self, effects: Effects) -> None:
         """Delete the rows and mark the tenant. Raises LegalHold if the tenant is under one."""

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from tenantq.domain import limits
-from tenantq.domain.validation import check_field
 from tenantq.engine.effects import Effects
 from tenantq.engine.operation import Operation
 from tenantq.engine.queue_state import Hold
@@ -16,11 +15,8 @@ class HoldTenant(Operation[None]):
     """Put a tenant under legal hold, or change the reason of its hold."""
 
     name: str
-    reason: str
+    reason: limits.Reason
     journal_op = "hold_tenant"
-
-    def __post_init__(self) -> None:
-        check_field("reason", self.reason, limits.Reason)
 
     def execute(self, effects: Effects) -> None:
         """Store the hold with the tenant. Raises Conflict if the tenant is being deleted."""
@@ -38,11 +34,8 @@ class ReleaseHold(Operation[None]):
     """Release a tenant from legal hold. Raises NotFound if it is under none."""
 
     name: str
-    reason: str
+    reason: limits.Reason
     journal_op = "release_hold"
-
-    def __post_init__(self) -> None:
-        check_field("reason", self.reason, limits.Reason)
 
     def execute(self, effects: Effects) -> None:
         """Remove the hold, and continue deletions that it interrupted."""

@@ -7,8 +7,8 @@ from typing import Final
 import msgspec
 
 from tenantq.domain.limits import BODY_BYTES_MAX, ENCRYPTION_BYTES, TTL_MS_MAX
-from tenantq.domain.names import check_queue_name
 from tenantq.engine import dead_letter, groups
+from tenantq.engine.arguments import QueueArgument
 from tenantq.engine.effects import Effects
 from tenantq.engine.operation import BYTES_PER_COST, Operation
 from tenantq.engine.ops.add import not_encrypted, put_key
@@ -54,7 +54,7 @@ class ImportPart(Operation[ImportedPart]):
     A message whose idempotency key comes in the same part is imported only if the queue does not know the key.
     """
 
-    queue: str
+    queue: QueueArgument
     export: bytes
     part: int
     messages: Sequence[MessageCopy]
@@ -64,7 +64,7 @@ class ImportPart(Operation[ImportedPart]):
     stores_messages = True
 
     def __post_init__(self) -> None:
-        check_queue_name(self.queue)
+        super().__post_init__()
         size = sum(len(one.body) for one in self.messages) + sum(len(one.ids) for one in self.idempotency)
         self.cost = len(self.messages) + len(self.results) + len(self.idempotency) + size / BYTES_PER_COST
 

@@ -10,9 +10,8 @@ import msgspec
 
 from tenantq.domain.config import QueueConfig, TenantConfig, change_config
 from tenantq.domain.message import SYSTEM
-from tenantq.domain.names import check_queue_name, check_tenant_name
 from tenantq.domain.plans import PLANS, PlanSettings
-from tenantq.engine.arguments import check_bool, check_reason
+from tenantq.engine.arguments import QueueArgument, ReasonArgument, TenantArgument
 from tenantq.engine.effects import Effects
 from tenantq.engine.operation import RANGE, Operation
 from tenantq.engine.ops.erasure import put_erasure
@@ -33,14 +32,11 @@ def _shown(changes: dict[str, Any]) -> str:
 class PutTenant(Operation[bool]):
     """Create a tenant, or change one. Replies whether it is new."""
 
-    name: str
+    name: TenantArgument
     changes: dict[str, Any]  # settings, and a reason that is only journaled
     may_create: bool = True
     plans: PlanSettings | None = None  # None: new tenants get no plan
     journal_op = "configure_tenant"
-
-    def __post_init__(self) -> None:
-        check_tenant_name(self.name)
 
     def execute(self, effects: Effects) -> None:
         """Write the tenant's row. Raises Conflict if the tenant is new and ``may_create`` is false."""
@@ -133,13 +129,10 @@ class DeleteTenant(Operation[ErasureCertificate]):
 class PutQueue(Operation[bool]):
     """Create a queue, or change one. Replies whether it is new."""
 
-    name: str
+    name: QueueArgument
     changes: dict[str, Any] = field(default_factory=dict)
     only_create: bool = False  # leave an existing queue as it is
     journal_op = "configure_queue"
-
-    def __post_init__(self) -> None:
-        check_queue_name(self.name)
 
     def execute(self, effects: Effects) -> None:
         queue = self.tenant.queues.get(self.name)
@@ -178,12 +171,9 @@ class EditQueue(PutQueue):
 class PauseQueue(Operation[None]):
     """Stop deliveries of a queue. Adds continue, and waiting polls keep waiting."""
 
-    name: str
+    name: QueueArgument
     journal_op = "pause_queue"
     status: ClassVar[Status] = "paused"
-
-    def __post_init__(self) -> None:
-        check_queue_name(self.name)
 
     def execute(self, effects: Effects) -> None:
         queue = effects.state.catalog.queue(self.tenant, self.name)
@@ -207,14 +197,10 @@ class UnpauseQueue(PauseQueue):
 class Purge(Operation[int]):
     """Delete a queue's messages, leases, idempotency keys and results by range. Replies how many messages it had."""
 
-    name: str
-    reason: str = ""
+    name: QueueArgument
+    reason: ReasonArgument = ""
     journal_op = "purge"
     phase = RANGE
-
-    def __post_init__(self) -> None:
-        check_reason(self.reason)
-        check_queue_name(self.name)
 
     def execute(self, effects: Effects) -> None:
         queue = effects.state.catalog.queue(self.tenant, self.name)
@@ -240,17 +226,11 @@ class DeleteQueue(Operation[None]):
     then. A queue of a frozen tenant is not deleted.
     """
 
-    name: str
-    reason: str = ""
+    name: QueueArgument
+    reason: ReasonArgument = ""
     force: bool = False
     even_frozen: bool = False
     journal_op = "delete_queue"
-
-    def __post_init__(self) -> None:
-        check_reason(self.reason)
-        check_queue_name(self.name)
-        check_bool("force", self.force)
-        check_bool("even_frozen", self.even_frozen)
 
     def execute(self, effects: Effects) -> None:
         """Mark the queue as draining. The end of the round checks whether it can be deleted."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from tenantq.domain.signup import Signup, SignupRequest
 from tenantq.engine.access_store import PLATFORM
-from tenantq.engine.arguments import check_reason
+from tenantq.engine.arguments import ReasonArgument
 from tenantq.engine.effects import Effects
 from tenantq.engine.operation import Operation
 from tenantq.errors import NotFound, QuotaExceeded
@@ -35,11 +35,8 @@ class RejectSignup(Operation[Signup]):
     """Delete a sign-up. Replies what it was."""
 
     id: str
-    reason: str = ""
+    reason: ReasonArgument = ""
     journal_op = "reject_signup"
-
-    def __post_init__(self) -> None:
-        check_reason(self.reason)
 
     def execute(self, effects: Effects) -> None:
         """Delete it. Raises NotFound if somebody else has decided."""

@@ -6,8 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from tenantq.domain.message import Caller
-from tenantq.domain.names import check_queue_name
-from tenantq.engine.arguments import check_mode, check_reason
+from tenantq.engine.arguments import QueueArgument, ReasonArgument
 from tenantq.engine.effects import Effects
 from tenantq.engine.operation import Operation
 from tenantq.engine.ops.lifecycle import end_polls
@@ -76,13 +75,9 @@ class SuspendTenant(Operation[None]):
     """Refuse adds and polls of a tenant. Suspension says what each mode still allows."""
 
     name: str
-    reason: str = ""
+    reason: ReasonArgument = ""
     mode: SuspensionMode = "settle"
     journal_op = "suspend_tenant"
-
-    def __post_init__(self) -> None:
-        check_reason(self.reason)
-        check_mode(self.mode)
 
     def execute(self, effects: Effects) -> None:
         """Suspend the tenant. Raises Conflict if a move or a deletion relies on its current suspension."""
@@ -99,11 +94,8 @@ class ResumeTenant(Operation[None]):
     """Serve a suspended tenant again."""
 
     name: str
-    reason: str = ""
+    reason: ReasonArgument = ""
     journal_op = "resume_tenant"
-
-    def __post_init__(self) -> None:
-        check_reason(self.reason)
 
     def execute(self, effects: Effects) -> None:
         """Resume the tenant. Raises Conflict if it is being deleted."""
@@ -117,15 +109,10 @@ class ResumeTenant(Operation[None]):
 class SuspendQueue(Operation[None]):
     """Refuse adds and polls of one queue. Suspension says what each mode still allows."""
 
-    name: str
-    reason: str = ""
+    name: QueueArgument
+    reason: ReasonArgument = ""
     mode: SuspensionMode = "settle"
     journal_op = "suspend_queue"
-
-    def __post_init__(self) -> None:
-        check_queue_name(self.name)
-        check_reason(self.reason)
-        check_mode(self.mode)
 
     def execute(self, effects: Effects) -> None:
         """Store the suspension with the queue, and end its waiting polls."""
@@ -144,13 +131,9 @@ class SuspendQueue(Operation[None]):
 class ResumeQueue(Operation[None]):
     """End the suspension of a queue. A paused queue stays paused."""
 
-    name: str
-    reason: str = ""
+    name: QueueArgument
+    reason: ReasonArgument = ""
     journal_op = "reopen_queue"
-
-    def __post_init__(self) -> None:
-        check_queue_name(self.name)
-        check_reason(self.reason)
 
     def execute(self, effects: Effects) -> None:
         """Remove the suspension, and have the queue re-examined."""
