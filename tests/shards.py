@@ -43,7 +43,7 @@ def message(body: bytes | str = b"body", **fields: object) -> NewMessage:
     return NewMessage(body=body.encode() if isinstance(body, str) else body, **fields)  # type: ignore[arg-type]
 
 
-async def settled(shard: Shard) -> None:
+async def wait_until_idle(shard: Shard) -> None:
     """Return when the shard has nothing left to do at this moment of its clock."""
     while True:
         await asyncio.sleep(0)
@@ -55,7 +55,7 @@ async def settled(shard: Shard) -> None:
 
 async def journal_rows(shard: Shard, after: int = 0, op: str | None = None, **wanted: Any) -> list[JournalRow]:
     """Return all rows behind a record that match, of a tenant only those since it was made."""
-    await settled(shard)
+    await wait_until_idle(shard)
     owner = shard.state.catalog.tenants.get(wanted.get("tenant", ""))
     first = owner.since if owner is not None else 1
     reader, found = AuditReader(shard.journal, None), list[JournalRow]()
@@ -82,9 +82,9 @@ def count_slices(monkeypatch: pytest.MonkeyPatch, module: str) -> list[None]:
 
 async def pass_time(shard: Shard, clock: ManualClock, ms: int) -> None:
     """Let time pass and everything happen that is due by then."""
-    await settled(shard)
+    await wait_until_idle(shard)
     clock.advance(ms)
-    await settled(shard)
+    await wait_until_idle(shard)
 
 
 def sizes(directory: Path) -> dict[Path, int]:

@@ -13,7 +13,7 @@ from tenantq.errors import Closed, Invalid, TenantqError, Unavailable
 from tenantq.runtime.clock import ManualClock
 from tests.administration import delete_queue, pause_queue, purge, put_queue, put_tenant, queues, resume_queue, tenants
 from tests.conftest import OpenShard
-from tests.shards import Q, T, message, settled
+from tests.shards import Q, T, message, wait_until_idle
 from tests.verbs import Shard
 
 Call = Callable[[Shard, Any], Awaitable[Any]]
@@ -240,7 +240,7 @@ async def is_refused(call: Awaitable[Any]) -> bool:
 
 async def serves(shard: Shard) -> None:
     """Assert that a message goes in and out."""
-    await settled(shard)
+    await wait_until_idle(shard)
     assert shard.failure is None
     (added,) = await shard.add(T, "probe", [message("probe")])
     (got,) = await shard.poll(T, "probe")
@@ -287,7 +287,7 @@ async def test_a_caller_the_journal_cannot_name_is_refused(open_shard: OpenShard
         with pytest.raises(TenantqError):
             await BY_CALLER[method](shard, caller())
         assert shard.failure is None, kind
-    await settled(shard)
+    await wait_until_idle(shard)
     assert shard.journal.span == span
     await serves(shard)
     await shard.close()
@@ -299,7 +299,7 @@ async def test_a_caller_named_with_a_lone_surrogate_spoils_nothing(open_shard: O
     shard = await prepared(open_shard)
     for call in BY_CALLER.values():
         await is_refused(call(shard, Caller("\ud800", "\udfff", "\ud800")))
-        await settled(shard)
+        await wait_until_idle(shard)
         assert shard.failure is None
     await serves(shard)
     await shard.close()

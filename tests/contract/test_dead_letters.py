@@ -14,7 +14,7 @@ from tenantq.store.keys import queue_prefix
 from tenantq.store.rows import pack_lease, unpack_lease
 from tests.administration import finished, purge, put_queue
 from tests.conftest import OpenShard
-from tests.shards import Q, T, message, pass_time, settled
+from tests.shards import Q, T, message, pass_time, wait_until_idle
 from tests.verbs import Shard
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ async def test_25_max_attempts_n_means_exactly_n_deliveries_before_the_dead_lett
             await shard.close()
             clock.advance(1_000)
             shard = await open_shard()
-            await settled(shard)
+            await wait_until_idle(shard)
         else:
             await fail(shard, clock, how, got[0])
     assert seen == list(range(1, attempts + 1))
@@ -232,7 +232,7 @@ async def test_27_a_listener_that_raises_disturbs_neither_replies_nor_other_list
     await shard.add(T, Q, [message(str(n)) for n in range(3)])
     for got in await shard.poll(T, Q, max=3):
         assert (await shard.nack(T, Q, [got.receipt]))[0].ok
-    await asyncio.wait_for(settled(shard), 5)
+    await asyncio.wait_for(wait_until_idle(shard), 5)
     assert len(heard) == 3
 
 
@@ -284,7 +284,7 @@ async def test_a_dead_letters_result_is_failed_and_wakes_who_waits(shard: Shard)
     await put_queue(shard, T, Q, max_attempts=1)
     (added,) = await shard.add(T, Q, [message()])
     waiting = asyncio.create_task(shard.reads.result(T, Q, added.id, wait_ms=60_000))
-    await settled(shard)
+    await wait_until_idle(shard)
     (got,) = await shard.poll(T, Q)
     await shard.nack(T, Q, [got.receipt], reason="bad address")
     result = await waiting

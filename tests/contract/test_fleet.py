@@ -10,7 +10,7 @@ from tenantq.errors import NotFound
 from tenantq.runtime.clock import ManualClock
 from tests.administration import delete_queue, put_queue, put_tenant
 from tests.conftest import OpenShard
-from tests.shards import Q, message, pass_time, settled
+from tests.shards import Q, message, pass_time, wait_until_idle
 from tests.verbs import Shard
 
 
@@ -124,7 +124,7 @@ async def test_polls_with_different_restrictions_are_served_in_one_round(shard: 
         asyncio.create_task(shard.fleet_poll(Q, tenants=[name] if name else None, max=3, wait_ms=1_000))
         for name in ("ant", "bee", None)
     ]
-    await settled(shard)
+    await wait_until_idle(shard)
     adds = [asyncio.create_task(shard.add(name, Q, [message() for _ in range(5)])) for name in ("ant", "bee")]
     await asyncio.gather(*adds)
     got = [await poll for poll in polls]
@@ -139,7 +139,7 @@ async def test_a_waiting_fleet_poll_wakes_on_work_of_any_tenant(
 ) -> None:
     """Of one that did not exist when it began, and of a message that falls due."""
     waiting = asyncio.create_task(shard.fleet_poll(Q, wait_ms=60_000))
-    await settled(shard)
+    await wait_until_idle(shard)
     await put_tenant(shard, "newcomer")
     await shard.add("newcomer", Q, [message(delay_ms=5_000 if later else 0)])
     if later:
@@ -162,9 +162,9 @@ async def test_a_restricted_poll_sleeps_through_work_of_others(shard: Shard, clo
     """And ends in its time."""
     await tenants(shard, 0, ant=1, bee=1)
     waiting = asyncio.create_task(shard.fleet_poll(Q, tenants=["ant"], wait_ms=1_000))
-    await settled(shard)
+    await wait_until_idle(shard)
     await shard.add("bee", Q, [message()])
-    await settled(shard)
+    await wait_until_idle(shard)
     assert not waiting.done()
     await pass_time(shard, clock, 1_000)
     assert await waiting == []

@@ -8,7 +8,7 @@ import pytest
 from tenantq.runtime.clock import ManualClock
 from tests.administration import finished, put_queue
 from tests.conftest import OpenShard
-from tests.shards import T, message, pass_time, settled
+from tests.shards import T, message, pass_time, wait_until_idle
 from tests.verbs import Shard
 
 Q = "work"
@@ -142,7 +142,7 @@ async def test_removing_a_head_in_flight_lets_the_next_one_go(shard: Shard) -> N
     ids = await add(shard, "ab")
     await shard.poll(T, Q)
     waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000))
-    await settled(shard)
+    await wait_until_idle(shard)
     await shard.remove(T, Q, [ids[0]])
     assert [one.body for one in await waiting] == [b"b"]
 
@@ -214,10 +214,10 @@ async def test_two_pollers_in_one_round_never_hold_one_group_together(shard: Sha
     """However the polls are dealt."""
     await put_queue(shard, T, FIFO)
     polls = [asyncio.create_task(shard.poll(T, FIFO, max=5, wait_ms=1_000)) for _ in range(4)]
-    await settled(shard)
+    await wait_until_idle(shard)
     for group in ("one", "two"):
         await add(shard, "abc", group, FIFO)
-    await settled(shard)
+    await wait_until_idle(shard)
     held = [one.group for poll in polls if poll.done() for one in poll.result()]
     assert held == ["one", "two"]
     for poll in polls:

@@ -10,7 +10,7 @@ from tenantq.store.keys import EXPIRES_KEY, EXPIRES_RESULT, EXPIRES_TTL, deadlin
 from tenantq.store.rows import LeaseRow, pack_lease
 from tests.administration import put_queue
 from tests.conftest import OpenShard
-from tests.shards import Q, T, message, pass_time, settled
+from tests.shards import Q, T, message, pass_time, wait_until_idle
 from tests.verbs import Shard
 
 ORPHAN = bytes.fromhex("018bcfe5680070008000000000000001")  # sorts before everything that is added here
@@ -307,7 +307,7 @@ async def test_63_a_long_poll_outlives_the_healing(shard: Shard) -> None:
     """It is not answered empty, nor spun for ever, because of an orphan."""
     await put_queue(shard, T, Q)
     waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=60_000))
-    await settled(shard)
+    await wait_until_idle(shard)
     lost = (await shard.add(T, "elsewhere", [message()]))[0].raw_id
     inject(shard, vi={waiting_key(prefix(shard), 0, shard.state.shard_clock.now_ms() - 1, lost): b""})
     shard.state.catalog.tenant(T).queues[Q].level(0).cursor = b""

@@ -10,7 +10,7 @@ from tenantq.journal.record import ANCHOR_KEY, GENESIS, JournalRow, Record, deco
 from tenantq.runtime.clock import ManualClock
 from tests.administration import delete_queue, finished, pause_queue, purge, put_queue, put_tenant, resume_queue
 from tests.conftest import OpenShard
-from tests.shards import Q, T, message, pass_time, settled
+from tests.shards import Q, T, message, pass_time, wait_until_idle
 from tests.verbs import Shard
 
 WHO = Caller("ci-key", "10.0.0.1", "req-1")
@@ -57,7 +57,7 @@ async def test_every_change_has_a_row_with_who_asked(shard: Shard, clock: Manual
     await resume_queue(shard, "acme", Q, WHO)
     await purge(shard, "acme", Q, reason="empty it", caller=WHO)
     await delete_queue(shard, "acme", Q, reason="no use", caller=WHO)
-    await settled(shard)
+    await wait_until_idle(shard)
     await shard.erasure.delete_tenant("acme", reason="left", caller=WHO)
     found = [row for row in journal(shard) if row.tenant == "acme"]
     mine = [(row.op, row.message_id) for row in found if row.principal == "ci-key"]

@@ -10,7 +10,7 @@ from tenantq.errors import Invalid, LeaseLost
 from tenantq.runtime.clock import ManualClock
 from tests.administration import put_queue, put_tenant
 from tests.conftest import OpenShard
-from tests.shards import Q, T, message, pass_time, settled
+from tests.shards import Q, T, message, pass_time, wait_until_idle
 from tests.verbs import Shard
 
 
@@ -220,7 +220,7 @@ async def test_10_a_heartbeat_racing_the_reaper_wins_without_redelivery_or_fails
     """The extend and the sweep enter the same round; success and redelivery never come together."""
     await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q, lease_ms=1_000)
-    await settled(shard)
+    await wait_until_idle(shard)
     heartbeat = asyncio.create_task(shard.extend(T, Q, [got.receipt], lease_ms=1_000))
     await asyncio.sleep(0)  # it stands in line now
     clock.advance(1_000 - early_ms)
@@ -253,7 +253,7 @@ async def test_19_coalesced_pollers_keep_their_own_lease_durations_and_messages(
     """Polls served in one round share nothing: each lease ends at its own time, each receipt fits one message."""
     await put_queue(shard, T, Q)
     polls = [asyncio.create_task(shard.poll(T, Q, lease_ms=ms, wait_ms=10_000)) for ms in (1_000, 2_000, 3_000)]
-    await settled(shard)
+    await wait_until_idle(shard)
     rounds = shard.loop.rounds
     await shard.add(T, Q, [message(str(n)) for n in range(3)])
     got = [(await poll)[0] for poll in polls]
@@ -339,7 +339,7 @@ async def test_60_restart_keeps_live_leases_and_requeues_expired_ones(
     shard = await open_shard()
     assert was_lost((await shard.ack(T, Q, [short.receipt]))[0])
     assert (await shard.ack(T, Q, [long.receipt]))[0].ok
-    await settled(shard)
+    await wait_until_idle(shard)
     assert [(one.body, one.attempt) for one in await shard.poll(T, Q, max=9)] == [(b"short", 2)]
 
 
@@ -385,4 +385,4 @@ async def test_18_messages_past_their_lifetime_do_not_use_up_a_pollers_turn(shar
     clock._pass(10)  # no sweep has run
     polls = [asyncio.create_task(shard.poll(T, Q, max=2)) for _ in range(2)]
     assert [len(await poll) for poll in polls] == [1, 1]
-    await settled(shard)
+    await wait_until_idle(shard)

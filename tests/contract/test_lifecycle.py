@@ -13,7 +13,7 @@ from tenantq.runtime.clock import ManualClock
 from tenantq.store.keys import QUEUE_FAMILIES, after, queue_prefix, tenant_prefix
 from tests.administration import delete_queue, pause_queue, purge, put_queue, put_tenant, queues, resume_queue, tenants
 from tests.conftest import OpenShard
-from tests.shards import Q, T, message, pass_time, settled
+from tests.shards import Q, T, message, pass_time, wait_until_idle
 from tests.verbs import Shard
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ async def test_51_a_draining_queue_refuses_adds_and_polls_while_leases_settle(sh
     assert (await shard.extend(T, Q, [receipt], lease_ms=9_000))[0].ok
     assert left(shard, prefix)
     assert (await shard.ack(T, Q, [receipt]))[0].ok
-    await settled(shard)
+    await wait_until_idle(shard)
     assert left(shard, prefix) == {}
     assert Q not in queues(shard, T)
     with pytest.raises(NotFound):
@@ -77,7 +77,7 @@ async def test_51_whatever_ends_the_last_lease_ends_the_queue(shard: Shard, cloc
     (got,) = await shard.poll(T, Q, lease_ms=1_000)
     prefix = prefix_of(shard)
     await delete_queue(shard, T, Q)
-    await settled(shard)
+    await wait_until_idle(shard)
     assert Q in queues(shard, T)
     if end == "nack":
         await shard.nack(T, Q, [got.receipt])
@@ -95,10 +95,10 @@ async def test_51_force_does_not_wait_for_leases(shard: Shard) -> None:
     receipt = await fill(shard)
     prefix = prefix_of(shard)
     await delete_queue(shard, T, Q)
-    await settled(shard)
+    await wait_until_idle(shard)
     assert left(shard, prefix)
     await delete_queue(shard, T, Q, force=True)
-    await settled(shard)
+    await wait_until_idle(shard)
     assert left(shard, prefix) == {}
     with pytest.raises(NotFound):
         await shard.ack(T, Q, [receipt])
@@ -125,7 +125,7 @@ async def test_51_a_queue_made_again_under_the_same_name_is_another_one(open_sha
     (old,) = await shard.add(T, Q, [message("old", key="k")])
     before = prefix_of(shard)
     await delete_queue(shard, T, Q)
-    await settled(shard)
+    await wait_until_idle(shard)
     await shard.close()
     shard = await open_shard()
     (new,) = await shard.add(T, Q, [message("new", key="k")])
@@ -143,7 +143,7 @@ async def test_51_neighbours_of_a_deleted_queue_keep_everything(shard: Shard) ->
         await fill(shard, tenant, queue)
     kept = {(t, q): left(shard, prefix_of(shard, t, q)) for t, q in ((T, "a"), (T, "z"), ("other", Q))}
     await delete_queue(shard, T, Q, force=True)
-    await settled(shard)
+    await wait_until_idle(shard)
     assert {(t, q): left(shard, prefix_of(shard, t, q)) for t, q in kept} == kept
 
 
@@ -168,7 +168,7 @@ async def test_a_paused_queue_takes_messages_and_delivers_none_until_resumed(ope
     shard = await open_shard()
     assert shard.reads.stats(T, Q).status == "paused"
     waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000))
-    await settled(shard)
+    await wait_until_idle(shard)
     assert not waiting.done()
     await resume_queue(shard, T, Q)
     assert [one.body for one in await waiting] == [b"b"]
@@ -179,7 +179,7 @@ async def test_a_fleet_poll_that_waits_is_served_when_a_queue_resumes(shard: Sha
     await shard.add(T, Q, [message()])
     await pause_queue(shard, T, Q)
     waiting = asyncio.create_task(shard.fleet_poll(Q, wait_ms=10_000))
-    await settled(shard)
+    await wait_until_idle(shard)
     assert not waiting.done()
     await resume_queue(shard, T, Q)
     assert len(await waiting) == 1
@@ -287,7 +287,7 @@ async def test_50_what_waits_for_a_deleted_tenant_is_sent_away(shard: Shard, clo
     await shard.poll("doomed", Q, lease_ms=1_000)
     poll = asyncio.create_task(shard.poll("doomed", Q, wait_ms=60_000))
     result = asyncio.create_task(shard.reads.result("doomed", Q, added.id, wait_ms=60_000))
-    await settled(shard)
+    await wait_until_idle(shard)
     delete = asyncio.create_task(shard.erasure.delete_tenant("doomed"))
     add = asyncio.create_task(shard.add("doomed", Q, [message()]))
     await delete
@@ -446,7 +446,7 @@ async def test_stats_count_ready_delayed_in_flight_dead_and_bytes(open_shard: Op
     assert (before.ready, before.delayed, before.in_flight) == (2, 0, 1)
     await shard.close()
     shard = await open_shard()
-    await settled(shard)
+    await wait_until_idle(shard)
     assert shard.reads.stats(T, Q) == before
     await shard.ack(T, Q, [second.receipt])
     got = await shard.poll(T, Q, max=9)
@@ -595,7 +595,7 @@ async def test_a_store_that_fails_while_polls_are_served_fails_the_waiting_polls
     """Nobody is left waiting for a shard that has stopped."""
     await put_queue(shard, T, Q)
     waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=60_000))
-    await settled(shard)
+    await wait_until_idle(shard)
 
     def broken(*_: object) -> None:
         raise StoreFailed("disk on fire")
@@ -625,7 +625,7 @@ async def test_the_heart_never_runs_ahead_of_the_sync(shard: Shard) -> None:
     """A round without effects that is reported synced says nothing of a later round that is not."""
     await put_queue(shard, T, Q)
     await put_queue(shard, T, "empty")
-    await settled(shard)
+    await wait_until_idle(shard)
     handed: list[Round] = []
 
     class Held:

@@ -12,7 +12,7 @@ from tenantq.errors import Draining, Invalid, NotFound, Suspended, Unavailable
 from tenantq.runtime.clock import ManualClock, SystemClock
 from tests.administration import delete_queue, put_queue, put_tenant, resume_tenant, suspend_tenant
 from tests.conftest import OpenShard
-from tests.shards import Q, T, message, pass_time, settled
+from tests.shards import Q, T, message, pass_time, wait_until_idle
 from tests.verbs import Shard
 
 GIVEN_UP_S = 20
@@ -63,7 +63,7 @@ async def test_13_a_long_poll_is_not_cut_short_by_adding_an_invisible_message(sh
     """It waits its full time."""
     await put_queue(shard, T, Q)
     waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000))
-    await settled(shard)
+    await wait_until_idle(shard)
     await shard.add(T, Q, [message(delay_ms=60_000)])
     await pass_time(shard, clock, 9_999)
     assert not waiting.done()
@@ -123,7 +123,7 @@ async def test_15_a_waiting_poller_wakes_on_add_in_the_next_round_and_no_time_pa
     await shard.add(T, Q, [message(held, group="g"), message("wanted", group="g")])
     (got,) = await shard.poll(T, Q)
     waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000))
-    await settled(shard)
+    await wait_until_idle(shard)
     rounds, start = shard.loop.rounds, clock.monotonic_ms()
     assert not waiting.done()
     await cause(shard, got.receipt)
@@ -138,7 +138,7 @@ async def test_15_on_the_real_clock_too(open_shard: OpenShard) -> None:
     shard = await open_shard(clock=SystemClock())
     await put_queue(shard, T, Q)
     waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000))
-    await settled(shard)
+    await wait_until_idle(shard)
     start = time.monotonic()
     await shard.add(T, Q, [message()])
     assert len(await waiting) == 1
@@ -155,7 +155,7 @@ async def test_16_one_add_of_k_messages_wakes_k_waiting_pollers_in_one_round(
     """
     await put_queue(shard, T, Q)
     pollers = [asyncio.create_task(shard.poll(T, Q, wait_ms=10_000)) for _ in range(messages + 7)]
-    await settled(shard)
+    await wait_until_idle(shard)
     rounds, start = shard.loop.rounds, clock.monotonic_ms()
     added = await shard.add(T, Q, [message() for _ in range(messages)])
     got = await asyncio.wait_for(asyncio.gather(*pollers[:messages]), GIVEN_UP_S)  # those who came first
@@ -179,7 +179,7 @@ async def test_18_concurrent_polls_with_demands_5_3_1_and_6_messages_get_3_2_1(s
     """Dealt in turns; nobody exceeds its request."""
     await put_queue(shard, T, Q)
     polls = [asyncio.create_task(shard.poll(T, Q, max=n, wait_ms=1_000)) for n in (5, 3, 1)]
-    await settled(shard)
+    await wait_until_idle(shard)
     await shard.add(T, Q, [message() for _ in range(6)])
     assert [len(await poll) for poll in polls] == [3, 2, 1]
 
@@ -188,7 +188,7 @@ async def test_18_what_one_poll_cannot_take_goes_to_the_others(shard: Shard) -> 
     """Turns are dealt only among those who still want one."""
     await put_queue(shard, T, Q)
     polls = [asyncio.create_task(shard.poll(T, Q, max=n, wait_ms=1_000)) for n in (1, 9)]
-    await settled(shard)
+    await wait_until_idle(shard)
     await shard.add(T, Q, [message() for _ in range(8)])
     assert [len(await poll) for poll in polls] == [1, 7]
 
@@ -201,7 +201,7 @@ async def test_20_a_poller_that_disconnects_while_coalesced_loses_no_message_bey
     await put_queue(shard, T, Q)
     gone = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000, lease_ms=1_000))
     stays = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000, lease_ms=60_000))
-    await settled(shard)
+    await wait_until_idle(shard)
     adding = asyncio.create_task(shard.add(T, Q, [message("a"), message("b")]))
     for _ in range(yields):
         await asyncio.sleep(0)
@@ -217,7 +217,7 @@ async def test_20_a_message_added_after_the_disconnect_goes_straight_to_the_next
     """Nothing is leased to somebody who is known to be gone."""
     await put_queue(shard, T, Q)
     gone = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000))
-    await settled(shard)
+    await wait_until_idle(shard)
     gone.cancel()
     await shard.add(T, Q, [message()])
     assert [one.attempt for one in await shard.poll(T, Q)] == [1]
@@ -236,7 +236,7 @@ async def test_polls_whose_time_is_over_do_not_count_as_waiting(
         return asyncio.create_task(call)
 
     first = [poll(), poll()]
-    await settled(shard)
+    await wait_until_idle(shard)
     with pytest.raises(Unavailable):
         await poll()
     await pass_time(shard, clock, 1_000)
@@ -252,7 +252,7 @@ async def test_polls_that_were_cancelled_do_not_count_as_waiting(open_shard: Ope
     await put_queue(shard, T, Q)
     for _ in range(5):
         task = asyncio.create_task(shard.poll(T, Q, wait_ms=1_000))
-        await settled(shard)
+        await wait_until_idle(shard)
         task.cancel()
     assert await shard.poll(T, Q) == []
 
@@ -274,7 +274,7 @@ async def test_waiting_polls_of_a_deleted_queue_are_sent_away(shard: Shard) -> N
     """With the reason, not with an empty reply."""
     await put_queue(shard, T, Q)
     waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000))
-    await settled(shard)
+    await wait_until_idle(shard)
     await delete_queue(shard, T, Q)
     with pytest.raises(Draining):
         await waiting
@@ -284,7 +284,7 @@ async def test_waiting_polls_return_empty_when_the_shard_closes(shard: Shard) ->
     """A close does not wait for their time, and leases nothing to them."""
     await put_queue(shard, T, Q)
     waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=300_000))
-    await settled(shard)
+    await wait_until_idle(shard)
     await shard.close()
     assert await waiting == []
 
@@ -297,7 +297,7 @@ async def test_20_what_was_leased_to_a_caller_who_left_is_given_back_at_once(sha
         await asyncio.sleep(0)
     poll.cancel()
     await asyncio.gather(poll, return_exceptions=True)
-    await settled(shard)
+    await wait_until_idle(shard)
     again = await shard.poll(T, Q, max=3)
     assert [one.body for one in again] == [b"0", b"1", b"2"]
     assert [one.attempt for one in again] == [1, 1, 1]
@@ -317,12 +317,12 @@ async def test_20_whoever_leaves_in_the_turn_of_its_answer_has_it_given_back(
     shard = await open_shard(probe=leave)
     await put_queue(shard, T, Q)
     poll = asyncio.ensure_future(shard.fleet_poll(Q, wait_ms=9_000) if fleet else shard.poll(T, Q, wait_ms=9_000))
-    await settled(shard)
+    await wait_until_idle(shard)
     polls.append(poll)
     await shard.add(T, Q, [message()])
     await asyncio.gather(poll, return_exceptions=True)
     assert poll.cancelled()
-    await settled(shard)
+    await wait_until_idle(shard)
     assert [one.attempt for one in await shard.poll(T, Q)] == [1]
 
 
@@ -332,7 +332,7 @@ async def test_a_poll_waits_for_its_queue_and_gets_the_message_that_creates_it(
     """Polls of other missing queues keep waiting, to the end of their time."""
     waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000))
     other = asyncio.create_task(shard.poll(T, "other", wait_ms=10_000))
-    await settled(shard)
+    await wait_until_idle(shard)
     assert not waiting.done()
     await shard.add(T, Q, [message("first")])
     assert [one.body for one in await waiting] == [b"first"]
@@ -355,7 +355,7 @@ async def test_polls_of_missing_queues_end_with_their_tenant(shard: Shard) -> No
     """Suspending or deleting it answers them."""
     await put_tenant(shard, "acme")
     waiting = asyncio.create_task(shard.poll("acme", Q, wait_ms=10_000))
-    await settled(shard)
+    await wait_until_idle(shard)
     await suspend_tenant(shard, "acme")
     with pytest.raises(Suspended):
         await waiting
@@ -363,7 +363,7 @@ async def test_polls_of_missing_queues_end_with_their_tenant(shard: Shard) -> No
         await shard.poll("acme", Q, wait_ms=10_000)
     await resume_tenant(shard, "acme")
     waiting = asyncio.create_task(shard.poll("acme", Q, wait_ms=10_000))
-    await settled(shard)
+    await wait_until_idle(shard)
     await shard.erasure.delete_tenant("acme")
     with pytest.raises(NotFound):
         await waiting
@@ -373,12 +373,12 @@ async def test_polls_that_wait_for_missing_queues_are_limited_per_tenant(open_sh
     """Polls that were cancelled make room."""
     shard = await open_shard(settings=ShardSettings(waiting_polls_max=2))
     waiting = [asyncio.create_task(shard.poll(T, f"q{at}", wait_ms=10_000)) for at in range(2)]
-    await settled(shard)
+    await wait_until_idle(shard)
     with pytest.raises(Unavailable):
         await shard.poll(T, "q2", wait_ms=10_000)
     waiting[0].cancel()
     waiting.append(asyncio.create_task(shard.poll(T, "q2", wait_ms=10_000)))
-    await settled(shard)
+    await wait_until_idle(shard)
     await shard.add(T, "q2", [message()])
     assert len(await waiting[2]) == 1
     await shard.close()

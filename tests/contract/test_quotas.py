@@ -17,7 +17,7 @@ from tenantq.store.rocks import RocksStore
 from tenantq.store.rows import unpack_message
 from tests.administration import delete_queue, finished, purge, put_queue, put_tenant, queues, usage
 from tests.crash.recount import JournalTally, recount
-from tests.shards import freeze, journal_rows, message, pass_time, settled
+from tests.shards import freeze, journal_rows, message, pass_time, wait_until_idle
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,7 +113,7 @@ async def test_46_the_queue_above_the_quota_is_refused(shard: Shard) -> None:
     assert usage(shard, ACME)["queues"] == 2
     await put_queue(shard, ACME, "one", lease_ms=5)  # changing one that is there is no new one
     await delete_queue(shard, ACME, "two", force=True)
-    await settled(shard)
+    await wait_until_idle(shard)
     await put_queue(shard, ACME, "three")
 
 
@@ -129,7 +129,7 @@ async def test_46_a_queue_made_by_the_system_is_still_not_counted_after_a_restar
     shard = await open_shard()
     assert usage(shard, ACME)["queues"] == 1
     await delete_queue(shard, ACME, "one-dlq", force=True)
-    await settled(shard)
+    await wait_until_idle(shard)
     assert usage(shard, ACME)["queues"] == 1
     with pytest.raises(QuotaExceeded):
         await put_queue(shard, ACME, "two")
@@ -269,7 +269,7 @@ async def test_46_each_way_out_of_a_queue_makes_room(shard: Shard, clock: Manual
     await shard.nack(ACME, Q, [got.receipt])
     assert refusals(await add(shard))
     await delete_queue(shard, ACME, f"{Q}-dlq", force=True)
-    await settled(shard)
+    await wait_until_idle(shard)
     await refill()
 
 
@@ -352,7 +352,7 @@ async def test_46_a_poll_without_waiting_is_answered_at_once_when_the_last_lease
     await add(shard, 5)
     replies = await asyncio.wait_for(asyncio.gather(leased(shard, 1), leased(shard, 1), return_exceptions=True), 5)
     assert sorted(len(reply) if isinstance(reply, list) else 0 for reply in replies) == [0, 1]
-    await settled(shard)
+    await wait_until_idle(shard)
 
 
 WAYS = ["ack", "nack", "release", "remove", "expiry", "raise the quota", "take it away"]
@@ -366,13 +366,13 @@ async def test_46_a_waiting_poll_wakes_when_a_lease_of_its_queue_ends(
     await acme(shard, in_flight=1)
     await put_queue(shard, ACME, Q)
     polls = [asyncio.ensure_future(leased(shard, 1, wait_ms=60_000, lease_ms=5_000)) for _ in range(2)]
-    await settled(shard)
+    await wait_until_idle(shard)
     await add(shard, 3)
-    await settled(shard)
+    await wait_until_idle(shard)
     (held,) = polls[0].result()
     assert not polls[1].done()
     await _end_lease(shard, clock, how, Q, held)
-    await settled(shard)
+    await wait_until_idle(shard)
     assert len(await asyncio.wait_for(polls[1], 5)) == 1
 
 
@@ -387,14 +387,14 @@ async def test_46_a_waiting_poll_wakes_when_a_lease_of_another_queue_ends(
     await put_queue(shard, ACME, "other", max_attempts=1 if how == "dead letter" else 5)
     poll = shard.fleet_poll(Q, wait_ms=60_000) if fleet else leased(shard, 1, wait_ms=60_000)
     waiting = asyncio.ensure_future(poll)
-    await settled(shard)
+    await wait_until_idle(shard)
     await add(shard, 1, "other")
     (held,) = await shard.poll(ACME, "other", lease_ms=5_000)
     await add(shard, 2)
-    await settled(shard)
+    await wait_until_idle(shard)
     assert not waiting.done()
     await _end_lease(shard, clock, how, "other", held)
-    await settled(shard)
+    await wait_until_idle(shard)
     (got,) = await asyncio.wait_for(waiting, 5)
     assert got.queue == Q
 
@@ -775,7 +775,7 @@ async def test_47_usage_equals_a_recount_after_random_runs_restarts_and_crashes(
             assert used["queues"] <= 3
             assert used["messages_per_hour"] <= 150
             assert used["messages_per_day"] <= 400
-        await settled(traffic.shard)
+        await wait_until_idle(traffic.shard)
         live, copy = tmp_path / f"live{number}", tmp_path / f"copy{number}"
         used = usage(traffic.shard, ACME)
         freeze(live, copy)
@@ -802,7 +802,7 @@ def watched(shard: Shard) -> list[QuotaEvent]:
 
 async def journaled(shard: Shard) -> list[str]:
     """Return what the journal tells of quotas."""
-    await settled(shard)
+    await wait_until_idle(shard)
     found = []
     for op in ("quota_warning", "quota_critical"):
         rows = await journal_rows(shard, op=op)

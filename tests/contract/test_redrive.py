@@ -10,7 +10,7 @@ from tenantq.errors import Invalid, NotFound
 from tenantq.runtime.clock import ManualClock
 from tests.administration import delete_queue, finished, put_queue, put_tenant
 from tests.conftest import OpenShard
-from tests.shards import Q, T, message, pass_time, settled
+from tests.shards import Q, T, message, pass_time, wait_until_idle
 from tests.verbs import Shard
 
 DLQ = f"{Q}-dlq"
@@ -116,7 +116,7 @@ async def test_odd_rates_are_kept_too(shard: Shard, clock: ManualClock, rate: in
     """Within the rate, and not below half of it."""
     await bury(shard, 600)
     task = await shard.redrive(T, Q, rate=rate)
-    await settled(shard)
+    await wait_until_idle(shard)
     start = task.moved
     for _ in range(20):
         await pass_time(shard, clock, 100)
@@ -153,7 +153,7 @@ async def test_letters_whose_queue_is_gone_stay(shard: Shard) -> None:
     await bury(shard, 1, queue="other")
     await bury(shard, 2)
     await delete_queue(shard, T, Q)
-    await settled(shard)
+    await wait_until_idle(shard)
     task = await run(shard, DLQ, dry_run=True)
     assert (task.state, task.moved, task.skipped) == ("done", 1, 2)
     task = await run(shard, DLQ)
@@ -194,7 +194,7 @@ async def test_a_redrive_ends_with_what_it_works_on(shard: Shard, clock: ManualC
     await bury(shard, 50, tenant="other")
     task = await shard.redrive("other", Q, rate=10)
     waiting = asyncio.create_task(finished(shard, task))
-    await settled(shard)
+    await wait_until_idle(shard)
     if end == "tenant":
         await shard.erasure.delete_tenant("other")
     elif end == "queue":

@@ -11,7 +11,7 @@ from tenantq.errors import Invalid, NotFound, TooLarge
 from tenantq.runtime.clock import ManualClock
 from tests.administration import delete_queue, finished, purge, put_queue
 from tests.conftest import OpenShard
-from tests.shards import Q, T, message, pass_time, settled
+from tests.shards import Q, T, message, pass_time, wait_until_idle
 from tests.verbs import Shard
 
 DONE = Result("completed", b"42")
@@ -161,7 +161,7 @@ async def test_36_a_result_long_poll_returns_on_completion_without_time_passing(
     """The clock stands still here: it can only have been woken."""
     (added,) = await shard.add(T, Q, [message()])
     waiting = [asyncio.create_task(shard.reads.result(T, Q, added.id, wait_ms=60_000)) for _ in range(3)]
-    await settled(shard)
+    await wait_until_idle(shard)
     (got,) = await shard.poll(T, Q)
     assert not any(one.done() for one in waiting)
     await shard.ack(T, Q, [got.receipt], results=[DONE])
@@ -194,7 +194,7 @@ async def test_36_whoever_waits_for_a_result_learns_that_there_will_be_none(shar
     """A message that was deleted without being acked is not found, without further waiting."""
     (added,) = await shard.add(T, Q, [message()])
     waiting = asyncio.create_task(shard.reads.result(T, Q, added.id, wait_ms=60_000))
-    await settled(shard)
+    await wait_until_idle(shard)
     if end == "remove":
         await shard.remove(T, Q, [added.id])
     elif end == "purge":
@@ -212,7 +212,7 @@ async def test_36_a_message_past_its_lifetime_wakes_who_waits_for_its_result(
     """Wherever it is discarded: on a nack, at its lease's end, or while it waits."""
     (added,) = await shard.add(T, Q, [message(ttl_ms=1_000)])
     waiting = asyncio.create_task(shard.reads.result(T, Q, added.id, wait_ms=60_000))
-    await settled(shard)
+    await wait_until_idle(shard)
     got = [] if end == "waiting" else await shard.poll(T, Q, lease_ms=2_000)
     await pass_time(shard, clock, 1_500)
     if end == "nack":
@@ -231,7 +231,7 @@ async def test_a_message_acked_without_a_result_is_completed_for_all_who_wait_or
     await put_queue(shard, T, Q, result_ttl_ms=5_000)
     (added,) = await shard.add(T, Q, [message()])
     waiting = asyncio.create_task(shard.reads.result(T, Q, added.id, wait_ms=60_000))
-    await settled(shard)
+    await wait_until_idle(shard)
     (got,) = await shard.poll(T, Q)
     await shard.ack(T, Q, [got.receipt])
     assert await waiting == Result("completed")

@@ -19,7 +19,7 @@ from tenantq.engine.settings import ShardSettings
 from tenantq.store.keys import after
 from tests.administration import put_queue, put_tenant
 from tests.contract.test_scale import rounds_of
-from tests.shards import Q, T, freeze, message, pass_time, settled
+from tests.shards import Q, T, freeze, message, pass_time, wait_until_idle
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -49,7 +49,7 @@ async def test_a_batch_of_a_thousand_shares_its_rounds_with_other_tenants(shard:
         ("release", lambda: shard.release(T, Q, _UNKNOWN)),
         ("remove", lambda: shard.remove(T, Q, [bytes(16)] * 1_000)),
     ):
-        await settled(shard)
+        await wait_until_idle(shard)
         start = shard.journal.span[1]
         large: Awaitable[list[object]] = asyncio.ensure_future(call())  # type: ignore[arg-type]
         await asyncio.sleep(0)
@@ -136,7 +136,7 @@ async def test_dead_letters_move_and_come_back_a_few_megabytes_a_round(shard: Sh
     task = await shard.redrive(T, Q)
     await task.ended.wait()
     assert task.moved == 12
-    await settled(shard)
+    await wait_until_idle(shard)
     assert _moved_max(shard, start, "redrive") < PART_BYTES + _MIB
     assert shard.reads.stats(T, Q).ready == 12
 
@@ -239,7 +239,7 @@ async def test_a_row_that_expires_behind_a_running_sweep_is_collected_too(
     assert await shard.poll(T, Q, lease_ms=100)
     await pass_time(shard, clock, 4_000)
     await shard.add(T, "letters", [message()] * 50)
-    await settled(shard)
+    await wait_until_idle(shard)
     letters = shard.tenant(T).queues["letters"]
     clock.advance(1_000)
     for _ in range(1_000):
@@ -248,7 +248,7 @@ async def test_a_row_that_expires_behind_a_running_sweep_is_collected_too(
         await asyncio.sleep(0)
     assert 0 < letters.messages < 50
     assert not await shard.poll(T, Q)
-    await settled(shard)
+    await wait_until_idle(shard)
     assert letters.messages == 0
     store = shard.state.store
     assert not store.scan(store.ex, letters.prefix, after(letters.prefix), 1)

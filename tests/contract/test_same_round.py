@@ -14,7 +14,7 @@ from tenantq.journal.record import JournalRow, decode_record, rows
 from tenantq.runtime.clock import ManualClock
 from tests.administration import delete_queue, finished, pause_queue, purge, put_queue, put_tenant, queues
 from tests.conftest import OpenShard
-from tests.shards import Q, T, examined, freeze, message, pass_time, settled
+from tests.shards import Q, T, examined, freeze, message, pass_time, wait_until_idle
 from tests.verbs import Shard
 
 HOUR = 3_600_000
@@ -29,7 +29,7 @@ def journal(shard: Shard) -> list[JournalRow]:
 
 async def is_well(shard: Shard, tmp_path: Path) -> None:
     """Close the shard and assert that everything in its directory adds up."""
-    await settled(shard)
+    await wait_until_idle(shard)
     assert shard.failure is None
     await shard.close()
     assert examined(shard).findings == []
@@ -63,11 +63,11 @@ async def test_a_dead_letter_waits_while_its_queue_is_being_deleted(
     assert len(told) >= 2
     assert shard.reads.stats(T, Q).dead_total == 0
     await shard.ack(T, DLQ, [receipt])
-    await settled(shard)
+    await wait_until_idle(shard)
     assert DLQ not in queues(shard, T)
     await pass_time(shard, clock, 1_500)
     assert await shard.poll(T, Q) == []
-    await settled(shard)
+    await wait_until_idle(shard)
     (letter,) = await shard.poll(T, DLQ)
     assert (letter.raw_id, letter.body) == (added.raw_id, b"letter")
     assert (shard.reads.stats(T, Q).dead_total, shard.reads.stats(T, Q).ready) == (1, 0)
@@ -101,7 +101,7 @@ async def test_a_fleet_poll_goes_on_to_the_next_tenant_when_the_first_one_buries
     await put_queue(shard, "aaa", Q, max_attempts=1)
     await shard.add("bbb", Q, [message("good")])
     polling = asyncio.create_task(shard.fleet_poll(Q, max=1, wait_ms=wait_ms))
-    await settled(shard)
+    await wait_until_idle(shard)
     assert polling.done()
     assert [one.body for one in polling.result()] == [b"good"]
 
@@ -144,7 +144,7 @@ async def test_no_message_is_twice_in_one_reply(shard: Shard, clock: ManualClock
     await shard.add(T, Q, [message(f"high {n}", priority=9) for n in range(4)])
     await shard.poll(T, Q, max=4, lease_ms=1_000)
     await shard.add(T, Q, [message(f"late {n}", delay_ms=1_000) for n in range(3)])
-    await settled(shard)
+    await wait_until_idle(shard)
     clock.advance(1_000)
     bodies: list[bytes] = []
     for _ in range(20):
@@ -209,7 +209,7 @@ async def test_a_forced_delete_survives_a_crash_before_the_drop(
     monkeypatch.setattr(shard.loop, "_write", copied)
     await delete_queue(shard, T, Q, force=True)
     crashed = await open_shard("crashed")
-    await settled(crashed)
+    await wait_until_idle(crashed)
     assert Q not in queues(crashed, T)
     await crashed.close()
     assert examined(crashed).findings == []
@@ -275,7 +275,7 @@ async def test_background_work_of_a_deleted_tenant_leaves_no_row(shard: Shard, c
     await put_tenant(shard, "acme")
     await shard.add("acme", Q, [message(), message(delay_ms=10)])
     await shard.poll("acme", Q, lease_ms=10)
-    await settled(shard)
+    await wait_until_idle(shard)
     last = shard.journal.span[1]
     clock.advance(10)  # the sweep and the advance stand in line now
     await shard.erasure.delete_tenant("acme")
@@ -301,7 +301,7 @@ async def test_dead_letters_and_redrives_name_where_messages_went(shard: Shard) 
 async def test_fleet_polls_of_names_that_no_queue_has_leave_nothing_behind(shard: Shard) -> None:
     """Beyond a bound, lanes are let go; one that a poll waits in stays, and still gets its message."""
     waiting = asyncio.create_task(shard.fleet_poll(Q, wait_ms=60_000))
-    await settled(shard)
+    await wait_until_idle(shard)
     for start in range(0, 2_000, 100):
         assert await asyncio.gather(*(shard.fleet_poll(f"none-{start + n}") for n in range(100))) == [[]] * 100
     assert len(shard.state.lanes) <= 1_000
@@ -314,7 +314,7 @@ async def test_a_message_discarded_by_the_sweep_of_the_round_is_not_dealt_with_a
 ) -> None:
     """The poll of the same round still finds its row in the store: it goes past it, and nothing is counted twice."""
     await shard.add(T, Q, [message("ends", ttl_ms=1_000), message("stays")])
-    await settled(shard)
+    await wait_until_idle(shard)
     rounds = shard.loop.rounds
     clock.advance(1_000)  # the sweep stands in line
     (got,) = await shard.poll(T, Q, max=9)

@@ -19,7 +19,7 @@ from tenantq.store.keys import FAMILIES, be64
 from tenantq.store.rocks import RocksStore
 from tests.administration import put_queue, put_tenant
 from tests.conftest import OpenShard
-from tests.shards import Q, T, message, pass_time, settled
+from tests.shards import Q, T, message, pass_time, wait_until_idle
 from tests.verbs import Shard
 
 BATCH = 1_000
@@ -232,7 +232,7 @@ async def test_65_100k_simultaneous_expiries_do_not_hold_up_another_tenant(shard
     for _ in range(100):
         assert len(await shard.poll(T, Q, max=BATCH, lease_ms=10_000)) == BATCH
     assert shard.reads.stats(T, Q).in_flight == 100_000
-    await settled(shard)
+    await wait_until_idle(shard)
     start = shard.journal.span[1]
     clock.advance(10_000)
     waits: list[int] = []
@@ -252,7 +252,7 @@ async def test_65_100k_simultaneous_expiries_do_not_hold_up_another_tenant(shard
         (outcome,) = await counted(shard.ack("calm", Q, [got.receipt]))
         assert outcome.ok
     beside_calm = shard.journal.span[1]
-    await settled(shard)
+    await wait_until_idle(shard)
     slices = [
         sum(len(entry.ids) // 16 for entry in one.entries if entry.op == "lease_expired")
         for one in rounds_of(shard, start)
@@ -276,7 +276,7 @@ async def test_many_delayed_messages_that_fall_due_at_once_are_all_counted(
     await shard.close()
     clock.advance(1_000)
     shard = await open_shard()
-    await settled(shard)
+    await wait_until_idle(shard)
     stats = shard.reads.stats(T, Q)
     assert (stats.ready, stats.delayed) == (12_000, 0)
     assert await drain(shard) == 12_000

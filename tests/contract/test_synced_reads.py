@@ -12,7 +12,7 @@ from tenantq.errors import StoreFailed
 from tenantq.runtime.clock import ManualClock
 from tenantq.store.interface import Store
 from tests.administration import put_queue
-from tests.shards import Q, T, message, on_a_slow_disk, settled
+from tests.shards import Q, T, message, on_a_slow_disk, wait_until_idle
 from tests.verbs import Shard
 
 
@@ -106,7 +106,7 @@ async def test_a_result_whose_sync_failed_is_not_told(shard: Shard, monkeypatch:
     (added,) = await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q)
     waiting = asyncio.create_task(shard.reads.result(T, Q, added.id, wait_ms=60_000))
-    await settled(shard)
+    await wait_until_idle(shard)
     monkeypatch.setattr(type(shard.state.store), "sync", broken)
     with pytest.raises(StoreFailed):
         await shard.ack(T, Q, [got.receipt], results=[Result("completed", b"r")])
@@ -121,7 +121,7 @@ async def test_a_result_is_not_told_before_its_sync_when_the_wait_ends(
     (added,) = await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q)
     waiting = asyncio.create_task(shard.reads.result(T, Q, added.id, wait_ms=1_000))
-    await settled(shard)
+    await wait_until_idle(shard)
     syncs.hold()
     acking = asyncio.create_task(shard.ack(T, Q, [got.receipt], results=[Result("completed", b"r")]))
     await syncs.begun()

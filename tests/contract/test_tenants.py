@@ -26,7 +26,7 @@ from tests.administration import (
     tenants,
     usage,
 )
-from tests.shards import journal_rows, message, pass_time, settled
+from tests.shards import journal_rows, message, pass_time, wait_until_idle
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,7 +89,7 @@ async def test_50_waiting_polls_of_a_suspended_tenant_are_sent_away(shard: Shard
         await put_queue(shard, ACME, queue)
     waiting = [asyncio.ensure_future(shard.poll(ACME, queue, wait_ms=60_000)) for queue in (Q, "other", Q)]
     fleet = asyncio.ensure_future(shard.fleet_poll(Q, wait_ms=60_000))
-    await settled(shard)
+    await wait_until_idle(shard)
     await suspend_tenant(shard, ACME)
     for one in waiting:
         with pytest.raises(Suspended):
@@ -107,7 +107,7 @@ async def test_50_a_fleet_that_waits_gets_nothing_of_a_tenant_suspended_meanwhil
     receipts = await acme(shard)
     await suspend_tenant(shard, ACME)
     fleet = asyncio.ensure_future(shard.fleet_poll(Q, max=9, wait_ms=60_000))
-    await settled(shard)
+    await wait_until_idle(shard)
     await shard.release(ACME, Q, receipts)
     await pass_time(shard, clock, 1_000)
     assert not fleet.done()
@@ -221,7 +221,7 @@ async def test_50_nothing_of_a_deleted_tenant_is_left(open_shard: OpenShard) -> 
     before = rows_of(shard, id)
     assert all(before[name] for name in before), before
     await shard.erasure.delete_tenant(ACME)
-    await settled(shard)
+    await wait_until_idle(shard)
     assert not any(rows_of(shard, id).values()), rows_of(shard, id)
     await note_key_use(shard, {"acmekey": KeyUse(9, ())})  # noted late: the key is gone
     assert not any(rows_of(shard, id).values()), rows_of(shard, id)
@@ -279,7 +279,7 @@ async def test_50_ids_are_never_given_out_again(open_shard: OpenShard) -> None:
         queue_ids.append(shard.tenant("keeper").queues[Q].id)
         await shard.erasure.delete_tenant(ACME)
         await delete_queue(shard, "keeper", Q, force=True)
-        await settled(shard)
+        await wait_until_idle(shard)
         if n % 2:
             await shard.close()
             shard = await open_shard()
@@ -297,7 +297,7 @@ async def test_50_work_under_way_ends_cleanly_when_its_tenant_is_deleted(shard: 
         asyncio.ensure_future(shard.reads.result(ACME, Q, held.id, wait_ms=60_000)),
     ]
     fleet = asyncio.ensure_future(shard.fleet_poll("empty", wait_ms=60_000))
-    await settled(shard)
+    await wait_until_idle(shard)
     adds = [asyncio.ensure_future(shard.add(ACME, Q, [message()])) for _ in range(5)]
     await shard.erasure.delete_tenant(ACME)
     for one in waiting:
@@ -338,10 +338,10 @@ async def test_51_a_queue_is_deleted_in_two_steps(shard: Shard, clock: ManualClo
     assert shard.reads.stats(ACME, Q).status == "draining"
     assert (await shard.extend(ACME, Q, [one.receipt], lease_ms=90_000))[0].ok
     assert (await shard.ack(ACME, Q, [one.receipt]))[0].ok
-    await settled(shard)
+    await wait_until_idle(shard)
     assert shard.reads.stats(ACME, Q).in_flight == 1
     assert (await shard.nack(ACME, Q, [two.receipt], delay_ms=0))[0].ok
-    await settled(shard)
+    await wait_until_idle(shard)
     assert Q not in queues(shard, ACME)
     rows = rows_of(shard, id)
     assert not any(keys for name, keys in rows.items() if name != "meta"), rows

@@ -9,7 +9,7 @@ import pytest
 
 from tenantq.doctor.store_check import examine
 from tests.administration import put_queue
-from tests.shards import message, pass_time, settled
+from tests.shards import message, pass_time, wait_until_idle
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,7 +81,7 @@ async def test_delays_lifetimes_and_used_up_attempts_hold_inside_a_group(shard: 
     await shard.ack(T, Q, [got[0].receipt])
     await pass_time(shard, clock, 1_001)
     assert bodies(await take(shard, lease_ms=1_000)) == ["a-3"]
-    await settled(shard)
+    await wait_until_idle(shard)
     assert bodies(await shard.poll(T, "dead.fifo", max=10)) == ["a-2"]
     assert shard.reads.stats(T, Q).blocked == 2
 
@@ -143,7 +143,7 @@ async def test_random_work_keeps_the_order_and_every_counter(
             await pass_time(shard, clock, dice.choice((10, 600)))
     for numbers in seen.values():
         assert numbers == sorted(numbers)
-    await settled(shard)
+    await wait_until_idle(shard)
     await shard.close()
     report = examine(tmp_path / f"data{seed}")
     assert not report.findings, report.findings[:5]

@@ -22,9 +22,9 @@ from tenantq.service.call import Call
 from tenantq.settings import ServerSettings
 from tenantq.store.keys import waiting_key
 from tests.contract.gates.every_act import ACTS
-from tests.contract.gates.house import suspension
+from tests.contract.gates.harness import suspension
 from tests.contract.moving.archive import bring_in, written
-from tests.shards import message, pass_time, settled
+from tests.shards import message, pass_time, wait_until_idle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,7 +79,7 @@ async def work_with_messages(server: Server, clock: ManualClock) -> None:
     for options in ({"dry_run": True}, {"filter": RedriveFilter(limit=2)}, {"filter": RedriveFilter(to="elsewhere")}):
         await service.queues.put(CALL, "acme", "elsewhere", {})
         await service.redrives.start(CALL, "acme", "work-dlq", **{"filter": RedriveFilter(limit=3), **options})  # type: ignore[arg-type]
-        await settled(shard)
+        await wait_until_idle(shard)
     slow = await service.redrives.start(CALL, "acme", "work-dlq", filter=RedriveFilter(), rate=1)
     await service.redrives.cancel(CALL, "acme", "work-dlq", slow.id)
     await service.messages.add(CALL, "acme", "elsewhere", [message("at the orphan's priority")])
@@ -140,7 +140,7 @@ async def test_every_operation_reconciles_to_zero(
         assert server.runtime.exporter is not None
         await server.runtime.exporter.export_now()
         await server.runtime.exporter.export_now()
-        await settled(server.shard)
+        await wait_until_idle(server.shard)
         assert server.shard.journal.span[0] > 1
     report = run(spark, str(data / "journal"), lake, RunOptions(now_ms=clock.wall_ms()))
     assert not report.quarantined

@@ -1,6 +1,6 @@
 """Bad input to every method of the service: one typed error each, never another exception, and nothing changed.
 
-One house is opened for all examples of a test: what is refused has changed nothing, which is checked too.
+One harness is opened for all examples of a test: what is refused has changed nothing, which is checked too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tenantq.runtime.clock import ManualClock
 from tenantq.service.audit_trail import AuditQuery
 from tenantq.wire.cluster import GrowRequest, PlacementRequest
 from tests.contract.gates.every_act import NO_ID, NO_RECEIPT, UNTIL
-from tests.contract.gates.house import REASON, House
+from tests.contract.gates.harness import REASON, ServiceHarness
 from tests.verbs import Shard
 
 if TYPE_CHECKING:
@@ -259,30 +259,30 @@ ARGUMENTS: dict[str, tuple[tuple[Argument, ...], dict[str, Argument]]] = {
 
 
 @contextlib.asynccontextmanager
-async def a_house() -> AsyncIterator[tuple[House, list[Call]]]:
-    """Open a house with a tenant, a queue, and requests of the platform, of the tenant's administrator and of another's."""
+async def open_harness() -> AsyncIterator[tuple[ServiceHarness, list[Call]]]:
+    """Open a harness with a tenant, a queue, and requests of the platform, of the tenant's administrator and of another's."""
     clock = ManualClock()
     with tempfile.TemporaryDirectory() as directory:
         options = ShardSettings(durability="os")
         shard = Shard(Path(directory) / "data", clock=clock, randomness=random.Random(3), settings=options)
         async with shard:
-            house = await House(shard, clock).open()
+            harness = await ServiceHarness(shard, clock).open()
             for name in ("acme", "other", "third"):
-                await house.tenant(name, quotas={"consumers_per_queue": 500})
-                await house.add(house.admin, "work", tenant=name)
-            calls = [house.admin, await house.key("acme"), await house.key("other"), house.call(None)]
-            yield house, calls
-            await house.close()
+                await harness.tenant(name, quotas={"consumers_per_queue": 500})
+                await harness.add(harness.admin, "work", tenant=name)
+            calls = [harness.admin, await harness.key("acme"), await harness.key("other"), harness.call(None)]
+            yield harness, calls
+            await harness.close()
 
 
 @pytest.fixture(scope="module")
-def opened() -> Iterator[tuple[asyncio.AbstractEventLoop, House, list[Call]]]:
-    """One house for all examples, on a loop that each of them runs on for a while."""
+def opened() -> Iterator[tuple[asyncio.AbstractEventLoop, ServiceHarness, list[Call]]]:
+    """One harness for all examples, on a loop that each of them runs on for a while."""
     loop = asyncio.new_event_loop()
-    house = a_house()
-    entered = loop.run_until_complete(house.__aenter__())
+    harness = open_harness()
+    entered = loop.run_until_complete(harness.__aenter__())
     yield loop, *entered
-    loop.run_until_complete(house.__aexit__(None, None, None))
+    loop.run_until_complete(harness.__aexit__(None, None, None))
     loop.close()
 
 
@@ -294,9 +294,11 @@ def test_every_method_has_arguments_here() -> None:
 
 
 @pytest.mark.parametrize("method", sorted(ARGUMENTS))
-def test_bad_input_is_one_typed_error(opened: tuple[asyncio.AbstractEventLoop, House, list[Call]], method: str) -> None:
+def test_bad_input_is_one_typed_error(
+    opened: tuple[asyncio.AbstractEventLoop, ServiceHarness, list[Call]], method: str
+) -> None:
     """Whatever is given, the answer is an answer or a TenantqError with a text, and the shard goes on."""
-    loop, house, calls = opened
+    loop, harness, calls = opened
     positional, named = ARGUMENTS[method]
     count = len(positional) + len(named)
 
@@ -315,7 +317,9 @@ def test_bad_input_is_one_typed_error(opened: tuple[asyncio.AbstractEventLoop, H
         async def act() -> None:
             refused: list[TenantqError] = []
             try:
-                got = await asyncio.wait_for(attrgetter(method)(house.service)(who, *arguments[0], **arguments[1]), 10)
+                got = await asyncio.wait_for(
+                    attrgetter(method)(harness.service)(who, *arguments[0], **arguments[1]), 10
+                )
                 if isinstance(got, TenantExport):
                     got.close()
             except TenantqError as error:
@@ -324,14 +328,14 @@ def test_bad_input_is_one_typed_error(opened: tuple[asyncio.AbstractEventLoop, H
                 assert one.code in CODES
                 assert 400 <= one.status < 500 or one.code == "unavailable"
                 assert 1 <= len(one.message) < 3_000
-            assert house.shard.failure is None
+            assert harness.shard.failure is None
 
         loop.run_until_complete(act())
-        assert not house.failures, house.failures
-        assert set(tenants(house.shard)) >= {"default", "acme", "other"}
+        assert not harness.failures, harness.failures
+        assert set(tenants(harness.shard)) >= {"default", "acme", "other"}
 
     ask()
-    assert house.admission.slots.in_flight == 0
+    assert harness.admission.slots.in_flight == 0
 
 
 CODES = {
@@ -360,19 +364,19 @@ def test_a_name_that_normalises_to_anothers_is_no_name(name: str) -> None:
 @given(name=st.one_of(st.sampled_from(LOOK_ALIKES), st.sampled_from(ODD_TEXTS), st.text(max_size=12)))
 @QUICK
 def test_39_a_tenant_is_addressed_by_its_own_name_only(
-    opened: tuple[asyncio.AbstractEventLoop, House, list[Call]], name: str
+    opened: tuple[asyncio.AbstractEventLoop, ServiceHarness, list[Call]], name: str
 ) -> None:
     """Everybody but the platform is forbidden any other text, and the platform finds nothing under it."""
-    loop, house, calls = opened
-    if name in tenants(house.shard):
+    loop, harness, calls = opened
+    if name in tenants(harness.shard):
         return
 
     async def act() -> None:
         for call in calls[1:]:
             with pytest.raises((Forbidden, Unauthenticated)):
-                await house.service.tenants.get(call, name)
+                await harness.service.tenants.get(call, name)
         with pytest.raises(NotFound):
-            await house.service.tenants.get(house.admin, name)
+            await harness.service.tenants.get(harness.admin, name)
 
     loop.run_until_complete(act())
 
@@ -391,27 +395,27 @@ alike = st.builds(
 )
 @settings(QUICK, max_examples=40)
 def test_39_names_alike_never_mix_through_the_service(
-    opened: tuple[asyncio.AbstractEventLoop, House, list[Call]], queues: list[str], tenant_names: set[str]
+    opened: tuple[asyncio.AbstractEventLoop, ServiceHarness, list[Call]], queues: list[str], tenant_names: set[str]
 ) -> None:
     """Random names that are prefixes of each other, in tenants alike: each place holds exactly what was put there."""
-    loop, house, _ = opened
+    loop, harness, _ = opened
 
     async def act() -> None:
         keys = {}
         for name in sorted(tenant_names):
-            await house.tenant(name)
-            keys[name] = await house.key(name)
+            await harness.tenant(name)
+            keys[name] = await harness.key(name)
         for name, call in keys.items():
             for queue in queues:
-                await house.add(call, queue, f"{name}/{queue}", key="the same key")
+                await harness.add(call, queue, f"{name}/{queue}", key="the same key")
         for name, call in keys.items():
-            listed = await house.service.queues.list(call, None)
+            listed = await harness.service.queues.list(call, None)
             assert sorted(one.name for one in listed) == queues
             for queue in queues:
-                got = await house.take(call, queue, max=10)
+                got = await harness.take(call, queue, max=10)
                 assert [(one.body.decode(), one.tenant, one.queue) for one in got] == [(f"{name}/{queue}", name, queue)]
         for name in tenant_names:
-            await house.service.erasures.delete_tenant(house.admin, name, confirm=name, reason=REASON)
+            await harness.service.erasures.delete_tenant(harness.admin, name, confirm=name, reason=REASON)
 
     loop.run_until_complete(act())
 
@@ -448,21 +452,21 @@ def test_52_a_pattern_that_is_handed_on_never_reaches_further(held: str, asked: 
     queue=st.from_regex(r"[ab]{1,5}", fullmatch=True),
 )
 def test_52_what_is_handed_out_is_never_more_than_the_giver_has(
-    opened: tuple[asyncio.AbstractEventLoop, House, list[Call]], held: Grant, wanted: Grant, queue: str
+    opened: tuple[asyncio.AbstractEventLoop, ServiceHarness, list[Call]], held: Grant, wanted: Grant, queue: str
 ) -> None:
     """A key made by a key: every action on every queue that the new one has, the old one has."""
-    loop, house, _ = opened
-    allowed = house.admission.authorizer.allowed
+    loop, harness, _ = opened
+    allowed = harness.admission.authorizer.allowed
 
     async def act() -> None:
-        giver = house.call((await house.service.access.create_key(house.admin, "acme", "giver", held)).token)
+        giver = harness.call((await harness.service.access.create_key(harness.admin, "acme", "giver", held)).token)
         try:
-            made = await house.service.access.create_key(giver, None, "taker", wanted)
+            made = await harness.service.access.create_key(giver, None, "taker", wanted)
         except Forbidden:
             return
         finally:
-            old = await house.admission.identify(giver, "create_key")
-        new = await house.admission.identify(house.call(made.token), "create_key")
+            old = await harness.admission.identify(giver, "create_key")
+        new = await harness.admission.identify(harness.call(made.token), "create_key")
         for action in ACTIONS:
             for tenant in ("acme", "other", "default", ""):
                 for place in (queue, None):

@@ -40,7 +40,7 @@ from tests.administration import (
 )
 from tests.property.model import Held, Model, ModelQueue
 from tests.redis_servers import OnRedis, RedisServer
-from tests.shards import data_key_row, examined, freeze, settled
+from tests.shards import data_key_row, examined, freeze, wait_until_idle
 from tests.verbs import Shard
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class ShardMachine(RuleBasedStateMachine):
         shard = Shard(path, clock=self.clock, randomness=random.Random(self.generation), open_store=self.opener(path))
         await shard.open()
         self.shard = shard  # not before it is open: the end of a run waits for what it finds here
-        await settled(self.shard)
+        await wait_until_idle(self.shard)
 
     def opener(self, _: Path) -> OnRedis | None:
         """Return what opens the store that stands in a directory; None: the embedded one."""
@@ -238,10 +238,10 @@ class ShardMachine(RuleBasedStateMachine):
 
         async def both() -> tuple[Any, Any, bool]:
             poll = asyncio.create_task(self.shard.poll(*place, max=max, wait_ms=100, lease_ms=1_000))
-            await settled(self.shard)
+            await wait_until_idle(self.shard)
             assert not poll.done()
             added = await self.shard.add(*place, batch)
-            await settled(self.shard)
+            await wait_until_idle(self.shard)
             in_time = poll.done()
             self.clock.advance(100)
             return added, await poll, in_time
@@ -251,7 +251,7 @@ class ShardMachine(RuleBasedStateMachine):
             self.note_added(place, message, reply.raw_id, duplicate=reply.duplicate, error=reply.error)
         assert in_time == bool(queue.deliverable(self.model.now))
         self.note_delivered(place, got, max if in_time else 0, 1_000)
-        self.run(settled(self.shard))
+        self.run(wait_until_idle(self.shard))
         self.model.advance(100)
 
     def current(self, place: tuple[str, str]) -> list[Held]:
@@ -354,7 +354,7 @@ class ShardMachine(RuleBasedStateMachine):
         ms = held.deadline - self.model.now + late_ms
 
         async def late() -> list[Any]:
-            await settled(self.shard)
+            await wait_until_idle(self.shard)
             self.clock._pass(ms)
             calls = (
                 self.shard.ack(*place, [receipt]),
@@ -363,7 +363,7 @@ class ShardMachine(RuleBasedStateMachine):
             )
             outcomes = [outcome for call in calls for outcome in await call]
             self.clock.advance(0)
-            await settled(self.shard)
+            await wait_until_idle(self.shard)
             return outcomes
 
         for outcome in self.run(late()):
@@ -378,10 +378,10 @@ class ShardMachine(RuleBasedStateMachine):
             return
 
         async def together() -> list[Any]:
-            await settled(self.shard)
+            await wait_until_idle(self.shard)
             self.clock.advance(ms)
             got = await self.shard.poll(*place, max=max, lease_ms=1_000)
-            await settled(self.shard)
+            await wait_until_idle(self.shard)
             return got
 
         for queue_place, queue in self.model.queues.items():
@@ -413,9 +413,9 @@ class ShardMachine(RuleBasedStateMachine):
         self.model.advance(ms)
 
     async def let_pass(self, ms: int) -> None:
-        await settled(self.shard)
+        await wait_until_idle(self.shard)
         self.clock.advance(ms)
-        await settled(self.shard)
+        await wait_until_idle(self.shard)
 
     @rule(ms=st.sampled_from((-3_600_000, 3_600_000)))
     def wall_clock_jumps(self, ms: int) -> None:
@@ -451,7 +451,7 @@ class ShardMachine(RuleBasedStateMachine):
                 assert self.shard.reads.stats(*place).status == "draining"
                 for outcome in await self.shard.ack(*place, leased):
                     assert outcome.ok
-            await settled(self.shard)
+            await wait_until_idle(self.shard)
             assert place not in self.known()
             await self.make_queue(*place)
 
@@ -509,7 +509,7 @@ class ShardMachine(RuleBasedStateMachine):
         async def all_of_it() -> int:
             task = await self.shard.redrive(tenant, letters)
             await finished(self.shard, task)
-            await settled(self.shard)
+            await wait_until_idle(self.shard)
             return task.moved
 
         assert self.run(all_of_it()) == self.model.redrive(tenant, queue)
@@ -576,7 +576,7 @@ class ShardMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         try:
             if hasattr(self, "shard"):
-                self.run(settled(self.shard))
+                self.run(wait_until_idle(self.shard))
                 self.run(self.shard.close())
                 report = examined(self.shard)
                 assert report.clean, report.findings
@@ -611,7 +611,7 @@ class RedisMachine(ShardMachine):
 
     async def crash(self) -> None:
         """Forget everything in memory without a word to the store; the lease ends by itself."""
-        await settled(self.shard)
+        await wait_until_idle(self.shard)
         store = self.shard.state.store
         assert isinstance(store, RedisStore)
         assert self.server is not None

@@ -115,7 +115,7 @@ class Cluster:
                 return node
         raise AssertionError("the primary has no replica")
 
-    def settled(self) -> None:
+    def wait_for_replica(self) -> None:
         """Wait until the primary has its replica again."""
         eventually(lambda: self.direct().client().info("replication")["connected_slaves"] == 1, 60)
 
@@ -135,7 +135,7 @@ class Cluster:
         gone.kill()
         self._replaced(gone)
         gone.start()
-        self.settled()
+        self.wait_for_replica()
 
     def kill_cut_off(self, rng: random.Random) -> None:
         """Kill a primary whose replica had lost it for a third of a second: the replica takes its place all the same."""
@@ -149,19 +149,19 @@ class Cluster:
         self._replaced(gone)
         behind.config_set("masterauth", "")
         gone.start()
-        self.settled()
+        self.wait_for_replica()
 
     def _hang(self, rng: random.Random) -> None:
         gone = self.direct()
         gone.signal(signal.SIGSTOP)
         time.sleep(rng.choice((0.3, 0.7, 3, 5)))
         gone.signal(signal.SIGCONT)
-        self.settled()
+        self.wait_for_replica()
 
     def _hand_over(self, rng: random.Random) -> None:
         self.replica().client().execute_command("CLUSTER", "FAILOVER", *rng.choice(((), ("TAKEOVER",))))
         time.sleep(0.5)
-        self.settled()
+        self.wait_for_replica()
 
     def close(self) -> None:
         """End everything."""
@@ -291,7 +291,7 @@ def measure_loss(
     """Kill primaries without waiting for replicas, and print what was confirmed and is gone."""
     rng, adds, lost_adds, lost_acks, losses, noticed = random.Random(seed), 0, 0, 0, 0, 0
     for number in range(times):
-        cluster.settled()
+        cluster.wait_for_replica()
         cluster.direct().client().flushall()
         chaos = RedisChaos(Path(tempfile.mkdtemp(prefix="loss", dir=scratch)), seed, cluster)
         options = ["--seed", str(rng.randrange(1 << 30)), "--name", f"l{number}"]

@@ -10,7 +10,7 @@ from tenantq.engine.ops.lifecycle import DeleteQueue, Purge, PutQueue, PutTenant
 from tenantq.errors import StoreFormat
 from tests.administration import put_tenant
 from tests.redis_servers import OnRedis
-from tests.shards import message, settled
+from tests.shards import message, wait_until_idle
 from tests.verbs import Shard
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ async def test_keys_of_a_queue_contain_the_names_of_tenant_and_queue(tmp_path: P
         assert not found(redis_server, "t:{*}:acme:*")
         await shard.add("acme", "acme", [message("again")])
         await shard.submit(DeleteQueue(shard.tenant("acme"), shard.state.system, "acme", REASON, force=True))
-        await settled(shard)
+        await wait_until_idle(shard)
         await shard.submit(PutQueue(shard.tenant("acme"), shard.state.system, "acme"))
         await shard.add("acme", "acme", [message("new")])
         assert {name.split(":")[2] for name in found(redis_server, "t:{*}:acme:*")} == {id[:-1] + "2"}

@@ -1,4 +1,4 @@
-"""A house whose alerts go to a target that remembers them."""
+"""A harness whose alerts go to a target that remembers them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tenantq.service.alerts.targets import DeliveryFailed, Target
 from tenantq.service.alerts.watch import AlertWatch
 from tenantq.service.other_shards import OtherShards
 from tenantq.service.tenants import Tenants
-from tests.contract.gates.conftest import open_house
-from tests.contract.gates.house import House
+from tests.contract.gates.conftest import open_harness
+from tests.contract.gates.harness import ServiceHarness
 
 if TYPE_CHECKING:
     from tenantq.gates.signals import Alert
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tenantq.service.alerts.book import Notification
     from tests.conftest import OpenShard
 
-__all__ = ["open_house"]
+__all__ = ["open_harness"]
 
 
 class RememberingTarget:
@@ -48,36 +48,38 @@ class RememberingTarget:
 
 
 class Watch:
-    """A house, its alerts, and the target that they go to."""
+    """A harness, its alerts, and the target that they go to."""
 
-    def __init__(self, house: House) -> None:
-        self.house = house
+    def __init__(self, harness: ServiceHarness) -> None:
+        self.harness = harness
         self.pager, self.mail = RememberingTarget(), RememberingTarget()
         self.use(AlertSettings())
 
     def use(self, settings: AlertSettings, react: Callable[[Alert], None] = lambda _: None) -> None:
         """Replace the settings. Every tenant is watched by the target ``pager``, unless it names ``mail``."""
-        house = self.house
+        harness = self.harness
         targets: dict[str, Target] = {"pager": self.pager, "mail": self.mail}
         others = OtherShards()
-        self.watch = AlertWatch(house.shard, house.admission, house.clock, None, settings, targets=targets, react=react)
-        self.alerts = Alerts(house.admission, house.clock, others, self.watch)
-        house.service.tenants = Tenants(
-            house.shard, house.admission, house.encryption, others, alert_targets=self.watch.notifications.targets
+        self.watch = AlertWatch(
+            harness.shard, harness.admission, harness.clock, None, settings, targets=targets, react=react
+        )
+        self.alerts = Alerts(harness.admission, harness.clock, others, self.watch)
+        harness.service.tenants = Tenants(
+            harness.shard, harness.admission, harness.encryption, others, alert_targets=self.watch.notifications.targets
         )
 
     async def evaluate(self, after_ms: int = 10_000) -> None:
         """Let time pass, evaluate, and let targets get what is sent."""
-        await self.house.pass_time(after_ms)
+        await self.harness.pass_time(after_ms)
         await self.watch.evaluate()
-        await self.house.settled()
+        await self.harness.wait_until_idle()
 
 
 @pytest.fixture
 async def watch(open_shard: OpenShard, clock: ManualClock) -> AsyncIterator[Watch]:
-    """Open a house with alerts."""
-    house = await House(await open_shard("data"), clock).open()
-    watch = Watch(house)
+    """Open a harness with alerts."""
+    harness = await ServiceHarness(await open_shard("data"), clock).open()
+    watch = Watch(harness)
     yield watch
     await watch.watch.close()
-    await house.close()
+    await harness.close()

@@ -13,14 +13,14 @@ from tenantq.errors import Forbidden, Invalid, KeySuspended, NotFound, RateLimit
 from tenantq.gates.signals import SignalSettings
 from tenantq.service.gate_settings import GateSettings
 from tenantq.service.service import Service
-from tests.contract.gates.house import House
+from tests.contract.gates.harness import ServiceHarness
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tenantq.service.call import Call
     from tenantq.wire.alerts import ContainmentItem
-    from tests.contract.gates.conftest import OpenHouse
+    from tests.contract.gates.conftest import OpenHarness
 
 HOUR_MS = 3_600_000
 WATCHFUL = GateSettings(
@@ -30,115 +30,115 @@ WATCHFUL = GateSettings(
 
 
 @pytest.fixture
-async def house(open_house: OpenHouse) -> House:
-    """One house that raises an alert about the fourth denied call of a principal, with two tenants."""
-    house = await open_house(settings=WATCHFUL)
+async def harness(open_harness: OpenHarness) -> ServiceHarness:
+    """One harness that raises an alert about the fourth denied call of a principal, with two tenants."""
+    harness = await open_harness(settings=WATCHFUL)
     for name in ("acme", "globex"):
-        await house.tenant(name)
-        await house.key(name)  # its administrator
-    return house
+        await harness.tenant(name)
+        await harness.key(name)  # its administrator
+    return harness
 
 
-def react(house: House, action: str = "suspend_key", **rule: Any) -> None:
+def react(harness: ServiceHarness, action: str = "suspend_key", **rule: Any) -> None:
     """Have the server react to alerts."""
     rules = (ContainmentRule(**{"alert": "denials", "action": action, "dry_run": False, **rule}),)
-    house.service = Service(house.shard, house.admission, house.clock, house.encryption, containment=rules)
+    harness.service = Service(harness.shard, harness.admission, harness.clock, harness.encryption, containment=rules)
 
 
-async def misbehave(house: House, call: Call, tenant: str = "acme") -> None:
+async def misbehave(harness: ServiceHarness, call: Call, tenant: str = "acme") -> None:
     """Have calls of a producer denied, until an alert is raised."""
     for _ in range(4):
         with pytest.raises((Forbidden, RateLimited)):
-            await house.service.messages.poll(call, tenant, "mail")
-    await house.settled()
+            await harness.service.messages.poll(call, tenant, "mail")
+    await harness.wait_until_idle()
 
 
-async def listed(house: House) -> Sequence[ContainmentItem]:
-    return (await house.service.containment.list(house.admin)).containments
+async def listed(harness: ServiceHarness) -> Sequence[ContainmentItem]:
+    return (await harness.service.containment.list(harness.admin)).containments
 
 
-async def test_a_dry_run_is_listed_and_journaled_and_changes_nothing(house: House) -> None:
+async def test_a_dry_run_is_listed_and_journaled_and_changes_nothing(harness: ServiceHarness) -> None:
     """It is what rules do unless they say otherwise. The same alert adds nothing."""
-    react(house, dry_run=ContainmentRule(alert="denials", action="suspend_key").dry_run)
-    producer, key_id = await house.key_and_id("acme", "producer")
+    react(harness, dry_run=ContainmentRule(alert="denials", action="suspend_key").dry_run)
+    producer, key_id = await harness.key_and_id("acme", "producer")
     for _ in range(2):
-        await misbehave(house, producer)
-    await house.add(producer, "mail")
-    [found] = await listed(house)
+        await misbehave(harness, producer)
+    await harness.add(producer, "mail")
+    [found] = await listed(harness)
     assert (found.action, found.principal, found.tenant, found.dry_run) == (
         "suspend_key", f"key:{key_id}", "acme", True,
     )  # fmt: skip
-    [row] = [row for row in await house.rows() if row.op == "contain"]
+    [row] = [row for row in await harness.rows() if row.op == "contain"]
     assert (row.tenant, row.principal, row.outcome) == ("acme", "system", "ok")
     assert f"dry run: suspend_key key:{key_id} because of denials" in row.details
 
 
-async def test_a_suspended_key_is_refused_until_its_time_is_over(house: House) -> None:
+async def test_a_suspended_key_is_refused_until_its_time_is_over(harness: ServiceHarness) -> None:
     """With an error of its own. Other keys of the tenant work, and the end is journaled."""
-    react(house, duration_ms=HOUR_MS)
-    producer, key_id = await house.key_and_id("acme", "producer")
-    other = await house.key("acme", "producer")
-    await misbehave(house, producer)
+    react(harness, duration_ms=HOUR_MS)
+    producer, key_id = await harness.key_and_id("acme", "producer")
+    other = await harness.key("acme", "producer")
+    await misbehave(harness, producer)
     with pytest.raises(KeySuspended, match=f"API key {key_id} is suspended until"):
-        await house.add(producer, "mail")
-    await house.add(other, "mail")
-    keys = {one.key_id: one for one in await house.service.access.list_keys(house.admin, "acme")}
-    assert keys[key_id].suspended_until == house.clock.wall_ms() + HOUR_MS
-    await house.pass_time(HOUR_MS - 1)
+        await harness.add(producer, "mail")
+    await harness.add(other, "mail")
+    keys = {one.key_id: one for one in await harness.service.access.list_keys(harness.admin, "acme")}
+    assert keys[key_id].suspended_until == harness.clock.wall_ms() + HOUR_MS
+    await harness.pass_time(HOUR_MS - 1)
     with pytest.raises(KeySuspended):
-        await house.add(producer, "mail")
-    await house.pass_time(1_000)
-    await house.add(producer, "mail")
-    assert await listed(house) == []
-    [row] = [row for row in await house.rows() if row.op == "release_containment"]
+        await harness.add(producer, "mail")
+    await harness.pass_time(1_000)
+    await harness.add(producer, "mail")
+    assert await listed(harness) == []
+    [row] = [row for row in await harness.rows() if row.op == "release_containment"]
     assert (row.principal, row.details.partition(":")[0]) == ("system", "its time is over")
 
 
-async def test_a_waiting_poll_of_a_suspended_key_gets_nothing(house: House) -> None:
+async def test_a_waiting_poll_of_a_suspended_key_gets_nothing(harness: ServiceHarness) -> None:
     """The message stays for others."""
-    react(house)
-    owner = await house.key("acme")
-    consumer = await house.key("acme", "consumer")
-    await house.service.queues.put(owner, None, "mail", {})
-    waiting = asyncio.ensure_future(house.service.messages.poll(consumer, None, "mail", wait_ms=20_000))
+    react(harness)
+    owner = await harness.key("acme")
+    consumer = await harness.key("acme", "consumer")
+    await harness.service.queues.put(owner, None, "mail", {})
+    waiting = asyncio.ensure_future(harness.service.messages.poll(consumer, None, "mail", wait_ms=20_000))
     for _ in range(4):
         with pytest.raises(Forbidden):
-            await house.add(consumer, "mail")
-    await house.settled()
-    await house.add(owner, "mail")
+            await harness.add(consumer, "mail")
+    await harness.wait_until_idle()
+    await harness.add(owner, "mail")
     with pytest.raises(KeySuspended):
         await waiting
-    assert len(await house.take(owner, "mail")) == 1
+    assert len(await harness.take(owner, "mail")) == 1
 
 
-async def test_an_administrator_releases_a_key_at_once(house: House) -> None:
+async def test_an_administrator_releases_a_key_at_once(harness: ServiceHarness) -> None:
     """The journal says who did. A second release finds nothing."""
-    react(house)
-    producer = await house.key("acme", "producer")
-    await misbehave(house, producer)
-    [found] = await listed(house)
-    assert await house.service.containment.release(house.admin, found.id) == found
-    await house.add(producer, "mail")
-    [row] = [row for row in await house.rows() if row.op == "release_containment"]
+    react(harness)
+    producer = await harness.key("acme", "producer")
+    await misbehave(harness, producer)
+    [found] = await listed(harness)
+    assert await harness.service.containment.release(harness.admin, found.id) == found
+    await harness.add(producer, "mail")
+    [row] = [row for row in await harness.rows() if row.op == "release_containment"]
     assert row.principal.startswith("key:")
     assert row.details.startswith("released: ")
     with pytest.raises(NotFound, match="does not exist, or has ended"):
-        await house.service.containment.release(house.admin, found.id)
+        await harness.service.containment.release(harness.admin, found.id)
 
 
-async def test_a_restart_keeps_keys_suspended(house: House, open_house: OpenHouse) -> None:
+async def test_a_restart_keeps_keys_suspended(harness: ServiceHarness, open_harness: OpenHarness) -> None:
     """And principals limited: the rows are in the store."""
-    react(house)
-    producer = await house.key("acme", "producer")
-    await misbehave(house, producer)
-    react(house, "limit_principal")
-    limited = await house.key("acme", "producer")
-    await misbehave(house, limited)
-    await house.add(limited, "mail")
-    before = await listed(house)
-    await house.close()
-    await house.shard.close()
-    again = await open_house(settings=WATCHFUL)
+    react(harness)
+    producer = await harness.key("acme", "producer")
+    await misbehave(harness, producer)
+    react(harness, "limit_principal")
+    limited = await harness.key("acme", "producer")
+    await misbehave(harness, limited)
+    await harness.add(limited, "mail")
+    before = await listed(harness)
+    await harness.close()
+    await harness.shard.close()
+    again = await open_harness(settings=WATCHFUL)
     assert await listed(again) == before
     with pytest.raises(KeySuspended):
         await again.add(producer, "mail")
@@ -147,142 +147,142 @@ async def test_a_restart_keeps_keys_suspended(house: House, open_house: OpenHous
         await again.add(limited, "mail")
 
 
-async def test_a_limited_principal_gets_the_rate_that_the_rule_leaves(house: House) -> None:
+async def test_a_limited_principal_gets_the_rate_that_the_rule_leaves(harness: ServiceHarness) -> None:
     """Denied calls count. Other keys of the tenant do not share the limit, and acks are never delayed."""
-    react(house, "limit_principal", ops_per_sec=2)
-    worker = await house.key("acme", "consumer")
-    owner = await house.key("acme")
-    await house.add(owner, "mail", *"12345678")
+    react(harness, "limit_principal", ops_per_sec=2)
+    worker = await harness.key("acme", "consumer")
+    owner = await harness.key("acme")
+    await harness.add(owner, "mail", *"12345678")
     for _ in range(4):
         with pytest.raises(Forbidden):
-            await house.add(worker, "mail")
-    await house.settled()
-    got = await house.take(worker, "mail", 8)
+            await harness.add(worker, "mail")
+    await harness.wait_until_idle()
+    got = await harness.take(worker, "mail", 8)
     assert len(got) == 2
     with pytest.raises(RateLimited, match=r"limits.read.ops_per_sec: 2 a second for this principal") as caught:
-        await house.take(worker, "mail")
+        await harness.take(worker, "mail")
     assert caught.value.tenant is None
-    outcomes = await house.service.settlement.ack(worker, None, "mail", [one.receipt for one in got])
+    outcomes = await harness.service.settlement.ack(worker, None, "mail", [one.receipt for one in got])
     assert all(one.error is None for one in outcomes)
-    await house.add(owner, "mail", *"123456")
-    await house.pass_time(1_000)
+    await harness.add(owner, "mail", *"123456")
+    await harness.pass_time(1_000)
     for _ in range(2):
         with pytest.raises(Forbidden):
-            await house.service.queues.list(worker, None)
+            await harness.service.queues.list(worker, None)
     with pytest.raises(RateLimited):
-        await house.service.queues.list(worker, None)
-    await house.settled()
-    [found] = await listed(house)
-    await house.service.containment.release(house.admin, found.id)
-    assert len(await house.take(worker, "mail", 8)) == 8
+        await harness.service.queues.list(worker, None)
+    await harness.wait_until_idle()
+    [found] = await listed(harness)
+    await harness.service.containment.release(harness.admin, found.id)
+    assert len(await harness.take(worker, "mail", 8)) == 8
 
 
-async def test_a_frozen_tenant_resumes_after_the_time(house: House) -> None:
+async def test_a_frozen_tenant_resumes_after_the_time(harness: ServiceHarness) -> None:
     """The tenant of the attacker is frozen, never the one that was attacked."""
-    react(house, "freeze_tenant", duration_ms=60_000)
-    attacker = await house.key("globex", "producer")
-    await misbehave(house, attacker, "acme")
-    await house.add(await house.key("acme"), "mail")
+    react(harness, "freeze_tenant", duration_ms=60_000)
+    attacker = await harness.key("globex", "producer")
+    await misbehave(harness, attacker, "acme")
+    await harness.add(await harness.key("acme"), "mail")
     with pytest.raises(Suspended):
-        await house.add(attacker, "mail")
-    await house.pass_time(61_000)
-    await house.add(attacker, "mail")
-    assert [row.tenant for row in await house.rows() if row.op == "release_containment"] == ["globex"]
+        await harness.add(attacker, "mail")
+    await harness.pass_time(61_000)
+    await harness.add(attacker, "mail")
+    assert [row.tenant for row in await harness.rows() if row.op == "release_containment"] == ["globex"]
 
 
-async def test_the_end_of_a_freeze_leaves_the_suspension_of_an_administrator(house: House) -> None:
+async def test_the_end_of_a_freeze_leaves_the_suspension_of_an_administrator(harness: ServiceHarness) -> None:
     """Whoever resumes and suspends the tenant by hand has decided."""
-    react(house, "freeze_tenant", duration_ms=60_000)
-    attacker = await house.key("globex", "producer")
-    await misbehave(house, attacker)
-    await house.service.tenants.resume(house.admin, "globex")
-    await house.service.tenants.suspend(house.admin, "globex", "it did not pay")
-    await house.pass_time(61_000)
-    assert await listed(house) == []
+    react(harness, "freeze_tenant", duration_ms=60_000)
+    attacker = await harness.key("globex", "producer")
+    await misbehave(harness, attacker)
+    await harness.service.tenants.resume(harness.admin, "globex")
+    await harness.service.tenants.suspend(harness.admin, "globex", "it did not pay")
+    await harness.pass_time(61_000)
+    assert await listed(harness) == []
     with pytest.raises(Suspended):
-        await house.add(attacker, "mail")
+        await harness.add(attacker, "mail")
 
 
-async def test_a_tenant_that_is_suspended_already_is_not_frozen(house: House) -> None:
+async def test_a_tenant_that_is_suspended_already_is_not_frozen(harness: ServiceHarness) -> None:
     """The end of the containment would resume it."""
-    react(house, "freeze_tenant")
-    attacker = await house.key("globex", "producer")
-    await house.service.tenants.suspend(house.admin, "globex", "it did not pay")
-    await misbehave(house, attacker)
-    assert await listed(house) == []
-    [row] = [row for row in await house.rows() if row.op == "contain"]
+    react(harness, "freeze_tenant")
+    attacker = await harness.key("globex", "producer")
+    await harness.service.tenants.suspend(harness.admin, "globex", "it did not pay")
+    await misbehave(harness, attacker)
+    assert await listed(harness) == []
+    [row] = [row for row in await harness.rows() if row.op == "contain"]
     assert (row.outcome, row.error_code) == ("refused", "conflict")
 
 
 @pytest.mark.parametrize("action", ["suspend_key", "limit_principal"])
 @pytest.mark.parametrize("dry_run", [True, False])
 async def test_the_last_administrator_of_a_tenant_is_never_contained(
-    house: House, action: str, *, dry_run: bool
+    harness: ServiceHarness, action: str, *, dry_run: bool
 ) -> None:
     """Also in a dry run. With a second administrator key the first is contained, and then not the second."""
-    react(house, action, dry_run=dry_run)
-    await house.tenant("initech")
-    last = await house.key("initech")
-    await house.key("initech", expires_at=house.clock.wall_ms())  # over
-    await misbehave(house, last, "acme")
-    assert await listed(house) == []
-    assert [row.error_code for row in await house.rows() if row.op == "contain"] == ["conflict"]
-    second = await house.key("initech")
-    await misbehave(house, last, "acme")
-    assert len(await listed(house)) == 1
-    await misbehave(house, second, "acme")
-    assert len(await listed(house)) == (1 if action == "suspend_key" and not dry_run else 2)
+    react(harness, action, dry_run=dry_run)
+    await harness.tenant("initech")
+    last = await harness.key("initech")
+    await harness.key("initech", expires_at=harness.clock.wall_ms())  # over
+    await misbehave(harness, last, "acme")
+    assert await listed(harness) == []
+    assert [row.error_code for row in await harness.rows() if row.op == "contain"] == ["conflict"]
+    second = await harness.key("initech")
+    await misbehave(harness, last, "acme")
+    assert len(await listed(harness)) == 1
+    await misbehave(harness, second, "acme")
+    assert len(await listed(harness)) == (1 if action == "suspend_key" and not dry_run else 2)
 
 
-async def test_administrators_of_the_platform_are_never_contained(house: House) -> None:
+async def test_administrators_of_the_platform_are_never_contained(harness: ServiceHarness) -> None:
     """However many there are. Other keys of the platform are."""
-    react(house)
-    signals = house.admission.signals
-    made = await house.service.access.create_platform_key(house.admin, "second", Grant(role="platform-admin"))
-    metrics = await house.service.access.create_platform_key(house.admin, "prometheus", Grant(actions=("metrics",)))
+    react(harness)
+    signals = harness.admission.signals
+    made = await harness.service.access.create_platform_key(harness.admin, "second", Grant(role="platform-admin"))
+    metrics = await harness.service.access.create_platform_key(harness.admin, "prometheus", Grant(actions=("metrics",)))
     for id in (made.key_id, metrics.key_id):
         for _ in range(4):
             signals.denied(f"key:{id}", "acme")
     for _ in range(4):
         signals.denied("jwt:root", "acme")
-    await house.settled()
-    assert [one.principal for one in await listed(house)] == [f"key:{metrics.key_id}"]
-    await house.service.access.log_in(house.call(made.token))
+    await harness.wait_until_idle()
+    assert [one.principal for one in await listed(harness)] == [f"key:{metrics.key_id}"]
+    await harness.service.access.log_in(harness.call(made.token))
     with pytest.raises(KeySuspended):
-        await house.service.access.log_in(house.call(metrics.token))
+        await harness.service.access.log_in(harness.call(metrics.token))
 
 
-async def test_callers_without_a_valid_credential_contain_nothing(house: House) -> None:
+async def test_callers_without_a_valid_credential_contain_nothing(harness: ServiceHarness) -> None:
     """They could choose whose name they use."""
-    react(house)
+    react(harness)
     for _ in range(5):
         with pytest.raises(Unauthenticated):
-            await house.add(house.call("tq_nobody_knows"), "mail")
-    await house.settled()
-    assert await listed(house) == []
+            await harness.add(harness.call("tq_nobody_knows"), "mail")
+    await harness.wait_until_idle()
+    assert await listed(harness) == []
 
 
-async def test_a_threshold_that_is_exceeded_freezes_its_tenant(house: House) -> None:
+async def test_a_threshold_that_is_exceeded_freezes_its_tenant(harness: ServiceHarness) -> None:
     """Rules work for every kind of alert that names a tenant."""
-    react(house, "freeze_tenant", alert="quota")
-    await house.tenant("acme", quotas={"backlog": 2}, alerts={"quota_percent": 90})
-    owner = await house.key("acme")
-    await house.add(owner, "mail", "1", "2")
-    await house.service.watch.evaluate()
-    await house.settled()
-    [found] = await listed(house)
+    react(harness, "freeze_tenant", alert="quota")
+    await harness.tenant("acme", quotas={"backlog": 2}, alerts={"quota_percent": 90})
+    owner = await harness.key("acme")
+    await harness.add(owner, "mail", "1", "2")
+    await harness.service.watch.evaluate()
+    await harness.wait_until_idle()
+    [found] = await listed(harness)
     assert (found.tenant, found.principal, found.text) == ("acme", "", "quota backlog: 2 of 2 in use (threshold 90 %)")
     with pytest.raises(Suspended):
-        await house.take(owner, "mail")
+        await harness.take(owner, "mail")
 
 
-async def test_a_deleted_tenant_takes_its_containments_along(house: House) -> None:
+async def test_a_deleted_tenant_takes_its_containments_along(harness: ServiceHarness) -> None:
     """A new tenant of the same name starts without."""
-    react(house, "limit_principal")
-    producer = await house.key("acme", "producer")
-    await misbehave(house, producer)
-    await house.service.erasures.delete_tenant(house.admin, "acme", confirm="acme", reason="a test is over")
-    assert await listed(house) == []
+    react(harness, "limit_principal")
+    producer = await harness.key("acme", "producer")
+    await misbehave(harness, producer)
+    await harness.service.erasures.delete_tenant(harness.admin, "acme", confirm="acme", reason="a test is over")
+    assert await listed(harness) == []
 
 
 @pytest.mark.parametrize(

@@ -21,25 +21,25 @@ from tests.shards import message
 
 async def pager(watch: Watch, tenant: str = "acme", **rules: object) -> None:
     """Have a tenant watched by the target ``pager``."""
-    await watch.house.tenant(tenant, alerts={"targets": ["pager"], **rules})
+    await watch.harness.tenant(tenant, alerts={"targets": ["pager"], **rules})
 
 
 async def test_a_quota_above_its_threshold_is_sent_once_and_resolved(watch: Watch) -> None:
     """Repeated evaluations send nothing new."""
-    house = watch.house
-    await house.tenant("acme", quotas={"backlog": 10})
+    harness = watch.harness
+    await harness.tenant("acme", quotas={"backlog": 10})
     await pager(watch, quota_percent=90)
-    key = await house.key("acme")
-    await house.add(key, "mail", *"12345678")
+    key = await harness.key("acme")
+    await harness.add(key, "mail", *"12345678")
     await watch.evaluate()
     assert watch.pager.seen == []
-    await house.add(key, "mail", "9")
+    await harness.add(key, "mail", "9")
     await watch.evaluate()
     await watch.evaluate()
     assert watch.pager.seen == [("firing", "quota", "acme", "")]
     assert watch.pager.received[0][1].text == "quota backlog: 9 of 10 in use (threshold 90 %)"
-    for delivery in await house.take(key, "mail", 5):
-        await house.service.settlement.ack(key, None, "mail", [delivery.receipt])
+    for delivery in await harness.take(key, "mail", 5):
+        await harness.service.settlement.ack(key, None, "mail", [delivery.receipt])
     await watch.evaluate()
     assert [one[0] for one in watch.pager.seen] == ["firing", "resolved"]
 
@@ -68,7 +68,7 @@ async def test_an_alert_that_lasts_is_sent_again(watch: Watch) -> None:
     """After ``repeat_ms``."""
     watch.use(AlertSettings(repeat_ms=60_000))
     await pager(watch, oldest_ms=1_000)
-    await watch.house.add(await watch.house.key("acme"), "mail")
+    await watch.harness.add(await watch.harness.key("acme"), "mail")
     for _ in range(4):
         await watch.evaluate(30_000)
     assert [(one.status, one.is_repeat) for _, one in watch.pager.received] == [("firing", False), ("firing", True)]
@@ -76,14 +76,14 @@ async def test_an_alert_that_lasts_is_sent_again(watch: Watch) -> None:
 
 async def test_the_oldest_message_and_dead_letters_are_watched_per_queue(watch: Watch) -> None:
     """Dead letters do not count as old messages."""
-    house = watch.house
+    harness = watch.harness
     await pager(watch, oldest_ms=60_000, dead_letters=1)
-    key = await house.key("acme")
-    await house.service.queues.put(key, None, "mail", {"max_attempts": 1})
-    await house.add(key, "mail", "dies")
-    [delivery] = await house.take(key, "mail")
-    await house.service.settlement.nack(key, None, "mail", [delivery.receipt])
-    await house.add(key, "slow")
+    key = await harness.key("acme")
+    await harness.service.queues.put(key, None, "mail", {"max_attempts": 1})
+    await harness.add(key, "mail", "dies")
+    [delivery] = await harness.take(key, "mail")
+    await harness.service.settlement.nack(key, None, "mail", [delivery.receipt])
+    await harness.add(key, "slow")
     await watch.evaluate(120_000)
     assert sorted(watch.pager.seen) == [
         ("firing", "dead_letters", "acme", "mail-dlq"),
@@ -93,15 +93,15 @@ async def test_the_oldest_message_and_dead_letters_are_watched_per_queue(watch: 
 
 async def test_throttling_is_counted_per_minute(watch: Watch) -> None:
     """Calls that a limit refused."""
-    house = watch.house
-    await house.tenant("acme", limits={"write": {"ops_per_sec": 1, "burst": 1}})
+    harness = watch.harness
+    await harness.tenant("acme", limits={"write": {"ops_per_sec": 1, "burst": 1}})
     await pager(watch, throttled_per_minute=3)
-    key = await house.key("acme")
+    key = await harness.key("acme")
     await watch.evaluate()
-    await house.add(key, "mail")
+    await harness.add(key, "mail")
     for _ in range(3):
         with pytest.raises(RateLimited):
-            await house.add(key, "mail")
+            await harness.add(key, "mail")
     await watch.evaluate()
     assert watch.pager.seen == [("firing", "throttled", "acme", "")]
     await watch.evaluate(120_000)
@@ -163,24 +163,24 @@ async def test_a_silence_does_not_keep_alerts_out_of_the_audit_trail(watch: Watc
 
 async def test_a_tenant_uses_the_thresholds_of_the_server_unless_it_has_its_own(watch: Watch) -> None:
     """Each threshold is inherited separately."""
-    house = watch.house
+    harness = watch.harness
     watch.use(AlertSettings(tenants=AlertRules(oldest_ms=60_000)))
-    await house.tenant("acme", alerts={"targets": ["pager"]})
-    await house.tenant("globex", alerts={"targets": ["pager"], "oldest_ms": 3_600_000})
+    await harness.tenant("acme", alerts={"targets": ["pager"]})
+    await harness.tenant("globex", alerts={"targets": ["pager"], "oldest_ms": 3_600_000})
     for tenant in ("acme", "globex"):
-        await house.add(await house.key(tenant), "mail")
+        await harness.add(await harness.key(tenant), "mail")
     await watch.evaluate(120_000)
     assert watch.pager.seen == [("firing", "oldest", "acme", "mail")]
 
 
 async def test_silenced_alerts_are_listed_and_sent_when_the_silence_ends(watch: Watch) -> None:
     """A silence delays notifications; it hides nothing."""
-    house = watch.house
-    await pager(watch, oldest_ms=1_000, silenced_until=house.clock.wall_ms() + 60_000)
-    await house.add(await house.key("acme"), "mail")
+    harness = watch.harness
+    await pager(watch, oldest_ms=1_000, silenced_until=harness.clock.wall_ms() + 60_000)
+    await harness.add(await harness.key("acme"), "mail")
     await watch.evaluate(10_000)
     assert watch.pager.seen == []
-    [listed] = (await watch.alerts.list(house.admin)).alerts
+    [listed] = (await watch.alerts.list(harness.admin)).alerts
     assert (listed.kind, listed.silenced) == ("oldest", True)
     await watch.evaluate(60_000)
     assert watch.pager.seen == [("firing", "oldest", "acme", "mail")]
@@ -188,23 +188,23 @@ async def test_silenced_alerts_are_listed_and_sent_when_the_silence_ends(watch: 
 
 async def test_an_alert_that_ends_in_silence_is_never_sent(watch: Watch) -> None:
     """Its end would say nothing to people who did not see it begin."""
-    house = watch.house
-    await pager(watch, oldest_ms=1_000, silenced_until=house.clock.wall_ms() + 60_000)
-    key = await house.key("acme")
-    await house.add(key, "mail")
+    harness = watch.harness
+    await pager(watch, oldest_ms=1_000, silenced_until=harness.clock.wall_ms() + 60_000)
+    key = await harness.key("acme")
+    await harness.add(key, "mail")
     await watch.evaluate(10_000)
-    [delivery] = await house.take(key, "mail")
-    await house.service.settlement.ack(key, None, "mail", [delivery.receipt])
+    [delivery] = await harness.take(key, "mail")
+    await harness.service.settlement.ack(key, None, "mail", [delivery.receipt])
     await watch.evaluate(120_000)
     assert watch.pager.seen == []
 
 
 async def test_security_signals_are_sent_and_end_by_themselves(watch: Watch) -> None:
     """Bursts have no end that the server could see."""
-    house = watch.house
+    harness = watch.harness
     await pager(watch)
     for _ in range(100_001):
-        house.admission.notes.signals.denied("key:abc", "acme")
+        harness.admission.notes.signals.denied("key:abc", "acme")
     await watch.evaluate()
     assert ("firing", "denials", "acme", "") in watch.pager.seen
     await watch.evaluate(3_600_000)
@@ -213,28 +213,28 @@ async def test_security_signals_are_sent_and_end_by_themselves(watch: Watch) -> 
 
 async def test_alerts_are_journaled_once(watch: Watch) -> None:
     """The audit trail shows what people were notified of."""
-    house = watch.house
+    harness = watch.harness
     await pager(watch, oldest_ms=1_000)
-    await house.add(await house.key("acme"), "mail")
+    await harness.add(await harness.key("acme"), "mail")
     await watch.evaluate()
     await watch.evaluate()
-    rows = [row for row in await house.rows() if row.op == "alert"]
+    rows = [row for row in await harness.rows() if row.op == "alert"]
     assert [(row.tenant, row.outcome) for row in rows] == [("acme", "oldest")]
     assert "queue mail: the oldest ready message has waited" in rows[0].details
 
 
 async def test_failed_deliveries_are_repeated_in_order_with_the_same_id(watch: Watch) -> None:
     """A target that is down gets everything later, once."""
-    house = watch.house
+    harness = watch.harness
     await pager(watch, oldest_ms=1_000)
     watch.pager.failures_left = 2
-    await house.add(await house.key("acme"), "mail")
+    await harness.add(await harness.key("acme"), "mail")
     await watch.evaluate()
     assert watch.pager.received == []
-    await house.add(await house.key("acme"), "other")
+    await harness.add(await harness.key("acme"), "other")
     await watch.evaluate()
     for _ in range(4):
-        await house.pass_time(10_000)
+        await harness.pass_time(10_000)
     assert [queue for *_, queue in watch.pager.seen] == ["mail", "other"]
     assert len(set(watch.pager.attempts)) == 2
     assert watch.watch.notifications.counts["pager", "sent"] == 2
@@ -242,13 +242,13 @@ async def test_failed_deliveries_are_repeated_in_order_with_the_same_id(watch: W
 
 async def test_a_tenant_sees_its_own_alerts_only(watch: Watch) -> None:
     """With a credential that may read its usage."""
-    house = watch.house
+    harness = watch.harness
     await pager(watch, oldest_ms=1_000)
     await pager(watch, "globex", oldest_ms=1_000)
     for tenant in ("acme", "globex"):
-        await house.add(await house.key(tenant), "mail")
+        await harness.add(await harness.key(tenant), "mail")
     await watch.evaluate()
-    key = await house.key("acme")
+    key = await harness.key("acme")
     assert [one.tenant for one in (await watch.alerts.list_tenant(key, None)).alerts] == ["acme"]
     with pytest.raises(Forbidden):
         await watch.alerts.list(key)
@@ -258,15 +258,15 @@ async def test_a_tenant_sees_its_own_alerts_only(watch: Watch) -> None:
 
 async def test_targets_are_checked_and_tested(watch: Watch) -> None:
     """An unknown name is refused where it is set; a test says why a target did not accept it."""
-    house = watch.house
+    harness = watch.harness
     with pytest.raises(Invalid, match=r"alerts\.targets: unknown target \('gone', defined: mail, pager\)"):
-        await house.tenant("acme", alerts={"targets": ["gone"]})
-    assert (await watch.alerts.test(house.admin, "mail")).delivered
+        await harness.tenant("acme", alerts={"targets": ["gone"]})
+    assert (await watch.alerts.test(harness.admin, "mail")).delivered
     watch.mail.failures_left = 1
-    failed = await watch.alerts.test(house.admin, "mail")
+    failed = await watch.alerts.test(harness.admin, "mail")
     assert (failed.delivered, failed.error) == (False, "out of order")
     with pytest.raises(NotFound, match="unknown target"):
-        await watch.alerts.test(house.admin, "gone")
+        await watch.alerts.test(harness.admin, "gone")
 
 
 def test_settings_refuse_targets_that_do_not_exist() -> None:
@@ -279,11 +279,11 @@ async def test_an_evaluation_of_10000_queues_lets_other_work_run_in_between(
     watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In one turn of the event loop it examines one slice of queues, or starts and sends one slice of alerts."""
-    house, count = watch.house, 10_000
+    harness, count = watch.harness, 10_000
     await pager(watch, oldest_ms=1_000)
     for start in range(0, count, 500):
-        await asyncio.gather(*(house.shard.add("acme", f"q-{start + at}", [message()]) for at in range(500)))
-    await house.pass_time(10_000)
+        await asyncio.gather(*(harness.shard.add("acme", f"q-{start + at}", [message()]) for at in range(500)))
+    await harness.pass_time(10_000)
     turn, steps = 0, Counter[tuple[str, int]]()
 
     def counted(owner: object, name: str) -> None:
@@ -295,7 +295,7 @@ async def test_an_evaluation_of_10000_queues_lets_other_work_run_in_between(
 
         monkeypatch.setattr(owner, name, call)
 
-    counted(house.shard.state.catalog, "dead_letter_name")
+    counted(harness.shard.state.catalog, "dead_letter_name")
     counted(watch.watch._thresholds, "_queue")
     counted(watch.watch.book, "_keep")
     counted(watch.watch.notifications, "send")

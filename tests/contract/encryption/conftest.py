@@ -1,4 +1,4 @@
-"""Houses with a vault, closed in any case."""
+"""Harnesses with a vault, closed in any case."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.contract.encryption.house import EncryptedHouse
+from tests.contract.encryption.harness import EncryptedHarness
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,27 +15,29 @@ if TYPE_CHECKING:
     from tenantq.runtime.clock import ManualClock
     from tests.conftest import OpenShard
 
-OpenEncryptedHouse = Callable[[], Awaitable[EncryptedHouse]]
+OpenEncryptedHarness = Callable[[], Awaitable[EncryptedHarness]]
 
 
 @pytest.fixture
-async def open_house(open_shard: OpenShard, clock: ManualClock, tmp_path: Path) -> AsyncIterator[OpenEncryptedHouse]:
-    """Open a house on the test's directory; again after closing it is a restart."""
-    opened: list[EncryptedHouse] = []
+async def open_harness(
+    open_shard: OpenShard, clock: ManualClock, tmp_path: Path
+) -> AsyncIterator[OpenEncryptedHarness]:
+    """Open a harness on the test's directory; again after closing it is a restart."""
+    opened: list[EncryptedHarness] = []
 
-    async def open_one() -> EncryptedHouse:
-        house = EncryptedHouse(await open_shard(), clock, tmp_path / "data")
-        opened.append(house)
-        await house.open()
-        return house
+    async def open_one() -> EncryptedHarness:
+        harness = EncryptedHarness(await open_shard(), clock, tmp_path / "data")
+        opened.append(harness)
+        await harness.open()
+        return harness
 
     yield open_one
-    for house in opened:
-        if not house.shard.loop._closed:
-            await house.close()
+    for harness in opened:
+        if not harness.shard.loop._closed:
+            await harness.close()
 
 
 @pytest.fixture
-async def house(open_house: OpenEncryptedHouse) -> EncryptedHouse:
-    """One house."""
-    return await open_house()
+async def harness(open_harness: OpenEncryptedHarness) -> EncryptedHarness:
+    """One harness."""
+    return await open_harness()

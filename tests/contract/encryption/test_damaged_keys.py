@@ -14,7 +14,7 @@ from tenantq.server import Server
 from tenantq.service.call import Call
 from tenantq.settings import ServerSettings
 from tenantq.store.rocks import RocksStore
-from tests.shards import message, settled
+from tests.shards import message, wait_until_idle
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,7 +60,7 @@ async def test_one_damaged_key_stops_neither_the_server_nor_other_tenants(tmp_pa
         for _ in range(7):  # more often than it may be delivered
             with pytest.raises(KmsError):
                 await service.messages.poll(CALL, "acme", "work")
-            await settled(server.shard)  # the lease returns after the error
+            await wait_until_idle(server.shard)  # the lease returns after the error
         with pytest.raises(KmsError):
             await service.messages.add(CALL, "acme", "work", [message("more")])
         assert server.shard.reads.stats("acme", "work").ready == 1

@@ -13,70 +13,70 @@ from tenantq.service.self_checks.key_health import KeyHealthCheck
 from tenantq.service.service import Service
 
 if TYPE_CHECKING:
-    from tests.contract.encryption.house import EncryptedHouse
+    from tests.contract.encryption.harness import EncryptedHarness
 
 
-async def two_tenants(house: EncryptedHouse) -> KeyHealthCheck:
+async def two_tenants(harness: EncryptedHarness) -> KeyHealthCheck:
     """Have two encrypted tenants with messages; return the check as a server wires it."""
     for name in ("acme", "globex"):
-        await house.add(await house.encrypted(name), "work", "a", "b")
-    return KeyHealthCheck(house.encryption.keys_in_use, house.encryption.try_key)
+        await harness.add(await harness.encrypted(name), "work", "a", "b")
+    return KeyHealthCheck(harness.encryption.keys_in_use, harness.encryption.try_key)
 
 
-async def test_nothing_is_checked_where_nothing_is_encrypted(house: EncryptedHouse) -> None:
+async def test_nothing_is_checked_where_nothing_is_encrypted(harness: EncryptedHarness) -> None:
     """It is no failure."""
-    check = KeyHealthCheck(house.encryption.keys_in_use, house.encryption.try_key)
+    check = KeyHealthCheck(harness.encryption.keys_in_use, harness.encryption.try_key)
     assert await check.run() == CheckResult(ok=True, text="no tenant is encrypted here")
 
 
-async def test_the_default_plan_encrypts_new_tenants(house: EncryptedHouse) -> None:
+async def test_the_default_plan_encrypts_new_tenants(harness: EncryptedHarness) -> None:
     """The key of each is created with it, without a word about encryption."""
     plans = PlanSettings(default="safe", custom={"safe": Plan(encrypted=True)})
-    house.service = Service(house.shard, house.admission, house.clock, house.encryption, plans=plans)
-    key = await house.key(await house.tenant("acme"))
-    await house.add(key, "work", "secret")
-    assert [one.body for one in await house.take(key, "work")] == [b"secret"]
-    assert len(set(house.encryption.keys_in_use())) == 1
+    harness.service = Service(harness.shard, harness.admission, harness.clock, harness.encryption, plans=plans)
+    key = await harness.key(await harness.tenant("acme"))
+    await harness.add(key, "work", "secret")
+    assert [one.body for one in await harness.take(key, "work")] == [b"secret"]
+    assert len(set(harness.encryption.keys_in_use())) == 1
 
 
 @pytest.mark.parametrize("trouble", ["disabled", "taken away"])
-async def test_a_key_that_does_not_work_is_named(house: EncryptedHouse, trouble: str) -> None:
+async def test_a_key_that_does_not_work_is_named(harness: EncryptedHarness, trouble: str) -> None:
     """And only that one."""
-    check = await two_tenants(house)
+    check = await two_tenants(harness)
     assert await check.run() == CheckResult(ok=True, text="2 of 2 keys wrap and unwrap")
-    first, second = sorted(set(house.encryption.keys_in_use()))
+    first, second = sorted(set(harness.encryption.keys_in_use()))
     if trouble == "disabled":
-        house.ring.set_enabled(second.key, enabled=False)
+        harness.ring.set_enabled(second.key, enabled=False)
     else:
-        house.ring.remove_key(second.key)
-    house.clock.advance(10_000)
+        harness.ring.remove_key(second.key)
+    harness.clock.advance(10_000)
     result = await check.run()
     assert not result.ok
     assert result.text.startswith(f"{second} is disabled")
     assert str(first) not in result.text
 
 
-async def test_an_outage_of_the_key_management_is_found_and_passes(house: EncryptedHouse) -> None:
+async def test_an_outage_of_the_key_management_is_found_and_passes(harness: EncryptedHarness) -> None:
     """All keys are named; when it is over, the check is well again."""
-    check = await two_tenants(house)
-    house.provider.failure = KmsUnavailable("the keyring is on holiday")
+    check = await two_tenants(harness)
+    harness.provider.failure = KmsUnavailable("the keyring is on holiday")
     result = await check.run()
     assert not result.ok
     assert result.text.count("unavailable") == 2
-    house.provider.failure = None
-    house.clock.advance(60_000)
+    harness.provider.failure = None
+    harness.clock.advance(60_000)
     assert (await check.run()).ok
 
 
-async def test_many_keys_take_turns(house: EncryptedHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_keys_take_turns(harness: EncryptedHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     """So many in one run; one that is in trouble stays so until it is tried again."""
     monkeypatch.setattr("tenantq.service.self_checks.key_health.KEYS_MAX", 1)
-    check = await two_tenants(house)
-    house.ring.set_enabled(max(set(house.encryption.keys_in_use())).key, enabled=False)
-    house.clock.advance(10_000)
+    check = await two_tenants(harness)
+    harness.ring.set_enabled(max(set(harness.encryption.keys_in_use())).key, enabled=False)
+    harness.clock.advance(10_000)
     assert [(await check.run()).ok for _ in range(4)] == [True, False, False, False]
-    house.ring.set_enabled(max(set(house.encryption.keys_in_use())).key, enabled=True)
-    house.clock.advance(10_000)
+    harness.ring.set_enabled(max(set(harness.encryption.keys_in_use())).key, enabled=True)
+    harness.clock.advance(10_000)
     assert [(await check.run()).ok for _ in range(2)] == [False, True]
 
 

@@ -12,7 +12,7 @@ from tenantq.errors import Erased
 from tenantq.server import Server
 from tenantq.service.call import Call
 from tenantq.settings import ServerSettings
-from tests.shards import message, settled
+from tests.shards import message, wait_until_idle
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +48,7 @@ async def test_a_restored_tenant_that_was_erased_raises_erased_and_keeps_its_mes
         for _ in range(3):
             with pytest.raises(Erased):
                 await service.messages.poll(CALL, "acme", "work")
-            await settled(server.shard)
+            await wait_until_idle(server.shard)
         with pytest.raises(Erased):
             await service.message_reads.peek(CALL, "acme", "work")
         with pytest.raises(Erased):
@@ -58,7 +58,7 @@ async def test_a_restored_tenant_that_was_erased_raises_erased_and_keeps_its_mes
         async with AsyncClient(f"http://127.0.0.1:{server.port}", token=ADMIN) as client:
             with pytest.raises(Erased):
                 await client.tenant("acme").queue("work").poll()
-        await settled(server.shard)
+        await wait_until_idle(server.shard)
         facts = await server.shard.reads.get("acme", "work", added.id)
         assert (facts.state, facts.attempts) == ("ready", 0)
         assert "tenantq_tenants_without_data_keys 1.0" in (await service.status.metrics(CALL)).decode()

@@ -17,7 +17,7 @@ from tenantq.server import Server
 from tenantq.service.call import Call
 from tenantq.service.tenant_export import TenantExport
 from tenantq.settings import ServerSettings
-from tests.contract.encryption.house import PLAINTEXT, EncryptedHouse, files_with
+from tests.contract.encryption.harness import PLAINTEXT, EncryptedHarness, files_with
 from tests.contract.moving.archive import bring_in, lines, written
 from tests.shards import examined, freeze, message
 
@@ -28,41 +28,43 @@ CALL = Call(bearer="administrator-of-the-tests")
 REASON = "because a test says so"
 
 
-async def test_an_encrypted_tenant_moves_in_plain_and_is_sealed_again(house: EncryptedHouse, tmp_path: Path) -> None:
+async def test_an_encrypted_tenant_moves_in_plain_and_is_sealed_again(
+    harness: EncryptedHarness, tmp_path: Path
+) -> None:
     """Bodies, secret attributes, dead letters and results are readable in the export and after the import, and on no disk."""
-    owner = await house.encrypted("acme", secret_attributes=["card"])
-    service = house.service
+    owner = await harness.encrypted("acme", secret_attributes=["card"])
+    service = harness.service
     await service.queues.put(owner, None, "work", {"max_attempts": 1})
-    await house.add(owner, "work", f"{PLAINTEXT} a", f"{PLAINTEXT} b", attributes={"card": PLAINTEXT, "shop": "x"})
-    await house.add(owner, "work", f"{PLAINTEXT} c")
-    dies, done = await house.take(owner, "work", max=2)
+    await harness.add(owner, "work", f"{PLAINTEXT} a", f"{PLAINTEXT} b", attributes={"card": PLAINTEXT, "shop": "x"})
+    await harness.add(owner, "work", f"{PLAINTEXT} c")
+    dies, done = await harness.take(owner, "work", max=2)
     await service.settlement.nack(owner, None, "work", [dies.receipt], reason="broken")
     await service.settlement.ack(owner, None, "work", [done.receipt], [Result("completed", PLAINTEXT.encode())])
-    house.forget_keys()
+    harness.forget_keys()
     files = await written(await service.exports.export(owner, None))
     assert [one["body"] for one in lines(files, "messages")] == [f"{PLAINTEXT} c", f"{PLAINTEXT} a"]
     assert lines(files, "messages")[1]["attributes"] == {"card": PLAINTEXT, "shop": "x"}
     assert lines(files, "results")[-1]["value"] == PLAINTEXT
-    other = await house.encrypted("other", secret_attributes=["card"])
-    await bring_in(house, other, files, "other")
-    house.forget_keys()
-    (got,) = await house.take(other, "work")
+    other = await harness.encrypted("other", secret_attributes=["card"])
+    await bring_in(harness, other, files, "other")
+    harness.forget_keys()
+    (got,) = await harness.take(other, "work")
     assert got.body.decode() == f"{PLAINTEXT} c"
-    (letter,) = await house.take(other, "work-dlq")
+    (letter,) = await harness.take(other, "work-dlq")
     assert (letter.body.decode(), letter.attributes["card"]) == (f"{PLAINTEXT} a", PLAINTEXT)
     result, _ = await service.message_reads.result(other, None, "work", done.id)
     assert result.value == PLAINTEXT.encode()
-    house.shard.state.store.flush()
+    harness.shard.state.store.flush()
     assert files_with(PLAINTEXT, tmp_path) == []
-    house.provider.failure = KmsUnavailable()
-    house.forget_keys()
+    harness.provider.failure = KmsUnavailable()
+    harness.forget_keys()
     exporting = await service.exports.export(owner, None)
     with pytest.raises(KmsUnavailable):
         await written(exporting)
-    house.provider.failure = None
-    await house.close()
-    await house.shard.close()
-    assert examined(house.shard).clean
+    harness.provider.failure = None
+    await harness.close()
+    await harness.shard.close()
+    assert examined(harness.shard).clean
 
 
 def server_of(data_dir: Path) -> Server:

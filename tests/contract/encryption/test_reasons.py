@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tenantq.errors import Invalid
-from tests.contract.encryption.house import PLAINTEXT, EncryptedHouse, files_with
+from tests.contract.encryption.harness import PLAINTEXT, EncryptedHarness, files_with
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 QUOTED = f"ValueError: invalid literal for int() with base 10: '{PLAINTEXT}'"
 
 
-async def fail(house: EncryptedHouse, owner: Call, reason: str) -> str:
+async def fail(harness: EncryptedHarness, owner: Call, reason: str) -> str:
     """Have a message fail for good, and return the reason that is kept, which is the same wherever it can be read."""
-    await house.service.queues.put(owner, None, "work", {"max_attempts": 1})
-    await house.add(owner, "work", PLAINTEXT)
-    (got,) = await house.take(owner, "work")
-    before = await house.journal_end()
-    await house.service.settlement.nack(owner, None, "work", [got.receipt], reason=reason)
-    letter = await house.service.message_reads.get(owner, None, "work-dlq", got.id)
+    await harness.service.queues.put(owner, None, "work", {"max_attempts": 1})
+    await harness.add(owner, "work", PLAINTEXT)
+    (got,) = await harness.take(owner, "work")
+    before = await harness.journal_end()
+    await harness.service.settlement.nack(owner, None, "work", [got.receipt], reason=reason)
+    letter = await harness.service.message_reads.get(owner, None, "work-dlq", got.id)
     assert letter.dead is not None
     kept = letter.dead.reason
     assert [one.reason for one in letter.history] == [kept]
-    result, _ = await house.service.message_reads.result(owner, None, "work", got.id)
+    result, _ = await harness.service.message_reads.result(owner, None, "work", got.id)
     assert result.error == f"dead letter: {kept}"
-    details = [row.details for row in await house.rows(before) if row.op in {"nack", "dead_letter"}]
+    details = [row.details for row in await harness.rows(before) if row.op in {"nack", "dead_letter"}]
     assert sorted(details) == sorted([kept, f"to work-dlq: {kept}"])
     return kept
 
@@ -47,25 +47,27 @@ async def fail(house: EncryptedHouse, owner: Call, reason: str) -> str:
         ("app.errors.OutOfStock", "app.errors.OutOfStock"),
     ],
 )
-async def test_only_a_label_of_a_reason_is_kept(house: EncryptedHouse, tmp_path: Path, reason: str, kept: str) -> None:
+async def test_only_a_label_of_a_reason_is_kept(
+    harness: EncryptedHarness, tmp_path: Path, reason: str, kept: str
+) -> None:
     """In the dead letter, its history, its result and the journal; and on the disk."""
-    assert await fail(house, await house.encrypted(), reason) == kept
-    house.shard.state.store.flush()
+    assert await fail(harness, await harness.encrypted(), reason) == kept
+    harness.shard.state.store.flush()
     assert files_with(PLAINTEXT, tmp_path) == []
 
 
-async def test_whoever_wants_whole_reasons_says_so(house: EncryptedHouse) -> None:
+async def test_whoever_wants_whole_reasons_says_so(harness: EncryptedHarness) -> None:
     """Then, and for tenants that are not encrypted, they are kept as they come."""
-    assert await fail(house, await house.encrypted(plain_reasons=True), QUOTED) == QUOTED
-    await house.tenant("plain")
-    assert await fail(house, await house.key("plain"), QUOTED) == QUOTED
+    assert await fail(harness, await harness.encrypted(plain_reasons=True), QUOTED) == QUOTED
+    await harness.tenant("plain")
+    assert await fail(harness, await harness.key("plain"), QUOTED) == QUOTED
 
 
-async def test_a_reason_that_is_too_long_is_refused_all_the_same(house: EncryptedHouse) -> None:
+async def test_a_reason_that_is_too_long_is_refused_all_the_same(harness: EncryptedHarness) -> None:
     """And one that is no text."""
-    owner = await house.encrypted()
-    await house.add(owner, "work", "x")
-    (got,) = await house.take(owner, "work")
+    owner = await harness.encrypted()
+    await harness.add(owner, "work", "x")
+    (got,) = await harness.take(owner, "work")
     for wrong in ("x: " + "y" * 100_000, 7):
         with pytest.raises(Invalid):
-            await house.service.settlement.nack(owner, None, "work", [got.receipt], reason=wrong)  # type: ignore[arg-type]  # wrong on purpose
+            await harness.service.settlement.nack(owner, None, "work", [got.receipt], reason=wrong)  # type: ignore[arg-type]  # wrong on purpose

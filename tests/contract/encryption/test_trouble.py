@@ -20,140 +20,140 @@ from tenantq.errors import (
 from tenantq.http.problem import problem_reply
 from tenantq.runtime.randomness import id_bytes
 from tests.administration import queues, tenants
-from tests.contract.encryption.house import PLAINTEXT
-from tests.contract.gates.house import REASON
+from tests.contract.encryption.harness import PLAINTEXT
+from tests.contract.gates.harness import REASON
 from tests.shards import message
 
 if TYPE_CHECKING:
     from tenantq.service.call import Call
-    from tests.contract.encryption.house import EncryptedHouse
+    from tests.contract.encryption.harness import EncryptedHarness
 
 HOUR_MS = 3_600_000
 
 
 @pytest.mark.parametrize("failure", [KmsUnavailable("throttled"), KmsDenied("no"), KeyDisabled("off")])
 async def test_57_a_kms_outage_on_add_is_a_typed_error_and_nothing_is_written(
-    house: EncryptedHouse, failure: TenantqError
+    harness: EncryptedHarness, failure: TenantqError
 ) -> None:
     """No message, no queue, no plaintext; what was paid for the rate is given back."""
-    owner = await house.encrypted()
-    house.provider.failure = failure
-    before = await house.journal_end()
+    owner = await harness.encrypted()
+    harness.provider.failure = failure
+    before = await harness.journal_end()
     for call in (
-        house.add(owner, "work", PLAINTEXT),
-        house.service.messages.add(owner, None, "work", [message("a")], "key"),
+        harness.add(owner, "work", PLAINTEXT),
+        harness.service.messages.add(owner, None, "work", [message("a")], "key"),
     ):
         with pytest.raises(type(failure)):
             await call
-    assert "work" not in queues(house.shard, "acme")
-    refused = await house.rows(before, op="add")
+    assert "work" not in queues(harness.shard, "acme")
+    refused = await harness.rows(before, op="add")
     assert {(row.tenant, row.error_code) for row in refused} == {("acme", failure.code)}
-    house.provider.failure = None
-    assert (await house.add(owner, "work", PLAINTEXT))[0].error is None
+    harness.provider.failure = None
+    assert (await harness.add(owner, "work", PLAINTEXT))[0].error is None
 
 
-async def test_57_a_kms_outage_on_poll_releases_the_leases_without_using_an_attempt(house: EncryptedHouse) -> None:
+async def test_57_a_kms_outage_on_poll_releases_the_leases_without_using_an_attempt(harness: EncryptedHarness) -> None:
     """At once deliverable again when it is over, as a first delivery."""
-    owner = await house.encrypted()
-    await house.add(owner, "work", PLAINTEXT, "second")
-    house.forget_keys()
-    house.provider.failure = KmsUnavailable("out")
+    owner = await harness.encrypted()
+    await harness.add(owner, "work", PLAINTEXT, "second")
+    harness.forget_keys()
+    harness.provider.failure = KmsUnavailable("out")
     for options in ({}, {"wait_ms": 1_000}):
         with pytest.raises(KmsUnavailable):
-            await house.take(owner, "work", 5, **options)
-    await house.settled()
-    stats = house.shard.reads.stats("acme", "work")
+            await harness.take(owner, "work", 5, **options)
+    await harness.wait_until_idle()
+    stats = harness.shard.reads.stats("acme", "work")
     assert (stats.ready, stats.in_flight) == (2, 0)
-    house.provider.failure = None
-    got = await house.take(owner, "work", 5)
+    harness.provider.failure = None
+    got = await harness.take(owner, "work", 5)
     assert [(one.body, one.attempt) for one in got] == [(PLAINTEXT.encode(), 1), (b"second", 1)]
 
 
-async def test_57_a_kms_outage_on_looking_and_on_ack_with_a_result_changes_nothing(house: EncryptedHouse) -> None:
+async def test_57_a_kms_outage_on_looking_and_on_ack_with_a_result_changes_nothing(harness: EncryptedHarness) -> None:
     """Peek, get and result are refused; the lease stays, and can be acked when it is over."""
-    owner = await house.encrypted()
-    first, second = await house.add(owner, "work", PLAINTEXT, "second")
-    got = await house.take(owner, "work", 1)
-    await house.service.settlement.ack(owner, None, "work", [got[0].receipt], [Result("completed", b"1")])
-    (got,) = [await house.take(owner, "work", 1)]
-    house.forget_keys()
-    house.provider.failure = KmsUnavailable("out")
+    owner = await harness.encrypted()
+    first, second = await harness.add(owner, "work", PLAINTEXT, "second")
+    got = await harness.take(owner, "work", 1)
+    await harness.service.settlement.ack(owner, None, "work", [got[0].receipt], [Result("completed", b"1")])
+    (got,) = [await harness.take(owner, "work", 1)]
+    harness.forget_keys()
+    harness.provider.failure = KmsUnavailable("out")
     receipts, results = [got[0].receipt], [Result("completed", PLAINTEXT.encode())]
     calls = (
-        house.service.message_reads.get(owner, None, "work", second.id),
-        house.service.message_reads.result(owner, None, "work", first.id),
-        house.service.settlement.ack(owner, None, "work", receipts, results),
+        harness.service.message_reads.get(owner, None, "work", second.id),
+        harness.service.message_reads.result(owner, None, "work", first.id),
+        harness.service.settlement.ack(owner, None, "work", receipts, results),
     )
     for call in calls:
         with pytest.raises(KmsUnavailable):
             await call
-    house.provider.failure = None
-    assert (await house.service.settlement.ack(owner, None, "work", receipts, results))[0].ok
-    assert (await house.service.message_reads.result(owner, None, "work", second.id))[0].value == PLAINTEXT.encode()
+    harness.provider.failure = None
+    assert (await harness.service.settlement.ack(owner, None, "work", receipts, results))[0].ok
+    assert (await harness.service.message_reads.result(owner, None, "work", second.id))[0].value == PLAINTEXT.encode()
 
 
-async def test_57_keys_in_memory_carry_an_outage_only_within_their_age(house: EncryptedHouse) -> None:
+async def test_57_keys_in_memory_carry_an_outage_only_within_their_age(harness: EncryptedHarness) -> None:
     """Work goes on for a while; then it stops with a typed error, and never in plain."""
-    owner = await house.encrypted()
-    await house.add(owner, "work", "before")
-    house.provider.failure = KmsUnavailable("out")
-    await house.add(owner, "work", "meanwhile")
-    assert [one.body for one in await house.take(owner, "work", 5)] == [b"before", b"meanwhile"]
-    await house.pass_time(HOUR_MS)
-    for call in (house.add(owner, "work", "too late"), house.take(owner, "work", 5)):
+    owner = await harness.encrypted()
+    await harness.add(owner, "work", "before")
+    harness.provider.failure = KmsUnavailable("out")
+    await harness.add(owner, "work", "meanwhile")
+    assert [one.body for one in await harness.take(owner, "work", 5)] == [b"before", b"meanwhile"]
+    await harness.pass_time(HOUR_MS)
+    for call in (harness.add(owner, "work", "too late"), harness.take(owner, "work", 5)):
         with pytest.raises(KmsUnavailable):
             await call
-    house.provider.failure = None
-    await house.add(owner, "work", "after")
+    harness.provider.failure = None
+    await harness.add(owner, "work", "after")
 
 
-async def test_57_an_outage_of_one_tenants_key_does_not_hold_a_fleet_up(house: EncryptedHouse) -> None:
+async def test_57_an_outage_of_one_tenants_key_does_not_hold_a_fleet_up(harness: EncryptedHarness) -> None:
     """The others' messages come; its own when it is over. A fleet that serves nobody else gets the error."""
-    await house.encrypted("acme")
-    await house.tenant("plain")
-    await house.add(house.admin, "work", "sealed", tenant="acme")
-    await house.add(house.admin, "work", "open", tenant="plain")
-    house.forget_keys()
-    house.provider.failure = KmsUnavailable("out")
-    got = await house.service.fleet.poll(house.admin, "work", max=10)
+    await harness.encrypted("acme")
+    await harness.tenant("plain")
+    await harness.add(harness.admin, "work", "sealed", tenant="acme")
+    await harness.add(harness.admin, "work", "open", tenant="plain")
+    harness.forget_keys()
+    harness.provider.failure = KmsUnavailable("out")
+    got = await harness.service.fleet.poll(harness.admin, "work", max=10)
     assert [one.body for one in got] == [b"open"]
-    assert await house.service.fleet.poll(house.admin, "work", max=10) == []  # it is left alone for a moment
-    await house.pass_time(1_000)
+    assert await harness.service.fleet.poll(harness.admin, "work", max=10) == []  # it is left alone for a moment
+    await harness.pass_time(1_000)
     with pytest.raises(KmsUnavailable):
-        await house.service.fleet.poll(house.admin, "work", max=10)
-    waiting = asyncio.ensure_future(house.service.fleet.poll(house.admin, "work", max=10, wait_ms=30_000))
-    await house.settled()
-    house.provider.failure = None
+        await harness.service.fleet.poll(harness.admin, "work", max=10)
+    waiting = asyncio.ensure_future(harness.service.fleet.poll(harness.admin, "work", max=10, wait_ms=30_000))
+    await harness.wait_until_idle()
+    harness.provider.failure = None
     for _ in range(3):
-        await house.pass_time(1_000)
+        await harness.pass_time(1_000)
     assert [(one.body, one.attempt) for one in await waiting] == [(b"sealed", 1)]
 
 
 async def test_a_caller_who_gives_up_while_keys_are_fetched_leaves_no_lease_behind(
-    house: EncryptedHouse, monkeypatch: pytest.MonkeyPatch
+    harness: EncryptedHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was leased for it is released."""
-    owner = await house.encrypted()
-    await house.add(owner, "work", "x")
-    house.forget_keys()
+    owner = await harness.encrypted()
+    await harness.add(owner, "work", "x")
+    harness.forget_keys()
     asked, gate = asyncio.Event(), asyncio.Event()
-    unwrap = house.provider.unwrap
+    unwrap = harness.provider.unwrap
 
     async def held_up(*arguments: object) -> bytes:
         asked.set()
         await gate.wait()
         return await unwrap(*arguments)  # type: ignore[arg-type]  # passed on as they came
 
-    monkeypatch.setattr(house.provider, "unwrap", held_up)
-    polling = asyncio.ensure_future(house.take(owner, "work"))
+    monkeypatch.setattr(harness.provider, "unwrap", held_up)
+    polling = asyncio.ensure_future(harness.take(owner, "work"))
     await asked.wait()
     polling.cancel()
     with pytest.raises(asyncio.CancelledError):
         await polling
-    await house.settled()
-    assert house.shard.reads.stats("acme", "work").ready == 1
+    await harness.wait_until_idle()
+    assert harness.shard.reads.stats("acme", "work").ready == 1
     gate.set()
-    assert [one.attempt for one in await house.take(owner, "work")] == [1]
+    assert [one.attempt for one in await harness.take(owner, "work")] == [1]
 
 
 def test_57_an_outage_says_when_to_come_back() -> None:
@@ -167,10 +167,10 @@ def test_57_an_outage_says_when_to_come_back() -> None:
 # ---- changed and moved bytes ----
 
 
-def swap(house: EncryptedHouse, one: tuple[str, str, str], other: tuple[str, str, str]) -> None:
+def swap(harness: EncryptedHarness, one: tuple[str, str, str], other: tuple[str, str, str]) -> None:
     """Exchange the stored bytes of two messages: (tenant, queue, id) each."""
-    store = house.shard.state.store
-    keys = [house.shard.tenant(tenant).queues[queue].prefix + id_bytes(id) for tenant, queue, id in (one, other)]
+    store = harness.shard.state.store
+    keys = [harness.shard.tenant(tenant).queues[queue].prefix + id_bytes(id) for tenant, queue, id in (one, other)]
     values = [store.get(store.m, key) for key in keys]
     batch = store.new_batch()
     for key, value in zip(keys, reversed(values), strict=True):
@@ -179,100 +179,102 @@ def swap(house: EncryptedHouse, one: tuple[str, str, str], other: tuple[str, str
     store.write(batch)
 
 
-async def added(house: EncryptedHouse, tenant: str, queue: str, body: str) -> tuple[str, str, str]:
+async def added(harness: EncryptedHarness, tenant: str, queue: str, body: str) -> tuple[str, str, str]:
     """Add a message and return its place."""
-    (one,) = await house.add(house.admin, queue, body, tenant=tenant)
+    (one,) = await harness.add(harness.admin, queue, body, tenant=tenant)
     return tenant, queue, one.id
 
 
 @pytest.mark.parametrize("other", [("acme", "work"), ("acme", "elsewhere"), ("blue", "work")])
 async def test_56_a_record_moved_to_another_message_queue_or_tenant_does_not_open(
-    house: EncryptedHouse, other: tuple[str, str]
+    harness: EncryptedHarness, other: tuple[str, str]
 ) -> None:
     """A typed error on every way to it; it is not lost, ends among the dead letters, and the server goes on."""
-    owner = await house.encrypted("acme")
-    await house.encrypted("blue")
-    await house.service.queues.put(owner, None, "work", {"max_attempts": 2, "backoff_base_ms": 0})
-    here = await added(house, "acme", "work", "mine")
-    there = await added(house, *other, "another's")
-    swap(house, here, there)
+    owner = await harness.encrypted("acme")
+    await harness.encrypted("blue")
+    await harness.service.queues.put(owner, None, "work", {"max_attempts": 2, "backoff_base_ms": 0})
+    here = await added(harness, "acme", "work", "mine")
+    there = await added(harness, *other, "another's")
+    swap(harness, here, there)
     with pytest.raises(SealBroken):
-        await house.service.message_reads.get(owner, None, "work", here[2])
-    page = await house.service.message_reads.peek(owner, None, "work")
+        await harness.service.message_reads.get(owner, None, "work", here[2])
+    page = await harness.service.message_reads.peek(owner, None, "work")
     assert {(one.body, one.body_error) for one in page.messages} == {(b"", "seal_broken")}
     for _ in range(2):
         with pytest.raises(SealBroken):
-            await house.take(owner, "work", 1)
+            await harness.take(owner, "work", 1)
         if other == ("acme", "work"):
             with pytest.raises(SealBroken):
-                await house.take(owner, "work", 1)
-        await house.pass_time(1)
-    assert await house.take(owner, "work", 9) == []
+                await harness.take(owner, "work", 1)
+        await harness.pass_time(1)
+    assert await harness.take(owner, "work", 9) == []
     (letter,) = [
-        one for one in (await house.service.message_reads.peek(owner, None, "work-dlq")).messages if one.id == here[2]
+        one for one in (await harness.service.message_reads.peek(owner, None, "work-dlq")).messages if one.id == here[2]
     ]
     assert (letter.dead is not None and letter.dead.reason) == "seal_broken"
-    assert house.encryption.broken >= 2
-    await house.add(owner, "work", "goes on")
-    assert [one.body for one in await house.take(owner, "work", 9)] == [b"goes on"]
+    assert harness.encryption.broken >= 2
+    await harness.add(owner, "work", "goes on")
+    assert [one.body for one in await harness.take(owner, "work", 9)] == [b"goes on"]
 
 
-async def test_56_a_broken_message_holds_nobody_up(house: EncryptedHouse) -> None:
+async def test_56_a_broken_message_holds_nobody_up(harness: EncryptedHarness) -> None:
     """The whole ones of a poll are delivered."""
-    owner = await house.encrypted()
-    places = [await added(house, "acme", "work", f"body {number}") for number in range(4)]
-    swap(house, places[0], places[1])
-    assert [one.body for one in await house.take(owner, "work", 9)] == [b"body 2", b"body 3"]
+    owner = await harness.encrypted()
+    places = [await added(harness, "acme", "work", f"body {number}") for number in range(4)]
+    swap(harness, places[0], places[1])
+    assert [one.body for one in await harness.take(owner, "work", 9)] == [b"body 2", b"body 3"]
 
 
-async def test_56_plaintext_put_in_place_of_a_record_is_not_taken_for_one(house: EncryptedHouse) -> None:
+async def test_56_plaintext_put_in_place_of_a_record_is_not_taken_for_one(harness: EncryptedHarness) -> None:
     """And a record's first bytes alone are none either."""
-    owner = await house.encrypted()
-    here = await added(house, "acme", "work", "mine")
-    store = house.shard.state.store
-    key = house.shard.tenant("acme").queues["work"].prefix + id_bytes(here[2])
+    owner = await harness.encrypted()
+    here = await added(harness, "acme", "work", "mine")
+    store = harness.shard.state.store
+    key = harness.shard.tenant("acme").queues["work"].prefix + id_bytes(here[2])
     value = store.get(store.m, key) or b""
     for forged in (value[:28] + b"plaintext" * 9, value[:34], value[:28]):
         batch = store.new_batch()
         batch.put(key, forged, store.m.handle)
         store.write(batch)
         with pytest.raises(SealBroken):
-            await house.service.message_reads.get(owner, None, "work", here[2])
+            await harness.service.message_reads.get(owner, None, "work", here[2])
 
 
 # ---- rotation, rewrapping, the end ----
 
 
-async def work_on(house: EncryptedHouse, call: Call, rounds: int, seen: list[bytes]) -> None:
+async def work_on(harness: EncryptedHarness, call: Call, rounds: int, seen: list[bytes]) -> None:
     """Add and consume, by tens."""
     for number in range(rounds):
-        await house.add(call, "work", *(f"{number} {place}" for place in range(10)))
-        got = await house.take(call, "work", 10)
+        await harness.add(call, "work", *(f"{number} {place}" for place in range(10)))
+        got = await harness.take(call, "work", 10)
         seen += [one.body for one in got]
-        await house.service.settlement.ack(call, None, "work", [one.receipt for one in got])
+        await harness.service.settlement.ack(call, None, "work", [one.receipt for one in got])
 
 
-async def test_57_rotating_and_rewrapping_under_load_loses_nothing(house: EncryptedHouse) -> None:
+async def test_57_rotating_and_rewrapping_under_load_loses_nothing(harness: EncryptedHarness) -> None:
     """Data keys and the keyring's own key, while four producers and consumers are at work; old messages stay readable."""
-    owner = await house.encrypted()
-    (old,) = await house.add(owner, "archive", "of the first key")
+    owner = await harness.encrypted()
+    (old,) = await harness.add(owner, "archive", "of the first key")
     seen: list[bytes] = []
-    working = [asyncio.ensure_future(work_on(house, owner, 15, seen)) for _ in range(4)]
+    working = [asyncio.ensure_future(work_on(harness, owner, 15, seen)) for _ in range(4)]
     for _ in range(3):
-        await house.service.encryption.rotate(owner, None)
-        await asyncio.to_thread(house.ring.rotate_key, "tenant-acme", house.clock.wall_ms())
-        await house.service.encryption.rewrap(owner, None)
+        await harness.service.encryption.rotate(owner, None)
+        await asyncio.to_thread(harness.ring.rotate_key, "tenant-acme", harness.clock.wall_ms())
+        await harness.service.encryption.rewrap(owner, None)
     await asyncio.gather(*working)
     assert sorted(seen) == sorted(
         f"{number} {place}".encode() for number in range(15) for place in range(10) for _ in "1234"
     )
-    reply = await house.service.encryption.get(owner, None)
+    reply = await harness.service.encryption.get(owner, None)
     assert [one.number for one in reply.data_keys] == [1, 2, 3, 4]
     assert (reply.key, reply.key_state, reply.enabled) == ("local:tenant-acme", "ok", True)
-    house.forget_keys()
-    assert (await house.service.message_reads.get(owner, None, "archive", old.id)).body == b"of the first key"
-    assert [row.principal for row in await house.rows(tenant="acme", op="rotate_keys")] == ["key:" + key_id(owner)] * 3
-    assert len(await house.rows(tenant="acme", op="rewrap_keys")) == 3
+    harness.forget_keys()
+    assert (await harness.service.message_reads.get(owner, None, "archive", old.id)).body == b"of the first key"
+    assert [row.principal for row in await harness.rows(tenant="acme", op="rotate_keys")] == [
+        "key:" + key_id(owner)
+    ] * 3
+    assert len(await harness.rows(tenant="acme", op="rewrap_keys")) == 3
 
 
 def key_id(call: Call) -> str:
@@ -280,96 +282,99 @@ def key_id(call: Call) -> str:
     return (call.bearer or "").split("_")[1]
 
 
-async def test_57_a_data_key_is_rotated_on_schedule(house: EncryptedHouse) -> None:
+async def test_57_a_data_key_is_rotated_on_schedule(harness: EncryptedHarness) -> None:
     """When it is due, by the next message."""
-    owner = await house.encrypted(rotate_every_ms=2 * HOUR_MS)
-    await house.add(owner, "work", "x")
-    await house.pass_time(2 * HOUR_MS)
+    owner = await harness.encrypted(rotate_every_ms=2 * HOUR_MS)
+    await harness.add(owner, "work", "x")
+    await harness.pass_time(2 * HOUR_MS)
     for _ in range(3):
-        await house.add(owner, "work", "x")
+        await harness.add(owner, "work", "x")
         await asyncio.sleep(0.02)  # the keyring is read on a thread
-    reply = await house.service.encryption.get(owner, None)
+    reply = await harness.service.encryption.get(owner, None)
     assert [one.number for one in reply.data_keys] == [1, 2]
 
 
-async def test_another_key_is_taken_up_and_the_old_one_can_go_after_rewrapping(house: EncryptedHouse) -> None:
+async def test_another_key_is_taken_up_and_the_old_one_can_go_after_rewrapping(harness: EncryptedHarness) -> None:
     """Change the tenant's key, rewrap, retire the old one: no message was touched, all open."""
-    owner = await house.encrypted()
-    (added,) = await house.add(owner, "work", "x")
-    house.ring.add_key("another", 5)
-    await house.tenant("acme", encryption={"key": "local:another"})
-    reply = await house.service.encryption.rewrap(owner, None)
+    owner = await harness.encrypted()
+    (added,) = await harness.add(owner, "work", "x")
+    harness.ring.add_key("another", 5)
+    await harness.tenant("acme", encryption={"key": "local:another"})
+    reply = await harness.service.encryption.rewrap(owner, None)
     assert {one.key for one in reply.data_keys} == {"local:another"}
-    house.ring.remove_key("tenant-acme")
-    house.forget_keys()
-    assert (await house.service.message_reads.get(owner, None, "work", added.id)).body == b"x"
+    harness.ring.remove_key("tenant-acme")
+    harness.forget_keys()
+    assert (await harness.service.message_reads.get(owner, None, "work", added.id)).body == b"x"
 
 
 async def test_57_deleting_a_tenant_destroys_its_keys_first_and_its_own_key_in_the_keyring(
-    house: EncryptedHouse,
+    harness: EncryptedHarness,
 ) -> None:
     """So that not even a backup that holds the wrapped keys opens; one made anew under the name has nothing of it."""
-    owner = await house.encrypted()
-    await house.add(owner, "work", PLAINTEXT)
-    before = await house.journal_end()
-    await house.service.erasures.delete_tenant(house.admin, "acme", confirm="acme", reason=REASON)
-    assert [row.op for row in await house.rows(before)] == ["drop_data_keys", "delete_tenant", "certify_erasure"]
-    assert "tenant-acme" not in house.ring.read().document.keys
-    assert not house.shard.state.data_keys.by_tenant
-    owner = await house.encrypted()
-    await house.add(owner, "work", "anew")
-    assert [one.body for one in await house.take(owner, "work", 9)] == [b"anew"]
+    owner = await harness.encrypted()
+    await harness.add(owner, "work", PLAINTEXT)
+    before = await harness.journal_end()
+    await harness.service.erasures.delete_tenant(harness.admin, "acme", confirm="acme", reason=REASON)
+    assert [row.op for row in await harness.rows(before)] == ["drop_data_keys", "delete_tenant", "certify_erasure"]
+    assert "tenant-acme" not in harness.ring.read().document.keys
+    assert not harness.shard.state.data_keys.by_tenant
+    owner = await harness.encrypted()
+    await harness.add(owner, "work", "anew")
+    assert [one.body for one in await harness.take(owner, "work", 9)] == [b"anew"]
 
 
 async def test_a_keyring_that_cannot_be_changed_stops_the_deletion_which_can_be_repeated(
-    house: EncryptedHouse, monkeypatch: pytest.MonkeyPatch
+    harness: EncryptedHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rows stay until the keys are gone."""
-    owner = await house.encrypted()
-    await house.add(owner, "work", "x")
-    house.ring.path.rename(house.ring.path.with_suffix(".away"))
+    owner = await harness.encrypted()
+    await harness.add(owner, "work", "x")
+    harness.ring.path.rename(harness.ring.path.with_suffix(".away"))
     with pytest.raises(KmsUnavailable):
-        await house.service.erasures.delete_tenant(house.admin, "acme", confirm="acme", reason=REASON)
-    assert "acme" in tenants(house.shard)
+        await harness.service.erasures.delete_tenant(harness.admin, "acme", confirm="acme", reason=REASON)
+    assert "acme" in tenants(harness.shard)
     with pytest.raises(Erased):
-        await house.add(owner, "work", "x")
-    house.ring.path.with_suffix(".away").rename(house.ring.path)
-    await house.service.erasures.delete_tenant(house.admin, "acme", confirm="acme", reason=REASON)
-    assert "acme" not in tenants(house.shard)
+        await harness.add(owner, "work", "x")
+    harness.ring.path.with_suffix(".away").rename(harness.ring.path)
+    await harness.service.erasures.delete_tenant(harness.admin, "acme", confirm="acme", reason=REASON)
+    assert "acme" not in tenants(harness.shard)
 
 
-async def test_deleting_a_tenant_that_was_never_encrypted_concerns_no_keys(house: EncryptedHouse) -> None:
+async def test_deleting_a_tenant_that_was_never_encrypted_concerns_no_keys(harness: EncryptedHarness) -> None:
     """Not even by a row in the journal."""
-    await house.tenant("plain")
-    before = await house.journal_end()
-    await house.service.erasures.delete_tenant(house.admin, "plain", confirm="plain", reason=REASON)
-    assert [row.op for row in await house.rows(before)] == ["delete_tenant", "certify_erasure"]
+    await harness.tenant("plain")
+    before = await harness.journal_end()
+    await harness.service.erasures.delete_tenant(harness.admin, "plain", confirm="plain", reason=REASON)
+    assert [row.op for row in await harness.rows(before)] == ["delete_tenant", "certify_erasure"]
 
 
-async def test_rotating_what_was_never_encrypted_is_a_conflict(house: EncryptedHouse) -> None:
+async def test_rotating_what_was_never_encrypted_is_a_conflict(harness: EncryptedHarness) -> None:
     """And its status says so."""
-    await house.tenant("plain")
+    await harness.tenant("plain")
     for call in (
-        house.service.encryption.rotate(house.admin, "plain"),
-        house.service.encryption.rewrap(house.admin, "plain"),
+        harness.service.encryption.rotate(harness.admin, "plain"),
+        harness.service.encryption.rewrap(harness.admin, "plain"),
     ):
         with pytest.raises(TenantqError, match="not enabled for this tenant"):
             await call
-    reply = await house.service.encryption.get(house.admin, "plain")
+    reply = await harness.service.encryption.get(harness.admin, "plain")
     assert (reply.enabled, reply.key, reply.data_keys) == (False, None, [])
 
 
-async def test_the_health_of_keys_is_in_readiness_and_metrics_without_their_names(house: EncryptedHouse) -> None:
+async def test_the_health_of_keys_is_in_readiness_and_metrics_without_their_names(harness: EncryptedHarness) -> None:
     """What an operator watches."""
-    owner = await house.encrypted()
-    await house.add(owner, "work", "x")
-    assert house.service.status.readiness()["keys"] == "ok"
-    house.forget_keys()
-    house.provider.failure = KeyDisabled("off")
+    owner = await harness.encrypted()
+    await harness.add(owner, "work", "x")
+    assert harness.service.status.readiness()["keys"] == "ok"
+    harness.forget_keys()
+    harness.provider.failure = KeyDisabled("off")
     with pytest.raises(KeyDisabled):
-        await house.add(owner, "work", "x")
-    assert (house.service.status.readiness()["keys"], house.service.status.readiness()["ready"]) == ("1 disabled", True)
-    text = (await house.service.status.metrics(house.admin)).decode()
+        await harness.add(owner, "work", "x")
+    assert (harness.service.status.readiness()["keys"], harness.service.status.readiness()["ready"]) == (
+        "1 disabled",
+        True,
+    )
+    text = (await harness.service.status.metrics(harness.admin)).decode()
     assert 'tenantq_kms_keys{provider="local",state="disabled"} 1.0' in text
     assert "tenantq_encrypted_tenants 1.0" in text
     assert "tenant-acme" not in text

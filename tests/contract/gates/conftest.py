@@ -1,4 +1,4 @@
-"""A house: a shard with gates and service, on the manual clock."""
+"""A harness: a shard with gates and service, on the manual clock."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.contract.gates.house import House
+from tests.contract.gates.harness import ServiceHarness
 
 if TYPE_CHECKING:
     from tenantq.runtime.clock import ManualClock
     from tests.conftest import OpenShard
 
-OpenHouse = Callable[..., Awaitable[House]]
+OpenHarness = Callable[..., Awaitable[ServiceHarness]]
 
 
 @pytest.fixture
-async def open_house(open_shard: OpenShard, clock: ManualClock) -> AsyncIterator[OpenHouse]:
-    """Open a house; options are those of House."""
-    opened: list[House] = []
+async def open_harness(open_shard: OpenShard, clock: ManualClock) -> AsyncIterator[OpenHarness]:
+    """Open a harness; options are those of ServiceHarness."""
+    opened: list[ServiceHarness] = []
 
-    async def open_one(name: str = "data", **options: object) -> House:
+    async def open_one(name: str = "data", **options: object) -> ServiceHarness:
         shard = await open_shard(name)
-        house = House(shard, clock, **options)  # type: ignore[arg-type]
-        opened.append(house)
-        return await house.open()
+        harness = ServiceHarness(shard, clock, **options)  # type: ignore[arg-type]
+        opened.append(harness)
+        return await harness.open()
 
     yield open_one
-    for house in opened:
-        await house.close()
+    for harness in opened:
+        await harness.close()
 
 
 @pytest.fixture
-async def house(open_house: OpenHouse) -> House:
-    """One house."""
-    return await open_house()
+async def harness(open_harness: OpenHarness) -> ServiceHarness:
+    """One harness."""
+    return await open_harness()

@@ -11,7 +11,7 @@ from tenantq.domain.config import QueueConfig
 from tenantq.domain.template import Template
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.wire.cluster import GrowRequest, PlacementRequest
-from tests.contract.gates.house import REASON
+from tests.contract.gates.harness import REASON
 from tests.shards import message
 
 if TYPE_CHECKING:

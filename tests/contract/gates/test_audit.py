@@ -21,14 +21,14 @@ from tenantq.service.gate_settings import GateSettings
 from tenantq.store.keys import FAMILIES
 from tests.administration import hold_tenant, queues, usage
 from tests.contract.gates.every_act import ACTS, NOT_FOR_CALLERS, UNTIL, facet_methods
-from tests.contract.gates.house import ADMIN_TOKEN, REASON, House, suspension
+from tests.contract.gates.harness import ADMIN_TOKEN, REASON, ServiceHarness, suspension
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from tenantq.service.call import Call
     from tenantq.service.service import Service
-    from tests.contract.gates.conftest import OpenHouse
+    from tests.contract.gates.conftest import OpenHarness
 
     Act = Callable[[Service, Call, dict[str, Any]], Awaitable[Any]]
 
@@ -108,26 +108,28 @@ CHANGES: list[tuple[str, str, Act]] = [
 ]  # fmt: skip
 
 
-async def prepare(house: House) -> dict[str, Any]:
+async def prepare(harness: ServiceHarness) -> dict[str, Any]:
     """Make a tenant with everything that an act may be about."""
-    await house.tenant("acme")
-    owner, key_id = await house.key_and_id("acme")
+    await harness.tenant("acme")
+    owner, key_id = await harness.key_and_id("acme")
     for queue in ("work", "slow"):
-        await house.service.queues.put(owner, None, queue, {"max_attempts": 1})
-        await house.add(owner, queue, "a", "b", "c")
-        for one in await house.take(owner, queue, max=2):
-            await house.service.settlement.nack(owner, None, queue, [one.receipt])
+        await harness.service.queues.put(owner, None, queue, {"max_attempts": 1})
+        await harness.add(owner, queue, "a", "b", "c")
+        for one in await harness.take(owner, queue, max=2):
+            await harness.service.settlement.nack(owner, None, queue, [one.receipt])
     for queue in ("empty", "empty-dlq"):
-        await house.service.queues.put(owner, None, queue, {})
-    await house.service.access.put_grant(owner, None, "jwt:known", Grant(role="viewer"))
-    task = await house.service.redrives.start(owner, None, "slow", filter=RedriveFilter(), rate=1)
-    await house.settled()
-    assert (await house.service.redrives.get(owner, None, "slow", task.id)).state == "running"
-    platform_key = await house.service.access.create_platform_key(house.admin, "other", Grant(role="platform-admin"))
-    _, second = await house.key_and_id("acme", "producer")
-    await house.service.templates.put(owner, None, "known", Template(queues={"fresh": {}}))
+        await harness.service.queues.put(owner, None, queue, {})
+    await harness.service.access.put_grant(owner, None, "jwt:known", Grant(role="viewer"))
+    task = await harness.service.redrives.start(owner, None, "slow", filter=RedriveFilter(), rate=1)
+    await harness.wait_until_idle()
+    assert (await harness.service.redrives.get(owner, None, "slow", task.id)).state == "running"
+    platform_key = await harness.service.access.create_platform_key(
+        harness.admin, "other", Grant(role="platform-admin")
+    )
+    _, second = await harness.key_and_id("acme", "producer")
+    await harness.service.templates.put(owner, None, "known", Template(queues={"fresh": {}}))
     request = SignupRequest(tenant="newcomer", contact="ann")
-    signup = await house.shard.submit(RequestSignup(house.shard.state.platform, BOOTSTRAP, request, 9))
+    signup = await harness.shard.submit(RequestSignup(harness.shard.state.platform, BOOTSTRAP, request, 9))
     return {
         "sign-up": signup.id,
         "key": key_id,
@@ -137,40 +139,42 @@ async def prepare(house: House) -> dict[str, Any]:
     }
 
 
-def test_53_every_method_of_control_is_known_to_change_something_or_not(house: House) -> None:
+def test_53_every_method_of_control_is_known_to_change_something_or_not(harness: ServiceHarness) -> None:
     """A new one cannot be forgotten here."""
     messages = ("messages.", "fleet.", "settlement.", "message_reads.", "sqs_lookup.")
-    methods = {name for name in facet_methods(house.service) if not name.startswith(messages)}
+    methods = {name for name in facet_methods(harness.service) if not name.startswith(messages)}
     changes = {method for method, _, _ in CHANGES} | ELSEWHERE | OF_KEYS
     assert methods == READS | changes | {name for name in NOT_FOR_CALLERS if not name.startswith(messages)}
 
 
 @pytest.mark.parametrize(("method", "op", "act"), CHANGES, ids=[f"{op} {n}" for n, (_, op, _) in enumerate(CHANGES)])
-async def test_53_an_act_of_control_leaves_exactly_one_row(house: House, method: str, op: str, act: Act) -> None:
+async def test_53_an_act_of_control_leaves_exactly_one_row(
+    harness: ServiceHarness, method: str, op: str, act: Act
+) -> None:
     """With who, from where, which request, and how it ended."""
-    prepared = await prepare(house)
-    end = await house.journal_end()
-    await act(house.service, house.admin, prepared)
-    rows = [row for row in await house.rows(end) if row.principal != "system" and not row.message_id]
+    prepared = await prepare(harness)
+    end = await harness.journal_end()
+    await act(harness.service, harness.admin, prepared)
+    rows = [row for row in await harness.rows(end) if row.principal != "system" and not row.message_id]
     (row,) = rows
-    admin = next(iter(house.shard.state.access.keys(0).values()))
+    admin = next(iter(harness.shard.state.access.keys(0).values()))
     assert (row.op, row.outcome, row.error_code, row.count) == (op, "ok", "", 1)
     assert (row.principal, row.remote, row.request_id) == (admin.principal, "10.0.0.1", "r-admin")
     assert row.tenant == (
         "third" if op == "create_tenant" else "" if "platform" in method or "signup" in method else "acme"
     )
-    assert row.ts == house.clock.wall_ms()
+    assert row.ts == harness.clock.wall_ms()
 
 
 @pytest.mark.parametrize("method", sorted(ACTS))
-async def test_53_a_denied_act_leaves_exactly_one_row(house: House, method: str) -> None:
+async def test_53_a_denied_act_leaves_exactly_one_row(harness: ServiceHarness, method: str) -> None:
     """Of every method there is, reads too; and it changes nothing."""
-    await prepare(house)
-    nobody, key_id = await house.key_and_id("acme", None, actions=("read_body",))
-    end = await house.journal_end()
+    await prepare(harness)
+    nobody, key_id = await harness.key_and_id("acme", None, actions=("read_body",))
+    end = await harness.journal_end()
     with pytest.raises(Forbidden):
-        await ACTS[method][1](house.service, nobody, "acme")
-    (row,) = await house.rows(end)
+        await ACTS[method][1](harness.service, nobody, "acme")
+    (row,) = await harness.rows(end)
     assert (row.op, row.outcome, row.error_code, row.count) == (ACTS[method][0], "denied", "forbidden", 1)
     assert (row.tenant, row.principal, row.remote, row.request_id) == ("acme", f"key:{key_id}", "10.1.2.3", "r-1")
 
@@ -192,124 +196,124 @@ async def test_53_a_denied_act_leaves_exactly_one_row(house: House, method: str)
     ],
 )
 async def test_53_an_act_that_fails_leaves_exactly_one_row(
-    house: House, op: str, act: Callable[[Service, Call], Awaitable[Any]]
+    harness: ServiceHarness, op: str, act: Callable[[Service, Call], Awaitable[Any]]
 ) -> None:
     """What an administrator tried to change and could not is on record too, in the tenant it was about."""
-    await prepare(house)
-    end = await house.journal_end()
+    await prepare(harness)
+    end = await harness.journal_end()
     with pytest.raises(TenantqError) as caught:
-        await act(house.service, house.admin)
-    (row,) = await house.rows(end)
+        await act(harness.service, harness.admin)
+    (row,) = await harness.rows(end)
     assert (row.op, row.outcome, row.error_code) == (op, "refused", caught.value.code)
     assert (row.remote, row.request_id) == ("10.0.0.1", "r-admin")
 
 
-async def test_53_a_flood_of_denials_costs_few_rows_and_loses_no_count(open_house: OpenHouse) -> None:
+async def test_53_a_flood_of_denials_costs_few_rows_and_loses_no_count(open_harness: OpenHarness) -> None:
     """The first of a second one by one, the rest with a count; an alert is raised once."""
     signals = SignalSettings(denials_per_minute=50)
-    house = await open_house(settings=GateSettings(refusal_rows_per_second=20, signals=signals))
-    await house.tenant("acme")
-    viewer = await house.key("acme", "viewer")
-    end = await house.journal_end()
+    harness = await open_harness(settings=GateSettings(refusal_rows_per_second=20, signals=signals))
+    await harness.tenant("acme")
+    viewer = await harness.key("acme", "viewer")
+    end = await harness.journal_end()
     for _ in range(500):
         with pytest.raises(Forbidden):
-            await house.add(viewer, "work")
-    await house.pass_time(2_000)
-    rows = await house.rows(end)
+            await harness.add(viewer, "work")
+    await harness.pass_time(2_000)
+    rows = await harness.rows(end)
     denied = [row for row in rows if row.outcome == "denied"]
     assert sum(row.count for row in denied) == 500
     assert len(denied) <= 25
     alerts = [row for row in rows if row.op == "alert"]
     assert {(row.outcome, row.principal != "") for row in alerts} == {("denials", True), ("denials", False)}
     assert len(alerts) == 2
-    assert house.admission.counters.alerts == {"denials": 2}
+    assert harness.admission.counters.alerts == {"denials": 2}
 
 
-async def test_53_the_audit_query_pages_through_everything_once(house: House) -> None:
+async def test_53_the_audit_query_pages_through_everything_once(harness: ServiceHarness) -> None:
     """Whatever the page size; and its filters do what they say."""
-    await house.tenant("acme")
-    owner = await house.key("acme")
+    await harness.tenant("acme")
+    owner = await harness.key("acme")
     for n in range(7):
-        await house.add(owner, f"q{n % 2}", f"{n}")
-    viewer = await house.key("acme", "viewer")
+        await harness.add(owner, f"q{n % 2}", f"{n}")
+    viewer = await harness.key("acme", "viewer")
     for _ in range(3):
         with pytest.raises(Forbidden):
-            await house.add(viewer, "q0")
-    await house.settled()
-    whole, cursor = await house.service.audit.query(owner, None, AuditQuery(limit=1_000))
+            await harness.add(viewer, "q0")
+    await harness.wait_until_idle()
+    whole, cursor = await harness.service.audit.query(owner, None, AuditQuery(limit=1_000))
     assert cursor is None
     for limit in (1, 2, 5):
-        found, cursor = await house.service.audit.query(owner, None, AuditQuery(limit=limit))
+        found, cursor = await harness.service.audit.query(owner, None, AuditQuery(limit=limit))
         while cursor is not None:
-            page, cursor = await house.service.audit.query(owner, None, AuditQuery(limit=limit, cursor=cursor))
+            page, cursor = await harness.service.audit.query(owner, None, AuditQuery(limit=limit, cursor=cursor))
             found += page
         assert [row for row in found if row.op != "audit"] == whole
-    denied, _ = await house.service.audit.query(owner, None, AuditQuery(result="DENIED"))
+    denied, _ = await harness.service.audit.query(owner, None, AuditQuery(result="DENIED"))
     assert len(denied) == 3
-    added, _ = await house.service.audit.query(owner, None, AuditQuery(action="add", result="SUCCESS", queue="q0"))
+    added, _ = await harness.service.audit.query(owner, None, AuditQuery(action="add", result="SUCCESS", queue="q0"))
     assert len(added) == 4
-    one, _ = await house.service.audit.query(owner, None, AuditQuery(message=added[0].message_id))
+    one, _ = await harness.service.audit.query(owner, None, AuditQuery(message=added[0].message_id))
     assert [row.op for row in one] == ["add"]
-    later, _ = await house.service.audit.query(owner, None, AuditQuery(start=house.clock.wall_ms() + 1))
-    earlier, _ = await house.service.audit.query(owner, None, AuditQuery(end=house.clock.wall_ms()))
+    later, _ = await harness.service.audit.query(owner, None, AuditQuery(start=harness.clock.wall_ms() + 1))
+    earlier, _ = await harness.service.audit.query(owner, None, AuditQuery(end=harness.clock.wall_ms()))
     assert (later, earlier) == ([], [])
 
 
-async def test_53_reaching_for_other_tenants_raises_an_alert(open_house: OpenHouse) -> None:
+async def test_53_reaching_for_other_tenants_raises_an_alert(open_harness: OpenHarness) -> None:
     """Once, in the journal of the reacher's own tenant, the metrics and the log."""
     signals = SignalSettings(cross_tenant_per_minute=3)
-    house = await open_house(settings=GateSettings(signals=signals))
-    await house.tenant("acme")
-    await house.tenant("globex")
-    thief, key_id = await house.key_and_id("globex")
+    harness = await open_harness(settings=GateSettings(signals=signals))
+    await harness.tenant("acme")
+    await harness.tenant("globex")
+    thief, key_id = await harness.key_and_id("globex")
     for _ in range(10):
         with pytest.raises(Forbidden):
-            await house.service.tenants.usage(thief, "acme")
-    (alert,) = await house.rows(op="alert")
+            await harness.service.tenants.usage(thief, "acme")
+    (alert,) = await harness.rows(op="alert")
     assert (alert.outcome, alert.tenant, alert.principal) == ("cross_tenant", "globex", f"key:{key_id}")
-    assert b'tenantq_alerts_total{kind="cross_tenant"} 1.0' in await house.service.status.metrics(house.admin)
+    assert b'tenantq_alerts_total{kind="cross_tenant"} 1.0' in await harness.service.status.metrics(harness.admin)
 
 
 async def test_53_a_key_in_many_new_places_raises_an_alert_and_its_places_outlive_a_restart(
-    open_house: OpenHouse,
+    open_harness: OpenHarness,
 ) -> None:
     """Where a key was used before is no news after a restart."""
-    house = await open_house()
-    await house.tenant("acme")
-    key, key_id = await house.key_and_id("acme")
+    harness = await open_harness()
+    await harness.tenant("acme")
+    key, key_id = await harness.key_and_id("acme")
     for n in range(3):
-        await house.add(house.call(key.bearer, remote=f"10.{n}.0.1"), "work")
-    assert await house.rows(op="alert") == []
-    await house.close()
-    await house.shard.close()
-    house = await open_house()
+        await harness.add(harness.call(key.bearer, remote=f"10.{n}.0.1"), "work")
+    assert await harness.rows(op="alert") == []
+    await harness.close()
+    await harness.shard.close()
+    harness = await open_harness()
     for n in range(3):
-        await house.add(house.call(key.bearer, remote=f"10.{n}.0.1"), "work")
-    assert await house.rows(op="alert") == []
+        await harness.add(harness.call(key.bearer, remote=f"10.{n}.0.1"), "work")
+    assert await harness.rows(op="alert") == []
     for n in range(3, 8):
-        await house.add(house.call(key.bearer, remote=f"10.{n}.0.1"), "work")
-    (alert,) = await house.rows(op="alert")
+        await harness.add(harness.call(key.bearer, remote=f"10.{n}.0.1"), "work")
+    (alert,) = await harness.rows(op="alert")
     assert (alert.outcome, alert.principal) == ("new_places", f"key:{key_id}")
 
 
-async def test_53_no_secret_is_ever_stored_or_journaled(open_house: OpenHouse) -> None:
+async def test_53_no_secret_is_ever_stored_or_journaled(open_harness: OpenHarness) -> None:
     """Neither the platform's token nor a key's, in any row of any family."""
-    house = await open_house()
-    await house.tenant("acme")
-    made = await house.service.access.create_key(house.admin, "acme", "mine", Grant(role="tenant-admin"))
-    call = house.call(made.token)
-    await house.add(call, "work")
+    harness = await open_harness()
+    await harness.tenant("acme")
+    made = await harness.service.access.create_key(harness.admin, "acme", "mine", Grant(role="tenant-admin"))
+    call = harness.call(made.token)
+    await harness.add(call, "work")
     for bad in (made.token + "x", made.token[:-1]):
         with pytest.raises(Unauthenticated):
-            await house.add(house.call(bad), "work")
-    await house.admission.close()
-    await house.settled()
-    store = house.shard.state.store
+            await harness.add(harness.call(bad), "work")
+    await harness.admission.close()
+    await harness.wait_until_idle()
+    store = harness.shard.state.store
     for name in FAMILIES:
         for key, value in store.scan_items(store.family(name), b"", b"\xff" * 64, 100_000):
             for secret in (made.secret, made.token, ADMIN_TOKEN):
                 assert secret.encode() not in key + value
-    assert made.secret not in repr(await house.service.access.list_keys(call, None))
+    assert made.secret not in repr(await harness.service.access.list_keys(call, None))
 
 
 # ---- nothing is destroyed by mistake ----
@@ -334,47 +338,53 @@ WRONG = [
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=range(len(WRONG)))
-async def test_54_without_the_name_and_a_reason_nothing_is_deleted(house: House, wrong: dict[str, Any]) -> None:
+async def test_54_without_the_name_and_a_reason_nothing_is_deleted(
+    harness: ServiceHarness, wrong: dict[str, Any]
+) -> None:
     """Purge, delete of a queue, by force too, and of a tenant."""
-    await house.tenant("work")
-    owner = await house.key("work")
-    await house.add(owner, "work", "a", "b")
-    before = house.shard.reads.stats("work", "work"), queues(house.shard, "work"), usage(house.shard, "work")
+    await harness.tenant("work")
+    owner = await harness.key("work")
+    await harness.add(owner, "work", "a", "b")
+    before = harness.shard.reads.stats("work", "work"), queues(harness.shard, "work"), usage(harness.shard, "work")
     for act in (
-        house.service.queues.purge(owner, None, "work", **wrong),
-        house.service.queues.delete(owner, None, "work", **wrong),
-        house.service.queues.delete(owner, None, "work", force=True, **wrong),
-        house.service.erasures.delete_tenant(house.admin, "work", **wrong),
+        harness.service.queues.purge(owner, None, "work", **wrong),
+        harness.service.queues.delete(owner, None, "work", **wrong),
+        harness.service.queues.delete(owner, None, "work", force=True, **wrong),
+        harness.service.erasures.delete_tenant(harness.admin, "work", **wrong),
     ):
         with pytest.raises(Invalid) as caught:
             await act
         assert caught.value.message.split(":")[0] in {"confirm", "reason"}
-    await house.settled()
-    assert (house.shard.reads.stats("work", "work"), queues(house.shard, "work"), usage(house.shard, "work")) == before
-    assert len(await house.take(owner, "work", max=10)) == 2
+    await harness.wait_until_idle()
+    assert (
+        harness.shard.reads.stats("work", "work"),
+        queues(harness.shard, "work"),
+        usage(harness.shard, "work"),
+    ) == before
+    assert len(await harness.take(owner, "work", max=10)) == 2
 
 
-async def test_54_with_both_it_is_done(house: House) -> None:
+async def test_54_with_both_it_is_done(harness: ServiceHarness) -> None:
     """Ten characters are enough; the reason is in the journal."""
-    await house.tenant("acme")
-    owner = await house.key("acme")
-    await house.add(owner, "work", "a", "b")
-    assert await house.service.queues.purge(owner, None, "work", confirm="work", reason="ten chars!") == 2
-    (row,) = await house.rows(op="purge")
+    await harness.tenant("acme")
+    owner = await harness.key("acme")
+    await harness.add(owner, "work", "a", "b")
+    assert await harness.service.queues.purge(owner, None, "work", confirm="work", reason="ten chars!") == 2
+    (row,) = await harness.rows(op="purge")
     assert "ten chars!" in row.details
-    assert usage(house.shard, "acme")["backlog"] == 0
+    assert usage(harness.shard, "acme")["backlog"] == 0
 
 
-async def test_54_confirming_for_a_queue_that_is_not_there_says_so(house: House) -> None:
+async def test_54_confirming_for_a_queue_that_is_not_there_says_so(harness: ServiceHarness) -> None:
     """And makes none."""
-    await house.tenant("acme")
-    owner = await house.key("acme")
+    await harness.tenant("acme")
+    owner = await harness.key("acme")
     for act in (
-        house.service.queues.purge(owner, None, "work", confirm="work", reason=REASON),
-        house.service.queues.delete(owner, None, "work", confirm="work", reason=REASON),
+        harness.service.queues.purge(owner, None, "work", confirm="work", reason=REASON),
+        harness.service.queues.delete(owner, None, "work", confirm="work", reason=REASON),
     ):
         with pytest.raises(NotFound):
             await act
     with pytest.raises(NotFound):
-        await house.service.erasures.delete_tenant(house.admin, "nobody", confirm="nobody", reason=REASON)
-    assert queues(house.shard, "acme") == {}
+        await harness.service.erasures.delete_tenant(harness.admin, "nobody", confirm="nobody", reason=REASON)
+    assert queues(harness.shard, "acme") == {}

@@ -54,7 +54,7 @@ async def test_38_a_refused_call_leaves_its_row_whatever_is_wrong_with_it(site: 
     for body in (b"{bad", b'{"foo":1}', b'{"messages":[]}'):
         await site.ask("POST", "/v1/tenants/acme/queues/work/messages", body, token=other)
     site.server.service.admission.notes.flush()
-    await site.settled()
+    await site.wait_until_idle()
     rows = (await site.ask("GET", "/v1/tenants/acme/audit?action=add&result=DENIED")).json()["rows"]
     assert sum(row["count"] for row in rows) == 3
 

@@ -15,7 +15,7 @@ from tenantq.server import Server
 from tenantq.service.call import Call
 from tenantq.service.compliance import merged
 from tenantq.settings import ServerSettings
-from tests.shards import journal_rows, message, settled
+from tests.shards import journal_rows, message, wait_until_idle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -178,7 +178,7 @@ async def test_alerts_are_resolved_or_silenced_in_time(server: Server, clock: Ma
     await service.tenants.put(CALL, "acme", {"alerts": {"oldest_ms": 1_000}})
     await service.messages.add(CALL, "acme", "work", [message("old")])
     clock.advance(2_000)
-    await settled(server.shard)
+    await wait_until_idle(server.shard)
     await service.watch.evaluate()
     assert (await control(server, "alert_response")).status == "pass"
     clock.jump_wall(25 * HOUR_MS)

@@ -13,7 +13,7 @@ from tenantq.domain.message import Result
 from tenantq.errors import Forbidden, LeaseLost, NotFound, TenantqError
 from tenantq.service.audit_trail import AuditQuery
 from tests.administration import tenants, usage
-from tests.contract.gates.house import REASON, House
+from tests.contract.gates.harness import REASON, ServiceHarness
 from tests.shards import message
 
 if TYPE_CHECKING:
@@ -64,15 +64,15 @@ QUEUE_ACTS: list[Act] = [
 ]
 
 
-async def two_tenants(house: House) -> tuple[Call, Call, Delivery, str]:
+async def two_tenants(harness: ServiceHarness) -> tuple[Call, Call, Delivery, str]:
     """Return requests of the owner and of the thief, a delivery of the owner's, and the id of a finished message."""
     for name in ("acme", "globex"):
-        await house.tenant(name)
-    owner, thief = await house.key("acme"), await house.key("globex")
-    await house.add(owner, "work", "secret", "finished")
-    for one in await house.take(owner, "work", max=2, lease_ms=60_000):
+        await harness.tenant(name)
+    owner, thief = await harness.key("acme"), await harness.key("globex")
+    await harness.add(owner, "work", "secret", "finished")
+    for one in await harness.take(owner, "work", max=2, lease_ms=60_000):
         if one.body == b"finished":
-            await house.service.settlement.ack(
+            await harness.service.settlement.ack(
                 owner, None, "work", [one.receipt], [Result("completed", b"the secret result")]
             )
             finished = one.id
@@ -95,62 +95,62 @@ async def answer(asked: Awaitable[Any]) -> tuple[type[TenantqError], str, int]:
 @pytest.mark.parametrize(("name", "act"), ACTS, ids=[name for name, _ in ACTS])
 @pytest.mark.parametrize("own_queue", [False, True], ids=["no such queue", "a queue of the same name"])
 async def test_38_the_exact_id_and_receipt_are_worth_nothing_in_another_tenant(
-    house: House, name: str, act: Callable[..., Awaitable[Any]], *, own_queue: bool
+    harness: ServiceHarness, name: str, act: Callable[..., Awaitable[Any]], *, own_queue: bool
 ) -> None:
     """What tenant A's message answers to tenant B is what an invented one answers, and it is journaled."""
-    owner, thief, held, finished = await two_tenants(house)
+    owner, thief, held, finished = await two_tenants(harness)
     if own_queue:
-        await house.add(thief, "work", "my own")
-    before = house.shard.reads.stats("acme", "work")
-    end = await house.journal_end()
-    true_answers = [await answer(act(house.service, thief, None, id, held.receipt)) for id in (held.id, finished)]
-    rows = [row for row in await house.rows(end) if row.principal != "system"]
-    invented = await answer(act(house.service, thief, None, str(uuid.UUID(int=77)), LOST))
+        await harness.add(thief, "work", "my own")
+    before = harness.shard.reads.stats("acme", "work")
+    end = await harness.journal_end()
+    true_answers = [await answer(act(harness.service, thief, None, id, held.receipt)) for id in (held.id, finished)]
+    rows = [row for row in await harness.rows(end) if row.principal != "system"]
+    invented = await answer(act(harness.service, thief, None, str(uuid.UUID(int=77)), LOST))
     assert true_answers == [invented, invented]
     assert invented[0] in {NotFound, LeaseLost}
     assert len(rows) == 2
     assert {(row.tenant, row.outcome, row.op, row.remote) for row in rows} == {
         ("globex", "refused", name.split(maxsplit=1)[0], "10.1.2.3")
     }
-    assert house.shard.reads.stats("acme", "work") == before
-    assert (await house.service.settlement.ack(owner, None, "work", [held.receipt]))[0].ok
-    result, _ = await house.service.message_reads.result(owner, None, "work", finished)
+    assert harness.shard.reads.stats("acme", "work") == before
+    assert (await harness.service.settlement.ack(owner, None, "work", [held.receipt]))[0].ok
+    result, _ = await harness.service.message_reads.result(owner, None, "work", finished)
     assert result.value == b"the secret result"
 
 
 @pytest.mark.parametrize(("name", "act"), [*ACTS, *QUEUE_ACTS], ids=[name for name, _ in [*ACTS, *QUEUE_ACTS]])
 async def test_38_the_other_tenants_path_is_forbidden_whether_or_not_it_exists(
-    house: House, name: str, act: Callable[..., Awaitable[Any]]
+    harness: ServiceHarness, name: str, act: Callable[..., Awaitable[Any]]
 ) -> None:
     """A tenant's name in the path gives nothing, and tells nothing of whether there is such a tenant."""
-    owner, thief, held, _ = await two_tenants(house)
-    before = house.shard.reads.stats("acme", "work"), usage(house.shard, "acme")
-    end = await house.journal_end()
-    true_answer = await answer(act(house.service, thief, "acme", held.id, held.receipt))
-    (row,) = await house.rows(end)
+    owner, thief, held, _ = await two_tenants(harness)
+    before = harness.shard.reads.stats("acme", "work"), usage(harness.shard, "acme")
+    end = await harness.journal_end()
+    true_answer = await answer(act(harness.service, thief, "acme", held.id, held.receipt))
+    (row,) = await harness.rows(end)
     assert (row.outcome, row.error_code, row.remote, row.request_id) == ("denied", "forbidden", "10.1.2.3", "r-1")
     assert row.principal.startswith("key:")
-    assert true_answer == await answer(act(house.service, thief, "no-such-tenant", held.id, held.receipt))
+    assert true_answer == await answer(act(harness.service, thief, "no-such-tenant", held.id, held.receipt))
     assert true_answer[0] is Forbidden
-    assert (house.shard.reads.stats("acme", "work"), usage(house.shard, "acme")) == before
-    assert (await house.service.settlement.ack(owner, None, "work", [held.receipt]))[0].ok
+    assert (harness.shard.reads.stats("acme", "work"), usage(harness.shard, "acme")) == before
+    assert (await harness.service.settlement.ack(owner, None, "work", [held.receipt]))[0].ok
 
 
-async def test_38_a_denied_reach_shows_in_the_audit_of_the_tenant_it_was_for(house: House) -> None:
+async def test_38_a_denied_reach_shows_in_the_audit_of_the_tenant_it_was_for(harness: ServiceHarness) -> None:
     """The owner's auditor finds who tried, with result=DENIED."""
-    _, thief, held, _ = await two_tenants(house)
+    _, thief, held, _ = await two_tenants(harness)
     with pytest.raises(Forbidden):
-        await house.service.message_reads.get(thief, "acme", "work", held.id)
-    auditor = await house.key("acme", "auditor")
-    await house.settled()
-    (row,), _ = await house.service.audit.query(auditor, None, AuditQuery(result="DENIED"))
+        await harness.service.message_reads.get(thief, "acme", "work", held.id)
+    auditor = await harness.key("acme", "auditor")
+    await harness.wait_until_idle()
+    (row,), _ = await harness.service.audit.query(auditor, None, AuditQuery(result="DENIED"))
     assert (row.op, row.outcome, row.queue) == ("get", "denied", "work")
 
 
-async def test_38_lists_and_counts_hold_nothing_of_another_tenant(house: House) -> None:
+async def test_38_lists_and_counts_hold_nothing_of_another_tenant(harness: ServiceHarness) -> None:
     """Queues, usage, keys, grants, audit and fleet polls show the caller's own tenant only."""
-    _, thief, held, _ = await two_tenants(house)
-    service = house.service
+    _, thief, held, _ = await two_tenants(harness)
+    service = harness.service
     assert await service.queues.list(thief, None) == []
     usage = await service.tenants.usage(thief, None)
     assert {item.used for item in usage.quotas.values()} == {0}
@@ -163,14 +163,14 @@ async def test_38_lists_and_counts_hold_nothing_of_another_tenant(house: House) 
     assert await service.fleet.poll(thief, "work") == []
 
 
-async def test_38_a_redrive_of_another_tenant_cannot_be_watched_or_stopped(house: House) -> None:
+async def test_38_a_redrive_of_another_tenant_cannot_be_watched_or_stopped(harness: ServiceHarness) -> None:
     """Its exact id answers what an invented one does."""
-    owner, thief, _, _ = await two_tenants(house)
-    await house.service.queues.put(owner, None, "work-dlq", {})
-    await house.service.queues.put(thief, None, "work", {})
-    await house.service.queues.put(thief, None, "work-dlq", {})
-    task = await house.service.redrives.start(owner, None, "work", filter=None, rate=1)  # type: ignore[arg-type]  # all
-    for look in (house.service.redrives.get, house.service.redrives.cancel):
+    owner, thief, _, _ = await two_tenants(harness)
+    await harness.service.queues.put(owner, None, "work-dlq", {})
+    await harness.service.queues.put(thief, None, "work", {})
+    await harness.service.queues.put(thief, None, "work-dlq", {})
+    task = await harness.service.redrives.start(owner, None, "work", filter=None, rate=1)  # type: ignore[arg-type]  # all
+    for look in (harness.service.redrives.get, harness.service.redrives.cancel):
         for queue in ("work", "work-dlq"):
             assert await answer(look(thief, None, queue, task.id)) == await answer(look(thief, None, queue, "0" * 16))
     assert task.state != "cancelled"
@@ -179,32 +179,32 @@ async def test_38_a_redrive_of_another_tenant_cannot_be_watched_or_stopped(house
 @pytest.mark.parametrize(
     "name", ["acme\0", "ACME", "acme ", "acme/", "acme%00", "%61cme", "\u0430cme", "\uff41cme", "acme\u0301"]
 )
-async def test_38_no_other_spelling_of_a_name_reaches_a_tenant(house: House, name: str) -> None:
+async def test_38_no_other_spelling_of_a_name_reaches_a_tenant(harness: ServiceHarness, name: str) -> None:
     """Case, look-alikes, separators and escapes: for its own key, for others', and for the platform's."""
-    owner, thief, held, _ = await two_tenants(house)
+    owner, thief, held, _ = await two_tenants(harness)
     for call in (owner, thief):
         with pytest.raises(Forbidden):
-            await house.service.message_reads.get(call, name, "work", held.id)
+            await harness.service.message_reads.get(call, name, "work", held.id)
     with pytest.raises(NotFound):
-        await house.service.message_reads.get(house.admin, name, "work", held.id)
+        await harness.service.message_reads.get(harness.admin, name, "work", held.id)
     with pytest.raises(TenantqError) as caught:
-        await house.service.tenants.put(house.admin, name, {})
+        await harness.service.tenants.put(harness.admin, name, {})
     assert caught.value.code == "invalid"
-    assert set(tenants(house.shard)) == {"default", "acme", "globex"}
+    assert set(tenants(harness.shard)) == {"default", "acme", "globex"}
 
 
-async def test_39_the_same_names_in_two_tenants_are_two_queues(house: House) -> None:
+async def test_39_the_same_names_in_two_tenants_are_two_queues(harness: ServiceHarness) -> None:
     """Messages, keys and results of one never show in the other; deleting one leaves the other."""
-    await house.tenant("acme")
-    await house.tenant("acme-2")
-    one, two = await house.key("acme"), await house.key("acme-2")
-    first = await house.add(one, "work", "one", key="k")
-    second = await house.add(two, "work", "one", key="k")
+    await harness.tenant("acme")
+    await harness.tenant("acme-2")
+    one, two = await harness.key("acme"), await harness.key("acme-2")
+    first = await harness.add(one, "work", "one", key="k")
+    second = await harness.add(two, "work", "one", key="k")
     assert not second[0].duplicate
     assert first[0].id != second[0].id
-    assert [got.body for got in await house.take(one, "work", max=9)] == [b"one"]
-    assert (await house.service.queues.get(two, None, "work")).stats.ready == 1
-    await house.service.queues.delete(one, None, "work", confirm="work", reason=REASON, force=True)
-    await house.settled()
-    assert await house.service.queues.list(one, None) == []
-    assert (await house.service.queues.get(two, None, "work")).stats.ready == 1
+    assert [got.body for got in await harness.take(one, "work", max=9)] == [b"one"]
+    assert (await harness.service.queues.get(two, None, "work")).stats.ready == 1
+    await harness.service.queues.delete(one, None, "work", confirm="work", reason=REASON, force=True)
+    await harness.wait_until_idle()
+    assert await harness.service.queues.list(one, None) == []
+    assert (await harness.service.queues.get(two, None, "work")).stats.ready == 1

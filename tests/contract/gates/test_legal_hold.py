@@ -8,30 +8,30 @@ import pytest
 
 from tenantq.errors import Conflict, Forbidden, Invalid, LegalHold, NotFound
 from tests.administration import delete_queue, hold_tenant, put_data_key, put_queue, put_tenant, queues, release_hold
-from tests.contract.gates.house import REASON, House
-from tests.shards import message, settled
+from tests.contract.gates.harness import REASON, ServiceHarness
+from tests.shards import message, wait_until_idle
 
 if TYPE_CHECKING:
     from tests.conftest import OpenShard
 
 
-async def test_a_hold_prevents_every_deletion_by_hand_and_each_attempt_is_journaled(house: House) -> None:
+async def test_a_hold_prevents_every_deletion_by_hand_and_each_attempt_is_journaled(harness: ServiceHarness) -> None:
     """Tenant, queue, purge and remove, whoever asks; work goes on; after the release all of it is possible."""
-    await house.tenant("acme")
-    owner, service = await house.key("acme"), house.service
-    (one, *_) = await house.add(owner, "work", "a", "b", "c")
-    held = await service.legal_holds.place(house.admin, "acme", REASON)
+    await harness.tenant("acme")
+    owner, service = await harness.key("acme"), harness.service
+    (one, *_) = await harness.add(owner, "work", "a", "b", "c")
+    held = await service.legal_holds.place(harness.admin, "acme", REASON)
     assert held.hold is not None
     assert (held.hold.reason, held.hold.by, held.version) == (
         REASON,
-        (await house.rows(op="hold_tenant"))[0].principal,
+        (await harness.rows(op="hold_tenant"))[0].principal,
         2,
     )
-    start = await house.journal_end()
+    start = await harness.journal_end()
 
     async def deletions() -> None:
         for act in (
-            lambda: service.erasures.delete_tenant(house.admin, "acme", confirm="acme", reason=REASON),
+            lambda: service.erasures.delete_tenant(harness.admin, "acme", confirm="acme", reason=REASON),
             lambda: service.queues.delete(owner, None, "work", confirm="work", reason=REASON, force=True),
             lambda: service.queues.purge(owner, None, "work", confirm="work", reason=REASON),
             lambda: service.settlement.remove(owner, None, "work", [one.id]),
@@ -41,34 +41,34 @@ async def test_a_hold_prevents_every_deletion_by_hand_and_each_attempt_is_journa
             assert (caught.value.code, caught.value.status, caught.value.tenant) == ("legal_hold", 409, "acme")
 
     await deletions()
-    rows = await house.rows(start, tenant="acme")
+    rows = await harness.rows(start, tenant="acme")
     assert [(row.op, row.outcome, row.error_code) for row in rows] == [
         (op, "refused", "legal_hold") for op in ("delete_tenant", "delete_queue", "purge", "remove")
     ]
-    (got,) = await house.take(owner, "work")
+    (got,) = await harness.take(owner, "work")
     assert (await service.settlement.ack(owner, None, "work", [got.receipt]))[0].ok
-    released = await service.legal_holds.release(house.admin, "acme", REASON)
+    released = await service.legal_holds.release(harness.admin, "acme", REASON)
     assert (released.hold, released.version) == (None, 3)
     assert await service.queues.purge(owner, None, "work", confirm="work", reason=REASON) == 2
-    await service.erasures.delete_tenant(house.admin, "acme", confirm="acme", reason=REASON)
+    await service.erasures.delete_tenant(harness.admin, "acme", confirm="acme", reason=REASON)
 
 
-async def test_only_the_platform_holds_and_releases_with_a_reason(house: House) -> None:
+async def test_only_the_platform_holds_and_releases_with_a_reason(harness: ServiceHarness) -> None:
     """A tenant's own administrator cannot; a reason of less than ten characters is none."""
-    await house.tenant("acme")
-    owner, service = await house.key("acme"), house.service
+    await harness.tenant("acme")
+    owner, service = await harness.key("acme"), harness.service
     for act in (service.legal_holds.place, service.legal_holds.release):
         with pytest.raises(Forbidden):
             await act(owner, "acme", REASON)
         for reason in ("", "short", "         x"):
             with pytest.raises(Invalid, match="reason: too short"):
-                await act(house.admin, "acme", reason)
+                await act(harness.admin, "acme", reason)
         with pytest.raises(NotFound):
-            await act(house.admin, "nobody", REASON)
+            await act(harness.admin, "nobody", REASON)
     with pytest.raises(NotFound, match="under no legal hold"):
-        await service.legal_holds.release(house.admin, "acme", REASON)
-    await service.legal_holds.place(house.admin, "acme", REASON)
-    again = await service.legal_holds.place(house.admin, "acme", "another reason altogether")
+        await service.legal_holds.release(harness.admin, "acme", REASON)
+    await service.legal_holds.place(harness.admin, "acme", REASON)
+    again = await service.legal_holds.place(harness.admin, "acme", "another reason altogether")
     assert again.hold is not None
     assert again.hold.reason == "another reason altogether"
 
@@ -83,19 +83,19 @@ async def test_a_hold_survives_a_restart_and_stops_a_queue_that_drains(open_shar
     await delete_queue(shard, "acme", "work", reason=REASON)
     await hold_tenant(shard, "acme", reason=REASON)
     await shard.ack("acme", "work", [leased.receipt])
-    await settled(shard)
+    await wait_until_idle(shard)
     assert shard.reads.stats("acme", "work").status == "draining"
     await shard.close()
     shard = await open_shard()
     held = shard.tenant("acme").hold
     assert held is not None
     assert held.reason == REASON
-    await settled(shard)
+    await wait_until_idle(shard)
     assert shard.reads.stats("acme", "work").ready == 1
     with pytest.raises(LegalHold):
         await shard.erasure.delete_tenant("acme", reason=REASON)
     await release_hold(shard, "acme", reason=REASON)
-    await settled(shard)
+    await wait_until_idle(shard)
     assert queues(shard, "acme") == {}
 
 

@@ -14,31 +14,31 @@ from tenantq.service.gate_settings import GateSettings
 
 if TYPE_CHECKING:
     from tenantq.journal.record import JournalRow
-    from tests.contract.gates.conftest import OpenHouse
-    from tests.contract.gates.house import House
+    from tests.contract.gates.conftest import OpenHarness
+    from tests.contract.gates.harness import ServiceHarness
 
 LOOKS = {"peek", "get", "result"}
 
 
-async def looks(house: House, after: int = 0) -> list[JournalRow]:
+async def looks(harness: ServiceHarness, after: int = 0) -> list[JournalRow]:
     """Return the rows about looks."""
-    return [row for row in await house.rows(after) if row.op in LOOKS]
+    return [row for row in await harness.rows(after) if row.op in LOOKS]
 
 
-async def test_every_look_at_contents_is_in_the_journal(house: House) -> None:
+async def test_every_look_at_contents_is_in_the_journal(harness: ServiceHarness) -> None:
     """With who, from where, and at what; one at nothing is none."""
-    await house.tenant("acme")
-    owner, key = await house.key_and_id("acme")
-    first, second = await house.add(owner, "work", "one", "two")
-    (got,) = await house.take(owner, "work")
-    await house.service.settlement.ack(owner, None, "work", [got.receipt], [Result("completed", b"42")])
-    await house.service.message_reads.peek(owner, None, "work")
-    await house.service.message_reads.get(owner, None, "work", second.id)
-    await house.service.message_reads.result(owner, None, "work", first.id)
-    taken = await house.service.message_reads.open_snapshot(owner, None, "work")
-    await house.service.message_reads.read_snapshot(owner, None, "work", taken.id)
-    await house.service.message_reads.result(owner, None, "work", second.id)
-    seen = await looks(house)
+    await harness.tenant("acme")
+    owner, key = await harness.key_and_id("acme")
+    first, second = await harness.add(owner, "work", "one", "two")
+    (got,) = await harness.take(owner, "work")
+    await harness.service.settlement.ack(owner, None, "work", [got.receipt], [Result("completed", b"42")])
+    await harness.service.message_reads.peek(owner, None, "work")
+    await harness.service.message_reads.get(owner, None, "work", second.id)
+    await harness.service.message_reads.result(owner, None, "work", first.id)
+    taken = await harness.service.message_reads.open_snapshot(owner, None, "work")
+    await harness.service.message_reads.read_snapshot(owner, None, "work", taken.id)
+    await harness.service.message_reads.result(owner, None, "work", second.id)
+    seen = await looks(harness)
     assert [(row.op, row.details) for row in seen] == [
         ("peek", "1 messages"),
         ("get", f"message {second.id}"),
@@ -50,45 +50,45 @@ async def test_every_look_at_contents_is_in_the_journal(house: House) -> None:
     }
 
 
-async def test_who_sees_no_contents_leaves_no_such_row(house: House) -> None:
+async def test_who_sees_no_contents_leaves_no_such_row(harness: ServiceHarness) -> None:
     """A viewer gets neither bodies nor values."""
-    await house.tenant("acme")
-    owner, viewer = await house.key("acme"), await house.key("acme", "viewer")
-    first, second = await house.add(owner, "work", "one", "two")
-    (got,) = await house.take(owner, "work")
-    await house.service.settlement.ack(owner, None, "work", [got.receipt], [Result("completed", b"42")])
-    await house.service.message_reads.peek(viewer, None, "work")
-    await house.service.message_reads.get(viewer, None, "work", second.id)
-    await house.service.message_reads.result(viewer, None, "work", first.id)
-    assert await looks(house) == []
+    await harness.tenant("acme")
+    owner, viewer = await harness.key("acme"), await harness.key("acme", "viewer")
+    first, second = await harness.add(owner, "work", "one", "two")
+    (got,) = await harness.take(owner, "work")
+    await harness.service.settlement.ack(owner, None, "work", [got.receipt], [Result("completed", b"42")])
+    await harness.service.message_reads.peek(viewer, None, "work")
+    await harness.service.message_reads.get(viewer, None, "work", second.id)
+    await harness.service.message_reads.result(viewer, None, "work", first.id)
+    assert await looks(harness) == []
 
 
-async def test_a_flood_of_looks_costs_few_rows_and_loses_no_count(open_house: OpenHouse) -> None:
+async def test_a_flood_of_looks_costs_few_rows_and_loses_no_count(open_harness: OpenHarness) -> None:
     """And takes no row from the refusals, which have their own."""
-    house = await open_house(settings=GateSettings(refusal_rows_per_second=5))
-    await house.tenant("acme")
-    owner = await house.key("acme")
-    await house.add(owner, "work", "one")
+    harness = await open_harness(settings=GateSettings(refusal_rows_per_second=5))
+    await harness.tenant("acme")
+    owner = await harness.key("acme")
+    await harness.add(owner, "work", "one")
     for _ in range(300):
-        await house.service.message_reads.peek(owner, None, "work")
-    await house.pass_time(2_000)
-    seen = await looks(house)
+        await harness.service.message_reads.peek(owner, None, "work")
+    await harness.pass_time(2_000)
+    seen = await looks(harness)
     assert sum(row.count for row in seen) == 300
     assert len(seen) <= 20
 
 
-async def test_every_kind_of_event_has_every_field_that_an_auditor_asks_for(house: House) -> None:
+async def test_every_kind_of_event_has_every_field_that_an_auditor_asks_for(harness: ServiceHarness) -> None:
     """An act of control, one that was denied, work, and a look: who, what, when, from where, with what, and how it ended."""
-    await house.tenant("acme")
-    owner, key = await house.key_and_id("acme")
-    viewer, viewer_key = await house.key_and_id("acme", "viewer")
-    before = await house.journal_end()
-    await house.service.queues.put(owner, None, "work", {"lease_ms": 5_000})
+    await harness.tenant("acme")
+    owner, key = await harness.key_and_id("acme")
+    viewer, viewer_key = await harness.key_and_id("acme", "viewer")
+    before = await harness.journal_end()
+    await harness.service.queues.put(owner, None, "work", {"lease_ms": 5_000})
     with pytest.raises(Forbidden):
-        await house.service.queues.purge(viewer, None, "work", confirm="work", reason="because a test says so")
-    (added,) = await house.add(owner, "work", "one")
-    await house.service.message_reads.get(owner, None, "work", added.id)
-    events = {row.op: audit_event(row) for row in await house.rows(before)}
+        await harness.service.queues.purge(viewer, None, "work", confirm="work", reason="because a test says so")
+    (added,) = await harness.add(owner, "work", "one")
+    await harness.service.message_reads.get(owner, None, "work", added.id)
+    events = {row.op: audit_event(row) for row in await harness.rows(before)}
     assert set(events) == {"create_queue", "purge", "add", "get"}
     for op, event in events.items():
         who = f"key:{viewer_key}" if op == "purge" else f"key:{key}"
@@ -108,21 +108,21 @@ async def test_every_kind_of_event_has_every_field_that_an_auditor_asks_for(hous
     assert events["add"]["resource"].endswith(f"/messages/{added.id}")
 
 
-async def test_every_look_at_configuration_and_the_trail_is_in_the_journal(house: House) -> None:
+async def test_every_look_at_configuration_and_the_trail_is_in_the_journal(harness: ServiceHarness) -> None:
     """With who and from where; further pages of a query are the same look."""
-    await house.tenant("acme")
-    owner, key = await house.key_and_id("acme")
-    await house.rows()
-    after, service = await house.journal_end(), house.service
+    await harness.tenant("acme")
+    owner, key = await harness.key_and_id("acme")
+    await harness.rows()
+    after, service = await harness.journal_end(), harness.service
     page = await service.audit.query(owner, None, AuditQuery(limit=1))
     await service.audit.query(owner, None, AuditQuery(limit=1, cursor=page.cursor))
     await service.compliance.tenant(owner, None)
     for look in (service.tenants.get, service.encryption.get, service.access.list_keys, service.access.list_grants):
         await look(owner, None)
-    await service.access.list_platform_keys(house.admin)
-    await service.audit.query_platform(house.admin)
-    await service.compliance.platform(house.admin)
-    seen = await house.rows(after)
+    await service.access.list_platform_keys(harness.admin)
+    await service.audit.query_platform(harness.admin)
+    await service.compliance.platform(harness.admin)
+    seen = await harness.rows(after)
     assert [(row.op, row.tenant, row.details) for row in seen] == [
         ("audit", "acme", ""), ("audit", "acme", "compliance"), ("get_tenant", "acme", ""),
         ("get_encryption", "acme", ""), ("list_keys", "acme", ""), ("list_grants", "acme", ""),

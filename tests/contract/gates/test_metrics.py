@@ -19,23 +19,23 @@ from tenantq.service.metrics.labels import OTHER
 from tenantq.service.metrics.settings import MetricsSettings
 from tenantq.service.service import Service
 from tests.administration import delete_queue, put_tenant
-from tests.contract.gates.house import REASON
-from tests.shards import message, settled
+from tests.contract.gates.harness import REASON
+from tests.shards import message, wait_until_idle
 
 if TYPE_CHECKING:
     from tenantq.service.call import Call
     from tests.conftest import OpenShard
-    from tests.contract.gates.conftest import OpenHouse
-    from tests.contract.gates.house import House
+    from tests.contract.gates.conftest import OpenHarness
+    from tests.contract.gates.harness import ServiceHarness
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
-async def scraped(house: House, tenant: str | None = None, call: Call | None = None) -> Samples:
+async def scraped(harness: ServiceHarness, tenant: str | None = None, call: Call | None = None) -> Samples:
     """Return every sample, as a Prometheus server reads them: of the server, or of one tenant."""
-    await house.settled()
-    status = house.service.status
-    raw = await status.tenant_metrics(call or house.admin, tenant) if tenant else await status.metrics(house.admin)
+    await harness.wait_until_idle()
+    status = harness.service.status
+    raw = await status.tenant_metrics(call or harness.admin, tenant) if tenant else await status.metrics(harness.admin)
     text = raw.decode()
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
@@ -44,13 +44,13 @@ async def scraped(house: House, tenant: str | None = None, call: Call | None = N
     }
 
 
-async def test_71_counters_equal_an_oracle_after_a_run(house: House) -> None:
+async def test_71_counters_equal_an_oracle_after_a_run(harness: ServiceHarness) -> None:
     """Every total of every tenant, what is stored in which state, and how many calls were let in and refused."""
     dice, oracle, calls = random.Random(71), Counter[tuple[str, str]](), Counter[str]()
     keys: dict[str, Call] = {}
     for name in ("acme", "bolt", "carl"):
-        await house.tenant(name, defaults={"max_attempts": 2, "backoff_base_ms": 0})
-        keys[name] = await house.key(name)
+        await harness.tenant(name, defaults={"max_attempts": 2, "backoff_base_ms": 0})
+        keys[name] = await harness.key(name)
     refused = 0
     for _ in range(300):
         tenant = dice.choice(list(keys))
@@ -58,17 +58,17 @@ async def test_71_counters_equal_an_oracle_after_a_run(house: House) -> None:
         act = dice.choice(("add", "add", "poll_ack", "poll_nack", "remove", "forbidden"))
         if act == "add":
             bodies = ["x" * dice.randrange(1, 50) for _ in range(dice.randrange(1, 5))]
-            await house.add(call, queue, *bodies)
+            await harness.add(call, queue, *bodies)
             oracle[tenant, "added"] += len(bodies)
             oracle[tenant, "added_bytes"] += sum(map(len, bodies))
             calls["add"] += 1
         elif act == "forbidden":
             with pytest.raises((Forbidden, NotFound)):
-                await house.add(call, queue, "x", tenant=next(name for name in keys if name != tenant))
+                await harness.add(call, queue, "x", tenant=next(name for name in keys if name != tenant))
             refused += 1
         elif act == "remove":
-            id = (await house.add(call, queue, "gone"))[0].id
-            assert (await house.service.settlement.remove(call, None, queue, [id]))[0].error is None
+            id = (await harness.add(call, queue, "gone"))[0].id
+            assert (await harness.service.settlement.remove(call, None, queue, [id]))[0].error is None
             oracle[tenant, "added"] += 1
             oracle[tenant, "added_bytes"] += 4
             oracle[tenant, "removed"] += 1
@@ -77,7 +77,7 @@ async def test_71_counters_equal_an_oracle_after_a_run(house: House) -> None:
         else:
             calls["poll"] += 1
             try:
-                got = await house.take(call, queue, 3)
+                got = await harness.take(call, queue, 3)
             except NotFound:  # the queue was not made yet, which the engine tells behind the gates
                 continue
             oracle[tenant, "delivered"] += len(got)
@@ -85,15 +85,15 @@ async def test_71_counters_equal_an_oracle_after_a_run(house: House) -> None:
             if not receipts:
                 continue
             if act == "poll_ack":
-                await house.service.settlement.ack(call, None, queue, receipts)
+                await harness.service.settlement.ack(call, None, queue, receipts)
                 oracle[tenant, "acked"] += len(got)
                 calls["ack"] += 1
             else:
-                await house.service.settlement.nack(call, None, queue, receipts, delay_ms=0)
+                await harness.service.settlement.nack(call, None, queue, receipts, delay_ms=0)
                 oracle[tenant, "nacked"] += len(got)
                 oracle[tenant, "dead"] += sum(one.attempt == 2 for one in got)
                 calls["nack"] += 1
-    seen = await scraped(house)
+    seen = await scraped(harness)
     for tenant in keys:
         label = (("tenant", tenant),)
         for total in ("added", "added_bytes", "delivered", "acked", "nacked", "dead", "removed"):
@@ -113,31 +113,31 @@ async def test_71_counters_equal_an_oracle_after_a_run(house: House) -> None:
     assert seen["tenantq_sync_seconds_count", ()] > 0
 
 
-async def test_every_total_of_queues_and_tenants_equals_an_oracle(house: House) -> None:
+async def test_every_total_of_queues_and_tenants_equals_an_oracle(harness: ServiceHarness) -> None:
     """Messages meet every fate: done, failed, lost by their worker, dead, too old, removed, purged, without a body."""
     dice, oracle = random.Random(17), Counter[tuple[str, str, str]]()
-    settlement = house.service.settlement
+    settlement = harness.service.settlement
     for tenant in ("acme", "bolt"):
-        await house.tenant(tenant, defaults={"max_attempts": 2, "backoff_base_ms": 0})
-        key = await house.key(tenant)
+        await harness.tenant(tenant, defaults={"max_attempts": 2, "backoff_base_ms": 0})
+        key = await harness.key(tenant)
         for queue in ("mail", "web"):
             fates = ["done", "failed", "lost", "dead", "too old", "removed", "purged", "orphaned"] * 2
             dice.shuffle(fates)
             for fate in fates:
                 count = dice.randrange(1, 5)
                 ttl: dict[str, Any] = {"ttl_ms": 1_000} if fate == "too old" else {}
-                added = await house.add(key, queue, *["body"] * count, **ttl)
+                added = await harness.add(key, queue, *["body"] * count, **ttl)
                 found = {"added": count, "added_bytes": 4 * count}
                 if fate in {"failed", "dead", "lost"}:
-                    first = await house.take(key, queue, count, lease_ms=1_000)
+                    first = await harness.take(key, queue, count, lease_ms=1_000)
                     if fate == "lost":
-                        await house.pass_time(2_000)
+                        await harness.pass_time(2_000)
                     else:
                         await settlement.nack(key, None, queue, [one.receipt for one in first], delay_ms=0)
                     found["lease_expired" if fate == "lost" else "nacked"] = count
                     found["delivered"] = count
                 if fate in {"done", "failed", "dead", "lost"}:
-                    last = [one.receipt for one in await house.take(key, queue, count)]
+                    last = [one.receipt for one in await harness.take(key, queue, count)]
                     found["delivered"] = found.get("delivered", 0) + count
                     if fate == "dead":
                         await settlement.nack(key, None, queue, last)
@@ -146,23 +146,23 @@ async def test_every_total_of_queues_and_tenants_equals_an_oracle(house: House) 
                         await settlement.ack(key, None, queue, last)
                         found["acked"] = count
                 elif fate == "too old":
-                    await house.pass_time(2_000)
+                    await harness.pass_time(2_000)
                     found["expired"] = count
                 elif fate == "removed":
                     await settlement.remove(key, None, queue, [one.id for one in added])
                     found["removed"] = count
                 elif fate == "purged":
-                    await house.service.queues.purge(key, None, queue, confirm=queue, reason=REASON)
+                    await harness.service.queues.purge(key, None, queue, confirm=queue, reason=REASON)
                     found["removed"] = count
                 else:
-                    lost, store = house.shard.state.store.new_batch(), house.shard.state.store
+                    lost, store = harness.shard.state.store.new_batch(), harness.shard.state.store
                     for one in added:
-                        lost.delete(house.shard.tenant(tenant).queues[queue].prefix + one.raw_id, store.m.handle)
+                        lost.delete(harness.shard.tenant(tenant).queues[queue].prefix + one.raw_id, store.m.handle)
                     store.write(lost)
-                    assert await house.take(key, queue, count) == []
+                    assert await harness.take(key, queue, count) == []
                     found["healed"] = count
                 oracle.update({(tenant, queue, total): value for total, value in found.items()})
-    seen = await scraped(house)
+    seen = await scraped(harness)
     for tenant in ("acme", "bolt"):
         for total in TOTALS:
             for queue in ("mail", "web"):
@@ -182,56 +182,56 @@ def queue_label(tenant: str, queue: str, **more: str) -> tuple[tuple[str, str], 
     return tuple(sorted({"tenant": tenant, "queue": queue, **more}.items()))
 
 
-def limit_labels(house: House, **settings: int) -> None:
+def limit_labels(harness: ServiceHarness, **settings: int) -> None:
     """Allow fewer labels."""
-    house.service = Service(
-        house.shard, house.admission, house.clock, house.encryption, metrics=MetricsSettings(**settings)
+    harness.service = Service(
+        harness.shard, harness.admission, harness.clock, harness.encryption, metrics=MetricsSettings(**settings)
     )
 
 
-async def test_71_tenants_beyond_the_bound_share_a_label_that_none_can_have(house: House) -> None:
+async def test_71_tenants_beyond_the_bound_share_a_label_that_none_can_have(harness: ServiceHarness) -> None:
     """The default tenant has a label, too. Together the labels count everything."""
-    limit_labels(house, tenants=10)
+    limit_labels(harness, tenants=10)
     names = [f"tenant-{at:03d}" for at in range(30)]
     for name in names:
-        await put_tenant(house.shard, name)
-        await house.shard.add(name, "work", [message() for _ in range(3)])
-    seen = await scraped(house)
+        await put_tenant(harness.shard, name)
+        await harness.shard.add(name, "work", [message() for _ in range(3)])
+    seen = await scraped(harness)
     labels = labelled(seen, "tenantq_added_total", "tenant")
     assert len(labels) == 11
     assert OTHER in labels
     assert sum(value for (name, _), value in seen.items() if name == "tenantq_added_total") == 90
     with pytest.raises(TenantqError):
-        await house.tenant(OTHER)
+        await harness.tenant(OTHER)
 
 
-async def test_a_queue_that_becomes_hot_gets_its_label_within_a_minute(house: House) -> None:
+async def test_a_queue_that_becomes_hot_gets_its_label_within_a_minute(harness: ServiceHarness) -> None:
     """Also if every label is taken by queues that were busy before. No counter ever goes back, and none is lost."""
-    limit_labels(house, queues=5)
-    await house.tenant("acme")
+    limit_labels(harness, queues=5)
+    await harness.tenant("acme")
     for at in range(12):
-        await house.shard.add("acme", f"old-{at:02d}", [message() for _ in range(1 + at)])
-    before = await scraped(house)
+        await harness.shard.add("acme", f"old-{at:02d}", [message() for _ in range(1 + at)])
+    before = await scraped(harness)
     assert len(labelled(before, "tenantq_queue_added_total", "queue")) == 6
     for _ in range(4):
-        await house.shard.add("acme", "hot", [message() for _ in range(20)])
-        await house.shard.add("acme", "old-11", [message()])
-        await house.pass_time(15_000)
-        after = await scraped(house)
+        await harness.shard.add("acme", "hot", [message() for _ in range(20)])
+        await harness.shard.add("acme", "old-11", [message()])
+        await harness.pass_time(15_000)
+        after = await scraped(harness)
         others = ("tenantq_queue_added_total", queue_label(OTHER, OTHER))
         assert after[others] >= before[others]
         before = after
     assert {"hot", "old-11"} <= labelled(after, "tenantq_queue_added_total", "queue")
     assert after["tenantq_queue_added_total", queue_label("acme", "hot")] == 80
     for name in ("hot", "old-11", "old-00"):
-        await house.service.queues.delete(house.admin, "acme", name, confirm=name, reason=REASON, force=True)
-    last = await scraped(house)
+        await harness.service.queues.delete(harness.admin, "acme", name, confirm=name, reason=REASON, force=True)
+    last = await scraped(harness)
     assert last["tenantq_queue_added_total", queue_label(OTHER, OTHER)] >= after[others]
     assert last["tenantq_added_total", (("tenant", "acme"),)] == sum(range(1, 13)) + 84
 
 
 async def test_totals_of_deleted_queues_stay_in_those_of_the_tenant_across_a_restart(
-    open_shard: OpenShard, open_house: OpenHouse
+    open_shard: OpenShard, open_harness: OpenHarness
 ) -> None:
     """A counter that fell would look like a restart to Prometheus, and its rate would be wrong."""
     shard = await open_shard("data")
@@ -239,26 +239,26 @@ async def test_totals_of_deleted_queues_stay_in_those_of_the_tenant_across_a_res
     await shard.add("acme", "gone", [message() for _ in range(7)])
     await shard.add("acme", "kept", [message()])
     await delete_queue(shard, "acme", "gone", force=True)
-    await settled(shard)
+    await wait_until_idle(shard)
     await shard.close()
-    house = await open_house("data")
-    assert list(house.shard.tenant("acme").queues) == ["kept"]
-    assert (await scraped(house))["tenantq_added_total", (("tenant", "acme"),)] == 8
+    harness = await open_harness("data")
+    assert list(harness.shard.tenant("acme").queues) == ["kept"]
+    assert (await scraped(harness))["tenantq_added_total", (("tenant", "acme"),)] == 8
 
 
-async def test_figures_of_a_queue_equal_an_oracle(house: House) -> None:
+async def test_figures_of_a_queue_equal_an_oracle(harness: ServiceHarness) -> None:
     """Depth by state, dead letters, the oldest message, every total, and how long messages waited and were processed."""
-    await house.tenant("acme", defaults={"max_attempts": 1, "backoff_base_ms": 0})
-    key = await house.key("acme")
-    await house.add(key, "mail", *["x"] * 5)
-    await house.add(key, "mail", "later", delay_ms=60_000)
-    await house.pass_time(3_000)
-    first, second, third = await house.take(key, "mail", 3)
-    await house.pass_time(20)
-    await house.service.settlement.ack(key, None, "mail", [first.receipt])
-    await house.service.settlement.nack(key, None, "mail", [second.receipt])
-    await house.pass_time(1_000)
-    seen = await scraped(house)
+    await harness.tenant("acme", defaults={"max_attempts": 1, "backoff_base_ms": 0})
+    key = await harness.key("acme")
+    await harness.add(key, "mail", *["x"] * 5)
+    await harness.add(key, "mail", "later", delay_ms=60_000)
+    await harness.pass_time(3_000)
+    first, second, third = await harness.take(key, "mail", 3)
+    await harness.pass_time(20)
+    await harness.service.settlement.ack(key, None, "mail", [first.receipt])
+    await harness.service.settlement.nack(key, None, "mail", [second.receipt])
+    await harness.pass_time(1_000)
+    seen = await scraped(harness)
     mail = queue_label("acme", "mail")
     states = {s: seen["tenantq_queue_messages", queue_label("acme", "mail", state=s)] for s in ("ready", "delayed", "in_flight", "blocked")}  # fmt: skip
     assert states == {"ready": 2, "delayed": 1, "in_flight": 1, "blocked": 0}
@@ -279,32 +279,32 @@ async def test_figures_of_a_queue_equal_an_oracle(house: House) -> None:
     assert third.attempt == 1
 
 
-async def test_dead_letters_are_not_ready_messages_of_their_tenant(house: House) -> None:
+async def test_dead_letters_are_not_ready_messages_of_their_tenant(harness: ServiceHarness) -> None:
     """They have their own state."""
-    await house.tenant("acme", defaults={"max_attempts": 1})
-    key = await house.key("acme")
-    await house.add(key, "mail", "one", "two", "three")
-    (taken,) = await house.take(key, "mail", 1)
-    await house.service.settlement.nack(key, None, "mail", [taken.receipt])
-    seen = await scraped(house)
+    await harness.tenant("acme", defaults={"max_attempts": 1})
+    key = await harness.key("acme")
+    await harness.add(key, "mail", "one", "two", "three")
+    (taken,) = await harness.take(key, "mail", 1)
+    await harness.service.settlement.nack(key, None, "mail", [taken.receipt])
+    seen = await scraped(harness)
     states = {dict(labels)["state"]: value for (name, labels), value in seen.items() if name == "tenantq_messages" and ("tenant", "acme") in labels}  # fmt: skip
     assert states == {"ready": 2, "delayed": 0, "in_flight": 0, "blocked": 0, "dead": 1}
     assert seen["tenantq_queue_messages", queue_label("acme", "mail-dlq", state="ready")] == 1
 
 
-async def test_decisions_about_a_tenant_equal_an_oracle(house: House) -> None:
+async def test_decisions_about_a_tenant_equal_an_oracle(harness: ServiceHarness) -> None:
     """Rate limits, quotas, denials and calls to other tenants are counted for the tenant that they concern."""
-    await house.tenant("acme", limits={"write": {"ops_per_sec": 1, "burst": 3}}, quotas={"backlog": 2})
-    await house.tenant("bolt")
-    key, thief = await house.key("acme"), await house.key("bolt")
-    await house.add(key, "mail", "one")
-    results = await house.add(key, "mail", "two", "three")
+    await harness.tenant("acme", limits={"write": {"ops_per_sec": 1, "burst": 3}}, quotas={"backlog": 2})
+    await harness.tenant("bolt")
+    key, thief = await harness.key("acme"), await harness.key("bolt")
+    await harness.add(key, "mail", "one")
+    results = await harness.add(key, "mail", "two", "three")
     assert [one.error is None for one in results] == [True, False]
     with pytest.raises(TenantqError):
-        await house.add(key, "mail", "four", "five")  # the refused message was refunded, so one token is left
+        await harness.add(key, "mail", "four", "five")  # the refused message was refunded, so one token is left
     with pytest.raises((Forbidden, NotFound)):
-        await house.add(thief, "mail", "x", tenant="acme")
-    seen = await scraped(house)
+        await harness.add(thief, "mail", "x", tenant="acme")
+    seen = await scraped(harness)
 
     def value(name: str, tenant: str, **labels: str) -> float:
         return seen[name, tuple(sorted({"tenant": tenant, **labels}.items()))]
@@ -323,31 +323,31 @@ async def test_decisions_about_a_tenant_equal_an_oracle(house: House) -> None:
     assert value("tenantq_tenant_turn_wait_seconds_count", "acme") == 3  # its key was created in its turn, too
 
 
-async def test_a_tenant_reads_its_own_metrics_and_no_others(house: House) -> None:
+async def test_a_tenant_reads_its_own_metrics_and_no_others(harness: ServiceHarness) -> None:
     """With every role that may read its settings, and only the queues that the credential may see."""
     for name in ("acme", "bolt"):
-        await house.tenant(name)
-        key = await house.key(name)
-        await house.add(key, "mail", "x")
-        await house.add(key, "web", "x", "y")
-    viewer = await house.key("acme", "viewer")
-    seen = await scraped(house, "acme", viewer)
+        await harness.tenant(name)
+        key = await harness.key(name)
+        await harness.add(key, "mail", "x")
+        await harness.add(key, "web", "x", "y")
+    viewer = await harness.key("acme", "viewer")
+    seen = await scraped(harness, "acme", viewer)
     assert {dict(labels).get("tenant") for _, labels in seen} == {"acme"}
     assert labelled(seen, "tenantq_queue_added_total", "queue") == {"mail", "web"}
     assert seen["tenantq_queue_added_total", queue_label("acme", "web")] == 2
-    narrow = await house.key("acme", None, actions=("get_metrics", "get_queue"), queues=("m*",))
-    assert labelled(await scraped(house, "acme", narrow), "tenantq_queue_added_total", "queue") == {"mail"}
+    narrow = await harness.key("acme", None, actions=("get_metrics", "get_queue"), queues=("m*",))
+    assert labelled(await scraped(harness, "acme", narrow), "tenantq_queue_added_total", "queue") == {"mail"}
     with pytest.raises((Forbidden, NotFound)):
-        await scraped(house, "bolt", viewer)
+        await scraped(harness, "bolt", viewer)
     with pytest.raises(Forbidden):
-        await scraped(house, "acme", await house.key("acme", "producer"))
+        await scraped(harness, "acme", await harness.key("acme", "producer"))
 
 
-async def test_a_scrape_lets_other_work_run_in_between(house: House) -> None:
+async def test_a_scrape_lets_other_work_run_in_between(harness: ServiceHarness) -> None:
     """The loop takes turns while 2,000 queues are read."""
-    await house.tenant("acme")
+    await harness.tenant("acme")
     for at in range(2_000):
-        await house.shard.add("acme", f"queue-{at}", [message()])
+        await harness.shard.add("acme", f"queue-{at}", [message()])
     turns = 0
 
     async def count_turns() -> None:
@@ -357,16 +357,16 @@ async def test_a_scrape_lets_other_work_run_in_between(house: House) -> None:
             turns += 1
 
     counting = asyncio.ensure_future(count_turns())
-    await house.service.status.metrics(house.admin)
+    await harness.service.status.metrics(harness.admin)
     counting.cancel()
     assert turns > 2_000 / 64
 
 
-async def test_a_scrape_keeps_few_objects(house: House) -> None:
+async def test_a_scrape_keeps_few_objects(harness: ServiceHarness) -> None:
     """New objects start the garbage collector, which holds the loop longer than any slice of a scrape."""
-    await house.tenant("acme")
+    await harness.tenant("acme")
     for at in range(500):
-        await house.shard.add("acme", f"queue-{at}", [message()])
+        await harness.shard.add("acme", f"queue-{at}", [message()])
     most = 0
 
     async def count_objects() -> None:
@@ -379,28 +379,28 @@ async def test_a_scrape_keeps_few_objects(house: House) -> None:
     gc.disable()
     try:
         counting = asyncio.ensure_future(count_objects())
-        await house.service.status.metrics(house.admin)
+        await harness.service.status.metrics(harness.admin)
         counting.cancel()
     finally:
         gc.enable()
     assert 0 < most < 1_000  # two for each labelled queue
 
 
-async def test_a_call_leaves_nothing_for_the_garbage_collector(house: House) -> None:
+async def test_a_call_leaves_nothing_for_the_garbage_collector(harness: ServiceHarness) -> None:
     """The task of a request is freed as soon as it ends, with everything that the call used."""
-    await house.tenant("acme")
-    key = await house.key("acme")
+    await harness.tenant("acme")
+    key = await harness.key("acme")
 
     async def work() -> None:
-        await house.add(key, "mail", "one")
-        (got,) = await house.take(key, "mail")
-        await house.service.settlement.ack(key, None, "mail", [got.receipt])
+        await harness.add(key, "mail", "one")
+        (got,) = await harness.take(key, "mail")
+        await harness.service.settlement.ack(key, None, "mail", [got.receipt])
 
     gc.disable()
     try:
         task = asyncio.ensure_future(work())
         await task
-        await house.settled()
+        await harness.wait_until_idle()
         is_alive = weakref.ref(task)
         del task
         assert is_alive() is None
@@ -408,30 +408,32 @@ async def test_a_call_leaves_nothing_for_the_garbage_collector(house: House) -> 
         gc.enable()
 
 
-async def test_waiting_is_not_counted_as_time_that_a_call_took(house: House) -> None:
+async def test_waiting_is_not_counted_as_time_that_a_call_took(harness: ServiceHarness) -> None:
     """Neither for messages nor for a rate, which has a figure of its own."""
-    await house.tenant("acme", limits={"read": {"ops_per_sec": 1, "burst": 2}})
-    key = await house.key("acme")
-    await house.add(key, "mail", "one")
-    await house.take(key, "mail")
-    waiting = asyncio.ensure_future(house.take(key, "mail", wait_ms=30_000))
+    await harness.tenant("acme", limits={"read": {"ops_per_sec": 1, "burst": 2}})
+    key = await harness.key("acme")
+    await harness.add(key, "mail", "one")
+    await harness.take(key, "mail")
+    waiting = asyncio.ensure_future(harness.take(key, "mail", wait_ms=30_000))
     for _ in range(3):
-        await house.pass_time(10_000)
+        await harness.pass_time(10_000)
     assert await waiting == []
-    seen = await scraped(house)
+    seen = await scraped(harness)
     assert seen["tenantq_call_seconds_count", (("action", "poll"),)] == 2
     assert seen["tenantq_call_seconds_sum", (("action", "poll"),)] < 1
     assert seen["tenantq_gate_wait_seconds_count", ()] == 0
     while (
-        house.admission.rates.wait_ms(Charge.of("acme", house.shard.tenant("acme").config.limits, "mail", None, "read"))
+        harness.admission.rates.wait_ms(
+            Charge.of("acme", harness.shard.tenant("acme").config.limits, "mail", None, "read")
+        )
         == 0
     ):
-        await house.take(key, "mail")
-    late = asyncio.ensure_future(house.take(key, "mail", wait_ms=200_000))
-    await house.pass_time(2_000)
-    await house.add(key, "mail", "two")
+        await harness.take(key, "mail")
+    late = asyncio.ensure_future(harness.take(key, "mail", wait_ms=200_000))
+    await harness.pass_time(2_000)
+    await harness.add(key, "mail", "two")
     assert len(await late) == 1
-    seen = await scraped(house)
+    seen = await scraped(harness)
     assert seen["tenantq_gate_wait_seconds_count", ()] == 1
     assert seen["tenantq_tenant_rate_limit_total", (("decision", "waited"), ("tenant", "acme"))] == 1
     assert seen["tenantq_gate_wait_seconds_sum", ()] >= 0.5

@@ -15,7 +15,7 @@ from tenantq.service.call import Call
 from tenantq.settings import ServerSettings
 from tests.administration import usage
 from tests.contract.http.raw_client import RawClient, RawReply
-from tests.shards import message, settled
+from tests.shards import message, wait_until_idle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -61,9 +61,9 @@ class Site:
         token: str = reply.json()["token"]
         return token
 
-    async def settled(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Return when nothing is left to do at this moment of the clock."""
-        await settled(self.server.shard)
+        await wait_until_idle(self.server.shard)
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ async def test_38_the_exact_id_and_receipt_of_another_tenant_answer_as_invented_
                 assert '"ok":true' not in shown
             else:
                 assert status == 403, path
-    await site.settled()
+    await site.wait_until_idle()
     audit = (await site.ask("GET", "/v1/tenants/acme/audit?result=DENIED", token=owner)).json()["rows"]
     assert len(audit) == len(routes)
     assert {row["outcome"] for row in audit} == {"denied"}

@@ -19,7 +19,7 @@ from tenantq.service.call import Call
 from tenantq.service.gate_settings import GateSettings
 from tests.administration import put_grant, queues, tenants
 from tests.contract.gates.every_act import ACTS, ANY_CREDENTIAL, NOT_FOR_CALLERS, UNTIL, facet_methods
-from tests.contract.gates.house import REASON, House
+from tests.contract.gates.harness import REASON, ServiceHarness
 from tests.shards import message
 from tests.unit.gates.credentials import claims, signed, verifier
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tenantq.runtime.clock import ManualClock
-    from tests.contract.gates.conftest import OpenHouse
+    from tests.contract.gates.conftest import OpenHarness
 
 
-async def is_let_through(house: House, call: Call, method: str, tenant: str) -> bool:
+async def is_let_through(harness: ServiceHarness, call: Call, method: str, tenant: str) -> bool:
     """Tell whether the gates let an act through; what comes of it behind them does not count."""
     try:
-        await ACTS[method][1](house.service, call, tenant)
+        await ACTS[method][1](harness.service, call, tenant)
     except Forbidden:
         return False
     except TenantqError as error:
@@ -41,318 +41,320 @@ async def is_let_through(house: House, call: Call, method: str, tenant: str) -> 
     return True
 
 
-def test_52_every_method_and_every_action_is_in_the_table_of_acts(house: House) -> None:
+def test_52_every_method_and_every_action_is_in_the_table_of_acts(harness: ServiceHarness) -> None:
     """No method of the service can be added without saying which action allows it."""
-    assert facet_methods(house.service) == set(ACTS) | ANY_CREDENTIAL | NOT_FOR_CALLERS
+    assert facet_methods(harness.service) == set(ACTS) | ANY_CREDENTIAL | NOT_FOR_CALLERS
     assert {action for action, _ in ACTS.values()} == set(ACTIONS) - {"read_body"}
 
 
 @pytest.mark.parametrize("role", ROLES)
-async def test_52_each_role_may_do_exactly_what_the_matrix_says(house: House, role: str) -> None:
+async def test_52_each_role_may_do_exactly_what_the_matrix_says(harness: ServiceHarness, role: str) -> None:
     """Every role and every method, with a key of the tenant: a tenant's platform-admin is its tenant-admin, no more."""
-    await house.tenant("acme")
-    owner, call = await house.key("acme"), await house.key("acme", role)
+    await harness.tenant("acme")
+    owner, call = await harness.key("acme"), await harness.key("acme", role)
     allowed = MATRIX["tenant-admin"] if role == "platform-admin" else MATRIX[role]
     for method, (action, _) in ACTS.items():
-        await house.add(owner, "work")
-        assert await is_let_through(house, call, method, "acme") == (action in allowed), method
-        await house.settled()  # a deleted queue is gone, and comes into being again
+        await harness.add(owner, "work")
+        assert await is_let_through(harness, call, method, "acme") == (action in allowed), method
+        await harness.wait_until_idle()  # a deleted queue is gone, and comes into being again
 
 
 @pytest.mark.parametrize("role", ROLES)
 async def test_52_the_platforms_own_key_may_do_everything_and_others_of_it_only_what_is_granted(
-    house: House, role: str
+    harness: ServiceHarness, role: str
 ) -> None:
     """A stored grant in a tenant counts for a principal of another one, and never for acts of the platform."""
-    await house.tenant("acme")
-    await house.tenant("fleet")
-    worker, key_id = await house.key_and_id("fleet", "viewer")
-    await house.service.access.put_grant(house.admin, "acme", f"key:{key_id}", Grant(role=role))
+    await harness.tenant("acme")
+    await harness.tenant("fleet")
+    worker, key_id = await harness.key_and_id("fleet", "viewer")
+    await harness.service.access.put_grant(harness.admin, "acme", f"key:{key_id}", Grant(role=role))
     allowed = MATRIX["tenant-admin"] if role == "platform-admin" else MATRIX[role]
     for method, (action, _) in ACTS.items():
-        await house.add(house.admin, "work", tenant="acme")
-        assert await is_let_through(house, worker, method, "acme") == (action in allowed), method
-        await house.settled()
+        await harness.add(harness.admin, "work", tenant="acme")
+        assert await is_let_through(harness, worker, method, "acme") == (action in allowed), method
+        await harness.wait_until_idle()
     for method in ACTS:
-        if "acme" not in tenants(house.shard):
-            await house.tenant("acme")
-        await house.service.tenants.resume(house.admin, "acme")
-        await house.add(house.admin, "work", tenant="acme")
-        assert await is_let_through(house, house.admin, method, "acme"), method
-        await house.settled()
+        if "acme" not in tenants(harness.shard):
+            await harness.tenant("acme")
+        await harness.service.tenants.resume(harness.admin, "acme")
+        await harness.add(harness.admin, "work", tenant="acme")
+        assert await is_let_through(harness, harness.admin, method, "acme"), method
+        await harness.wait_until_idle()
 
 
 @pytest.mark.parametrize("action", [one for one in ACTIONS if one != "read_body"])
-async def test_52_a_single_action_allows_itself_and_nothing_else(house: House, action: str) -> None:
+async def test_52_a_single_action_allows_itself_and_nothing_else(harness: ServiceHarness, action: str) -> None:
     """A grant of one action is no role: everything else is denied by default. The platform's actions take its own key."""
-    await house.tenant("acme")
-    call = await house.key("acme", None, actions=(action,))
+    await harness.tenant("acme")
+    call = await harness.key("acme", None, actions=(action,))
     for method, (needed, _) in ACTS.items():
-        await house.add(house.admin, "work", tenant="acme")
+        await harness.add(harness.admin, "work", tenant="acme")
         wanted = needed == action and action in MATRIX["tenant-admin"]
         if method == "access.create_key" and wanted:
             wanted = False  # it may make keys, but only such that hold no more than it has itself
         if method == "access.put_grant" and wanted:
             wanted = False
-        assert await is_let_through(house, call, method, "acme") == wanted, method
-        await house.settled()
+        assert await is_let_through(harness, call, method, "acme") == wanted, method
+        await harness.wait_until_idle()
 
 
-async def test_52_the_topology_is_for_everybody_with_a_valid_credential(house: House) -> None:
+async def test_52_the_topology_is_for_everybody_with_a_valid_credential(harness: ServiceHarness) -> None:
     """Whatever its role, and whatever single action it has; without one it is refused like everything else."""
-    await house.tenant("acme")
+    await harness.tenant("acme")
     for role in ROLES:
-        assert (await house.service.status.topology(await house.key("acme", role))).shards[0].name == "0"
-    assert (await house.service.status.topology(await house.key("acme", None, actions=("add",)))).shards
+        assert (await harness.service.status.topology(await harness.key("acme", role))).shards[0].name == "0"
+    assert (await harness.service.status.topology(await harness.key("acme", None, actions=("add",)))).shards
     for bearer in (None, "tq_nobody_nothing"):
         with pytest.raises(Unauthenticated):
-            await house.service.status.topology(Call(bearer=bearer))
+            await harness.service.status.topology(Call(bearer=bearer))
 
 
-async def test_53_a_login_of_nobody_is_refused_and_stands_in_the_audit_trail(house: House) -> None:
+async def test_53_a_login_of_nobody_is_refused_and_stands_in_the_audit_trail(harness: ServiceHarness) -> None:
     """Whoever has a valid credential may open a session, and leaves no row by that alone."""
-    await house.tenant("acme")
-    end = await house.journal_end()
-    call = await house.key("acme", "viewer")
-    assert (await house.service.access.log_in(call)).tenant == "acme"
-    before = len(await house.rows(end))
+    await harness.tenant("acme")
+    end = await harness.journal_end()
+    call = await harness.key("acme", "viewer")
+    assert (await harness.service.access.log_in(call)).tenant == "acme"
+    before = len(await harness.rows(end))
     with pytest.raises(Unauthenticated):
-        await house.service.access.log_in(house.call("tq_nobody_nothing"))
-    denied = (await house.rows(end))[before:]
+        await harness.service.access.log_in(harness.call("tq_nobody_nothing"))
+    denied = (await harness.rows(end))[before:]
     assert [(row.op, row.outcome, row.error_code) for row in denied] == [("login", "denied", "unauthenticated")]
 
 
-async def test_43_a_worker_without_the_queue_in_its_grant_is_refused(house: House) -> None:
+async def test_43_a_worker_without_the_queue_in_its_grant_is_refused(harness: ServiceHarness) -> None:
     """Patterns of queues: what matches is served, everything else is forbidden, also in lists and fleet polls."""
-    await house.tenant("acme")
-    owner = await house.key("acme")
+    await harness.tenant("acme")
+    owner = await harness.key("acme")
     for queue in ("mail-in", "mail-out", "billing", "Mail-in"):
-        await house.add(owner, queue)
-    worker = await house.key("acme", "consumer", queues=("mail-*",))
-    assert await house.take(worker, "mail-in")
+        await harness.add(owner, queue)
+    worker = await harness.key("acme", "consumer", queues=("mail-*",))
+    assert await harness.take(worker, "mail-in")
     for queue in ("billing", "Mail-in", "mail", "xmail-in"):
-        for refused in (house.take(worker, queue), house.service.fleet.poll(worker, queue)):
+        for refused in (harness.take(worker, queue), harness.service.fleet.poll(worker, queue)):
             with pytest.raises(Forbidden):
                 await refused
-    operator = await house.key("acme", "operator", queues=("mail-*", "b?lling"))
-    seen = await house.service.queues.list(operator, None)
+    operator = await harness.key("acme", "operator", queues=("mail-*", "b?lling"))
+    seen = await harness.service.queues.list(operator, None)
     assert [one.name for one in seen] == ["billing", "mail-in", "mail-out"]
 
 
-async def test_43_a_redrive_is_only_for_who_may_redrive_that_queue(house: House) -> None:
+async def test_43_a_redrive_is_only_for_who_may_redrive_that_queue(harness: ServiceHarness) -> None:
     """The id of a redrive of another queue is no way around the pattern."""
-    await house.tenant("acme")
-    owner = await house.key("acme")
+    await harness.tenant("acme")
+    owner = await harness.key("acme")
     for queue in ("mail", "mail-dlq", "billing", "billing-dlq"):
-        await house.service.queues.put(owner, None, queue, {})
-    task = await house.service.redrives.start(owner, None, "billing", filter=RedriveFilter(), rate=1)
-    operator = await house.key("acme", "operator", queues=("mail", "mail-dlq"))
-    for look in (house.service.redrives.get, house.service.redrives.cancel):
+        await harness.service.queues.put(owner, None, queue, {})
+    task = await harness.service.redrives.start(owner, None, "billing", filter=RedriveFilter(), rate=1)
+    operator = await harness.key("acme", "operator", queues=("mail", "mail-dlq"))
+    for look in (harness.service.redrives.get, harness.service.redrives.cancel):
         with pytest.raises(NotFound):
             await look(operator, None, "mail", task.id)
     assert task.state != "cancelled"
-    assert (await house.service.redrives.get(owner, None, "billing", task.id)).id == task.id
+    assert (await harness.service.redrives.get(owner, None, "billing", task.id)).id == task.id
 
 
-async def test_43_a_redrive_needs_the_right_to_the_queue_the_letters_go_to(house: House) -> None:
+async def test_43_a_redrive_needs_the_right_to_the_queue_the_letters_go_to(harness: ServiceHarness) -> None:
     """Who may redrive one queue cannot reach into another through dead letters that are shared."""
-    await house.tenant("acme")
-    owner = await house.key("acme")
+    await harness.tenant("acme")
+    owner = await harness.key("acme")
     for queue in ("mail", "billing"):
-        await house.service.queues.put(owner, None, queue, {"dead_letter": "letters", "max_attempts": 1})
-        await house.add(owner, queue)
-        (got,) = await house.take(owner, queue)
-        await house.service.settlement.nack(owner, None, queue, [got.receipt])
-    operator = await house.key("acme", "operator", queues=("mail",))
-    await house.redrive(operator, "mail", RedriveFilter(source="billing"))
-    assert house.shard.reads.stats("acme", "billing").ready == 0
+        await harness.service.queues.put(owner, None, queue, {"dead_letter": "letters", "max_attempts": 1})
+        await harness.add(owner, queue)
+        (got,) = await harness.take(owner, queue)
+        await harness.service.settlement.nack(owner, None, queue, [got.receipt])
+    operator = await harness.key("acme", "operator", queues=("mail",))
+    await harness.redrive(operator, "mail", RedriveFilter(source="billing"))
+    assert harness.shard.reads.stats("acme", "billing").ready == 0
 
 
 # ---- ends of credentials ----
 
 
-async def test_52_an_expired_key_is_refused_at_once(house: House) -> None:
+async def test_52_an_expired_key_is_refused_at_once(harness: ServiceHarness) -> None:
     """On the very millisecond, though it was used and remembered just before."""
-    await house.tenant("acme")
-    key = await house.key("acme", "producer", expires_at=house.clock.wall_ms() + 1_000)
-    await house.add(key, "work")
-    await house.pass_time(999)
-    await house.add(key, "work")
-    await house.pass_time(1)
+    await harness.tenant("acme")
+    key = await harness.key("acme", "producer", expires_at=harness.clock.wall_ms() + 1_000)
+    await harness.add(key, "work")
+    await harness.pass_time(999)
+    await harness.add(key, "work")
+    await harness.pass_time(1)
     with pytest.raises(Unauthenticated):
-        await house.add(key, "work")
+        await harness.add(key, "work")
 
 
-async def test_52_a_revoked_key_is_refused_at_once(house: House) -> None:
+async def test_52_a_revoked_key_is_refused_at_once(harness: ServiceHarness) -> None:
     """And stays refused; revoking it again is no error."""
-    await house.tenant("acme")
-    key, key_id = await house.key_and_id("acme", "producer")
-    await house.add(key, "work")
+    await harness.tenant("acme")
+    key, key_id = await harness.key_and_id("acme", "producer")
+    await harness.add(key, "work")
     for _ in range(2):
-        await house.service.access.revoke_key(house.admin, "acme", key_id)
+        await harness.service.access.revoke_key(harness.admin, "acme", key_id)
         with pytest.raises(Unauthenticated):
-            await house.add(key, "work")
-    (item,) = await house.service.access.list_keys(house.admin, "acme")
-    assert item.revoked_at == house.clock.wall_ms()
+            await harness.add(key, "work")
+    (item,) = await harness.service.access.list_keys(harness.admin, "acme")
+    assert item.revoked_at == harness.clock.wall_ms()
 
 
-async def test_52_a_revoked_key_gets_nothing_more_from_a_poll_that_waits(house: House) -> None:
+async def test_52_a_revoked_key_gets_nothing_more_from_a_poll_that_waits(harness: ServiceHarness) -> None:
     """A long poll that began before the key was revoked hands out nothing after; the message goes to who may have it."""
-    await house.tenant("acme")
-    owner = await house.key("acme")
-    worker, key_id = await house.key_and_id("acme", "consumer")
-    await house.service.queues.put(owner, None, "work", {})
-    waiting = asyncio.ensure_future(house.take(worker, "work", wait_ms=60_000))
-    await house.settled()
-    await house.service.access.revoke_key(owner, None, key_id)
-    await house.add(owner, "work", "not for you")
-    await house.pass_time(60_000)
+    await harness.tenant("acme")
+    owner = await harness.key("acme")
+    worker, key_id = await harness.key_and_id("acme", "consumer")
+    await harness.service.queues.put(owner, None, "work", {})
+    waiting = asyncio.ensure_future(harness.take(worker, "work", wait_ms=60_000))
+    await harness.wait_until_idle()
+    await harness.service.access.revoke_key(owner, None, key_id)
+    await harness.add(owner, "work", "not for you")
+    await harness.pass_time(60_000)
     with pytest.raises(Unauthenticated):
         await waiting
-    (got,) = await house.take(owner, "work")
+    (got,) = await harness.take(owner, "work")
     assert (got.body, got.attempt) == (b"not for you", 1)
 
 
-async def test_52_a_grant_that_ended_gets_nothing_more_from_a_fleet_poll_that_waits(house: House) -> None:
+async def test_52_a_grant_that_ended_gets_nothing_more_from_a_fleet_poll_that_waits(harness: ServiceHarness) -> None:
     """As with a key: what was allowed when the wait began has to be allowed when the message comes."""
-    await house.tenant("acme")
-    await house.tenant("fleet")
-    worker, key_id = await house.key_and_id("fleet", "consumer")
-    await house.service.access.put_grant(house.admin, "acme", f"key:{key_id}", Grant(role="consumer"))
-    owner = await house.key("acme")
-    waiting = asyncio.ensure_future(house.service.fleet.poll(worker, "work", wait_ms=60_000))
-    await house.settled()
-    await house.service.access.delete_grant(owner, None, f"key:{key_id}")
-    await house.add(owner, "work", "not for you")
-    await house.pass_time(60_000)
+    await harness.tenant("acme")
+    await harness.tenant("fleet")
+    worker, key_id = await harness.key_and_id("fleet", "consumer")
+    await harness.service.access.put_grant(harness.admin, "acme", f"key:{key_id}", Grant(role="consumer"))
+    owner = await harness.key("acme")
+    waiting = asyncio.ensure_future(harness.service.fleet.poll(worker, "work", wait_ms=60_000))
+    await harness.wait_until_idle()
+    await harness.service.access.delete_grant(owner, None, f"key:{key_id}")
+    await harness.add(owner, "work", "not for you")
+    await harness.pass_time(60_000)
     with contextlib.suppress(Forbidden):
         assert await waiting == []
-    (got,) = await house.take(owner, "work")
+    (got,) = await harness.take(owner, "work")
     assert (got.body, got.attempt) == (b"not for you", 1)
 
 
-async def test_52_a_grant_that_expires_is_over_on_the_millisecond(house: House) -> None:
+async def test_52_a_grant_that_expires_is_over_on_the_millisecond(harness: ServiceHarness) -> None:
     """Though the decision was remembered; what the credential brings itself stays."""
-    await house.tenant("acme")
-    await house.tenant("fleet")
-    worker, key_id = await house.key_and_id("fleet", "consumer")
-    until = house.clock.wall_ms() + 500
-    await house.service.access.put_grant(
-        house.admin, "acme", f"key:{key_id}", Grant(role="consumer", expires_at=until, queues=("work",))
+    await harness.tenant("acme")
+    await harness.tenant("fleet")
+    worker, key_id = await harness.key_and_id("fleet", "consumer")
+    until = harness.clock.wall_ms() + 500
+    await harness.service.access.put_grant(
+        harness.admin, "acme", f"key:{key_id}", Grant(role="consumer", expires_at=until, queues=("work",))
     )
-    await house.add(house.admin, "work", tenant="acme")
-    await house.pass_time(499)
-    assert await house.service.messages.poll(worker, "acme", "work")
-    await house.pass_time(1)
+    await harness.add(harness.admin, "work", tenant="acme")
+    await harness.pass_time(499)
+    assert await harness.service.messages.poll(worker, "acme", "work")
+    await harness.pass_time(1)
     with pytest.raises(Forbidden):
-        await house.service.messages.poll(worker, "acme", "work")
-    assert await house.service.fleet.poll(worker, "work") == []
+        await harness.service.messages.poll(worker, "acme", "work")
+    assert await harness.service.fleet.poll(worker, "work") == []
 
 
-async def test_52_what_is_over_already_lets_nobody_in(house: House) -> None:
+async def test_52_what_is_over_already_lets_nobody_in(harness: ServiceHarness) -> None:
     """From the first moment on, whoever made it so."""
-    await house.tenant("acme")
-    for until in (0, house.clock.wall_ms() - 1, house.clock.wall_ms()):
-        made = await house.service.access.create_key(
-            house.admin, "acme", "late", Grant(role="viewer", expires_at=until)
+    await harness.tenant("acme")
+    for until in (0, harness.clock.wall_ms() - 1, harness.clock.wall_ms()):
+        made = await harness.service.access.create_key(
+            harness.admin, "acme", "late", Grant(role="viewer", expires_at=until)
         )
         with pytest.raises(Unauthenticated):
-            await house.service.tenants.usage(Call(bearer=made.token), None)
+            await harness.service.tenants.usage(Call(bearer=made.token), None)
 
 
 @pytest.mark.parametrize("principal", ["nonsense", "key:", "key", "user:bob", "system", " jwt:bob"])
-async def test_52_a_grant_is_for_somebody_who_can_come(house: House, principal: str) -> None:
+async def test_52_a_grant_is_for_somebody_who_can_come(harness: ServiceHarness, principal: str) -> None:
     """Whatever names no key, subject or certificate is refused: it would grant nothing to anybody."""
-    await house.tenant("acme")
+    await harness.tenant("acme")
     with pytest.raises(Invalid, match="principal: "):
-        await house.service.access.put_grant(house.admin, "acme", principal, Grant(role="viewer"))
+        await harness.service.access.put_grant(harness.admin, "acme", principal, Grant(role="viewer"))
 
 
-async def test_52_a_deleted_grant_is_over_at_once(house: House) -> None:
+async def test_52_a_deleted_grant_is_over_at_once(harness: ServiceHarness) -> None:
     """The decision cache is emptied by the change."""
-    await house.tenant("acme")
-    await house.tenant("fleet")
-    worker, key_id = await house.key_and_id("fleet", "consumer")
-    owner = await house.key("acme")
-    await house.add(owner, "work")
+    await harness.tenant("acme")
+    await harness.tenant("fleet")
+    worker, key_id = await harness.key_and_id("fleet", "consumer")
+    owner = await harness.key("acme")
+    await harness.add(owner, "work")
     for _ in range(2):
-        await house.service.access.put_grant(owner, None, f"key:{key_id}", Grant(role="consumer"))
-        await house.service.messages.poll(worker, "acme", "work")
-        await house.service.access.delete_grant(owner, None, f"key:{key_id}")
+        await harness.service.access.put_grant(owner, None, f"key:{key_id}", Grant(role="consumer"))
+        await harness.service.messages.poll(worker, "acme", "work")
+        await harness.service.access.delete_grant(owner, None, f"key:{key_id}")
         with pytest.raises(Forbidden):
-            await house.service.messages.poll(worker, "acme", "work")
+            await harness.service.messages.poll(worker, "acme", "work")
     with pytest.raises(NotFound):
-        await house.service.access.delete_grant(owner, None, f"key:{key_id}")
+        await harness.service.access.delete_grant(owner, None, f"key:{key_id}")
 
 
-async def test_52_rotated_keys_overlap_as_long_as_one_wants(house: House) -> None:
+async def test_52_rotated_keys_overlap_as_long_as_one_wants(harness: ServiceHarness) -> None:
     """The new key works at once, the old one until it is revoked or expires."""
-    await house.tenant("acme")
-    old, old_id = await house.key_and_id("acme", "producer")
-    new = await house.key("acme", "producer")
+    await harness.tenant("acme")
+    old, old_id = await harness.key_and_id("acme", "producer")
+    new = await harness.key("acme", "producer")
     for key in (old, new):
-        await house.add(key, "work")
-    await house.service.access.revoke_key(house.admin, "acme", old_id)
-    await house.add(new, "work")
+        await harness.add(key, "work")
+    await harness.service.access.revoke_key(harness.admin, "acme", old_id)
+    await harness.add(new, "work")
     with pytest.raises(Unauthenticated):
-        await house.add(old, "work")
+        await harness.add(old, "work")
 
 
 async def test_52_a_revoked_token_is_refused_at_once_and_only_that_one(
-    open_house: OpenHouse, clock: ManualClock, tmp_path: Path
+    open_harness: OpenHarness, clock: ManualClock, tmp_path: Path
 ) -> None:
     """By its id, or all of a subject's; in its own tenant only."""
-    house = await open_house(jwt=verifier(clock, tmp_path))
+    harness = await open_harness(jwt=verifier(clock, tmp_path))
     for name in ("acme", "globex"):
-        await house.tenant(name)
-    one, two = (house.call(signed(claims(clock, jti=jti, role="producer"))) for jti in ("j-1", "j-2"))
-    other = house.call(signed(claims(clock, jti="j-1", tenant="globex")))
+        await harness.tenant(name)
+    one, two = (harness.call(signed(claims(clock, jti=jti, role="producer"))) for jti in ("j-1", "j-2"))
+    other = harness.call(signed(claims(clock, jti="j-1", tenant="globex")))
     for call in (one, two, other):
-        await house.add(call, "work")
+        await harness.add(call, "work")
     until = clock.wall_ms() + 3_600_000
-    await house.service.access.revoke_token(house.admin, "acme", token_id="j-1", principal=None, until=until)
+    await harness.service.access.revoke_token(harness.admin, "acme", token_id="j-1", principal=None, until=until)
     with pytest.raises(Unauthenticated):
-        await house.add(one, "work")
+        await harness.add(one, "work")
     for call in (two, other):
-        await house.add(call, "work")
-    await house.service.access.revoke_token(house.admin, "acme", token_id=None, principal="jwt:worker-7", until=until)
+        await harness.add(call, "work")
+    await harness.service.access.revoke_token(
+        harness.admin, "acme", token_id=None, principal="jwt:worker-7", until=until
+    )
     with pytest.raises(Unauthenticated):
-        await house.add(two, "work")
-    await house.add(other, "work")
+        await harness.add(two, "work")
+    await harness.add(other, "work")
 
 
 async def test_52_a_revocation_cannot_be_shortened_by_another_one(
-    open_house: OpenHouse, clock: ManualClock, tmp_path: Path
+    open_harness: OpenHarness, clock: ManualClock, tmp_path: Path
 ) -> None:
     """Revoking again with an earlier end leaves the token refused until the later one."""
-    house = await open_house(jwt=verifier(clock, tmp_path))
-    await house.tenant("acme")
-    token = house.call(signed(claims(clock, jti="j-1")))
-    await house.add(token, "work")
+    harness = await open_harness(jwt=verifier(clock, tmp_path))
+    await harness.tenant("acme")
+    token = harness.call(signed(claims(clock, jti="j-1")))
+    await harness.add(token, "work")
     for until in (clock.wall_ms() + 3_600_000, clock.wall_ms() + 1, 0):
-        await house.service.access.revoke_token(house.admin, "acme", token_id="j-1", principal=None, until=until)
-    await house.pass_time(2)
+        await harness.service.access.revoke_token(harness.admin, "acme", token_id="j-1", principal=None, until=until)
+    await harness.pass_time(2)
     with pytest.raises(Unauthenticated):
-        await house.add(token, "work")
+        await harness.add(token, "work")
 
 
 async def test_52_revocations_grants_and_keys_outlive_a_restart(
-    open_house: OpenHouse, clock: ManualClock, tmp_path: Path
+    open_harness: OpenHarness, clock: ManualClock, tmp_path: Path
 ) -> None:
     """What was refused before is refused after; what was granted still is."""
-    house = await open_house(jwt=verifier(clock, tmp_path))
-    await house.tenant("acme")
-    token = house.call(signed(claims(clock, jti="j-1", role="viewer")))
-    revoked, revoked_id = await house.key_and_id("acme", "producer")
-    kept = await house.key("acme", "producer")
-    await house.add(kept, "work")
-    await house.service.access.put_grant(house.admin, "acme", "jwt:worker-7", Grant(role="consumer"))
-    await house.service.access.revoke_key(house.admin, "acme", revoked_id)
-    other = house.call(signed(claims(clock, jti="j-2", role="viewer")))
-    await house.service.access.revoke_token(house.admin, "acme", token_id="j-2", principal=None, until=UNTIL)
-    await house.close()
-    await house.shard.close()
-    after = await open_house(jwt=verifier(clock, tmp_path))
+    harness = await open_harness(jwt=verifier(clock, tmp_path))
+    await harness.tenant("acme")
+    token = harness.call(signed(claims(clock, jti="j-1", role="viewer")))
+    revoked, revoked_id = await harness.key_and_id("acme", "producer")
+    kept = await harness.key("acme", "producer")
+    await harness.add(kept, "work")
+    await harness.service.access.put_grant(harness.admin, "acme", "jwt:worker-7", Grant(role="consumer"))
+    await harness.service.access.revoke_key(harness.admin, "acme", revoked_id)
+    other = harness.call(signed(claims(clock, jti="j-2", role="viewer")))
+    await harness.service.access.revoke_token(harness.admin, "acme", token_id="j-2", principal=None, until=UNTIL)
+    await harness.close()
+    await harness.shard.close()
+    after = await open_harness(jwt=verifier(clock, tmp_path))
     await after.add(kept, "work")
     assert await after.take(token, "work")
     for call in (revoked, other):
@@ -382,85 +384,87 @@ async def test_52_revocations_grants_and_keys_outlive_a_restart(
     ],
 )
 async def test_40_a_token_that_does_not_name_exactly_one_tenant_is_forbidden(
-    open_house: OpenHouse, clock: ManualClock, tmp_path: Path, change: dict[str, object]
+    open_harness: OpenHarness, clock: ManualClock, tmp_path: Path, change: dict[str, object]
 ) -> None:
     """Through the service: nothing is done, nothing of the claim is echoed, and the refusal is journaled."""
-    house = await open_house(jwt=verifier(clock, tmp_path, tenant_claims=("tenant", "org")))
+    harness = await open_harness(jwt=verifier(clock, tmp_path, tenant_claims=("tenant", "org")))
     for name in ("acme", "globex"):
-        await house.tenant(name)
-    end = await house.journal_end()
-    call = house.call(signed(claims(clock, **change)))
+        await harness.tenant(name)
+    end = await harness.journal_end()
+    call = harness.call(signed(claims(clock, **change)))
     for tenant in (None, "acme", "globex"):
         with pytest.raises(Forbidden) as caught:
-            await house.service.messages.add(call, tenant, "work", [message()])
+            await harness.service.messages.add(call, tenant, "work", [message()])
         shown = f"{caught.value.message} {caught.value.tenant} {caught.value.queue}"
         assert "globex" not in shown
         assert "ACME" not in shown
-    rows = await house.rows(end)
+    rows = await harness.rows(end)
     assert [(row.outcome, row.error_code, row.op) for row in rows] == [("denied", "forbidden", "add")] * 3
-    assert not queues(house.shard, "acme")
+    assert not queues(harness.shard, "acme")
 
 
 async def test_40_aliases_that_agree_name_the_tenant_in_any_order(
-    open_house: OpenHouse, clock: ManualClock, tmp_path: Path
+    open_harness: OpenHarness, clock: ManualClock, tmp_path: Path
 ) -> None:
     """One of them, or all with the same name."""
-    house = await open_house(jwt=verifier(clock, tmp_path, tenant_claims=("tenant", "org")))
-    await house.tenant("acme")
+    harness = await open_harness(jwt=verifier(clock, tmp_path, tenant_claims=("tenant", "org")))
+    await harness.tenant("acme")
     for change in ({}, {"org": "acme"}, {"tenant": ..., "org": "acme"}):
-        await house.add(house.call(signed(claims(clock, **change))), "work")
-    assert house.shard.reads.stats("acme", "work").ready == 3
+        await harness.add(harness.call(signed(claims(clock, **change))), "work")
+    assert harness.shard.reads.stats("acme", "work").ready == 3
 
 
-async def test_52_keys_that_have_ended_make_room_for_new_ones(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_52_keys_that_have_ended_make_room_for_new_ones(
+    harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A tenant that rotates its keys for ever never runs out of them; as many as are good are bounded."""
     monkeypatch.setattr(limits, "KEYS_MAX", 3)
-    await house.tenant("acme")
+    await harness.tenant("acme")
     for _ in range(10):
-        key, key_id = await house.key_and_id("acme", "producer")
-        await house.add(key, "work")
-        await house.service.access.revoke_key(house.admin, "acme", key_id)
-    await house.key("acme", "producer", expires_at=house.clock.wall_ms() + 5)
-    good = [await house.key("acme", "producer") for _ in range(2)]
+        key, key_id = await harness.key_and_id("acme", "producer")
+        await harness.add(key, "work")
+        await harness.service.access.revoke_key(harness.admin, "acme", key_id)
+    await harness.key("acme", "producer", expires_at=harness.clock.wall_ms() + 5)
+    good = [await harness.key("acme", "producer") for _ in range(2)]
     with pytest.raises(QuotaExceeded) as caught:
-        await house.key("acme", "producer")
+        await harness.key("acme", "producer")
     assert (caught.value.limit, caught.value.current) == (3, 3)
-    await house.pass_time(5)
-    good.append(await house.key("acme", "producer"))
+    await harness.pass_time(5)
+    good.append(await harness.key("acme", "producer"))
     for call in good:
-        await house.add(call, "work")
+        await harness.add(call, "work")
     with pytest.raises(Unauthenticated):
-        await house.add(key, "work")
+        await harness.add(key, "work")
 
 
-async def test_52_grants_and_revocations_are_bounded(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_52_grants_and_revocations_are_bounded(harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     """Changing what is there needs no room; revocations go when their tokens would have expired."""
     monkeypatch.setattr(limits, "GRANTS_MAX", 2)
     monkeypatch.setattr(limits, "REVOCATIONS_MAX", 2)
-    await house.tenant("acme")
-    owner = await house.key("acme")
-    until = house.clock.wall_ms() + 1_000
+    await harness.tenant("acme")
+    owner = await harness.key("acme")
+    until = harness.clock.wall_ms() + 1_000
     for name in ("one", "two", "one"):
-        await house.service.access.put_grant(owner, None, f"jwt:{name}", Grant(role="viewer"))
+        await harness.service.access.put_grant(owner, None, f"jwt:{name}", Grant(role="viewer"))
     for name in ("one", "two"):
-        await house.service.access.revoke_token(owner, None, token_id=name, principal=None, until=until)
+        await harness.service.access.revoke_token(owner, None, token_id=name, principal=None, until=until)
     with pytest.raises(QuotaExceeded):
-        await house.service.access.put_grant(owner, None, "jwt:three", Grant(role="viewer"))
+        await harness.service.access.put_grant(owner, None, "jwt:three", Grant(role="viewer"))
     with pytest.raises(QuotaExceeded):
-        await house.service.access.revoke_token(owner, None, token_id="three", principal=None, until=until)
-    await house.pass_time(1_000)
-    await house.service.access.revoke_token(owner, None, token_id="three", principal=None, until=until + 5_000)
+        await harness.service.access.revoke_token(owner, None, token_id="three", principal=None, until=until)
+    await harness.pass_time(1_000)
+    await harness.service.access.revoke_token(owner, None, token_id="three", principal=None, until=until + 5_000)
 
 
 # ---- talking oneself into more ----
 
 
-async def test_52_nobody_hands_out_more_than_he_has(house: House) -> None:
+async def test_52_nobody_hands_out_more_than_he_has(harness: ServiceHarness) -> None:
     """Keys and grants: roles above one's own, single actions, wider queues, a longer life; for oneself or others."""
-    await house.tenant("acme")
-    now = house.clock.wall_ms()
-    call, key_id = await house.key_and_id("acme", expires_at=now + 60_000, queues=("mail-*",))
-    service = house.service
+    await harness.tenant("acme")
+    now = harness.clock.wall_ms()
+    call, key_id = await harness.key_and_id("acme", expires_at=now + 60_000, queues=("mail-*",))
+    service = harness.service
     too_much = [
         Grant(role="platform-admin", queues=("mail-*",), expires_at=now + 1),
         Grant(role="tenant-admin"),
@@ -475,29 +479,29 @@ async def test_52_nobody_hands_out_more_than_he_has(house: House) -> None:
             for action in sorted(MATRIX["platform-admin"] - MATRIX["tenant-admin"])
         ),
     ]
-    before = dict(house.shard.state.access.keys(2)), dict(house.shard.state.access.grants_in("acme"))
+    before = dict(harness.shard.state.access.keys(2)), dict(harness.shard.state.access.grants_in("acme"))
     for grant in too_much:
-        end = await house.journal_end()
+        end = await harness.journal_end()
         with pytest.raises(Forbidden):
             await service.access.create_key(call, None, "more", grant)
         for principal in (f"key:{key_id}", "jwt:somebody", "cert:DNS:somebody"):
             with pytest.raises(Forbidden):
                 await service.access.put_grant(call, None, principal, grant)
-        rows = await house.rows(end)
+        rows = await harness.rows(end)
         assert [(row.op, row.outcome) for row in rows] == [("create_key", "denied"), *[("put_grant", "denied")] * 3]
-    assert (dict(house.shard.state.access.keys(2)), dict(house.shard.state.access.grants_in("acme"))) == before
+    assert (dict(harness.shard.state.access.keys(2)), dict(harness.shard.state.access.grants_in("acme"))) == before
     await service.access.create_key(
         call, None, "less", Grant(role="viewer", queues=("mail-in",), expires_at=now + 60_000)
     )
 
 
-async def test_52_keys_and_grants_of_another_tenant_cannot_be_made_or_touched(house: House) -> None:
+async def test_52_keys_and_grants_of_another_tenant_cannot_be_made_or_touched(harness: ServiceHarness) -> None:
     """A tenant's administrator is nobody elsewhere, whatever it names."""
     for name in ("acme", "globex"):
-        await house.tenant(name)
-    thief, thief_id = await house.key_and_id("globex")
-    _, key_id = await house.key_and_id("acme")
-    service = house.service
+        await harness.tenant(name)
+    thief, thief_id = await harness.key_and_id("globex")
+    _, key_id = await harness.key_and_id("acme")
+    service = harness.service
     for act in (
         service.access.create_key(thief, "acme", "mine", Grant(role="viewer")),
         service.access.put_grant(thief, "acme", f"key:{thief_id}", Grant(role="viewer")),
@@ -516,35 +520,35 @@ async def test_52_keys_and_grants_of_another_tenant_cannot_be_made_or_touched(ho
     with pytest.raises(NotFound):
         await service.access.revoke_key(thief, None, key_id)
     await service.access.put_grant(thief, None, f"key:{key_id}", Grant(role="viewer"))  # of its own tenant: that it may
-    assert house.shard.state.access.keys(2)[key_id].revoked_at is None
+    assert harness.shard.state.access.keys(2)[key_id].revoked_at is None
 
 
-async def test_52_a_platform_admin_inside_a_tenant_has_no_power_elsewhere(house: House) -> None:
+async def test_52_a_platform_admin_inside_a_tenant_has_no_power_elsewhere(harness: ServiceHarness) -> None:
     """The role in a tenant's key or stored grant is a tenant-admin there and nothing anywhere else."""
     for name in ("acme", "globex"):
-        await house.tenant(name)
-    call, key_id = await house.key_and_id("acme", "platform-admin")
-    await house.service.access.put_grant(house.admin, "globex", f"key:{key_id}", Grant(role="platform-admin"))
+        await harness.tenant(name)
+    call, key_id = await harness.key_and_id("acme", "platform-admin")
+    await harness.service.access.put_grant(harness.admin, "globex", f"key:{key_id}", Grant(role="platform-admin"))
     for act in (
-        house.service.tenants.put(call, "third", {}),
-        house.service.tenants.suspend(call, "globex"),
-        house.service.messages.add(call, "default", "work", [message()]),
-        house.service.tenants.list(call),
+        harness.service.tenants.put(call, "third", {}),
+        harness.service.tenants.suspend(call, "globex"),
+        harness.service.messages.add(call, "default", "work", [message()]),
+        harness.service.tenants.list(call),
     ):
         with pytest.raises(Forbidden):
             await act
-    await house.add(call, "work", tenant="globex")
-    assert await house.service.fleet.poll(call, "work") != []
+    await harness.add(call, "work", tenant="globex")
+    assert await harness.service.fleet.poll(call, "work") != []
 
 
-async def test_52_the_platforms_key_without_a_tenant_means_default(house: House) -> None:
+async def test_52_the_platforms_key_without_a_tenant_means_default(harness: ServiceHarness) -> None:
     """And nothing else; the tenant 'default' cannot be deleted, nor made again."""
-    await house.add(house.admin, "work")
-    assert house.shard.reads.stats("default", "work").ready == 1
+    await harness.add(harness.admin, "work")
+    assert harness.shard.reads.stats("default", "work").ready == 1
     with pytest.raises(TenantqError) as caught:
-        await house.service.erasures.delete_tenant(house.admin, "default", confirm="default", reason=REASON)
+        await harness.service.erasures.delete_tenant(harness.admin, "default", confirm="default", reason=REASON)
     assert caught.value.code == "conflict"
-    created, _ = await house.service.tenants.put(house.admin, "default", {})
+    created, _ = await harness.service.tenants.put(harness.admin, "default", {})
     assert not created
 
 
@@ -565,72 +569,72 @@ async def test_52_the_platforms_key_without_a_tenant_means_default(house: House)
         "\uff54\uff48\uff45-platform",
     ],
 )
-async def test_52_no_credential_and_a_bad_one_are_unauthenticated(house: House, bearer: str | None) -> None:
+async def test_52_no_credential_and_a_bad_one_are_unauthenticated(harness: ServiceHarness, bearer: str | None) -> None:
     """One text for all, nothing echoed, journaled as denied."""
-    end = await house.journal_end()
+    end = await harness.journal_end()
     with pytest.raises(Unauthenticated) as caught:
-        await house.add(house.call(bearer), "work")
+        await harness.add(harness.call(bearer), "work")
     assert caught.value.message == Unauthenticated().message
-    (row,) = await house.rows(end)
+    (row,) = await harness.rows(end)
     assert (row.outcome, row.error_code, row.principal) == ("denied", "unauthenticated", "unknown")
 
 
-async def test_52_a_fleet_poll_that_names_no_tenant_at_all_still_needs_a_right(house: House) -> None:
+async def test_52_a_fleet_poll_that_names_no_tenant_at_all_still_needs_a_right(harness: ServiceHarness) -> None:
     """An empty list of tenants is a mistake, not a way in."""
-    await house.tenant("acme")
-    viewer = await house.key("acme", "viewer")
+    await harness.tenant("acme")
+    viewer = await harness.key("acme", "viewer")
     with pytest.raises((Forbidden, Invalid)):
-        await house.service.fleet.poll(viewer, "work", tenants=[])
+        await harness.service.fleet.poll(viewer, "work", tenants=[])
 
 
-async def test_52_nobody_in_particular_may_use_default_where_the_server_allows_it(open_house: OpenHouse) -> None:
+async def test_52_nobody_in_particular_may_use_default_where_the_server_allows_it(open_harness: OpenHarness) -> None:
     """To add and consume, nowhere else and nothing else, whatever is granted to that name; a bad credential is not nobody."""
-    house = await open_house(settings=GateSettings(anonymous_default=True))
-    await house.tenant("acme")
+    harness = await open_harness(settings=GateSettings(anonymous_default=True))
+    await harness.tenant("acme")
     for tenant in ("acme", "default"):
         with pytest.raises(Invalid, match="principal"):
-            await house.service.access.put_grant(house.admin, tenant, "anonymous", Grant(role="tenant-admin"))
-        await put_grant(house.shard, tenant, "anonymous", Grant(role="tenant-admin"))  # as an earlier version let in
-    nobody = house.call(None)
-    await house.add(nobody, "work")
-    assert len(await house.take(nobody, "work")) == 1
-    assert await house.service.fleet.poll(nobody, "work") == []
+            await harness.service.access.put_grant(harness.admin, tenant, "anonymous", Grant(role="tenant-admin"))
+        await put_grant(harness.shard, tenant, "anonymous", Grant(role="tenant-admin"))  # as an earlier version let in
+    nobody = harness.call(None)
+    await harness.add(nobody, "work")
+    assert len(await harness.take(nobody, "work")) == 1
+    assert await harness.service.fleet.poll(nobody, "work") == []
     for act in (
-        house.add(nobody, "work", tenant="acme"),
-        house.service.message_reads.peek(nobody, None, "work"),
-        house.service.queues.purge(nobody, None, "work", confirm="work", reason=REASON),
-        house.service.access.list_keys(nobody, None),
-        house.service.tenants.put(nobody, "default", {}),
+        harness.add(nobody, "work", tenant="acme"),
+        harness.service.message_reads.peek(nobody, None, "work"),
+        harness.service.queues.purge(nobody, None, "work", confirm="work", reason=REASON),
+        harness.service.access.list_keys(nobody, None),
+        harness.service.tenants.put(nobody, "default", {}),
     ):
         with pytest.raises(Forbidden):
             await act
     with pytest.raises(Unauthenticated):
-        await house.add(house.call("a-wrong-token-of-some-kind"), "work")
+        await harness.add(harness.call("a-wrong-token-of-some-kind"), "work")
 
 
 # ---- what a viewer sees ----
 
 
-async def test_52_a_viewer_never_sees_a_body_an_attribute_or_a_result(house: House) -> None:
+async def test_52_a_viewer_never_sees_a_body_an_attribute_or_a_result(harness: ServiceHarness) -> None:
     """Through no call: waiting, in flight, delayed, dead, finished; nor in errors, traces, audits or metrics."""
-    await house.tenant("acme")
-    owner, viewer = await house.key("acme"), await house.key("acme", "viewer")
-    service, secret = house.service, "s3cr3t"
+    await harness.tenant("acme")
+    owner, viewer = await harness.key("acme"), await harness.key("acme", "viewer")
+    service, secret = harness.service, "s3cr3t"
     await service.queues.put(owner, None, "work", {"max_attempts": 1})
     for delay_ms in (0, 0, 0, 9_000):
-        await house.add(
+        await harness.add(
             owner, "work", f"{secret} body", attributes={f"{secret}-name": f"{secret} value"}, group=f"{secret}-group",
-            key=f"{secret}-{delay_ms}-{house.clock.wall_ms()}", delay_ms=delay_ms,
+            key=f"{secret}-{delay_ms}-{harness.clock.wall_ms()}", delay_ms=delay_ms,
         )  # fmt: skip
-        house.clock.advance(1)
+        harness.clock.advance(1)
     ids = []
-    (dead,) = await house.take(owner, "work")
+    (dead,) = await harness.take(owner, "work")
     await service.settlement.nack(owner, None, "work", [dead.receipt], reason="it failed")
-    (done,) = await house.take(owner, "work")
+    (done,) = await harness.take(owner, "work")
     await service.settlement.ack(
         owner, None, "work", [done.receipt], [Result("completed", f"{secret} result".encode())]
     )
-    (held,) = await house.take(owner, "work")
+    (held,) = await harness.take(owner, "work")
     ids = [dead.id, done.id, held.id]
     seen: list[object] = []
     for queue in ("work", "work-dlq"):
@@ -645,11 +649,11 @@ async def test_52_a_viewer_never_sees_a_body_an_attribute_or_a_result(house: Hou
                 except NotFound as error:
                     seen.append(error.message)
     seen += [await service.queues.list(viewer, None), await service.tenants.usage(viewer, None)]
-    seen += [row for row in await house.rows() if row.op != "create_key"]
-    seen.append(await service.status.metrics(house.admin))
+    seen += [row for row in await harness.rows() if row.op != "create_key"]
+    seen.append(await service.status.metrics(harness.admin))
     assert secret not in repr(seen)
     result, hidden = await service.message_reads.result(viewer, None, "work", done.id)
     assert (result.status, result.value, hidden) == ("completed", None, True)
-    for refused in (house.take(viewer, "work"), service.fleet.poll(viewer, "work")):
+    for refused in (harness.take(viewer, "work"), service.fleet.poll(viewer, "work")):
         with pytest.raises(Forbidden):
             await refused

@@ -10,7 +10,7 @@ import pytest
 from tenantq.domain.validation import validated
 from tenantq.errors import Invalid
 from tenantq.journal.checkpoint import AuditSettings, Checkpointer, unpack
-from tests.shards import Q, T, journal_rows, message, pass_time, settled
+from tests.shards import Q, T, journal_rows, message, pass_time, wait_until_idle
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -101,7 +101,7 @@ async def test_checkpoints_are_trimmed_with_their_records(shard: Shard, key: Sig
         await shard.journal.sign(key)
     signed = [seq for seq, _ in shard.journal.checkpoints(0)]
     await shard.journal.trim(signed[1])
-    await settled(shard)
+    await wait_until_idle(shard)
     assert [seq for seq, _ in shard.journal.checkpoints(0)] == signed[2:]
 
 

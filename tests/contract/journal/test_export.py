@@ -19,7 +19,7 @@ from tenantq.journal.record import decode_record, rows
 from tenantq.journal.segment import decode
 from tenantq.journal.verify import verify_segments
 from tests.administration import put_queue
-from tests.shards import Q, T, message, pass_time, settled
+from tests.shards import Q, T, message, pass_time, wait_until_idle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -225,7 +225,7 @@ async def test_a_trimmed_journal_without_its_segments_is_refused(
 
 async def test_the_signing_key_is_for_its_owner_only(tmp_path: Path, shard: Shard, make_exporter: MakeExporter) -> None:
     """And stays the same over restarts."""
-    await settled(shard)
+    await wait_until_idle(shard)
     make_exporter(shard)
     assert (tmp_path / "audit_key").stat().st_mode & 0o777 == 0o600
     before = (tmp_path / "audit_key.pub").read_bytes()

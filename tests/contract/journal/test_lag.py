@@ -10,7 +10,7 @@ from tenantq.errors import JournalBehind
 from tenantq.journal.export_settings import ExportSettings
 from tenantq.journal.exporter import Exporter
 from tenantq.service.service import Service
-from tests.contract.gates.house import House
+from tests.contract.gates.harness import ServiceHarness
 from tests.contract.journal.test_export import exported_rows, live_rows, some_work, until
 from tests.shards import pass_time
 
@@ -73,12 +73,12 @@ async def test_an_outage_of_the_target_refuses_adds_at_the_bound_and_drops_nothi
     shard: Shard, key: SigningKey, clock: ManualClock, target: DirectoryTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Polls and acks go on; readiness and metrics tell; adding goes on by itself when the target is back."""
-    house = await House(shard, clock).open()
+    harness = await ServiceHarness(shard, clock).open()
     settings = ExportSettings(every_ms=1_000, journal_lag_max_bytes=20_000)
     exporter = Exporter(shard.journal, target, key, clock, settings)
-    house.service = service = Service(shard, house.admission, clock, house.encryption, exporter=exporter)
+    harness.service = service = Service(shard, harness.admission, clock, harness.encryption, exporter=exporter)
     await exporter.start()
-    owner = await house.key("default")
+    owner = await harness.key("default")
 
     def refuse(name: str, data: bytes) -> None:
         raise OSError(5, "Input/output error")
@@ -86,14 +86,14 @@ async def test_an_outage_of_the_target_refuses_adds_at_the_bound_and_drops_nothi
     monkeypatch.setattr(target, "write", refuse)
     added = 0
     while not exporter.is_behind:
-        await house.add(owner, "work", *("m" for _ in range(10)))
+        await harness.add(owner, "work", *("m" for _ in range(10)))
         added += 10
         await pass_time(shard, clock, 100)
     with pytest.raises(JournalBehind, match="wait for their export") as caught:
-        await house.add(owner, "work", "one too many")
+        await harness.add(owner, "work", "one too many")
     assert (caught.value.code, caught.value.retry_after_ms) == ("unavailable", 10_000)
     assert exporter.lag_bytes > 20_000
-    receipts = [one.receipt for one in await house.take(owner, "work", max=5)]
+    receipts = [one.receipt for one in await harness.take(owner, "work", max=5)]
     assert [one.ok for one in await service.settlement.ack(owner, None, "work", receipts)] == [True] * 5
     await pass_time(shard, clock, 60_000)
     await until(lambda: exporter.failure)
@@ -102,16 +102,16 @@ async def test_an_outage_of_the_target_refuses_adds_at_the_bound_and_drops_nothi
     assert shown["adds"].startswith("refused")
     assert shown["journal_lag_bytes"] == exporter.lag_bytes
     assert "Input/output error" in shown["journal_export"]
-    text = (await service.status.metrics(house.admin)).decode()
+    text = (await service.status.metrics(harness.admin)).decode()
     assert f"tenantq_journal_lag_bytes {float(exporter.lag_bytes)}" in text
     assert "tenantq_journal_export_failures_total 0.0" not in text
-    refused = await house.rows(op="add", result="DENIED")
+    refused = await harness.rows(op="add", result="DENIED")
     assert {(row.outcome, row.error_code, row.queue) for row in refused} == {("throttled", "unavailable", "work")}
     monkeypatch.undo()
     await exporter.export_now()
-    await house.add(owner, "work", "again")
+    await harness.add(owner, "work", "again")
     assert service.status.readiness()["adds"] == "accepted"
     assert shard.reads.stats("default", "work").ready == added - 5 + 1
     await exporter.close()
     assert exported_rows(target) == live_rows(shard)
-    await house.close()
+    await harness.close()

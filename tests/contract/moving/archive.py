@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tenantq.engine.ops.import_part import ImportedPart
     from tenantq.service.call import Call
     from tenantq.service.tenant_export import TenantExport
-    from tests.contract.gates.house import House
+    from tests.contract.gates.harness import ServiceHarness
 
 
 async def written(exporting: TenantExport) -> dict[str, bytes]:
@@ -47,18 +47,18 @@ def lines(files: dict[str, bytes], kind: str) -> list[dict[str, Any]]:
     ]
 
 
-async def bring_in(house: House, call: Call, files: dict[str, bytes], tenant: str) -> list[ImportedPart]:
+async def bring_in(harness: ServiceHarness, call: Call, files: dict[str, bytes], tenant: str) -> list[ImportedPart]:
     """Import an export's queues, messages and results."""
     manifest = json.loads(files["manifest.json"])
     for queue in lines(files, "queues"):
-        await house.service.queues.put(call, tenant, queue["name"], queue["config"])
+        await harness.service.queues.put(call, tenant, queue["name"], queue["config"])
     taken = []
     for file in manifest["files"]:
         if file["kind"] in {"messages", "results"}:
             kind: Any = ExportedMessage if file["kind"] == "messages" else ExportedResult
             rows = [msgspec.json.decode(line, type=kind) for line in files[file["name"]].splitlines()]
             taken.append(
-                await house.service.exports.import_part(
+                await harness.service.exports.import_part(
                     call,
                     tenant,
                     file["queue"],

@@ -1,4 +1,4 @@
-"""A house behind the transports, on a clock that tests move."""
+"""A harness behind the transports, on a clock that tests move."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.contract.gates.house import House
+from tests.contract.gates.harness import ServiceHarness
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-async def house(shard: Shard, clock: ManualClock) -> AsyncIterator[House]:
-    """Return a house with its administrator let in."""
-    opened = await House(shard, clock).open()
+async def harness(shard: Shard, clock: ManualClock) -> AsyncIterator[ServiceHarness]:
+    """Return a harness with its administrator let in."""
+    opened = await ServiceHarness(shard, clock).open()
     yield opened
     await opened.close()

@@ -12,7 +12,7 @@ from tenantq.engine.ops.lifecycle import DropQueue
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.errors import Conflict, Invalid, NotFound, Suspended
 from tenantq.wire.exports import ExportedKey
-from tests.contract.gates.house import REASON, House
+from tests.contract.gates.harness import REASON, ServiceHarness
 from tests.contract.moving.archive import lines, written
 from tests.shards import message
 
@@ -25,143 +25,145 @@ if TYPE_CHECKING:
 HOUR = 3_600_000
 
 
-async def furnish(house: House) -> tuple[Call, list[str]]:
+async def furnish(harness: ServiceHarness) -> tuple[Call, list[str]]:
     """Give acme a queue with messages of every kind; return its administrator and the receipts of two leases."""
-    await house.tenant("acme")
-    owner = await house.key("acme")
-    await house.service.queues.put(owner, None, "work", {"max_attempts": 1, "dead_letter": "lost"})
-    await house.add(owner, "work", "a", "b", "c", "d")
-    await house.add(owner, "work", "short", ttl_ms=HOUR)
-    await house.add(owner, "work", "once", key="k-1")
-    leased = await house.take(owner, "work", max=2, lease_ms=60_000)
+    await harness.tenant("acme")
+    owner = await harness.key("acme")
+    await harness.service.queues.put(owner, None, "work", {"max_attempts": 1, "dead_letter": "lost"})
+    await harness.add(owner, "work", "a", "b", "c", "d")
+    await harness.add(owner, "work", "short", ttl_ms=HOUR)
+    await harness.add(owner, "work", "once", key="k-1")
+    leased = await harness.take(owner, "work", max=2, lease_ms=60_000)
     return owner, [one.receipt for one in leased]
 
 
-async def freeze_tenant(house: House) -> None:
+async def freeze_tenant(harness: ServiceHarness) -> None:
     """Freeze all of acme."""
-    await house.service.tenants.suspend(house.admin, "acme", REASON, "freeze")
+    await harness.service.tenants.suspend(harness.admin, "acme", REASON, "freeze")
 
 
-async def freeze_queue(house: House) -> None:
+async def freeze_queue(harness: ServiceHarness) -> None:
     """Freeze one queue of acme."""
-    await house.service.queues.suspend(house.admin, "acme", "work", REASON, "freeze")
+    await harness.service.queues.suspend(harness.admin, "acme", "work", REASON, "freeze")
 
 
 @pytest.mark.parametrize("freeze", [freeze_tenant, freeze_queue])
 async def test_an_export_of_what_is_frozen_is_the_same_each_time(
-    house: House, freeze: Callable[[House], Awaitable[None]]
+    harness: ServiceHarness, freeze: Callable[[ServiceHarness], Awaitable[None]]
 ) -> None:
     """Same identity, same bytes: though leases and lifetimes end, receipts come back, and the reason is changed."""
-    owner, receipts = await furnish(house)
-    await freeze(house)
-    first = await written(await house.service.exports.export(house.admin, "acme", "work"))
+    owner, receipts = await furnish(harness)
+    await freeze(harness)
+    first = await written(await harness.service.exports.export(harness.admin, "acme", "work"))
     assert {"messages": 6, "idempotency": 1}.items() <= json.loads(first["manifest.json"])["counts"].items()
-    digest = await house.service.exports.digest(house.admin, "acme", "work", at=house.clock.wall_ms())
-    outcomes = await house.service.settlement.ack(owner, None, "work", [receipts[0]])
+    digest = await harness.service.exports.digest(harness.admin, "acme", "work", at=harness.clock.wall_ms())
+    outcomes = await harness.service.settlement.ack(owner, None, "work", [receipts[0]])
     assert [one.error.code for one in outcomes if one.error] == ["lease_lost"]
-    outcomes = await house.service.settlement.nack(owner, None, "work", [receipts[1]])
+    outcomes = await harness.service.settlement.nack(owner, None, "work", [receipts[1]])
     assert [one.error.code for one in outcomes if one.error] == ["lease_lost"]
-    await house.pass_time(2 * HOUR)
-    await freeze(house)
+    await harness.pass_time(2 * HOUR)
+    await freeze(harness)
     for refused in (
-        house.add(owner, "work", "more"),
-        house.take(owner, "work"),
-        house.service.queues.purge(owner, None, "work", confirm="work", reason=REASON),
-        house.service.settlement.remove(owner, None, "work", [lines(first, "messages")[0]["id"]]),
-        house.service.queues.put(owner, None, "work", {"max_attempts": 9}),
-        house.service.queues.pause(owner, None, "work"),
-        house.service.queues.resume(owner, None, "work"),
-        house.service.queues.delete(owner, None, "work", confirm="work", reason=REASON, force=True),
-        house.service.queues.delete(house.admin, "acme", "work", confirm="work", reason=REASON),
+        harness.add(owner, "work", "more"),
+        harness.take(owner, "work"),
+        harness.service.queues.purge(owner, None, "work", confirm="work", reason=REASON),
+        harness.service.settlement.remove(owner, None, "work", [lines(first, "messages")[0]["id"]]),
+        harness.service.queues.put(owner, None, "work", {"max_attempts": 9}),
+        harness.service.queues.pause(owner, None, "work"),
+        harness.service.queues.resume(owner, None, "work"),
+        harness.service.queues.delete(owner, None, "work", confirm="work", reason=REASON, force=True),
+        harness.service.queues.delete(harness.admin, "acme", "work", confirm="work", reason=REASON),
     ):
         with pytest.raises(Suspended):
             await refused
-    second = await written(await house.service.exports.export(house.admin, "acme", "work"))
+    second = await written(await harness.service.exports.export(harness.admin, "acme", "work"))
     assert second == first
-    again = await house.service.exports.digest(house.admin, "acme", "work", at=digest.now)
+    again = await harness.service.exports.digest(harness.admin, "acme", "work", at=digest.now)
     assert (again.messages, again.digest, again.bytes) == (6, digest.digest, digest.bytes)
 
 
 @pytest.mark.parametrize("freeze", [freeze_tenant, freeze_queue])
 async def test_an_export_of_what_is_frozen_stays_the_same_when_the_wall_clock_is_set(
-    house: House, freeze: Callable[[House], Awaitable[None]]
+    harness: ServiceHarness, freeze: Callable[[ServiceHarness], Awaitable[None]]
 ) -> None:
     """Forward or back: all its times are by the clock as it went when it was frozen, results and keys too."""
-    owner, _ = await furnish(house)
-    (done,) = await house.take(owner, "work")
-    await house.service.settlement.ack(owner, None, "work", [done.receipt], [Result("completed", b"done")])
-    await freeze(house)
-    first = await written(await house.service.exports.export(house.admin, "acme", "work"))
+    owner, _ = await furnish(harness)
+    (done,) = await harness.take(owner, "work")
+    await harness.service.settlement.ack(owner, None, "work", [done.receipt], [Result("completed", b"done")])
+    await freeze(harness)
+    first = await written(await harness.service.exports.export(harness.admin, "acme", "work"))
     assert {"messages": 5, "results": 1, "idempotency": 1}.items() <= json.loads(first["manifest.json"])[
         "counts"
     ].items()
-    at = house.clock.wall_ms()
-    digest = await house.service.exports.digest(house.admin, "acme", "work", at=at)
+    at = harness.clock.wall_ms()
+    digest = await harness.service.exports.digest(harness.admin, "acme", "work", at=at)
     for step in (7_001, -2 * HOUR):
-        house.clock.jump_wall(step)
-        assert await written(await house.service.exports.export(house.admin, "acme", "work")) == first
-        assert (await house.service.exports.digest(house.admin, "acme", "work", at=at)).digest == digest.digest
+        harness.clock.jump_wall(step)
+        assert await written(await harness.service.exports.export(harness.admin, "acme", "work")) == first
+        assert (await harness.service.exports.digest(harness.admin, "acme", "work", at=at)).digest == digest.digest
 
 
-async def test_a_frozen_tenant_keeps_its_queues_and_settings(house: House) -> None:
+async def test_a_frozen_tenant_keeps_its_queues_and_settings(harness: ServiceHarness) -> None:
     """None is made, none goes, not even one that was being deleted or by the platform; another reason changes no export."""
-    owner, _ = await furnish(house)
-    await house.service.queues.delete(owner, None, "work", confirm="work", reason=REASON)  # which waits for two leases
-    await freeze_tenant(house)
-    first = await written(await house.service.exports.export(house.admin, "acme"))
+    owner, _ = await furnish(harness)
+    await harness.service.queues.delete(
+        owner, None, "work", confirm="work", reason=REASON
+    )  # which waits for two leases
+    await freeze_tenant(harness)
+    first = await written(await harness.service.exports.export(harness.admin, "acme"))
     for refused in (
-        house.service.queues.put(owner, None, "new", {}),
-        house.service.tenants.put(house.admin, "acme", {"weight": 7}),
-        house.service.queues.delete(house.admin, "acme", "work", confirm="work", reason=REASON, force=True),
+        harness.service.queues.put(owner, None, "new", {}),
+        harness.service.tenants.put(harness.admin, "acme", {"weight": 7}),
+        harness.service.queues.delete(harness.admin, "acme", "work", confirm="work", reason=REASON, force=True),
     ):
         with pytest.raises(Suspended, match="nothing of this may change"):
             await refused
-    await house.service.tenants.suspend(house.admin, "acme", "it was moved", "freeze")
-    await house.pass_time(2 * HOUR)
-    assert await written(await house.service.exports.export(house.admin, "acme")) == first
-    await house.service.tenants.resume(house.admin, "acme")
-    await house.settled()
-    assert "work" not in house.shard.tenant("acme").queues
+    await harness.service.tenants.suspend(harness.admin, "acme", "it was moved", "freeze")
+    await harness.pass_time(2 * HOUR)
+    assert await written(await harness.service.exports.export(harness.admin, "acme")) == first
+    await harness.service.tenants.resume(harness.admin, "acme")
+    await harness.wait_until_idle()
+    assert "work" not in harness.shard.tenant("acme").queues
 
 
-async def test_a_queue_that_has_drained_in_a_frozen_tenant_goes_when_that_is_thawed(house: House) -> None:
+async def test_a_queue_that_has_drained_in_a_frozen_tenant_goes_when_that_is_thawed(harness: ServiceHarness) -> None:
     """Whatever looks at it meanwhile, and though its last step was under way already."""
-    owner, receipts = await furnish(house)
-    await house.service.queues.delete(owner, None, "work", confirm="work", reason=REASON)
-    await house.service.legal_holds.place(house.admin, "acme", REASON)
-    await house.service.settlement.ack(owner, None, "work", receipts)  # after which only the hold keeps it
-    await freeze_tenant(house)
-    await house.service.legal_holds.release(house.admin, "acme", REASON)
-    await house.settled()
-    queue = house.shard.tenant("acme").queues["work"]
-    house.shard.state.push(DropQueue(queue))
-    await house.settled()
+    owner, receipts = await furnish(harness)
+    await harness.service.queues.delete(owner, None, "work", confirm="work", reason=REASON)
+    await harness.service.legal_holds.place(harness.admin, "acme", REASON)
+    await harness.service.settlement.ack(owner, None, "work", receipts)  # after which only the hold keeps it
+    await freeze_tenant(harness)
+    await harness.service.legal_holds.release(harness.admin, "acme", REASON)
+    await harness.wait_until_idle()
+    queue = harness.shard.tenant("acme").queues["work"]
+    harness.shard.state.push(DropQueue(queue))
+    await harness.wait_until_idle()
     assert (queue.messages, queue.dropping) == (4, False)
-    await house.service.tenants.resume(house.admin, "acme")
-    await house.settled()
-    assert not house.shard.tenant("acme").queues
+    await harness.service.tenants.resume(harness.admin, "acme")
+    await harness.wait_until_idle()
+    assert not harness.shard.tenant("acme").queues
 
 
-async def test_the_platform_deletes_a_frozen_queue_by_force(house: House) -> None:
+async def test_the_platform_deletes_a_frozen_queue_by_force(harness: ServiceHarness) -> None:
     """So that one that was moved away goes without working in between; its leases are not waited for."""
-    await furnish(house)
-    await freeze_queue(house)
-    await house.service.queues.delete(house.admin, "acme", "work", confirm="work", reason=REASON, force=True)
-    await house.settled()
-    assert "work" not in house.shard.tenant("acme").queues
+    await furnish(harness)
+    await freeze_queue(harness)
+    await harness.service.queues.delete(harness.admin, "acme", "work", confirm="work", reason=REASON, force=True)
+    await harness.wait_until_idle()
+    assert "work" not in harness.shard.tenant("acme").queues
 
 
 @pytest.mark.parametrize(("mode", "others"), [("freeze", ("settle", "fill")), ("fill", ("settle", "freeze"))])
-async def test_no_other_mode_replaces_frozen_or_filled(house: House, mode: Any, others: Any) -> None:
+async def test_no_other_mode_replaces_frozen_or_filled(harness: ServiceHarness, mode: Any, others: Any) -> None:
     """It would end it, and forget why, by which a move goes on; a new reason may be given, and settling comes before."""
-    await furnish(house)
-    acts = house.service
+    await furnish(harness)
+    acts = harness.service
 
     async def suspend_tenant(reason: str, mode: Any) -> Suspension | None:
-        return (await acts.tenants.suspend(house.admin, "acme", reason, mode)).suspension
+        return (await acts.tenants.suspend(harness.admin, "acme", reason, mode)).suspension
 
     async def suspend_queue(reason: str, mode: Any) -> Suspension | None:
-        return (await acts.queues.suspend(house.admin, "acme", "work", reason, mode)).suspension
+        return (await acts.queues.suspend(harness.admin, "acme", "work", reason, mode)).suspension
 
     for suspend, way_out in ((suspend_queue, "reopen it first"), (suspend_tenant, "resume it first")):
         await suspend("moving", "settle")
@@ -173,135 +175,139 @@ async def test_no_other_mode_replaces_frozen_or_filled(house: House, mode: Any, 
         assert before is not None
         assert after is not None
         assert (before.mode, before.reason, after.mode, after.reason) == (mode, "moving", mode, "moved")
-    await acts.tenants.resume(house.admin, "acme")
-    await acts.queues.unsuspend(house.admin, "acme", "work")
+    await acts.tenants.resume(harness.admin, "acme")
+    await acts.queues.unsuspend(harness.admin, "acme", "work")
     for suspend in (suspend_queue, suspend_tenant):
         assert (await suspend("unpaid", "settle")) is not None
 
 
-async def test_what_is_thawed_goes_on_with_everything_that_is_due(house: House) -> None:
+async def test_what_is_thawed_goes_on_with_everything_that_is_due(harness: ServiceHarness) -> None:
     """Leases that ended meanwhile end now, lifetimes too, and what waits is handed out."""
-    owner, _ = await furnish(house)
-    await freeze_tenant(house)
-    await house.pass_time(2 * HOUR)
-    assert house.shard.reads.stats("acme", "work").in_flight == 2
-    await house.service.tenants.resume(house.admin, "acme")
-    await house.settled()
-    stats = house.shard.reads.stats("acme", "work")
+    owner, _ = await furnish(harness)
+    await freeze_tenant(harness)
+    await harness.pass_time(2 * HOUR)
+    assert harness.shard.reads.stats("acme", "work").in_flight == 2
+    await harness.service.tenants.resume(harness.admin, "acme")
+    await harness.wait_until_idle()
+    stats = harness.shard.reads.stats("acme", "work")
     assert (stats.in_flight, stats.ready, stats.expired_total, stats.dead) == (0, 3, 1, 2)
-    assert len(await house.take(owner, "work", max=9)) == 3
-    assert (await house.service.tenants.get(house.admin, "acme")).suspension is None
+    assert len(await harness.take(owner, "work", max=9)) == 3
+    assert (await harness.service.tenants.get(harness.admin, "acme")).suspension is None
 
 
 @pytest.mark.parametrize("mode", ["freeze", "fill"])
-async def test_a_frozen_or_filled_queue_leaves_the_others_of_its_tenant_alone(house: House, mode: Any) -> None:
+async def test_a_frozen_or_filled_queue_leaves_the_others_of_its_tenant_alone(
+    harness: ServiceHarness, mode: Any
+) -> None:
     """They work, and dead letters that are for it wait where they are."""
-    owner, _ = await furnish(house)
-    await house.service.queues.put(owner, None, "lost", {})
-    await house.service.queues.suspend(house.admin, "acme", "lost", REASON, mode)
-    (one,) = await house.take(owner, "work")
-    await house.service.settlement.nack(owner, None, "work", [one.receipt])
-    assert house.shard.reads.stats("acme", "lost").ready == 0
-    await house.service.queues.unsuspend(house.admin, "acme", "lost")
-    await house.pass_time(10 * 60_000)
-    await house.take(owner, "work", max=9)  # which looks at it again
-    assert house.shard.reads.stats("acme", "lost").ready == 3  # with the two whose leases have ended by now
+    owner, _ = await furnish(harness)
+    await harness.service.queues.put(owner, None, "lost", {})
+    await harness.service.queues.suspend(harness.admin, "acme", "lost", REASON, mode)
+    (one,) = await harness.take(owner, "work")
+    await harness.service.settlement.nack(owner, None, "work", [one.receipt])
+    assert harness.shard.reads.stats("acme", "lost").ready == 0
+    await harness.service.queues.unsuspend(harness.admin, "acme", "lost")
+    await harness.pass_time(10 * 60_000)
+    await harness.take(owner, "work", max=9)  # which looks at it again
+    assert harness.shard.reads.stats("acme", "lost").ready == 3  # with the two whose leases have ended by now
     with pytest.raises(NotFound):
-        await house.service.queues.suspend(house.admin, "acme", "nothing", REASON)
+        await harness.service.queues.suspend(harness.admin, "acme", "nothing", REASON)
     with pytest.raises(Invalid, match="mode"):
-        await house.service.tenants.suspend(house.admin, "acme", REASON, "sleep")  # type: ignore[arg-type]  # a lie
+        await harness.service.tenants.suspend(harness.admin, "acme", REASON, "sleep")  # type: ignore[arg-type]  # a lie
 
 
 @pytest.mark.parametrize(("mode", "dead"), [("settle", 2), ("fill", 0)])
 async def test_leased_work_that_fails_while_it_may_finish_has_its_dead_letters(
-    house: House, mode: Any, dead: int
+    harness: ServiceHarness, mode: Any, dead: int
 ) -> None:
     """In a queue made for them, if need be; what is filled takes none, and makes no queue either."""
-    owner, receipts = await furnish(house)
-    await house.service.tenants.suspend(house.admin, "acme", REASON, mode)
-    await house.service.settlement.nack(owner, None, "work", receipts[:1])
-    await house.pass_time(60_001)  # the other lease ends
-    assert house.shard.tenant("acme").queues["work"].messages == 6 - dead
-    assert ("lost" in house.shard.tenant("acme").queues) == bool(dead)
-    await house.service.tenants.resume(house.admin, "acme")
-    await house.pass_time(1_000)
-    await house.take(owner, "work", max=9)  # which looks at them again
-    assert house.shard.reads.stats("acme", "lost").ready == 2
+    owner, receipts = await furnish(harness)
+    await harness.service.tenants.suspend(harness.admin, "acme", REASON, mode)
+    await harness.service.settlement.nack(owner, None, "work", receipts[:1])
+    await harness.pass_time(60_001)  # the other lease ends
+    assert harness.shard.tenant("acme").queues["work"].messages == 6 - dead
+    assert ("lost" in harness.shard.tenant("acme").queues) == bool(dead)
+    await harness.service.tenants.resume(harness.admin, "acme")
+    await harness.pass_time(1_000)
+    await harness.take(owner, "work", max=9)  # which looks at them again
+    assert harness.shard.reads.stats("acme", "lost").ready == 2
 
 
 @pytest.mark.parametrize("mode", ["settle", "freeze", "fill"])
-async def test_no_redrive_into_or_out_of_a_suspended_queue(house: House, mode: Any) -> None:
+async def test_no_redrive_into_or_out_of_a_suspended_queue(harness: ServiceHarness, mode: Any) -> None:
     """By name it is refused; with others its letters are skipped, and one under way ends."""
-    owner, receipts = await furnish(house)
-    await house.service.settlement.nack(owner, None, "work", receipts)
-    await house.service.queues.put(owner, None, "other", {"max_attempts": 1, "dead_letter": "lost"})
-    await house.add(owner, "other", "e")
-    (one,) = await house.take(owner, "other")
-    await house.service.settlement.nack(owner, None, "other", [one.receipt])
+    owner, receipts = await furnish(harness)
+    await harness.service.settlement.nack(owner, None, "work", receipts)
+    await harness.service.queues.put(owner, None, "other", {"max_attempts": 1, "dead_letter": "lost"})
+    await harness.add(owner, "other", "e")
+    (one,) = await harness.take(owner, "other")
+    await harness.service.settlement.nack(owner, None, "other", [one.receipt])
     everything = RedriveFilter()
-    await house.service.queues.suspend(house.admin, "acme", "work", REASON, mode)
+    await harness.service.queues.suspend(harness.admin, "acme", "work", REASON, mode)
     for queue, wanted in (("work", everything), ("lost", RedriveFilter(source="work"))):
         with pytest.raises(Suspended, match="queue is suspended"):
-            await house.service.redrives.start(owner, None, queue, filter=wanted)
-    task = await house.redrive(owner, "lost", everything)
+            await harness.service.redrives.start(owner, None, queue, filter=wanted)
+    task = await harness.redrive(owner, "lost", everything)
     assert (task.moved, task.skipped) == (1, 2)
-    await house.service.queues.unsuspend(house.admin, "acme", "work")
+    await harness.service.queues.unsuspend(harness.admin, "acme", "work")
 
-    slow = await house.service.redrives.start(owner, None, "work", filter=everything, rate=1)
-    await house.settled()
-    await house.service.queues.suspend(house.admin, "acme", "lost", REASON, mode)
-    await house.pass_time(10_000)
-    slow = await house.service.redrives.get(owner, None, "work", slow.id)
-    assert (slow.state, slow.moved, house.shard.reads.stats("acme", "lost").ready) == ("done", 1, 1)
+    slow = await harness.service.redrives.start(owner, None, "work", filter=everything, rate=1)
+    await harness.wait_until_idle()
+    await harness.service.queues.suspend(harness.admin, "acme", "lost", REASON, mode)
+    await harness.pass_time(10_000)
+    slow = await harness.service.redrives.get(owner, None, "work", slow.id)
+    assert (slow.state, slow.moved, harness.shard.reads.stats("acme", "lost").ready) == ("done", 1, 1)
     with pytest.raises(Suspended, match="queue is suspended"):
-        await house.service.redrives.start(owner, None, "work", filter=everything, dry_run=True)
+        await harness.service.redrives.start(owner, None, "work", filter=everything, dry_run=True)
 
 
-async def test_what_is_filled_takes_parts_and_serves_nobody(house: House) -> None:
+async def test_what_is_filled_takes_parts_and_serves_nobody(harness: ServiceHarness) -> None:
     """Only that way of being suspended does; the others refuse parts as well."""
-    owner, _ = await furnish(house)
+    owner, _ = await furnish(harness)
     for mode, taken in (("settle", False), ("freeze", False), ("fill", True)):
-        await house.service.tenants.suspend(house.admin, "acme", REASON, mode)  # type: ignore[arg-type]  # one of them
-        part = house.service.exports.import_part(owner, None, "work", export="1" * 32, part=1, messages=[], results=[])
+        await harness.service.tenants.suspend(harness.admin, "acme", REASON, mode)  # type: ignore[arg-type]  # one of them
+        part = harness.service.exports.import_part(
+            owner, None, "work", export="1" * 32, part=1, messages=[], results=[]
+        )
         if taken:
             await part
         else:
             with pytest.raises(Suspended):
                 await part
         with pytest.raises(Suspended):
-            await house.take(owner, "work")
+            await harness.take(owner, "work")
         if mode == "freeze":
-            await house.service.tenants.resume(house.admin, "acme")
-    assert (await house.service.exports.digest(owner, None, "work", export="1" * 32)).part == 1
-    assert (await house.service.exports.digest(owner, None, "work", export="2" * 32)).part == 0
+            await harness.service.tenants.resume(harness.admin, "acme")
+    assert (await harness.service.exports.digest(owner, None, "work", export="1" * 32)).part == 1
+    assert (await harness.service.exports.digest(owner, None, "work", export="2" * 32)).part == 0
 
 
-async def test_idempotency_keys_come_along(house: House) -> None:
+async def test_idempotency_keys_come_along(harness: ServiceHarness) -> None:
     """The same key again adds nothing; with another body it is refused, unless nobody knows what the body was."""
-    await furnish(house)
-    files = await written(await house.service.exports.export(house.admin, "acme", "work"))
+    await furnish(harness)
+    files = await written(await harness.service.exports.export(harness.admin, "acme", "work"))
     (known,) = [ExportedKey(**line) for line in lines(files, "idempotency")]
-    await house.tenant("copy")
-    call = await house.key("copy")
+    await harness.tenant("copy")
+    call = await harness.key("copy")
     for queue, key in (
         ("exact", known),
         ("any", ExportedKey(hash=known.hash, ids=known.ids, expires_at=known.expires_at)),
     ):
-        await house.service.queues.put(call, None, queue, {})
-        await house.service.exports.import_part(
+        await harness.service.queues.put(call, None, queue, {})
+        await harness.service.exports.import_part(
             call, None, queue, export="1" * 32, part=1, messages=[], results=[], idempotency=[key]
         )
-        (added,) = await house.add(call, queue, "once", key="k-1")
+        (added,) = await harness.add(call, queue, "once", key="k-1")
         assert (added.duplicate, added.raw_id.hex()) == (True, known.ids)
-        (other,) = await house.add(call, queue, "another body", key="k-1")
+        (other,) = await harness.add(call, queue, "another body", key="k-1")
         assert isinstance(other.error, Conflict) if queue == "exact" else other.duplicate
-    await house.pass_time(known.expires_at - house.clock.wall_ms() + 1)
-    (added,) = await house.add(call, "exact", "once", key="k-1")
+    await harness.pass_time(known.expires_at - harness.clock.wall_ms() + 1)
+    (added,) = await harness.add(call, "exact", "once", key="k-1")
     assert not added.duplicate
     for bad in ({"hash": "x"}, {"ids": ""}, {"ids": "0" * 31}, {"body_hash": "zz"}, {"expires_at": -1}):
         fields = {"hash": "0" * 32, "ids": "0" * 32, "expires_at": 1, **bad}
         with pytest.raises(Invalid):
-            await house.service.exports.import_part(
+            await harness.service.exports.import_part(
                 call,
                 None,
                 "any",
@@ -313,20 +319,20 @@ async def test_idempotency_keys_come_along(house: House) -> None:
             )
 
 
-async def test_a_batch_key_of_unknown_bodies_answers_for_batches_of_its_length_only(house: House) -> None:
+async def test_a_batch_key_of_unknown_bodies_answers_for_batches_of_its_length_only(harness: ServiceHarness) -> None:
     """Another number of messages cannot be the same batch."""
-    await house.tenant("acme")
-    owner = await house.key("acme")
-    first = await house.service.messages.add(owner, None, "work", [message("a"), message("b")], key="batch")
-    files = await written(await house.service.exports.export(house.admin, "acme", "work"))
+    await harness.tenant("acme")
+    owner = await harness.key("acme")
+    first = await harness.service.messages.add(owner, None, "work", [message("a"), message("b")], key="batch")
+    files = await written(await harness.service.exports.export(harness.admin, "acme", "work"))
     (line,) = lines(files, "idempotency")
     key = ExportedKey(hash=line["hash"], ids=line["ids"], expires_at=line["expires_at"])
-    await house.service.queues.put(owner, None, "other", {})
-    await house.service.exports.import_part(
+    await harness.service.queues.put(owner, None, "other", {})
+    await harness.service.exports.import_part(
         owner, None, "other", export="1" * 32, part=1, messages=[], results=[], idempotency=[key]
     )
-    again = await house.service.messages.add(owner, None, "other", [message("a"), message("b")], key="batch")
+    again = await harness.service.messages.add(owner, None, "other", [message("a"), message("b")], key="batch")
     assert [one.raw_id for one in again] == [one.raw_id for one in first]
     assert all(one.duplicate for one in again)
     with pytest.raises(Conflict):
-        await house.service.messages.add(owner, None, "other", [message("a")], key="batch")
+        await harness.service.messages.add(owner, None, "other", [message("a")], key="batch")

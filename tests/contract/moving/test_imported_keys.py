@@ -15,74 +15,76 @@ from tests.shards import message
 
 if TYPE_CHECKING:
     from tenantq.service.call import Call
-    from tests.contract.gates.house import House
+    from tests.contract.gates.harness import ServiceHarness
 
 
-async def known_keys(house: House) -> tuple[Call, ExportedKey, ExportedKey]:
+async def known_keys(harness: ServiceHarness) -> tuple[Call, ExportedKey, ExportedKey]:
     """Return acme's administrator, and the keys of a message and of a batch as an export tells them."""
-    await house.tenant("acme")
-    owner = await house.key("acme")
-    await house.add(owner, "single", "once", key="k")
-    await house.service.messages.add(owner, None, "batch", [message("a"), message("b")], key="k")
-    found = [await written(await house.service.exports.export(owner, None, queue)) for queue in ("single", "batch")]
+    await harness.tenant("acme")
+    owner = await harness.key("acme")
+    await harness.add(owner, "single", "once", key="k")
+    await harness.service.messages.add(owner, None, "batch", [message("a"), message("b")], key="k")
+    found = [await written(await harness.service.exports.export(owner, None, queue)) for queue in ("single", "batch")]
     single, batch = (ExportedKey(**lines(files, "idempotency")[0]) for files in found)
-    await house.service.queues.put(owner, None, "there", {})
+    await harness.service.queues.put(owner, None, "there", {})
     return owner, single, batch
 
 
-async def bring(house: House, call: Call, *keys: ExportedKey) -> None:
+async def bring(harness: ServiceHarness, call: Call, *keys: ExportedKey) -> None:
     """Import nothing but keys."""
-    await house.service.exports.import_part(
+    await harness.service.exports.import_part(
         call, None, "there", export="1" * 32, part=1, messages=[], results=[], idempotency=list(keys)
     )
 
 
-async def test_a_key_with_another_number_of_messages_is_a_conflict_and_the_shard_goes_on(house: House) -> None:
+async def test_a_key_with_another_number_of_messages_is_a_conflict_and_the_shard_goes_on(
+    harness: ServiceHarness,
+) -> None:
     """Also where the hash of the body is right, so that the key seems to be of this very call."""
-    owner, single, batch = await known_keys(house)
+    owner, single, batch = await known_keys(harness)
     await bring(
-        house,
+        harness,
         owner,
         msgspec.structs.replace(single, ids=single.ids * 2),
         msgspec.structs.replace(batch, ids=batch.ids[:32]),
     )
-    (refused,) = await house.add(owner, "there", "once", key="k")
+    (refused,) = await harness.add(owner, "there", "once", key="k")
     assert isinstance(refused.error, Conflict)
     with pytest.raises(Conflict):
-        await house.service.messages.add(owner, None, "there", [message("a"), message("b")], key="k")
-    await house.tenant("other")
-    (added,) = await house.add(await house.key("other"), "work", "of somebody else")
+        await harness.service.messages.add(owner, None, "there", [message("a"), message("b")], key="k")
+    await harness.tenant("other")
+    (added,) = await harness.add(await harness.key("other"), "work", "of somebody else")
     assert added.error is None
 
 
-async def test_a_key_is_remembered_no_longer_than_any_other(house: House) -> None:
+async def test_a_key_is_remembered_no_longer_than_any_other(harness: ServiceHarness) -> None:
     """What an import says lasts for ever lasts as long as a queue can be told to remember keys."""
-    owner, single, _ = await known_keys(house)
-    await bring(house, owner, msgspec.structs.replace(single, expires_at=limits.TIME_MS_MAX))
-    (again,) = await house.add(owner, "there", "once", key="k")
+    owner, single, _ = await known_keys(harness)
+    await bring(harness, owner, msgspec.structs.replace(single, expires_at=limits.TIME_MS_MAX))
+    (again,) = await harness.add(owner, "there", "once", key="k")
     assert again.duplicate
-    (kept,) = lines(await written(await house.service.exports.export(owner, None, "there")), "idempotency")
-    assert house.clock.wall_ms() < kept["expires_at"] <= house.clock.wall_ms() + limits.TTL_MS_MAX
+    (kept,) = lines(await written(await harness.service.exports.export(owner, None, "there")), "idempotency")
+    assert harness.clock.wall_ms() < kept["expires_at"] <= harness.clock.wall_ms() + limits.TTL_MS_MAX
 
 
-async def test_a_part_holds_so_many_ids_and_no_more(house: House) -> None:
+async def test_a_part_holds_so_many_ids_and_no_more(harness: ServiceHarness) -> None:
     """They cost no quota, so they are few."""
-    owner, single, _ = await known_keys(house)
+    owner, single, _ = await known_keys(harness)
     ids = single.ids * limits.BATCH_MESSAGES_MAX
     count = limits.EXPORTED_IDS_BYTES_MAX // (16 * limits.BATCH_MESSAGES_MAX) + 1
     many = [ExportedKey(hash=f"{at:032x}", ids=ids, expires_at=single.expires_at) for at in range(count)]
     with pytest.raises(TooLarge):
-        await bring(house, owner, *many)
+        await bring(harness, owner, *many)
 
 
-async def test_whoever_may_export_some_queues_exports_them_one_by_one(house: House) -> None:
+async def test_whoever_may_export_some_queues_exports_them_one_by_one(harness: ServiceHarness) -> None:
     """Everything of the tenant is more than they may see, and asking for it is in the audit trail."""
-    await known_keys(house)
-    some = await house.key("acme", "tenant-admin", queues=("sing*",))
-    await written(await house.service.exports.export(some, None, "single"))
-    end = await house.journal_end()
+    await known_keys(harness)
+    some = await harness.key("acme", "tenant-admin", queues=("sing*",))
+    await written(await harness.service.exports.export(some, None, "single"))
+    end = await harness.journal_end()
     for queue in (None, "batch"):
         with pytest.raises(Forbidden):
-            await house.service.exports.export(some, None, queue)
-    denied = [(row.op, row.outcome, row.count) for row in await house.rows(end) if row.op == "export"]
+            await harness.service.exports.export(some, None, queue)
+    denied = [(row.op, row.outcome, row.count) for row in await harness.rows(end) if row.op == "export"]
     assert sum(count for _, outcome, count in denied if outcome == "denied") == 2

@@ -17,7 +17,7 @@ from tenantq.domain.validation import build
 from tenantq.errors import Conflict, Draining, Forbidden, Invalid, NotFound, QuotaExceeded, Suspended
 from tenantq.wire.exports import ExportedMessage, ExportedResult, part_digest
 from tests.administration import delete_queue, purge, put_queue, queues, usage
-from tests.contract.gates.house import REASON, House
+from tests.contract.gates.harness import REASON, ServiceHarness
 from tests.contract.moving.archive import bring_in, lines, written
 from tests.shards import count_slices, examined, message
 from tests.verbs import verbs
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 HOUR = 3_600_000
 
 
-async def furnish(house: House) -> Call:
+async def furnish(harness: ServiceHarness) -> Call:
     """Give the tenant acme some of everything; return a call of its administrator."""
-    shard, clock = verbs(house.shard), house.clock
-    await house.tenant("acme", weight=4, quotas={"backlog": 10_000})
-    owner = await house.key("acme")
+    shard, clock = verbs(harness.shard), harness.clock
+    await harness.tenant("acme", weight=4, quotas={"backlog": 10_000})
+    owner = await harness.key("acme")
     await put_queue(shard, "acme", "work", max_attempts=3, ttl_ms=50 * HOUR)
     await shard.add("acme", "work", [message(f"p{n}", priority=n) for n in (1, 9, 5)])
     await shard.add("acme", "work", [message("later", delay_ms=HOUR, attributes={"a": "b", "c": "\u00e9"})])
@@ -49,24 +49,24 @@ async def furnish(house: House) -> Call:
     await shard.nack("acme", "doomed", [dies.receipt], reason="broken for good")
     await shard.ack("acme", "doomed", [succeeds.receipt], results=[Result("completed", b"\x80 42")])
     await put_queue(shard, "acme", "quiet")
-    await house.service.access.put_grant(owner, None, "jwt:worker", Grant(role="consumer", queues=("work",)))
+    await harness.service.access.put_grant(owner, None, "jwt:worker", Grant(role="consumer", queues=("work",)))
     clock.advance(1_000)
     return owner
 
 
-async def facts_of(house: House, tenant: str) -> dict[str, list[dict[str, Any]]]:
+async def facts_of(harness: ServiceHarness, tenant: str) -> dict[str, list[dict[str, Any]]]:
     """Return everything that is known of a tenant's waiting messages, in order of delivery."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for queue in sorted(queues(house.shard, tenant)):
-        page = await house.shard.reads.peek(tenant, queue, limit=100)
+    for queue in sorted(queues(harness.shard, tenant)):
+        page = await harness.shard.reads.peek(tenant, queue, limit=100)
         found[queue] = [{**msgspec.structs.asdict(one), "tenant": "", "lease_until": None} for one in page.messages]
     return found
 
 
-async def test_everything_comes_in_as_it_was(house: House) -> None:
+async def test_everything_comes_in_as_it_was(harness: ServiceHarness) -> None:
     """Ids, order, bodies, attributes, groups, delays, lifetimes, attempts, history, dead letters, results."""
-    owner = await furnish(house)
-    files = await written(await house.service.exports.export(owner, None))
+    owner = await furnish(harness)
+    files = await written(await harness.service.exports.export(owner, None))
     assert json.loads(files["tenant.json"])["config"]["weight"] == 4
     counts = json.loads(files["manifest.json"])["counts"]
     assert {kind: counts[kind] for kind in ("tenant", "queues", "messages", "results", "keys", "grants")} == {
@@ -74,16 +74,16 @@ async def test_everything_comes_in_as_it_was(house: House) -> None:
     }  # fmt: skip
     assert "token_hash" not in files["keys-000001.jsonl"].decode()
     assert {row["tenant"] for row in lines(files, "audit")} == {"acme"}
-    house.clock.advance(2_000)
-    await house.tenant("other")
-    admin = house.admin
-    taken = await bring_in(house, admin, files, "other")
+    harness.clock.advance(2_000)
+    await harness.tenant("other")
+    admin = harness.admin
+    taken = await bring_in(harness, admin, files, "other")
     assert (sum(one.messages for one in taken), sum(one.results for one in taken)) == (9, 2)
     (leased,) = [one for one in lines(files, "messages") if one.get("body") == "p5"]
     assert leased.get("attempts", 0) == 0  # a lease does not travel; the delivery under way does not count
-    house.clock.advance(60_000)  # and ends here, too
-    await house.settled()
-    mine, theirs = await facts_of(house, "acme"), await facts_of(house, "other")
+    harness.clock.advance(60_000)  # and ends here, too
+    await harness.wait_until_idle()
+    mine, theirs = await facts_of(harness, "acme"), await facts_of(harness, "other")
     for queue in mine:
         for one, other in zip(mine[queue], theirs[queue], strict=True):
             if one["body"] == b"p5":
@@ -91,67 +91,69 @@ async def test_everything_comes_in_as_it_was(house: House) -> None:
                 continue
             assert one == other, queue
     id = lines(files, "results")[0]["id"]
-    assert await house.shard.reads.result("other", "doomed", id) == await house.shard.reads.result("acme", "doomed", id)
+    assert await harness.shard.reads.result("other", "doomed", id) == await harness.shard.reads.result(
+        "acme", "doomed", id
+    )
     order = []
     for _ in range(4):
-        (got,) = await verbs(house.shard).poll("other", "work")
+        (got,) = await verbs(harness.shard).poll("other", "work")
         order.append(got.body)
     assert order == [b"p9", b"p5", b"p1", b"\xff\x00binary"]
-    assert [one.body for one in await verbs(house.shard).poll("other", "line.fifo", max=9)] == [b"g0"]
-    await house.shard.close()
-    report = examined(house.shard)
+    assert [one.body for one in await verbs(harness.shard).poll("other", "line.fifo", max=9)] == [b"g0"]
+    await harness.shard.close()
+    report = examined(harness.shard)
     assert report.clean, report.findings
 
 
-async def test_an_export_is_of_one_moment(house: House) -> None:
+async def test_an_export_is_of_one_moment(harness: ServiceHarness) -> None:
     """Whatever happens while it is read: messages that come and go, queues that are deleted."""
-    owner = await furnish(house)
+    owner = await furnish(harness)
     before = [
         (one["id"], one.get("body"))
-        for one in lines(await written(await house.service.exports.export(owner, None)), "messages")
+        for one in lines(await written(await harness.service.exports.export(owner, None)), "messages")
     ]
-    exporting = await house.service.exports.export(owner, None)
-    await purge(house.shard, "acme", "work", reason=REASON)
-    await delete_queue(house.shard, "acme", "line.fifo", force=True, reason=REASON)
-    await house.add(owner, "work", "new", "newer")
-    await house.settled()
+    exporting = await harness.service.exports.export(owner, None)
+    await purge(harness.shard, "acme", "work", reason=REASON)
+    await delete_queue(harness.shard, "acme", "line.fifo", force=True, reason=REASON)
+    await harness.add(owner, "work", "new", "newer")
+    await harness.wait_until_idle()
     files = await written(exporting)
     assert [(one["id"], one.get("body")) for one in lines(files, "messages")] == before
     assert len(lines(files, "queues")) == 5
     assert max(row["seq"] for row in lines(files, "audit")) <= json.loads(files["manifest.json"])["last_seq"]
 
 
-async def test_a_second_import_adds_nothing_twice(house: House) -> None:
+async def test_a_second_import_adds_nothing_twice(harness: ServiceHarness) -> None:
     """Also what was finished meanwhile does not come again; a part out of its turn is refused; after a break it goes on."""
-    owner = await furnish(house)
-    files = await written(await house.service.exports.export(owner, None))
-    await house.tenant("other")
-    await bring_in(house, house.admin, files, "other")
-    (got,) = await verbs(house.shard).poll("other", "work")
-    await verbs(house.shard).ack("other", "work", [got.receipt])
-    total = usage(house.shard, "other")
-    again = await bring_in(house, house.admin, files, "other")
+    owner = await furnish(harness)
+    files = await written(await harness.service.exports.export(owner, None))
+    await harness.tenant("other")
+    await bring_in(harness, harness.admin, files, "other")
+    (got,) = await verbs(harness.shard).poll("other", "work")
+    await verbs(harness.shard).ack("other", "work", [got.receipt])
+    total = usage(harness.shard, "other")
+    again = await bring_in(harness, harness.admin, files, "other")
     assert all(one.duplicate for one in again)
-    assert usage(house.shard, "other") == total
+    assert usage(harness.shard, "other") == total
     with pytest.raises(Conflict, match=r"part: out of order \(9, expected: "):
-        await house.service.exports.import_part(
-            house.admin, "other", "work", export="ab" * 16, part=9, messages=[], results=[]
+        await harness.service.exports.import_part(
+            harness.admin, "other", "work", export="ab" * 16, part=9, messages=[], results=[]
         )
-    taken = await house.service.exports.import_part(
-        house.admin, "other", "work", export="ab" * 16, part=1,
+    taken = await harness.service.exports.import_part(
+        harness.admin, "other", "work", export="ab" * 16, part=1,
         messages=[msgspec.convert(one, ExportedMessage) for one in lines(files, "messages")[:4]], results=[],
     )  # fmt: skip
     assert (taken.messages, taken.there) == (1, 3)  # another export: by their ids, those that are there are known
 
 
-async def test_an_import_returns_the_digest_of_what_it_read(house: House) -> None:
+async def test_an_import_returns_the_digest_of_what_it_read(harness: ServiceHarness) -> None:
     """The exclusive or of the SHA-256 of each id and body, whatever the encoding of the body."""
-    await house.tenant("acme")
-    owner = await house.key("acme")
-    await house.service.queues.put(owner, None, "work", {})
+    await harness.tenant("acme")
+    owner = await harness.key("acme")
+    await harness.service.queues.put(owner, None, "work", {})
     ids = ["01890000-0000-7000-8000-000000000001", "01890000-0000-7000-8000-000000000002"]
     times: Any = {"added_at": 1, "visible_at": 1}
-    taken = await house.service.exports.import_part(
+    taken = await harness.service.exports.import_part(
         owner, None, "work", export="cd" * 16, part=1, results=[],
         messages=[ExportedMessage(id=ids[0], body="é", **times), ExportedMessage(id=ids[1], body_base64="/wA=", **times)],
     )  # fmt: skip
@@ -160,47 +162,47 @@ async def test_an_import_returns_the_digest_of_what_it_read(house: House) -> Non
     assert taken.digest == bytes(one ^ other for one, other in zip(*hashes, strict=True)).hex()
 
 
-async def test_what_is_over_by_now_stays_out(house: House) -> None:
+async def test_what_is_over_by_now_stays_out(harness: ServiceHarness) -> None:
     """A lifetime goes on during the move."""
-    owner = await furnish(house)
-    files = await written(await house.service.exports.export(owner, None))
-    house.clock.advance(60 * HOUR)
-    await house.tenant("other")
-    taken = await bring_in(house, house.admin, files, "other")
+    owner = await furnish(harness)
+    files = await written(await harness.service.exports.export(owner, None))
+    harness.clock.advance(60 * HOUR)
+    await harness.tenant("other")
+    taken = await bring_in(harness, harness.admin, files, "other")
     assert (sum(one.messages for one in taken), sum(one.expired for one in taken)) == (4, 7)
 
 
-async def test_a_quota_refuses_a_whole_part_and_nothing_of_it_is_there(house: House) -> None:
+async def test_a_quota_refuses_a_whole_part_and_nothing_of_it_is_there(harness: ServiceHarness) -> None:
     """With more room the same import goes on from there."""
-    owner = await furnish(house)
-    files = await written(await house.service.exports.export(owner, None))
-    await house.tenant("other", quotas={"backlog": 6})
+    owner = await furnish(harness)
+    files = await written(await harness.service.exports.export(owner, None))
+    await harness.tenant("other", quotas={"backlog": 6})
     with pytest.raises(QuotaExceeded, match=r"quotas\.backlog"):
-        await bring_in(house, house.admin, files, "other")
-    assert usage(house.shard, "other")["backlog"] == 5
-    await house.tenant("other", quotas={"backlog": 100})
-    await bring_in(house, house.admin, files, "other")
-    assert usage(house.shard, "other")["backlog"] == 9
+        await bring_in(harness, harness.admin, files, "other")
+    assert usage(harness.shard, "other")["backlog"] == 5
+    await harness.tenant("other", quotas={"backlog": 100})
+    await bring_in(harness, harness.admin, files, "other")
+    assert usage(harness.shard, "other")["backlog"] == 9
 
 
-async def test_an_import_goes_where_messages_may_go(house: House) -> None:
+async def test_an_import_goes_where_messages_may_go(harness: ServiceHarness) -> None:
     """Not into a queue that is not there or goes, nor a suspended tenant."""
-    await house.tenant("other")
+    await harness.tenant("other")
     part: dict[str, Any] = {"export": "ab" * 16, "part": 1, "messages": [], "results": []}
     with pytest.raises(NotFound):
-        await house.service.exports.import_part(house.admin, "other", "work", **part)
-    await house.shard.add("other", "work", [message()])
-    assert await verbs(house.shard).poll("other", "work", lease_ms=60_000)
-    await house.service.tenants.suspend(house.admin, "other", REASON)
+        await harness.service.exports.import_part(harness.admin, "other", "work", **part)
+    await harness.shard.add("other", "work", [message()])
+    assert await verbs(harness.shard).poll("other", "work", lease_ms=60_000)
+    await harness.service.tenants.suspend(harness.admin, "other", REASON)
     with pytest.raises(Suspended):
-        await house.service.exports.import_part(house.admin, "other", "work", **part)
-    await house.service.tenants.resume(house.admin, "other")
-    await delete_queue(house.shard, "other", "work", reason=REASON)
+        await harness.service.exports.import_part(harness.admin, "other", "work", **part)
+    await harness.service.tenants.resume(harness.admin, "other")
+    await delete_queue(harness.shard, "other", "work", reason=REASON)
     with pytest.raises(Draining):
-        await house.service.exports.import_part(house.admin, "other", "work", **part)
+        await harness.service.exports.import_part(harness.admin, "other", "work", **part)
     for role in ("operator", "auditor", "viewer", "consumer", "producer"):
         with pytest.raises(Forbidden):
-            await house.service.exports.export(await house.key("other", role), None)
+            await harness.service.exports.export(await harness.key("other", role), None)
 
 
 GOOD: dict[str, Any] = {"id": "0190163d-8694-739b-aea5-966c26f8ad91", "body": "x", "added_at": 1, "visible_at": 1}
@@ -220,20 +222,20 @@ GOOD: dict[str, Any] = {"id": "0190163d-8694-739b-aea5-966c26f8ad91", "body": "x
         ({**GOOD, "group": ""}, "messages[0].group"),
     ],
 )
-async def test_a_line_that_cannot_be_is_named(house: House, line: dict[str, Any], text: str) -> None:
+async def test_a_line_that_cannot_be_is_named(harness: ServiceHarness, line: dict[str, Any], text: str) -> None:
     """With its place and field, and nothing is changed."""
-    await house.add(house.admin, "work", tenant="default")
+    await harness.add(harness.admin, "work", tenant="default")
     with pytest.raises(Invalid) as caught:
-        await house.service.exports.import_part(
-            house.admin, None, "work", export="ab" * 16, part=1, results=[],
+        await harness.service.exports.import_part(
+            harness.admin, None, "work", export="ab" * 16, part=1, results=[],
             messages=[build(ExportedMessage, line, "messages[0].")],
         )  # fmt: skip
     assert caught.value.message.startswith(text), caught.value.message
 
 
-async def test_other_nonsense_is_refused_too(house: House) -> None:
+async def test_other_nonsense_is_refused_too(harness: ServiceHarness) -> None:
     """An export that is none, parts below one, an id twice, a result without a value."""
-    await house.add(house.admin, "work", tenant="default")
+    await harness.add(harness.admin, "work", tenant="default")
     twice = [msgspec.convert(GOOD, ExportedMessage)] * 2
     empty = ExportedResult(id=GOOD["id"], status="completed", expires_at=1)
     for given, text in (
@@ -245,14 +247,14 @@ async def test_other_nonsense_is_refused_too(house: House) -> None:
     ):
         part: dict[str, Any] = {"export": "ab" * 16, "part": 1, "messages": [], "results": [], **given}
         with pytest.raises(Invalid, match=text.replace("[", r"\[")):
-            await house.service.exports.import_part(house.admin, None, "work", **part)
+            await harness.service.exports.import_part(harness.admin, None, "work", **part)
 
 
 async def test_a_part_is_converted_in_slices_and_hashed_beside_the_event_loop(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other callers run in between, however large the part is."""
-    await house.add(house.admin, "work", tenant="default")
+    await harness.add(harness.admin, "work", tenant="default")
     slices, threads = count_slices(monkeypatch, "tenantq.runtime.loop_slices"), set[int]()
 
     def digest(messages: list[tuple[bytes, bytes]]) -> str:
@@ -263,8 +265,8 @@ async def test_a_part_is_converted_in_slices_and_hashed_beside_the_event_loop(
     lines = [
         msgspec.convert({**GOOD, "id": str(UUID(int=n)), "body": "x" * 5_000}, ExportedMessage) for n in range(500)
     ]
-    imported = await house.service.exports.import_part(
-        house.admin, None, "work", export="ab" * 16, part=1, results=[], messages=lines
+    imported = await harness.service.exports.import_part(
+        harness.admin, None, "work", export="ab" * 16, part=1, results=[], messages=lines
     )
     assert imported.messages == 500
     assert imported.digest == part_digest([(UUID(int=n).bytes, b"x" * 5_000) for n in range(500)])

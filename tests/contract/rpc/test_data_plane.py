@@ -10,7 +10,7 @@ from tenantq.engine.settings import ShardSettings
 from tenantq.rpc.methods import METHODS
 from tenantq.service.audit_trail import AuditQuery
 from tenantq.service.call import Call
-from tests.contract.gates.house import suspension
+from tests.contract.gates.harness import suspension
 from tests.contract.http.real_server import ADMIN
 
 if TYPE_CHECKING:

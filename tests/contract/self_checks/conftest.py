@@ -1,5 +1,5 @@
-"""A house to be checked."""
+"""A harness to be checked."""
 
-from tests.contract.gates.conftest import house, open_house
+from tests.contract.gates.conftest import harness, open_harness
 
-__all__ = ["house", "open_house"]
+__all__ = ["harness", "open_harness"]

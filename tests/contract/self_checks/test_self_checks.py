@@ -27,7 +27,7 @@ from tests.administration import usage
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.contract.gates.house import House
+    from tests.contract.gates.harness import ServiceHarness
 
 
 @pytest.fixture
@@ -36,9 +36,9 @@ def key(tmp_path: Path) -> SigningKey:
     return SigningKey.load_or_make(tmp_path)
 
 
-def tamper(house: House, family: str, row: bytes, value: bytes | None) -> None:
+def tamper(harness: ServiceHarness, family: str, row: bytes, value: bytes | None) -> None:
     """Write or delete a row behind the shard's back."""
-    store = house.shard.state.store
+    store = harness.shard.state.store
     batch = store.new_batch()
     if value is None:
         batch.delete(row, store.family(family).handle)
@@ -47,53 +47,55 @@ def tamper(house: House, family: str, row: bytes, value: bytes | None) -> None:
     store.write(batch)
 
 
-async def busy(house: House) -> None:
+async def busy(harness: ServiceHarness) -> None:
     """Have a tenant with messages, some of them leased."""
-    await house.tenant("acme", quotas={"messages_per_hour": 1_000})
-    owner = await house.key("acme")
+    await harness.tenant("acme", quotas={"messages_per_hour": 1_000})
+    owner = await harness.key("acme")
     for number in range(5):
-        await house.add(owner, f"q{number % 2}", *(f"{n}" * 50 for n in range(4)))
-    await house.take(owner, "q0", max=3)
-    await house.settled()
+        await harness.add(owner, f"q{number % 2}", *(f"{n}" * 50 for n in range(4)))
+    await harness.take(owner, "q0", max=3)
+    await harness.wait_until_idle()
 
 
 # ---- isolation ----
 
 
-async def test_the_probe_is_refused_everywhere_and_leaves_no_key_behind(house: House) -> None:
+async def test_the_probe_is_refused_everywhere_and_leaves_no_key_behind(harness: ServiceHarness) -> None:
     """Over and over; it raises no alert, and its tenants are nobody else's."""
-    probe = IsolationProbe(house.service, house.shard)
+    probe = IsolationProbe(harness.service, harness.shard)
     for _ in range(3):
         result = await probe.run()
         assert result == CheckResult(ok=True, text="another tenant's credential was refused everywhere")
     for tenant in PROBE_TENANTS:
-        keys = house.shard.state.access.keys(house.shard.tenant(tenant).id)
+        keys = harness.shard.state.access.keys(harness.shard.tenant(tenant).id)
         assert all(one.revoked_at is not None for one in keys.values())
-        assert usage(house.shard, tenant)["backlog"] == 0
+        assert usage(harness.shard, tenant)["backlog"] == 0
         with pytest.raises(Conflict, match="server's isolation probe"):
-            await house.service.tenants.put(house.admin, tenant, {})
-    assert await house.rows(op="alert") == []
-    denied = await house.rows(result="DENIED", tenant=PROBE_TENANTS[0])
+            await harness.service.tenants.put(harness.admin, tenant, {})
+    assert await harness.rows(op="alert") == []
+    denied = await harness.rows(result="DENIED", tenant=PROBE_TENANTS[0])
     assert {row.request_id for row in denied} == {"self-check"}
 
 
 async def test_the_probe_finds_a_gate_that_lets_everybody_through(
-    house: House,
+    harness: ServiceHarness,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It names what was let through."""
-    monkeypatch.setattr(house.admission.authorizer, "allowed", lambda *_: True)
-    result = await IsolationProbe(house.service, house.shard).run()
+    monkeypatch.setattr(harness.admission.authorizer, "allowed", lambda *_: True)
+    result = await IsolationProbe(harness.service, harness.shard).run()
     assert not result.ok
     for act in ("peek", "get", "usage", "audit"):
         assert act in result.text
 
 
-async def test_the_probe_finds_one_engine_key_for_all_tenants(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_probe_finds_one_engine_key_for_all_tenants(
+    harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A right receipt in another tenant's queue must not settle anything."""
-    probe = IsolationProbe(house.service, house.shard)
+    probe = IsolationProbe(harness.service, harness.shard)
     assert (await probe.run()).ok
-    mine, other = (house.shard.tenant(name).queues["probe"] for name in PROBE_TENANTS)
+    mine, other = (harness.shard.tenant(name).queues["probe"] for name in PROBE_TENANTS)
     monkeypatch.setattr(other, "prefix", mine.prefix)
     result = await probe.run()
     assert not result.ok
@@ -103,55 +105,55 @@ async def test_the_probe_finds_one_engine_key_for_all_tenants(house: House, monk
 # ---- quotas ----
 
 
-async def test_counters_that_are_right_pass_while_work_goes_on(house: House) -> None:
+async def test_counters_that_are_right_pass_while_work_goes_on(harness: ServiceHarness) -> None:
     """All tenants in turns, so many in one run."""
-    await busy(house)
-    check = QuotaAccuracy(house.shard, tenants=1, rows=10_000)
+    await busy(harness)
+    check = QuotaAccuracy(harness.shard, tenants=1, rows=10_000)
     texts = [(await check.run()).text for _ in range(3)]
     assert texts[0] == "1 tenants recounted, 23 rows"
     assert texts[1] == "1 tenants recounted, 0 rows"
     assert texts[2] == texts[0]
-    bounded = await QuotaAccuracy(house.shard, tenants=5, rows=9).run()
+    bounded = await QuotaAccuracy(harness.shard, tenants=5, rows=9).run()
     assert bounded.ok
     assert "too long for one run" in bounded.text
 
 
-def edit_counters(house: House) -> None:
+def edit_counters(harness: ServiceHarness) -> None:
     """Change the stored counters of a queue."""
-    queue = house.shard.tenant("acme").queues["q0"]
-    stored = house.shard.state.store.get(house.shard.state.store.qc, queue.prefix)
+    queue = harness.shard.tenant("acme").queues["q0"]
+    stored = harness.shard.state.store.get(harness.shard.state.store.qc, queue.prefix)
     assert stored is not None
     row = msgspec.structs.replace(unpack_counters(stored), bytes=7)
-    tamper(house, "qc", queue.prefix, msgspec.msgpack.encode(row))
+    tamper(harness, "qc", queue.prefix, msgspec.msgpack.encode(row))
 
 
-def lose_counters(house: House) -> None:
+def lose_counters(harness: ServiceHarness) -> None:
     """Take the stored counters of a queue away."""
-    tamper(house, "qc", house.shard.tenant("acme").queues["q0"].prefix, None)
+    tamper(harness, "qc", harness.shard.tenant("acme").queues["q0"].prefix, None)
 
 
-def edit_hour(house: House) -> None:
+def edit_hour(harness: ServiceHarness) -> None:
     """Change what is stored of the tenant's hour."""
-    state = house.shard.tenant("acme")
+    state = harness.shard.tenant("acme")
     row = WindowsRow(state.usage.hour.number, 1, state.usage.day.number, state.usage.day.messages)
-    tamper(house, "meta", USAGE_ROW + tenant_prefix(state.id), msgspec.msgpack.encode(row))
+    tamper(harness, "meta", USAGE_ROW + tenant_prefix(state.id), msgspec.msgpack.encode(row))
 
 
-def lose_message(house: House) -> None:
+def lose_message(harness: ServiceHarness) -> None:
     """Delete a message's row."""
-    store, prefix = house.shard.state.store, house.shard.tenant("acme").queues["q1"].prefix
-    tamper(house, "m", store.scan(store.m, prefix, prefix + b"\xff" * 16, 1)[0], None)
+    store, prefix = harness.shard.state.store, harness.shard.tenant("acme").queues["q1"].prefix
+    tamper(harness, "m", store.scan(store.m, prefix, prefix + b"\xff" * 16, 1)[0], None)
 
 
-def lose_lease(house: House) -> None:
+def lose_lease(harness: ServiceHarness) -> None:
     """Delete a lease's row."""
-    store, prefix = house.shard.state.store, house.shard.tenant("acme").queues["q0"].prefix
-    tamper(house, "li", store.scan(store.li, prefix, prefix + b"\xff" * 24, 1)[0], None)
+    store, prefix = harness.shard.state.store, harness.shard.tenant("acme").queues["q0"].prefix
+    tamper(harness, "li", store.scan(store.li, prefix, prefix + b"\xff" * 24, 1)[0], None)
 
 
-def edit_memory(house: House) -> None:
+def edit_memory(harness: ServiceHarness) -> None:
     """Change what the tenant is said to use."""
-    house.shard.tenant("acme").usage.messages += 1
+    harness.shard.tenant("acme").usage.messages += 1
 
 
 @pytest.mark.parametrize(
@@ -165,12 +167,12 @@ def edit_memory(house: House) -> None:
         (edit_memory, "uses 21 of backlog, its queues have 20"),
     ],
 )
-async def test_a_counter_that_is_off_is_found(house: House, deed: Any, text: str) -> None:
+async def test_a_counter_that_is_off_is_found(harness: ServiceHarness, deed: Any, text: str) -> None:
     """In the store or in memory, and named."""
-    await busy(house)
-    check = QuotaAccuracy(house.shard, tenants=10, rows=10_000)
+    await busy(harness)
+    check = QuotaAccuracy(harness.shard, tenants=10, rows=10_000)
     assert (await check.run()).ok
-    deed(house)
+    deed(harness)
     result = await check.run()
     assert not result.ok
     assert text in result.text
@@ -180,18 +182,18 @@ async def test_a_counter_that_is_off_is_found(house: House, deed: Any, text: str
 # ---- the audit trail ----
 
 
-async def test_new_records_are_verified_once_and_older_ones_in_turns(house: House, key: SigningKey) -> None:
+async def test_new_records_are_verified_once_and_older_ones_in_turns(harness: ServiceHarness, key: SigningKey) -> None:
     """Over checkpoints and trims; never more than so many in one run."""
-    await busy(house)
-    check = AuditIntegrity(house.shard, key.public, records=1_000)
-    last = house.shard.journal.span[1]
+    await busy(harness)
+    check = AuditIntegrity(harness.shard, key.public, records=1_000)
+    last = harness.shard.journal.span[1]
     assert (await check.run()).text == f"{last} new and {last} older records follow the chain"
-    await house.shard.journal.sign(key)
+    await harness.shard.journal.sign(key)
     assert (await check.run()).text.startswith("1 new and")
-    await house.shard.journal.trim(4)
-    await house.settled()
+    await harness.shard.journal.trim(4)
+    await harness.wait_until_idle()
     assert (await check.run()).ok
-    bounded = AuditIntegrity(house.shard, key.public, records=5)
+    bounded = AuditIntegrity(harness.shard, key.public, records=5)
     for _ in range(4):
         result = await bounded.run()
         assert result.ok
@@ -199,47 +201,47 @@ async def test_new_records_are_verified_once_and_older_ones_in_turns(house: Hous
 
 
 @pytest.mark.rocksdb_only("a Redis stream lets no entry be replaced")
-async def test_a_journal_row_that_was_edited_is_found(house: House, key: SigningKey) -> None:
+async def test_a_journal_row_that_was_edited_is_found(harness: ServiceHarness, key: SigningKey) -> None:
     """Whether it had been verified before or not; the first bad record is named."""
-    await busy(house)
-    check = AuditIntegrity(house.shard, key.public, records=1_000)
+    await busy(harness)
+    check = AuditIntegrity(harness.shard, key.public, records=1_000)
     assert (await check.run()).ok
-    value = bytearray(dict(house.shard.journal.scan(5, 5, 1))[5])
+    value = bytearray(dict(harness.shard.journal.scan(5, 5, 1))[5])
     value[50] ^= 1
-    tamper(house, "jn", be64(5), bytes(value))
-    await house.add(await house.key("acme"), "q0")  # new records do not keep it from the old ones
-    await house.settled()
+    tamper(harness, "jn", be64(5), bytes(value))
+    await harness.add(await harness.key("acme"), "q0")  # new records do not keep it from the old ones
+    await harness.wait_until_idle()
     result = await check.run()
     assert not result.ok
     assert result.text.startswith("record 5 cannot be trusted: Record 5 was changed")
 
 
-async def test_a_journal_row_that_was_deleted_is_found(house: House, key: SigningKey) -> None:
+async def test_a_journal_row_that_was_deleted_is_found(harness: ServiceHarness, key: SigningKey) -> None:
     """In the middle, and at the end."""
-    await busy(house)
-    check = AuditIntegrity(house.shard, key.public, records=1_000)
-    last = house.shard.journal.span[1]
-    tamper(house, "jn", be64(last), None)
+    await busy(harness)
+    check = AuditIntegrity(harness.shard, key.public, records=1_000)
+    last = harness.shard.journal.span[1]
+    tamper(harness, "jn", be64(last), None)
     result = await check.run()
     assert not result.ok
     assert result.text.startswith(f"record {last} cannot be trusted")
-    tamper(house, "jn", be64(6), None)
-    assert (await AuditIntegrity(house.shard, key.public, 1_000).run()).text.startswith("record 6 cannot be trusted")
+    tamper(harness, "jn", be64(6), None)
+    assert (await AuditIntegrity(harness.shard, key.public, 1_000).run()).text.startswith("record 6 cannot be trusted")
 
 
-async def test_a_checkpoint_that_was_tampered_with_is_found(house: House, key: SigningKey) -> None:
+async def test_a_checkpoint_that_was_tampered_with_is_found(harness: ServiceHarness, key: SigningKey) -> None:
     """Forged, or taken away."""
-    await busy(house)
-    await house.shard.journal.sign(key)
-    seq, value = house.shard.journal.checkpoints(0)[0]
-    check = AuditIntegrity(house.shard, key.public, records=1_000)
+    await busy(harness)
+    await harness.shard.journal.sign(key)
+    seq, value = harness.shard.journal.checkpoints(0)[0]
+    check = AuditIntegrity(harness.shard, key.public, records=1_000)
     assert (await check.run()).ok
-    tamper(house, "meta", CHECKPOINT_ROW + be64(seq), value.replace(b'"ts":', b'"ts":1'))
+    tamper(harness, "meta", CHECKPOINT_ROW + be64(seq), value.replace(b'"ts":', b'"ts":1'))
     assert "not signed by the server" in (await check.run()).text
-    tamper(house, "meta", CHECKPOINT_ROW + be64(seq), value)
+    tamper(harness, "meta", CHECKPOINT_ROW + be64(seq), value)
     assert not (await check.run()).ok  # what was seen to be bad is not good because it looks so again
-    tamper(house, "meta", CHECKPOINT_ROW + be64(seq), None)
-    assert "was removed" in (await AuditIntegrity(house.shard, key.public, 1_000).run()).text
+    tamper(harness, "meta", CHECKPOINT_ROW + be64(seq), None)
+    assert "was removed" in (await AuditIntegrity(harness.shard, key.public, 1_000).run()).text
 
 
 # ---- all together ----
@@ -260,84 +262,84 @@ class Moody:
         return self.result
 
 
-def runner(house: House, *checks: Any, **settings: Any) -> SelfChecks:
+def runner(harness: ServiceHarness, *checks: Any, **settings: Any) -> SelfChecks:
     """Return the checks as a server wires them."""
     made = SelfChecks(
-        checks, house.shard, house.admission, house.clock, CheckSettings(**settings), house._in_background
+        checks, harness.shard, harness.admission, harness.clock, CheckSettings(**settings), harness._in_background
     )
-    house.service.status.checks = made
+    harness.service.status.checks = made
     return made
 
 
-async def test_checks_run_in_time_and_tell_how_they_went(house: House, key: SigningKey) -> None:
+async def test_checks_run_in_time_and_tell_how_they_went(harness: ServiceHarness, key: SigningKey) -> None:
     """In readiness without words, in the metrics, and in the journal."""
     checks = runner(
-        house,
-        IsolationProbe(house.service, house.shard),
-        QuotaAccuracy(house.shard, 10, 1_000),
-        AuditIntegrity(house.shard, key.public, 1_000),
+        harness,
+        IsolationProbe(harness.service, harness.shard),
+        QuotaAccuracy(harness.shard, 10, 1_000),
+        AuditIntegrity(harness.shard, key.public, 1_000),
         every_ms=60_000,
     )
     checks.start()
-    assert house.service.status.readiness()["checks"]["isolation"] == {"status": "not_run", "at": None}
+    assert harness.service.status.readiness()["checks"]["isolation"] == {"status": "not_run", "at": None}
     for _ in range(2):
-        await house.pass_time(60_000)
-        while any(state.at != house.clock.wall_ms() for state in checks.states.values()):
-            await house.settled()
-    await house.settled()
+        await harness.pass_time(60_000)
+        while any(state.at != harness.clock.wall_ms() for state in checks.states.values()):
+            await harness.wait_until_idle()
+    await harness.wait_until_idle()
     checks.close()
-    shown = house.service.status.readiness()["checks"]
+    shown = harness.service.status.readiness()["checks"]
     assert {name: one["status"] for name, one in shown.items()} == {
         "isolation": "ok", "quota_accuracy": "ok", "audit_integrity": "ok",
     }  # fmt: skip
-    rows = await house.rows(op="self_check")
+    rows = await harness.rows(op="self_check")
     assert [row.details.partition(":")[0] for row in rows] == ["isolation", "quota_accuracy", "audit_integrity"] * 2
     assert {(row.outcome, row.tenant) for row in rows} == {("ok", "")}
-    text = (await house.service.status.metrics(house.admin)).decode()
+    text = (await harness.service.status.metrics(harness.admin)).decode()
     assert 'tenantq_self_check_ok{check="isolation"} 1.0' in text
     assert 'tenantq_self_checks_total{check="audit_integrity",status="ok"} 2.0' in text
 
 
-async def test_a_failing_check_alerts_once_and_stops_nothing(house: House) -> None:
+async def test_a_failing_check_alerts_once_and_stops_nothing(harness: ServiceHarness) -> None:
     """It says so until it is well again; one that breaks is one that failed."""
     moody = Moody()
-    checks = runner(house, moody)
+    checks = runner(harness, moody)
     await checks.run_now()
     for trouble in (CheckResult(ok=False, text="tenant acme is off"), ValueError("boom")):
         moody.result = trouble
         await checks.run_now()
-    await house.settled()
-    shown = house.service.status.readiness()
+    await harness.wait_until_idle()
+    shown = harness.service.status.readiness()
     assert shown["ready"]
     assert shown["checks"]["moody"]["status"] == "failed"
     assert "acme" not in repr(shown)  # anybody may see readiness
-    (alert,) = await house.rows(op="alert")
+    (alert,) = await harness.rows(op="alert")
     assert (alert.outcome, alert.details) == ("self_check", "critical: moody: tenant acme is off")
-    rows = await house.rows(op="self_check", result="ERROR")
+    rows = await harness.rows(op="self_check", result="ERROR")
     assert [row.details for row in rows] == [
         "moody: tenant acme is off",
         "moody: the check failed with an exception: ValueError('boom')",
     ]
-    assert b'tenantq_self_check_ok{check="moody"} 0.0' in await house.service.status.metrics(house.admin)
+    assert b'tenantq_self_check_ok{check="moody"} 0.0' in await harness.service.status.metrics(harness.admin)
     moody.result = CheckResult(ok=True, text="fine")
     await checks.run_now()
-    assert house.service.status.readiness()["checks"]["moody"]["status"] == "ok"
+    assert harness.service.status.readiness()["checks"]["moody"]["status"] == "ok"
     moody.result = CheckResult(ok=False, text="again")
     await checks.run_now()
-    await house.settled()
-    assert len(await house.rows(op="alert")) == 2
+    await harness.wait_until_idle()
+    assert len(await harness.rows(op="alert")) == 2
 
 
-async def test_switched_off_they_do_not_run(house: House) -> None:
+async def test_switched_off_they_do_not_run(harness: ServiceHarness) -> None:
     """Nor after they were closed."""
-    checks = runner(house, Moody(), enabled=False, every_ms=1_000)
+    checks = runner(harness, Moody(), enabled=False, every_ms=1_000)
     checks.start()
-    await house.pass_time(5_000)
+    await harness.pass_time(5_000)
     assert checks.states["moody"].status == "not_run"
-    checks = runner(house, Moody(), every_ms=1_000)
+    checks = runner(harness, Moody(), every_ms=1_000)
     checks.start()
     checks.close()
-    await house.pass_time(5_000)
+    await harness.pass_time(5_000)
     assert checks.states["moody"].status == "not_run"
 
 
@@ -348,14 +350,14 @@ def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, Any]) -> Non
         validated(CheckSettings(**wrong), "checks.")
 
 
-async def test_a_recount_is_of_the_moment_in_which_the_counters_were_read(house: House) -> None:
+async def test_a_recount_is_of_the_moment_in_which_the_counters_were_read(harness: ServiceHarness) -> None:
     """Work that goes on while the rows are counted is no difference."""
-    await house.tenant("acme")
-    owner = await house.key("acme")
-    await house.add(owner, "work")
-    recount = TenantRecount(house.shard.state, house.shard.tenant("acme"), 10_000)
+    await harness.tenant("acme")
+    owner = await harness.key("acme")
+    await harness.add(owner, "work")
+    recount = TenantRecount(harness.shard.state, harness.shard.tenant("acme"), 10_000)
     for _ in range(3):
-        await house.add(owner, "work")
-    await house.take(owner, "work")
+        await harness.add(owner, "work")
+    await harness.take(owner, "work")
     assert recount.run() == []
     recount.close()

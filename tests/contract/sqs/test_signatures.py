@@ -12,7 +12,7 @@ import pytest
 from tenantq.domain.access import Grant
 from tenantq.service.audit_trail import AuditQuery
 from tenantq.service.call import Call
-from tests.contract.gates.house import suspension
+from tests.contract.gates.harness import suspension
 from tests.contract.sqs.refusals import NO_QUEUE, code, refusal
 from tests.contract.sqs.signed import FORM, fetch, json_call, presign, query_call, send, sign
 from tests.contract.sqs.sqs_server import ADMIN_TOKEN, SqsServer, client_of

@@ -16,7 +16,7 @@ from tenantq.service.gate_settings import GateSettings
 from tenantq.service.service import Service
 from tenantq.vault.stored_keys import StoredDataKeys
 from tenantq.vault.vault import Vault
-from tests.shards import journal_rows, message, settled
+from tests.shards import journal_rows, message, wait_until_idle
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -37,7 +37,7 @@ SETTINGS = GateSettings(
 )
 
 
-class House:
+class ServiceHarness:
     """Everything behind the transports, and words to talk to it."""
 
     def __init__(
@@ -53,17 +53,17 @@ class House:
         self.service = Service(shard, self.admission, clock, self.encryption)
         self.admin = Call(bearer=ADMIN_TOKEN, remote="10.0.0.1", request_id="r-admin")
 
-    async def open(self) -> House:
+    async def open(self) -> ServiceHarness:
         """Let the platform's administrator in."""
         await self.service.access.bootstrap(ADMIN_TOKEN)
         return self
 
     async def close(self) -> None:
         """Journal what was held back; nothing in the background may have failed, no place may be lost."""
-        await self.settled()
+        await self.wait_until_idle()
         await self.service.close()
         await self.admission.close()
-        await self.settled()
+        await self.wait_until_idle()
         assert not self.failures, self.failures
         assert (self.admission.slots.in_flight, self.admission.slots.waiting) == (0, 0)
 
@@ -77,17 +77,17 @@ class House:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.failures.append(error)
 
-    async def settled(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Return when nothing is left to do at this moment of the clock."""
         while self.background:
             await asyncio.gather(*self.background, return_exceptions=True)
-        await settled(self.shard)
+        await wait_until_idle(self.shard)
 
     async def pass_time(self, ms: int) -> None:
         """Let time pass and everything happen that is due by then."""
-        await self.settled()
+        await self.wait_until_idle()
         self.clock.advance(ms)
-        await self.settled()
+        await self.wait_until_idle()
 
     # ---- who ----
 
@@ -127,7 +127,7 @@ class House:
     async def redrive(self, call: Call, queue: str, filter: RedriveFilter) -> RedriveInfo:
         """Redrive dead letters and return how it ended."""
         started = await self.service.redrives.start(call, None, queue, filter=filter)
-        await self.settled()
+        await self.wait_until_idle()
         ended = await self.service.redrives.get(call, None, queue, started.id)
         assert ended.state == "done"
         return ended
@@ -136,12 +136,12 @@ class House:
 
     async def rows(self, after: int = 0, **wanted: Any) -> list[JournalRow]:
         """Return the journal's rows behind a record, of every tenant unless told otherwise."""
-        await self.settled()
+        await self.wait_until_idle()
         return await journal_rows(self.shard, after, **wanted)
 
     async def journal_end(self) -> int:
         """Return the number of the last record."""
-        await self.settled()
+        await self.wait_until_idle()
         return self.shard.journal.span[1]
 
 
@@ -153,7 +153,7 @@ def suspension(tenant: str, key_id: str, *, dry_run: bool = False) -> Containmen
     )  # fmt: skip
 
 
-def forget_credentials(house: House) -> None:
+def forget_credentials(harness: ServiceHarness) -> None:
     """Make the gate verify every credential anew."""
-    old = house.admission.authenticator
-    house.admission.authenticator = Authenticator(house.shard.state.access, house.clock, old._jwt)
+    old = harness.admission.authenticator
+    harness.admission.authenticator = Authenticator(harness.shard.state.access, harness.clock, old._jwt)

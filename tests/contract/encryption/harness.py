@@ -1,4 +1,4 @@
-"""A house whose tenants can be encrypted: a real keyring, whose provider a test can make fail."""
+"""A harness whose tenants can be encrypted: a real keyring, whose provider a test can make fail."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tenantq.service.service import Service
 from tenantq.vault.settings import VaultSettings
 from tenantq.vault.stored_keys import StoredDataKeys
 from tenantq.vault.vault import Vault
-from tests.contract.gates.house import House
+from tests.contract.gates.harness import ServiceHarness
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,7 +56,7 @@ class FailingKms(LocalKms):
         return await super().unwrap(key, wrapped, context)
 
 
-class EncryptedHouse(House):
+class EncryptedHarness(ServiceHarness):
     """A shard with gates, a vault on a keyring of the data directory, and a service."""
 
     def __init__(self, shard: Shard, clock: ManualClock, directory: Path) -> None:
