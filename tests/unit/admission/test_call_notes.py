@@ -1,4 +1,4 @@
-"""Refused calls on their way to the journal: exact counts in a bounded number of rows."""
+"""Refused calls written to the journal: exact counts in a bounded number of rows."""
 
 from collections import Counter
 
@@ -12,7 +12,7 @@ from tenantq.runtime.clock import ManualClock
 
 
 def refusal(tenant: str = "acme", n: int = 0, outcome: Outcome = "denied", **fields: str) -> CallNote:
-    """Return a call that was refused."""
+    """Return a refused call."""
     call = CallNote(
         tenant=tenant,
         queue="q",
@@ -29,14 +29,14 @@ def refusal(tenant: str = "acme", n: int = 0, outcome: Outcome = "denied", **fie
 
 
 class Journal:
-    """Where rows go; it can be out of order."""
+    """Collects the rows, and fails on request."""
 
     def __init__(self) -> None:
         self.batches: list[list[CountedCallNote]] = []
         self.fails = False
 
     def write(self, rows: list[CountedCallNote]) -> None:
-        """Keep rows."""
+        """Store rows, or fail."""
         if self.fails:
             raise OSError("no space left")
         self.batches.append(rows)
@@ -47,8 +47,8 @@ class Journal:
         return [row for batch in self.batches for row in batch]
 
 
-def test_few_refusals_are_written_singly_and_at_once(clock: ManualClock) -> None:
-    """With everything that is known of each."""
+def test_the_first_refusals_are_written_one_by_one_at_once(clock: ManualClock) -> None:
+    """Each row has every known detail of its call."""
     journal = Journal()
     refusals = CallNotes(clock, journal.write)
     for n in range(20):
@@ -60,8 +60,8 @@ def test_few_refusals_are_written_singly_and_at_once(clock: ManualClock) -> None
     assert refusals.pending == 0
 
 
-def test_a_flood_is_merged_with_counts_and_times(clock: ManualClock) -> None:
-    """Written once a flush, by the clock."""
+def test_a_flood_is_coalesced_into_counted_rows(clock: ManualClock) -> None:
+    """Each flush writes one row with the count and the first and last time."""
     journal = Journal()
     refusals = CallNotes(clock, journal.write)
     start = clock.wall_ms()
@@ -83,8 +83,8 @@ def test_a_flood_is_merged_with_counts_and_times(clock: ManualClock) -> None:
     assert len(journal.rows) == 21
 
 
-def test_a_new_second_has_new_single_rows(clock: ManualClock) -> None:
-    """So that the first ones of the next burst are seen in full again."""
+def test_each_second_starts_with_single_rows_again(clock: ManualClock) -> None:
+    """The first refusals of the next burst are recorded in full."""
     journal = Journal()
     refusals = CallNotes(clock, journal.write, rows_per_second=2)
     for _ in range(3):
@@ -94,8 +94,8 @@ def test_a_new_second_has_new_single_rows(clock: ManualClock) -> None:
     assert [row.count for row in journal.rows] == [1, 1, 3] * 3
 
 
-def test_kinds_differ_in_everything_but_the_call_itself(clock: ManualClock) -> None:
-    """Tenant, queue, action, principal, remote, outcome and code each make another row; request id and agent do not."""
+def test_refusals_are_coalesced_by_all_fields_except_request_id_and_agent(clock: ManualClock) -> None:
+    """Tenant, queue, action, principal, remote, outcome and code each get a separate row."""
     journal = Journal()
     refusals = CallNotes(clock, journal.write, rows_per_second=0)
     kinds: tuple[dict[str, str], ...] = (
@@ -115,8 +115,8 @@ def test_kinds_differ_in_everything_but_the_call_itself(clock: ManualClock) -> N
     assert [row.count for row in journal.rows] == [4] * 8
 
 
-def test_one_tenants_flood_leaves_anothers_rows_alone(clock: ManualClock) -> None:
-    """They stay single and detailed."""
+def test_a_flood_of_one_tenant_does_not_coalesce_another_tenants_rows(clock: ManualClock) -> None:
+    """The rows of the other tenant stay single and detailed."""
     journal = Journal()
     refusals = CallNotes(clock, journal.write, kinds_max=50)
     for n in range(5_000):
@@ -130,8 +130,8 @@ def test_one_tenants_flood_leaves_anothers_rows_alone(clock: ManualClock) -> Non
     assert sum(row.count for row in journal.rows) == 5_101
 
 
-def test_beyond_the_kinds_calls_are_counted_by_tenant_and_outcome(clock: ManualClock) -> None:
-    """In a row that says so; beyond that by outcome alone. Nothing is left out."""
+def test_refusals_beyond_the_row_limit_are_counted_by_tenant_and_outcome(clock: ManualClock) -> None:
+    """Beyond that limit they are counted by outcome alone, in a marked row. No call is left out."""
     journal = Journal()
     refusals = CallNotes(clock, journal.write, rows_per_second=0, kinds_max=10)
     for tenant in range(30):
@@ -151,7 +151,7 @@ def test_beyond_the_kinds_calls_are_counted_by_tenant_and_outcome(clock: ManualC
 
 
 def test_the_single_rows_of_all_tenants_together_are_bounded(clock: ManualClock) -> None:
-    """A caller that knows many names gains nothing by it."""
+    """A caller that knows many tenant names cannot cause more single rows."""
     journal = Journal()
     refusals = CallNotes(clock, journal.write, rows_per_second=3)
     for n in range(1_000):
@@ -161,8 +161,8 @@ def test_the_single_rows_of_all_tenants_together_are_bounded(clock: ManualClock)
     assert sum(row.count for row in journal.rows) == 1_000
 
 
-def test_what_could_not_be_written_is_kept(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
-    """And written with the next flush, by itself or by hand."""
+def test_rows_that_could_not_be_written_are_kept(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
+    """They are written with the next timed or explicit flush."""
     journal = Journal()
     refusals = CallNotes(clock, journal.write, rows_per_second=2)
     journal.fails = True
@@ -190,8 +190,8 @@ _calls = st.lists(
         st.integers(0, 8),  # queue
         st.sampled_from(["denied", "throttled", "refused"]),
         st.integers(1, 30),  # times
-        st.integers(0, 700),  # ms afterwards
-        st.booleans(),  # the journal is out of order
+        st.integers(0, 700),  # ms until the next call
+        st.booleans(),  # the journal fails
     ),
     max_size=60,
 )
@@ -202,7 +202,7 @@ _calls = st.lists(
 def test_counts_are_exact_and_rows_are_bounded_under_any_flood(
     calls: list[tuple[int, int, Outcome, int, int, bool]],
 ) -> None:
-    """By tenant and outcome as far as rows tell it, and in total always; rows by the time that passed."""
+    """Counts match by tenant and outcome where rows name them, and in total always. The number of rows depends on the elapsed time."""
     clock, journal = ManualClock(), Journal()
     refusals = CallNotes(clock, journal.write, rows_per_second=3, kinds_max=20, flush_ms=1_000)
     noted: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Consumers per queue: the one too many is refused, who rests long enough is gone."""
+"""Consumers per queue: those beyond the limit are refused, and idle ones are forgotten."""
 
 import pytest
 from hypothesis import given
@@ -10,7 +10,7 @@ from tenantq.runtime.clock import ManualClock
 
 
 def test_46_the_consumer_beyond_the_limit_is_refused(clock: ManualClock) -> None:
-    """With the limit, the number of them and when one may be gone; those that are known go on polling."""
+    """The error has the limit, the current number and when a place may be free. Known consumers continue to poll."""
     consumers = Consumers(clock)
     for name in ("a", "b", "a", "b"):
         consumers.note("acme", "q", name, 2)
@@ -27,7 +27,7 @@ def test_46_the_consumer_beyond_the_limit_is_refused(clock: ManualClock) -> None
 
 
 def test_a_refused_consumer_takes_no_place(clock: ManualClock) -> None:
-    """However often it tries."""
+    """Repeated attempts do not change that."""
     consumers = Consumers(clock)
     consumers.note("acme", "q", "a", 1)
     for n in range(100):
@@ -39,8 +39,8 @@ def test_a_refused_consumer_takes_no_place(clock: ManualClock) -> None:
         consumers.note("acme", "q", "a", 1)
 
 
-def test_a_consumer_is_gone_after_resting(clock: ManualClock) -> None:
-    """And not a millisecond before; the time it waits in a poll does not count as rest."""
+def test_an_idle_consumer_is_forgotten_after_the_idle_time(clock: ManualClock) -> None:
+    """Not a millisecond earlier. Waiting in a poll does not count as idle time."""
     consumers = Consumers(clock, idle_ms=1_000)
     consumers.note("acme", "q", "a", 1, wait_ms=20_000)
     clock.advance(20_999)
@@ -51,16 +51,16 @@ def test_a_consumer_is_gone_after_resting(clock: ManualClock) -> None:
     consumers.note("acme", "q", "b", 1)
 
 
-def test_queues_and_tenants_are_apart(clock: ManualClock) -> None:
-    """The same consumer may serve many."""
+def test_consumers_are_counted_per_queue_and_tenant(clock: ManualClock) -> None:
+    """One consumer may serve many queues."""
     consumers = Consumers(clock)
     for tenant, queue in (("acme", "q"), ("acme", "q2"), ("bolt", "q")):
         consumers.note(tenant, queue, "a", 1)
     assert len(consumers) == 3
 
 
-def test_a_limit_changed_online_acts_on_newcomers(clock: ManualClock) -> None:
-    """Nobody is thrown out by a lower one."""
+def test_a_limit_changed_online_applies_to_new_consumers(clock: ManualClock) -> None:
+    """A lower limit does not remove known consumers."""
     consumers = Consumers(clock)
     for name in "abc":
         consumers.note("acme", "q", name, 3)
@@ -71,8 +71,8 @@ def test_a_limit_changed_online_acts_on_newcomers(clock: ManualClock) -> None:
     assert consumers.count("acme", "q") == 4
 
 
-def test_queues_without_a_limit_are_not_watched(clock: ManualClock) -> None:
-    """They cost nothing."""
+def test_queues_without_a_limit_are_not_tracked(clock: ManualClock) -> None:
+    """They take no memory."""
     consumers = Consumers(clock)
     for n in range(1_000):
         consumers.note("acme", "q", f"c{n}", None)
@@ -80,8 +80,8 @@ def test_queues_without_a_limit_are_not_watched(clock: ManualClock) -> None:
     assert consumers.count("acme", "q") == 0
 
 
-def test_queues_whose_consumers_are_gone_are_collected_in_slices(clock: ManualClock) -> None:
-    """The others stay."""
+def test_queues_without_active_consumers_are_removed_in_slices(clock: ManualClock) -> None:
+    """Queues with active consumers stay."""
     consumers = Consumers(clock)
     for n in range(100):
         consumers.note("acme", f"q{n}", "a", 1)
@@ -98,7 +98,7 @@ def test_queues_whose_consumers_are_gone_are_collected_in_slices(clock: ManualCl
 
 @pytest.mark.parametrize("consumer", ["", "x" * 257, "a\0b", 7, None])
 def test_a_consumers_name_is_short_text(clock: ManualClock, consumer: object) -> None:
-    """Anything else is invalid and remembered nowhere."""
+    """Any other name is invalid and is not stored."""
     consumers = Consumers(clock)
     with pytest.raises(Invalid, match="consumer: "):
         consumers.note("acme", "q", consumer, 5)  # type: ignore[arg-type]  # that is the point
@@ -109,8 +109,8 @@ def test_a_consumers_name_is_short_text(clock: ManualClock, consumer: object) ->
     steps=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 700), st.integers(0, 900)), max_size=80),
     limit=st.integers(1, 4),
 )
-def test_there_are_never_more_than_the_limit(steps: list[tuple[int, int, int]], limit: int) -> None:
-    """Counted independently, whoever polls and however long; and nobody is refused while there is room."""
+def test_the_limit_is_never_exceeded(steps: list[tuple[int, int, int]], limit: int) -> None:
+    """An independent count agrees, and no consumer is refused while there is room."""
     clock = ManualClock()
     consumers, alive = Consumers(clock, idle_ms=1_000), dict[str, int]()
     for n, passed, wait_ms in steps:

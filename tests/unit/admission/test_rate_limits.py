@@ -1,4 +1,4 @@
-"""Rate limits of tenants and queues: all or none, never more than allowed, nothing used up by a refusal."""
+"""Rate limits of tenants and queues: all or nothing, never exceeded, and refusals use no tokens."""
 
 import msgspec
 import pytest
@@ -13,12 +13,12 @@ from tenantq.runtime.clock import ManualClock
 
 
 def writes(ops: int | None = None, bytes: int | None = None, burst: int | None = None) -> Limits:
-    """Return limits of writing."""
+    """Return write limits."""
     return Limits(write=Rate(ops_per_sec=ops, bytes_per_sec=bytes, burst=burst))
 
 
 def state(limits: RateLimits) -> bytes:
-    """Return everything that limits remember, as bytes to compare."""
+    """Return the whole state of the limits as bytes to compare."""
     sides = [(side._tenants, [(*key, pair) for key, pair in side._queues.items()]) for side in _sides(limits)]
     return msgspec.msgpack.encode(sides)
 
@@ -28,7 +28,7 @@ def _sides(limits: RateLimits) -> list:  # type: ignore[type-arg]
 
 
 def admitted(limits: RateLimits, tenant: str, allowed: Limits, times: int, queue: str = "q") -> int:
-    """Try ``times`` single writes and return how many passed."""
+    """Try ``times`` single writes and return how many were admitted."""
     passed = 0
     for _ in range(times):
         try:
@@ -40,7 +40,7 @@ def admitted(limits: RateLimits, tenant: str, allowed: Limits, times: int, queue
 
 
 def test_44_rate_is_within_ten_percent_over_ten_seconds(clock: ManualClock) -> None:
-    """A caller that never rests gets its rate once the burst is used up, and never more."""
+    """A caller that never pauses gets its rate once the burst is used up, and never more."""
     limits, allowed = RateLimits(clock), writes(50)
     admitted(limits, "acme", allowed, 1_000)
     passed = 0
@@ -51,14 +51,14 @@ def test_44_rate_is_within_ten_percent_over_ten_seconds(clock: ManualClock) -> N
 
 
 def test_44_rate_limit_is_per_tenant_and_two_tenants_never_share(clock: ManualClock) -> None:
-    """One that has used up its own takes nothing of another's, and all queues of one tenant draw on the same."""
+    """All queues of one tenant share its limit."""
     limits, allowed = RateLimits(clock), writes(10)
     assert admitted(limits, "acme", allowed, 8, "one") + admitted(limits, "acme", allowed, 8, "two") == 10
     assert admitted(limits, "bolt", allowed, 20) == 10
 
 
-def test_44_refusal_says_when_to_come_back_and_then_it_succeeds(clock: ManualClock) -> None:
-    """And which limit it was, how high it is and what is left."""
+def test_44_a_refusal_says_when_to_retry_and_the_retry_succeeds(clock: ManualClock) -> None:
+    """It also names the limit, its value and what remains."""
     limits, allowed = RateLimits(clock), writes(50, burst=20)
     limits.admit(Charge.of("acme", allowed, "work", None, "write", 18))
     with pytest.raises(RateLimited) as raised:
@@ -77,7 +77,7 @@ def test_44_refusal_says_when_to_come_back_and_then_it_succeeds(clock: ManualClo
 
 
 def test_44_rate_limit_is_configurable_online(clock: ManualClock) -> None:
-    """The next call counts under the new limit, also when it is taken away."""
+    """The next call uses the new limit, or none if the limit was removed."""
     limits = RateLimits(clock)
     assert admitted(limits, "acme", writes(10), 20) == 10
     clock.advance(100)
@@ -86,8 +86,8 @@ def test_44_rate_limit_is_configurable_online(clock: ManualClock) -> None:
     assert admitted(limits, "acme", writes(10), 20) == 0
 
 
-def test_reading_and_writing_are_apart(clock: ManualClock) -> None:
-    """Used-up writes leave reads alone."""
+def test_reads_and_writes_have_separate_limits(clock: ManualClock) -> None:
+    """Using up the writes leaves the reads unchanged."""
     limits = RateLimits(clock)
     allowed = Limits(write=Rate(ops_per_sec=1), read=Rate(ops_per_sec=2))
     limits.admit(Charge.of("acme", allowed, "q", None, "write"))
@@ -111,7 +111,7 @@ def test_reading_and_writing_are_apart(clock: ManualClock) -> None:
 def test_each_of_the_four_limits_holds_and_is_named(
     clock: ManualClock, tenant_limits: Limits | None, queue_limits: Limits | None, named: str
 ) -> None:
-    """Whichever is the narrowest."""
+    """The error names the limit that was reached first."""
     limits = RateLimits(clock)
     for _ in range(5):
         limits.admit(Charge.of("acme", tenant_limits, "q", queue_limits, "write", 1, 100))
@@ -121,8 +121,8 @@ def test_each_of_the_four_limits_holds_and_is_named(
     assert raised.value.retry_after_ms == 200
 
 
-def test_a_queues_limit_is_its_own(clock: ManualClock) -> None:
-    """Other queues of the tenant, and queues of the same name elsewhere, have their own buckets."""
+def test_each_queue_has_its_own_limit(clock: ManualClock) -> None:
+    """Other queues of the tenant and queues with the same name in other tenants are not affected."""
     limits, allowed = RateLimits(clock), writes(3)
     limits.admit(Charge.of("acme", None, "q", allowed, "write", 3))
     limits.admit(Charge.of("acme", None, "q2", allowed, "write", 3))
@@ -131,8 +131,8 @@ def test_a_queues_limit_is_its_own(clock: ManualClock) -> None:
         limits.admit(Charge.of("acme", None, "q", allowed, "write"))
 
 
-def test_what_one_bucket_refuses_is_taken_from_none(clock: ManualClock) -> None:
-    """Refused work uses up nothing: what is remembered is the same, byte for byte, and no bucket came into being."""
+def test_a_refusal_takes_no_tokens_from_any_bucket(clock: ManualClock) -> None:
+    """The state is the same byte for byte, and no bucket was created."""
     limits, wide, narrow = RateLimits(clock), writes(100, 10_000), writes(2)
     limits.admit(Charge.of("acme", wide, "q", narrow, "write", 2, 50))
     clock.advance(7)
@@ -168,10 +168,10 @@ def test_what_one_bucket_refuses_is_taken_from_none(clock: ManualClock) -> None:
         ),
     ],
 )
-def test_more_than_a_burst_is_too_large_not_limited(
+def test_a_request_larger_than_the_burst_is_too_large(
     clock: ManualClock, allowed: Limits, ops: int, bytes: int, text: str
 ) -> None:
-    """Waiting would never help, so it is said at once and with the setting's name; also when a bucket exists already."""
+    """Waiting would never help, so the error names the setting, also if a bucket already exists."""
     limits = RateLimits(clock)
     for _ in range(2):
         with pytest.raises(TooLarge, match=text):
@@ -182,7 +182,7 @@ def test_more_than_a_burst_is_too_large_not_limited(
 
 
 def test_a_read_is_charged_afterwards_and_the_next_one_waits(clock: ManualClock) -> None:
-    """Its size was not known when it was let in."""
+    """The size of a read is not known when it is admitted."""
     limits, allowed = RateLimits(clock), Limits(read=Rate(ops_per_sec=100, bytes_per_sec=1_000))
     limits.admit(Charge.of("acme", allowed, "q", None, "read", 1))
     limits.charge(Charge.of("acme", allowed, "q", None, "read", 9, 3_000))
@@ -194,8 +194,8 @@ def test_a_read_is_charged_afterwards_and_the_next_one_waits(clock: ManualClock)
     limits.admit(Charge.of("acme", allowed, "q", None, "read", 1))
 
 
-def test_work_that_was_not_done_is_given_back(clock: ManualClock) -> None:
-    """As when a quota refuses what the rate let in."""
+def test_tokens_of_work_that_was_not_done_are_refunded(clock: ManualClock) -> None:
+    """For example if a quota refuses a call that the rate limit admitted."""
     limits, allowed = RateLimits(clock), writes(10, 1_000)
     limits.admit(Charge.of("acme", allowed, "q", allowed, "write", 4, 100))
     before = state(limits)
@@ -206,8 +206,8 @@ def test_work_that_was_not_done_is_given_back(clock: ManualClock) -> None:
     assert state(limits) == before
 
 
-def test_no_limits_leave_nothing_behind(clock: ManualClock) -> None:
-    """Which is the default for every tenant."""
+def test_tenants_without_limits_take_no_memory(clock: ManualClock) -> None:
+    """No limits are the default for every tenant."""
     limits = RateLimits(clock)
     for kind in ("read", "write"):
         limits.admit(Charge.of("acme", NO_LIMITS, "q", NO_LIMITS, kind, 1_000, 1 << 20))
@@ -216,8 +216,8 @@ def test_no_limits_leave_nothing_behind(clock: ManualClock) -> None:
     assert len(limits) == 0
 
 
-def test_idle_buckets_are_collected_in_slices(clock: ManualClock) -> None:
-    """Those that are full again, and only those."""
+def test_full_buckets_are_removed_in_slices(clock: ManualClock) -> None:
+    """Buckets that are not full again stay."""
     limits, allowed = RateLimits(clock), writes(10)
     for n in range(500):
         limits.admit(Charge.of(f"tenant-{n}", allowed, "q", allowed, "write", 10 if n % 2 else 1))
@@ -234,8 +234,8 @@ def test_idle_buckets_are_collected_in_slices(clock: ManualClock) -> None:
     assert limits.collect() == 0
 
 
-def test_a_collected_bucket_is_the_same_as_a_kept_one(clock: ManualClock) -> None:
-    """Nobody gains by resting long enough to be forgotten."""
+def test_removing_a_full_bucket_changes_no_decision(clock: ManualClock) -> None:
+    """A caller gains nothing by pausing until its bucket is removed."""
     kept, collected = RateLimits(clock), RateLimits(clock)
     for limits in (kept, collected):
         admitted(limits, "acme", writes(10), 10)
@@ -247,7 +247,7 @@ def test_a_collected_bucket_is_the_same_as_a_kept_one(clock: ManualClock) -> Non
 
 
 def test_a_deleted_tenant_is_forgotten(clock: ManualClock) -> None:
-    """With its queues, and nobody else's."""
+    """Its queues are forgotten too; other tenants are not."""
     limits, allowed = RateLimits(clock), writes(10)
     for tenant in ("acme", "acme-2"):
         for queue in ("a", "b"):
@@ -276,10 +276,10 @@ _steps = st.lists(
 
 
 @given(steps=_steps, burst=st.integers(12, 30), looked_at=st.sampled_from([0, 2]))
-def test_no_window_of_any_bucket_is_ever_overshot(
+def test_no_bucket_exceeds_its_limit_in_any_window(
     steps: list[tuple[str, str, int, int, int]], burst: int, looked_at: int
 ) -> None:
-    """Burst + rate * time, for operations and bytes of tenants and of queues; and a refusal changes nothing."""
+    """Burst + rate * time bounds operations and bytes of tenants and queues, and a refusal changes nothing."""
     clock = ManualClock(monotonic_ms=0)
     limits = RateLimits(clock)
     of_tenant, of_queue = writes(20, 1_000, burst), writes(12, 700)
@@ -312,8 +312,8 @@ def _check_windows(taken: list[tuple[int, int]], rate: int, burst: int) -> None:
 
 
 @given(ops=st.integers(0, 20), later=st.integers(0, 3_000))
-def test_a_refusals_hint_is_exact(ops: int, later: int) -> None:
-    """A caller that comes back when told to is let in, and one millisecond earlier it is not."""
+def test_the_retry_time_of_a_refusal_is_exact(ops: int, later: int) -> None:
+    """A caller that retries then is admitted, and one millisecond earlier it is not."""
     clock = ManualClock()
     limits, allowed = RateLimits(clock), writes(7, burst=20)
     limits.charge(Charge.of("acme", allowed, "q", None, "write", 33))

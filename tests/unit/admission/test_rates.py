@@ -1,4 +1,4 @@
-"""Rate and concurrency limits as settings: every wrong value is one typed error that names it."""
+"""Settings of rate and concurrency limits: each invalid value raises a typed error that names it."""
 
 import msgspec
 import pytest
@@ -19,14 +19,14 @@ from tenantq.domain.validation import build, validated
 from tenantq.errors import Invalid
 
 
-def test_the_default_is_no_limit_and_a_moderate_concurrency() -> None:
-    """A tenant that nobody configured is not limited in its rate."""
+def test_by_default_there_is_no_rate_limit_and_moderate_concurrency() -> None:
+    """A tenant without configuration has no rate limit."""
     assert validated(Limits()) == NO_LIMITS == Limits(write=Rate(), read=Rate())
     assert validated(Concurrency()) == Concurrency(requests=1_000, adds=256, polls=256)
 
 
 def test_plain_mappings_become_limits() -> None:
-    """As they come out of JSON."""
+    """The mappings are as decoded from JSON."""
     limits = build(Limits, {"write": {"ops_per_sec": 50, "burst": 100}, "read": {"bytes_per_sec": 1 << 20}})
     assert limits == Limits(write=Rate(ops_per_sec=50, burst=100), read=Rate(bytes_per_sec=1 << 20))
     assert build(Concurrency, {"adds": 7}) == Concurrency(adds=7)
@@ -47,15 +47,15 @@ def test_plain_mappings_become_limits() -> None:
         ([], "limits: must be an object, not a list"),
     ],
 )  # fmt: skip
-def test_a_wrong_limit_is_named_with_value_and_range(limits: object, text: str) -> None:
-    """So that the reader knows what to change."""
+def test_an_invalid_limit_is_named_with_value_and_range(limits: object, text: str) -> None:
+    """The reader learns which setting to change."""
     with pytest.raises(Invalid) as raised:
         change_config(TenantConfig(), {"limits": limits})
     assert raised.value.message == text
 
 
-def test_the_field_is_named_as_the_caller_calls_it() -> None:
-    """A queue's limits inside a tenant's defaults have a longer name."""
+def test_the_error_has_the_callers_name_for_the_field() -> None:
+    """The limits of a queue inside a tenant's defaults have a longer name."""
     with pytest.raises(Invalid, match=r"^defaults\.limits\.write\.ops_per_sec: "):
         change_config(TenantConfig(), {"defaults": {"limits": {"write": {"ops_per_sec": "9"}}}})
     with pytest.raises(
@@ -77,21 +77,21 @@ _odd = st.one_of(
 
 @given(field=st.sampled_from(["ops_per_sec", "bytes_per_sec"]), kind=st.sampled_from(["write", "read"]), value=_odd)
 def test_anything_but_a_number_in_range_is_invalid(field: str, kind: str, value: object) -> None:
-    """NaN, huge numbers, text, truth values: also when they come inside a Rate."""
+    """NaN, huge numbers, text and booleans are invalid, also inside a Rate."""
     for limits in ({kind: {field: value}}, Limits(**{kind: Rate(**{field: value})})):  # type: ignore[arg-type]  # that is the point
         with pytest.raises(Invalid, match=rf"^limits\.{kind}\.{field}: "):
             change_config(TenantConfig(), {"limits": limits})
 
 
 @given(field=st.sampled_from(["requests", "adds", "polls"]), value=_odd | st.none())
-def test_concurrency_is_checked_alike(field: str, value: object) -> None:
-    """Each of its fields is a number, always."""
+def test_concurrency_limits_are_checked_too(field: str, value: object) -> None:
+    """Each field must be a number."""
     with pytest.raises(Invalid, match=rf"concurrency\.{field}: "):
         change_config(TenantConfig(), {"concurrency": {field: value}})
 
 
 def test_unknown_fields_are_refused_when_decoded() -> None:
-    """By the types themselves, for whoever decodes JSON straight into them."""
+    """The types refuse them, so code that decodes JSON directly is covered."""
     with pytest.raises(msgspec.ValidationError, match="unknown field"):
         msgspec.json.decode(b'{"write": {"opps": 1}}', type=Limits)
     with pytest.raises(msgspec.ValidationError, match="unknown field"):

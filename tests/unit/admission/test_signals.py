@@ -1,4 +1,4 @@
-"""Signals: trouble raises one alert, then quiet; what is usual raises none."""
+"""Signals: suspicious activity raises one alert and then a quiet time; normal activity raises none."""
 
 import logging
 
@@ -14,7 +14,7 @@ from tenantq.runtime.clock import ManualClock
 
 @pytest.fixture
 def alerts() -> list[Alert]:
-    """Return what was raised."""
+    """Collect the alerts that were raised."""
     return []
 
 
@@ -27,7 +27,7 @@ def signals(clock: ManualClock, alerts: list[Alert]) -> Signals:
 def test_a_burst_of_denials_raises_one_alert_about_the_principal_and_one_about_the_tenant(
     clock: ManualClock, signals: Signals, alerts: list[Alert], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also in the log; then it is quiet, and after the quiet it is raised again if it goes on."""
+    """Both are logged. After the quiet time they are raised again if the denials continue."""
     for _ in range(50):
         signals.denied("key:1", "acme")
     assert alerts == []
@@ -52,7 +52,7 @@ def test_a_burst_of_denials_raises_one_alert_about_the_principal_and_one_about_t
 
 
 def test_denials_of_many_principals_add_up_for_the_tenant(signals: Signals, alerts: list[Alert]) -> None:
-    """And those of one principal add up over tenants."""
+    """Denials of one principal add up over tenants."""
     for n in range(51):
         signals.denied(f"key:{n}", "acme")
     assert [(alert.principal, alert.tenant) for alert in alerts] == [("", "acme")]
@@ -61,8 +61,8 @@ def test_denials_of_many_principals_add_up_for_the_tenant(signals: Signals, aler
     assert [(alert.principal, alert.tenant) for alert in alerts[1:]] == [("jwt:eve", "tenant-50")]
 
 
-def test_a_slow_trickle_of_denials_is_no_burst(clock: ManualClock, signals: Signals, alerts: list[Alert]) -> None:
-    """Fifty a minute may go on for ever."""
+def test_a_slow_trickle_of_denials_raises_no_alert(clock: ManualClock, signals: Signals, alerts: list[Alert]) -> None:
+    """Fifty a minute may continue forever."""
     for _ in range(500):
         signals.denied("key:1", "acme")
         clock.advance(1_200)
@@ -70,14 +70,16 @@ def test_a_slow_trickle_of_denials_is_no_burst(clock: ManualClock, signals: Sign
 
 
 def test_unknown_callers_are_counted_without_a_tenant(signals: Signals, alerts: list[Alert]) -> None:
-    """There is none to raise an alert about."""
+    """No tenant can be named in the alert."""
     for _ in range(60):
         signals.denied("unknown", "")
     assert [(alert.principal, alert.tenant) for alert in alerts] == [("unknown", "")]
 
 
-def test_reaching_for_other_tenants_is_critical(clock: ManualClock, signals: Signals, alerts: list[Alert]) -> None:
-    """After few attempts, whichever tenants they are at; one a minute is a mistake."""
+def test_attempts_on_other_tenants_raise_a_critical_alert(
+    clock: ManualClock, signals: Signals, alerts: list[Alert]
+) -> None:
+    """A few attempts on any other tenants are enough; one a minute is tolerated."""
     for _ in range(10):
         signals.crossed("key:1", "acme", "bolt")
         clock.advance(30_000)
@@ -90,8 +92,8 @@ def test_reaching_for_other_tenants_is_critical(clock: ManualClock, signals: Sig
     assert alert.details.startswith("more than 5 calls in a minute to tenants without a grant, the last to 'tenant-")
 
 
-def test_a_hostile_name_cannot_break_the_log(signals: Signals, caplog: pytest.LogCaptureFixture) -> None:
-    """It stands there quoted, and short."""
+def test_a_hostile_name_is_quoted_and_shortened_in_the_log(signals: Signals, caplog: pytest.LogCaptureFixture) -> None:
+    """It cannot start a new log line."""
     for _ in range(6):
         signals.crossed("key:1\nroot", "acme", "x\n" + "y" * 1_000)
     (record,) = caplog.records
@@ -99,10 +101,10 @@ def test_a_hostile_name_cannot_break_the_log(signals: Signals, caplog: pytest.Lo
     assert len(record.getMessage()) < 400
 
 
-def test_a_key_in_too_many_new_places_raises_an_alert(
+def test_a_key_used_from_too_many_new_networks_raises_an_alert(
     clock: ManualClock, signals: Signals, alerts: list[Alert]
 ) -> None:
-    """The first place is where it lives; three new ones in an hour are tolerated; places that are known never count."""
+    """The first network is expected, three new ones an hour are tolerated, and known ones never count."""
     for n in range(4):
         for host in range(1, 5):
             signals.key_used("key:1", "acme", f"10.0.{n}.{host}")
@@ -119,8 +121,8 @@ def test_a_key_in_too_many_new_places_raises_an_alert(
     assert len(alerts) == 1
 
 
-def test_places_learned_slowly_raise_nothing(clock: ManualClock, signals: Signals, alerts: list[Alert]) -> None:
-    """Two in an hour, for ever; and each key has its own."""
+def test_new_networks_at_a_slow_rate_raise_no_alert(clock: ManualClock, signals: Signals, alerts: list[Alert]) -> None:
+    """Two an hour may continue forever, and each key is counted separately."""
     for n in range(60):
         signals.key_used("key:1", "acme", f"10.0.{n}.1")
         signals.key_used(f"key:x{n}", "acme", f"10.1.{n}.1")
@@ -128,8 +130,8 @@ def test_places_learned_slowly_raise_nothing(clock: ManualClock, signals: Signal
     assert alerts == []
 
 
-def test_no_more_than_so_many_places_are_remembered(clock: ManualClock, signals: Signals) -> None:
-    """Those used last."""
+def test_the_number_of_known_networks_is_bounded(clock: ManualClock, signals: Signals) -> None:
+    """The most recently used ones are kept."""
     for n in range(100):
         signals.key_used("key:1", "acme", f"10.0.{n}.1")
         signals.key_used("key:1", "acme", "10.9.9.9")
@@ -140,8 +142,8 @@ def test_no_more_than_so_many_places_are_remembered(clock: ManualClock, signals:
     assert signals.places("key:none") == ()
 
 
-def test_places_survive_a_restart(clock: ManualClock, signals: Signals, alerts: list[Alert]) -> None:
-    """Exported and imported, they are not new."""
+def test_known_networks_survive_a_restart(clock: ManualClock, signals: Signals, alerts: list[Alert]) -> None:
+    """After an export and import they do not count as new."""
     for n in range(4):
         signals.key_used("key:1", "acme", f"10.0.{n}.1")
     kept = {name: signals.places(name) for name in signals._keys}
@@ -173,19 +175,19 @@ def test_places_survive_a_restart(clock: ManualClock, signals: Signals, alerts: 
         ("", ""),
     ],
 )
-def test_a_place_is_a_network(remote: str, place: str) -> None:
-    """Whatever the address looks like."""
+def test_addresses_are_grouped_by_network(remote: str, place: str) -> None:
+    """Every form of address belongs to one network."""
     assert place_of(remote) == place
 
 
-def test_a_call_from_nowhere_is_not_a_place(signals: Signals) -> None:
-    """As when the transport does not know."""
+def test_a_call_without_an_address_has_no_network(signals: Signals) -> None:
+    """The transport may not know the address."""
     signals.key_used("key:1", "acme", "")
     assert signals.places("key:1") == ()
 
 
 def test_memory_is_bounded(clock: ManualClock, alerts: list[Alert]) -> None:
-    """The subjects and keys not heard of for longest are forgotten; those that are active stay."""
+    """The least recently active subjects and keys are forgotten first."""
     signals = Signals(clock, SignalSettings(), alerts.append, subjects_max=10, keys_max=10)
     signals.key_used("key:busy", "acme", "10.7.7.7")
     for n in range(500):
@@ -201,7 +203,7 @@ def test_memory_is_bounded(clock: ManualClock, alerts: list[Alert]) -> None:
 
 
 def test_thresholds_can_be_changed_online(signals: Signals, alerts: list[Alert]) -> None:
-    """The next call counts under the new ones."""
+    """The next call is compared with the new thresholds."""
     signals.denied("key:1", "")
     signals.settings = SignalSettings(denials_per_minute=1)
     signals.denied("key:1", "")
@@ -210,7 +212,7 @@ def test_thresholds_can_be_changed_online(signals: Signals, alerts: list[Alert])
 
 @pytest.mark.parametrize("field", SignalSettings.__struct_fields__)
 def test_each_setting_has_a_range(field: str) -> None:
-    """And a message that names it."""
+    """The error names the setting."""
     assert validated(SignalSettings()) == SignalSettings()
     for value in (-1, 10**12, 1.5, "3", None):
         with pytest.raises(Invalid, match=rf"^signals\.{field}: "):
@@ -218,8 +220,8 @@ def test_each_setting_has_a_range(field: str) -> None:
 
 
 @given(gaps=st.lists(st.integers(0, 4_000), min_size=1, max_size=150))
-def test_an_alert_means_that_there_were_too_many_in_a_minute(gaps: list[int]) -> None:
-    """Never a false alert; and a burst inside eleven twelfths of a minute is never missed. Once per quiet time."""
+def test_an_alert_is_raised_only_for_too_many_denials_in_a_minute(gaps: list[int]) -> None:
+    """There are no false alerts, and a burst within eleven twelfths of a minute always raises one per quiet time."""
     clock, raised = ManualClock(), list[int]()
     signals = Signals(
         clock,

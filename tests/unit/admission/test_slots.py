@@ -1,4 +1,4 @@
-"""Slots: no bound is ever exceeded, nobody waits unfairly or for ever, and no slot leaks."""
+"""Concurrency slots: no limit is exceeded, waiting is fair and bounded, and no slot leaks."""
 
 import asyncio
 import gc
@@ -18,13 +18,13 @@ WIDE = Concurrency()
 
 
 async def settle() -> None:
-    """Let every task that can go on do so."""
+    """Let every task that can continue do so."""
     for _ in range(5):
         await asyncio.sleep(0)
 
 
 def is_empty(slots: Slots) -> bool:
-    """Tell whether nothing at all is left behind."""
+    """Return whether no state is left."""
     return (
         slots.in_flight == slots.waiting == 0
         and not slots._tickets
@@ -55,7 +55,7 @@ def take(
         ("add", WIDE, {"server_requests": 2}, "server", "server_requests: 2 requests to this server"),
     ],
 )
-async def test_each_bound_holds_and_is_named(
+async def test_each_limit_holds_and_is_named(
     clock: ManualClock,
     kind: SlotKind | None,
     concurrency: Concurrency,
@@ -63,7 +63,7 @@ async def test_each_bound_holds_and_is_named(
     same: str,
     named: str,
 ) -> None:
-    """The third waits, and is refused when its time is over; what shares nothing with it goes on."""
+    """The third request waits and is refused after its timeout. Requests under other limits continue."""
     slots = Slots(clock, wait_ms=100, **options)
     tickets = [slots.try_take("acme", "q", kind, concurrency, "wire") for _ in range(2)]
     assert all(tickets)
@@ -98,8 +98,8 @@ async def test_each_bound_holds_and_is_named(
     assert is_empty(slots)
 
 
-async def test_adds_and_polls_have_bounds_of_their_own(clock: ManualClock) -> None:
-    """And calls that are neither are bounded with the tenant's requests only."""
+async def test_adds_and_polls_have_separate_limits(clock: ManualClock) -> None:
+    """Other calls count only towards the tenant's requests."""
     slots, narrow = Slots(clock), Concurrency(adds=1, polls=1)
     kinds: list[SlotKind | None] = ["add", "poll", None, None]
     assert all(slots.try_take("acme", "q", kind, narrow) for kind in kinds)
@@ -108,8 +108,8 @@ async def test_adds_and_polls_have_bounds_of_their_own(clock: ManualClock) -> No
     assert slots._tenants.in_flight.get("acme", 0) == 4
 
 
-async def test_a_released_slot_goes_to_who_waits(clock: ManualClock) -> None:
-    """In the order they came, and nobody who comes later passes them."""
+async def test_a_released_slot_goes_to_the_first_waiting_request(clock: ManualClock) -> None:
+    """Later requests do not overtake it."""
     slots, one = Slots(clock), Concurrency(requests=1)
     held = await take(slots, concurrency=one)
     waiting = [take(slots, concurrency=one) for _ in range(3)]
@@ -125,8 +125,8 @@ async def test_a_released_slot_goes_to_who_waits(clock: ManualClock) -> None:
     assert not any(timer.callback for *_, timer in clock._timers)
 
 
-async def test_release_works_once_and_in_a_with_block(clock: ManualClock) -> None:
-    """A second release takes nothing from anybody."""
+async def test_a_slot_is_released_once_and_by_a_with_block(clock: ManualClock) -> None:
+    """A second release frees no other slot."""
     slots = Slots(clock)
     with await slots.take("acme", "q", "add", WIDE, "wire") as ticket:
         other = await slots.take("acme", "q", "add", WIDE, "wire")
@@ -141,8 +141,8 @@ async def test_release_works_once_and_in_a_with_block(clock: ManualClock) -> Non
     assert is_empty(slots)
 
 
-async def test_a_parked_request_keeps_only_its_place_on_the_connection(clock: ManualClock) -> None:
-    """A long poll that has nothing to do does not keep others from working."""
+async def test_a_parked_request_holds_only_its_connection_slot(clock: ManualClock) -> None:
+    """An idle long poll does not keep other requests from running."""
     slots, one = Slots(clock, connection_requests=1, server_requests=1), Concurrency(requests=1, polls=1)
     poll = await slots.take("acme", "q", "poll", one, "wire")
     waiting = take(slots, "acme", "q", "poll", one, "wire-2")
@@ -165,8 +165,8 @@ async def test_a_parked_request_keeps_only_its_place_on_the_connection(clock: Ma
     assert is_empty(slots)
 
 
-async def test_tenants_take_turns_whatever_the_length_of_their_lines(clock: ManualClock) -> None:
-    """One that waits with a single request is served within one turn of one that waits with a thousand."""
+async def test_tenants_take_turns_regardless_of_their_backlog(clock: ManualClock) -> None:
+    """A single waiting request is served within one turn of a tenant with a thousand."""
     slots = Slots(clock, server_requests=1)
     held = await take(slots, "loud")
     served: list[str] = []
@@ -187,8 +187,8 @@ async def test_tenants_take_turns_whatever_the_length_of_their_lines(clock: Manu
     assert is_empty(slots)
 
 
-async def test_how_many_may_wait_is_bounded_per_tenant(clock: ManualClock) -> None:
-    """One more is refused at once with what is full; another tenant may still wait."""
+async def test_the_number_of_waiting_requests_is_bounded_per_tenant(clock: ManualClock) -> None:
+    """One more is refused at once with the limit's name. Another tenant may still wait."""
     slots = Slots(clock, server_requests=1, waiting_per_tenant=2)
     held = await take(slots)
 
@@ -208,8 +208,8 @@ async def test_how_many_may_wait_is_bounded_per_tenant(clock: ManualClock) -> No
     assert is_empty(slots)
 
 
-async def test_a_full_queue_does_not_hold_up_the_tenants_other_queues(clock: ManualClock) -> None:
-    """Nor does a full tenant hold up another."""
+async def test_a_full_queue_does_not_block_the_tenants_other_queues(clock: ManualClock) -> None:
+    """A full tenant does not block another tenant either."""
     slots, narrow = Slots(clock), Concurrency(requests=3, adds=1)
     first = await take(slots, kind="add", concurrency=narrow)
     blocked = [take(slots, kind="add", concurrency=narrow) for _ in range(5)]
@@ -225,8 +225,8 @@ async def test_a_full_queue_does_not_hold_up_the_tenants_other_queues(clock: Man
     first.release()
 
 
-async def test_a_cancelled_waiter_is_gone(clock: ManualClock) -> None:
-    """From the line, and from the places it already had."""
+async def test_a_cancelled_waiter_is_removed(clock: ManualClock) -> None:
+    """It leaves the line and frees the slots that it already had."""
     slots, narrow = Slots(clock, server_requests=1), Concurrency(requests=2, adds=2)
     held = await take(slots, "other")
     requests = [take(slots, kind="add", concurrency=narrow, connection="wire") for _ in range(3)]
@@ -241,8 +241,8 @@ async def test_a_cancelled_waiter_is_gone(clock: ManualClock) -> None:
     assert is_empty(slots)
 
 
-async def test_a_slot_given_to_one_cancelled_in_the_same_moment_goes_to_the_next(clock: ManualClock) -> None:
-    """Whether the slot or the cancellation came first."""
+async def test_a_slot_granted_to_a_cancelled_waiter_goes_to_the_next(clock: ManualClock) -> None:
+    """Whichever of grant and cancellation came first."""
     for cancel_first in (True, False):
         slots, one = Slots(clock), Concurrency(requests=1)
         held = await take(slots, concurrency=one)
@@ -259,8 +259,8 @@ async def test_a_slot_given_to_one_cancelled_in_the_same_moment_goes_to_the_next
         assert is_empty(slots)
 
 
-async def test_callers_that_vanish_are_reconciled(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
-    """Their slots go to those who wait; those that still work keep theirs."""
+async def test_slots_of_ended_tasks_are_reclaimed(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
+    """Waiting requests get them. Tasks that still run keep theirs."""
     slots, two = Slots(clock), Concurrency(requests=2)
 
     async def forgetful() -> None:
@@ -283,8 +283,8 @@ async def test_callers_that_vanish_are_reconciled(clock: ManualClock, caplog: py
     ticket.release()
 
 
-async def test_reconcile_leaves_what_is_in_order_alone(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
-    """And it counts anew: a count that went wrong is corrected and reported."""
+async def test_reconcile_changes_only_wrong_counts(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
+    """It recounts the slots, and corrects and reports a wrong count."""
     slots = Slots(clock, server_requests=2)
     mine = await slots.take("acme", "q", "add", WIDE, "wire")
     also_mine = await slots.take("acme", "q", "poll", WIDE, "wire")
@@ -304,8 +304,8 @@ async def test_reconcile_leaves_what_is_in_order_alone(clock: ManualClock, caplo
     assert is_empty(slots)
 
 
-async def test_a_raised_bound_acts_on_those_who_wait(clock: ManualClock) -> None:
-    """With the next call that brings it."""
+async def test_a_raised_limit_applies_to_waiting_requests(clock: ManualClock) -> None:
+    """It takes effect with the next call that has the new limit."""
     slots = Slots(clock)
     held = await take(slots, concurrency=Concurrency(requests=1))
     waiting = take(slots, concurrency=Concurrency(requests=1))
@@ -319,8 +319,8 @@ async def test_a_raised_bound_acts_on_those_who_wait(clock: ManualClock) -> None
     assert is_empty(slots)
 
 
-def test_it_works_outside_of_an_event_loop(clock: ManualClock) -> None:
-    """There is no caller to watch then."""
+def test_slots_work_outside_an_event_loop(clock: ManualClock) -> None:
+    """There is no task to watch in that case."""
     slots = Slots(clock)
     ticket = slots.try_take("acme", None, None, WIDE)
     assert ticket is not None
@@ -350,15 +350,15 @@ _scripts = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(script=_scripts)
-def test_no_bound_is_ever_exceeded_and_all_ends_at_zero(
+def test_no_limit_is_exceeded_and_all_counts_end_at_zero(
     script: list[tuple[str, tuple[str, str, SlotKind | None, str | None], int, bool]],
 ) -> None:
-    """Whoever comes, waits, gives up, is cut off or forgets to release."""
+    """Requests may arrive, wait, give up, be cancelled or forget to release."""
     asyncio.run(_play(script))
 
 
 class _Crowd:
-    """Requests that take slots and hold them until they are told to end."""
+    """Requests that take slots and hold them until the test ends them."""
 
     def __init__(self, slots: Slots) -> None:
         self.slots = slots
@@ -368,7 +368,7 @@ class _Crowd:
         self.loose: list[Ticket] = []
 
     def start(self, request: tuple[str, str, SlotKind | None, str | None]) -> None:
-        """Begin a request."""
+        """Start a request."""
         self.tasks.append(asyncio.ensure_future(self._request(len(self.tasks), request)))
 
     async def _request(self, n: int, request: tuple[str, str, SlotKind | None, str | None]) -> None:
@@ -380,20 +380,20 @@ class _Crowd:
         try:
             vanish = await self.ends[n]
         except asyncio.CancelledError:
-            vanish = n % 2 == 0  # some are cut off so hard that they release nothing
+            vanish = n % 2 == 0  # some are cancelled so abruptly that they release nothing
         finally:
             del self.holding[n], self.ends[n]
         if not vanish:
             ticket.release()
 
     def end(self, number: int, *, vanish: bool) -> None:
-        """End one of those that hold slots."""
+        """End one of the requests that hold slots."""
         ends = [end for end in self.ends.values() if not end.done()]
         if ends:
             ends[number % len(ends)].set_result(vanish)
 
     def check(self) -> None:
-        """Count what is held, independently, against every bound."""
+        """Recount the held slots and compare them with every limit."""
         held = list(self.holding.values())
         assert len(held) <= 8
         assert all(count <= 5 for count in Counter(tenant for tenant, *_ in held).values())

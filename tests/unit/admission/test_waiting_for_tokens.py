@@ -1,4 +1,4 @@
-"""Waiting for a rate limit: in order, on the clock, without a stampede, and without a trace when given up."""
+"""Waiting for a rate limit: in order, by the clock, without a stampede, and without leftovers after a cancellation."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -19,13 +19,13 @@ TEN = Limits(write=Rate(ops_per_sec=10))
 
 
 async def settle() -> None:
-    """Let every task that can go on do so."""
+    """Let every task that can continue do so."""
     for _ in range(5):
         await asyncio.sleep(0)
 
 
 async def pass_time(clock: ManualClock, ms: int, step: int = 1) -> None:
-    """Let time pass in steps, with the tasks running in between."""
+    """Advance the clock in steps and let tasks run in between."""
     for _ in range(0, ms, step):
         clock.advance(step)
         await settle()
@@ -38,8 +38,8 @@ def wait_for(
     return limits.admit_within(Charge.of("acme", TEN, queue, of_queue, "write", ops), wait_ms=wait_ms)
 
 
-async def test_work_waits_until_its_tokens_are_there(clock: ManualClock) -> None:
-    """To the millisecond, and takes them."""
+async def test_a_call_waits_until_its_tokens_are_available(clock: ManualClock) -> None:
+    """To the millisecond, and then takes them."""
     limits = RateLimits(clock)
     await wait_for(limits, 10, 0)
     call = asyncio.ensure_future(wait_for(limits, 3, 1_000))
@@ -54,7 +54,7 @@ async def test_work_waits_until_its_tokens_are_there(clock: ManualClock) -> None
 
 
 async def test_waiting_calls_are_served_in_order(clock: ManualClock) -> None:
-    """A small one does not pass a large one that came before, nor does one that would not wait."""
+    """A small call does not overtake an earlier large one, nor does a call that would not wait."""
     limits, served = RateLimits(clock), list[int]()
     limits.admit(Charge.of("acme", TEN, "q", None, "write", 10))
 
@@ -79,7 +79,7 @@ async def test_waiting_calls_are_served_in_order(clock: ManualClock) -> None:
 
 
 async def test_a_call_that_cannot_be_served_in_time_is_refused_at_once(clock: ManualClock) -> None:
-    """It need not hold a place for nothing."""
+    """It does not hold a place in vain."""
     limits = RateLimits(clock)
     await wait_for(limits, 10, 0)
     with pytest.raises(RateLimited) as raised:
@@ -89,8 +89,8 @@ async def test_a_call_that_cannot_be_served_in_time_is_refused_at_once(clock: Ma
         await wait_for(limits, 1, 0)
 
 
-async def test_when_its_time_is_over_a_call_is_refused_and_has_used_nothing(clock: ManualClock) -> None:
-    """Those behind it go on."""
+async def test_a_call_that_times_out_uses_no_tokens(clock: ManualClock) -> None:
+    """The calls behind it continue."""
     limits = RateLimits(clock)
     await wait_for(limits, 10, 0)
     calls = [
@@ -109,7 +109,7 @@ async def test_when_its_time_is_over_a_call_is_refused_and_has_used_nothing(cloc
 
 
 async def test_a_cancelled_call_leaves_no_trace(clock: ManualClock) -> None:
-    """Neither in the line nor in the buckets, whenever it is cancelled."""
+    """Neither in the line nor in the buckets, at any point of the wait."""
     limits = RateLimits(clock)
     await wait_for(limits, 10, 0)
     first, second = (asyncio.ensure_future(wait_for(limits, ops, 5_000)) for ops in (8, 2))
@@ -125,8 +125,8 @@ async def test_a_cancelled_call_leaves_no_trace(clock: ManualClock) -> None:
     limits.admit(Charge.of("acme", TEN, "q", None, "write", 10))
 
 
-async def test_one_that_is_admitted_and_cancelled_in_the_same_moment_gives_back(clock: ManualClock) -> None:
-    """The next in line gets it at once."""
+async def test_a_call_admitted_and_cancelled_at_once_returns_its_tokens(clock: ManualClock) -> None:
+    """The next call in line gets them at once."""
     limits = RateLimits(clock)
     await wait_for(limits, 10, 0)
     first, second = (asyncio.ensure_future(wait_for(limits, 2, 5_000)) for _ in range(2))
@@ -139,8 +139,8 @@ async def test_one_that_is_admitted_and_cancelled_in_the_same_moment_gives_back(
     assert not second.cancelled()
 
 
-async def test_given_back_tokens_go_to_those_who_wait(clock: ManualClock) -> None:
-    """Without waiting for the timer."""
+async def test_refunded_tokens_go_to_waiting_calls_at_once(clock: ManualClock) -> None:
+    """They do not wait for the timer."""
     limits = RateLimits(clock)
     await wait_for(limits, 10, 0)
     call = asyncio.ensure_future(wait_for(limits, 4, 5_000))
@@ -150,8 +150,8 @@ async def test_given_back_tokens_go_to_those_who_wait(clock: ManualClock) -> Non
     assert call.done()
 
 
-async def test_a_narrow_queue_does_not_hold_up_the_others(clock: ManualClock) -> None:
-    """Order holds for those who wait for the same bucket."""
+async def test_a_slow_queue_does_not_block_other_queues(clock: ManualClock) -> None:
+    """Only calls that wait for the same bucket are ordered."""
     limits, narrow = RateLimits(clock), Limits(write=Rate(ops_per_sec=1))
     await wait_for(limits, 1, 0, queue="narrow", of_queue=narrow)
     waiting = [asyncio.ensure_future(wait_for(limits, 1, 5_000, queue="narrow", of_queue=narrow)) for _ in range(2)]
@@ -170,8 +170,8 @@ async def test_a_narrow_queue_does_not_hold_up_the_others(clock: ManualClock) ->
     assert [call.done() for call in waiting] == [True, True]
 
 
-async def test_nobody_passes_one_that_waits_for_its_queues_tokens(clock: ManualClock) -> None:
-    """Not even with less than is there; and when it is served, no timer is left behind."""
+async def test_no_call_overtakes_one_that_waits_for_the_same_queue(clock: ManualClock) -> None:
+    """Not even one that needs less than is available. No timer is left after the last call."""
     limits, of_queue = RateLimits(clock), Limits(write=Rate(ops_per_sec=5))
     await wait_for(limits, 2, 0, of_queue=of_queue)
     call = asyncio.ensure_future(wait_for(limits, 4, 5_000, of_queue=of_queue))
@@ -185,8 +185,8 @@ async def test_nobody_passes_one_that_waits_for_its_queues_tokens(clock: ManualC
     limits.admit(Charge.of("acme", TEN, "q2", of_queue, "write", 1))
 
 
-async def test_how_many_may_wait_is_bounded(clock: ManualClock) -> None:
-    """One more is refused at once, and other tenants have lines of their own."""
+async def test_the_number_of_waiting_calls_is_bounded(clock: ManualClock) -> None:
+    """One more is refused at once. Other tenants have separate lines."""
     limits = RateLimits(clock, waiting_max=3)
     await wait_for(limits, 10, 0)
     calls = [asyncio.ensure_future(wait_for(limits, 1, 60_000)) for _ in range(3)]
@@ -201,7 +201,9 @@ async def test_how_many_may_wait_is_bounded(clock: ManualClock) -> None:
     assert all(call.done() for call in (*calls, other))
 
 
-async def test_one_timer_per_line_wakes_only_who_can_go(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_timer_per_line_wakes_only_calls_that_can_proceed(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A thousand waiting calls do not make a thousand attempts."""
     limits = RateLimits(clock)
     await wait_for(limits, 10, 0)
@@ -232,8 +234,8 @@ _scripts = st.lists(
 
 @settings(max_examples=60)
 @given(script=_scripts)
-def test_waiting_never_overshoots_and_ends_with_empty_lines(script: list[tuple[str, int, int]]) -> None:
-    """Whoever comes, waits, gives up or is refused."""
+def test_waiting_never_exceeds_the_limit_and_ends_with_empty_lines(script: list[tuple[str, int, int]]) -> None:
+    """Calls may arrive, wait, give up or be refused."""
     asyncio.run(_play(script))
 
 

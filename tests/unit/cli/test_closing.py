@@ -1,4 +1,4 @@
-"""How a server process ends whose store has failed."""
+"""How a server process ends after its store has failed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tenantq.errors import StoreFailed, Unavailable
 
 
 class Failing:
-    """A server that cannot be closed in good order."""
+    """A server that fails to close."""
 
     def __init__(self, failure: StoreFailed | None, raised: Exception | None) -> None:
         self.failure = failure
@@ -24,10 +24,10 @@ class Failing:
 
 
 @pytest.mark.parametrize("raised", [None, StoreFailed("too many open files"), OSError(24, "Too many open files")])
-async def test_a_store_that_failed_is_exit_code_1_also_where_closing_fails(
+async def test_a_store_failure_exits_with_1_even_if_closing_fails(
     raised: Exception | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In one line, which names the first failure."""
+    """One line on stderr names the first failure."""
     server: Any = Failing(StoreFailed("a disk is broken"), raised)
     assert await closed(server, 0) == 1
     assert capsys.readouterr().err == (
@@ -35,8 +35,8 @@ async def test_a_store_that_failed_is_exit_code_1_also_where_closing_fails(
     )
 
 
-async def test_whatever_else_fails_is_raised() -> None:
-    """Nothing is taken for the store's failure that is not."""
+async def test_other_failures_are_raised() -> None:
+    """They are not reported as a store failure."""
     server: Any = Failing(None, Unavailable("the target of the export is away"))
     with pytest.raises(Unavailable):
         await closed(server)

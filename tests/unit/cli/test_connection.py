@@ -1,4 +1,4 @@
-"""Which server, as whom: flag, then environment, then profile; and a token goes nowhere but to its own server."""
+"""Server and credential come from the flags, the environment or a profile, and a token is sent only to its own server."""
 
 from __future__ import annotations
 
@@ -32,35 +32,35 @@ def _chosen(*flags: str, **given: str) -> tuple[str, str | None, str | None]:
     return target.url, target.token, target.tenant
 
 
-def test_without_anything_it_is_the_default_and_nobody() -> None:
-    """A server on this machine may let the anonymous in."""
+def test_without_settings_the_default_address_is_used_without_a_token() -> None:
+    """A local server may allow anonymous calls."""
     assert _chosen() == ("http://127.0.0.1:7070", None, None)
 
 
-def test_the_current_profile_counts_where_nothing_is_given() -> None:
-    """With all that belongs to it."""
+def test_the_current_profile_is_used_if_nothing_is_given() -> None:
+    """With all of its values."""
     _store(one=Profile(url="http://one", token="t1", tenant="acme", ca_file="/ca"))  # noqa: S106
     assert _chosen() == ("http://one", "t1", "acme")
     assert choose(NOTHING, set()).tls.ca_file == "/ca"
 
 
-def test_the_environment_goes_before_the_current_profile() -> None:
-    """A profile's tenant is for its own token only."""
+def test_the_environment_overrides_the_current_profile() -> None:
+    """The profile's tenant is used only with the profile's token."""
     _store(one=Profile(url="http://one", token="t1", tenant="acme"))  # noqa: S106
     assert _chosen(token="t2") == ("http://one", "t2", None)  # noqa: S106
     assert _chosen(tenant="other") == ("http://one", "t1", "other")
 
 
-def test_a_profiles_token_goes_to_no_other_server() -> None:
-    """Whoever names another address has to name a token for it."""
+def test_a_profiles_token_is_sent_to_no_other_server() -> None:
+    """Another address needs its own token."""
     _store(one=Profile(url="http://one/", token="t1", tenant="acme", ca_file="/ca"))  # noqa: S106
     assert _chosen("url", url="http://two") == ("http://two", None, None)
     assert choose({**NOTHING, "url": "http://two"}, {"url"}).tls.ca_file is None
     assert _chosen("url", url="http://one") == ("http://one", "t1", "acme")
 
 
-def test_a_profile_that_is_named_goes_before_the_environment() -> None:
-    """But not before other flags."""
+def test_a_named_profile_overrides_the_environment() -> None:
+    """Other flags override the profile."""
     _store(one=Profile(url="http://one", token="t1"), two=Profile(url="http://two", token="t2"))  # noqa: S106
     environment = {"url": "http://env", "token": "env", "tenant": "env"}
     assert _chosen("profile", profile="two", **environment) == ("http://two", "t2", None)
@@ -68,8 +68,8 @@ def test_a_profile_that_is_named_goes_before_the_environment() -> None:
     assert _chosen(profile="two", token="env") == ("http://two", "env", None)  # noqa: S106
 
 
-def test_profiles_that_are_not_there_or_not_readable() -> None:
-    """Are errors that name them."""
+def test_missing_and_unreadable_profiles_are_errors() -> None:
+    """The error names the profile or the file."""
     with pytest.raises(NotFound, match="unknown profile 'x'; known profiles: none"):
         _chosen(profile="x")
     profiles_file().parent.mkdir()
@@ -78,16 +78,16 @@ def test_profiles_that_are_not_there_or_not_readable() -> None:
         load_profiles()
 
 
-def test_nothing_shows_a_token() -> None:
-    """Also not a debugger's glance at the values."""
+def test_no_representation_shows_a_token() -> None:
+    """A debugger does not show it either."""
     shown = repr(Profile(url="http://one", token="hidden"))  # noqa: S106
     shown += repr(choose({**NOTHING, "token": "hidden"}, set()))
     assert isinstance(choose(NOTHING, set()), ServerTarget)
     assert "hidden" not in shown
 
 
-def test_a_file_that_cannot_be_replaced_leaves_the_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And nothing beside it."""
+def test_a_failed_replacement_keeps_the_old_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No temporary file is left."""
     _store(one=Profile(url="http://one"))
     with monkeypatch.context() as patched:
         patched.setattr("pathlib.Path.replace", _refuse)

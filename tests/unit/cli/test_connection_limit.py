@@ -1,4 +1,4 @@
-"""How many connections a server takes of those that were set, by how many files its process may open."""
+"""The connection limits of a server are reduced to fit the process's limit on open files."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tenantq.http.settings import HttpSettings
 from tenantq.settings import ServerSettings
 
 
-def test_settings_that_fit_are_left_alone() -> None:
-    """The store's files are counted beside them."""
+def test_settings_that_fit_are_unchanged() -> None:
+    """The files of the store count too."""
     settings = ServerSettings()
     assert within_limit(settings, 20_600) is settings
 
 
-def test_what_does_not_fit_is_shared_and_told(caplog: pytest.LogCaptureFixture) -> None:
-    """Half of a small limit is the store's; both listeners have their part of the rest."""
+def test_limits_that_do_not_fit_are_reduced_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Half of a small limit is for the store, and both listeners share the rest."""
     with caplog.at_level(logging.WARNING):
         fitting = within_limit(ServerSettings(), 1_024)
     assert (fitting.listener.connections_max, fitting.rpc_listener.connections_max) == (256, 256)
@@ -37,17 +37,17 @@ def test_what_does_not_fit_is_shared_and_told(caplog: pytest.LogCaptureFixture) 
         (ServerSettings(listener=HttpSettings(connections_max=15_000)), 20_000, "WARNING"),
     ],
 )
-def test_it_is_a_warning_where_somebody_wanted_more_or_few_are_left(
+def test_a_reduction_is_a_warning_if_it_was_configured_or_leaves_few(
     settings: ServerSettings, limit: int, level: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What nobody asked for, and hardly anybody misses, is said to who looks closely."""
+    """A reduced default that hardly matters is logged at a lower level."""
     with caplog.at_level(logging.DEBUG):
         within_limit(settings, limit)
     assert [record.levelname for record in caplog.records] == [level]
 
 
 def test_the_soft_limit_is_raised_to_the_hard_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the system refuses, it stays as it is; where it names none, a plain number is asked for."""
+    """If the system refuses, it is unchanged; if there is no hard limit, a fixed number is requested."""
     raised: list[tuple[int, int]] = []
 
     def refuse(_: int, wanted: tuple[int, int]) -> None:

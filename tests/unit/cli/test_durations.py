@@ -1,4 +1,4 @@
-"""Lengths and points of time as people type and read them."""
+"""Durations and times as users type and read them."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from tenantq.runtime.clock import SystemClock
         ("1h30m", 5_400_000), ("1.5s", 1_500), (" 30S ", 30_000), ("1m30s500ms", 90_500), ("1w", 604_800_000), ("1w1d", 691_200_000),
     ],
 )  # fmt: skip
-def test_a_duration_is_read(text: str, ms: int) -> None:
-    """With units, several of them, or as plain milliseconds."""
+def test_durations_are_parsed(text: str, ms: int) -> None:
+    """With one or several units, or as plain milliseconds."""
     assert parse_duration(text) == duration(text) == ms
 
 
 @pytest.mark.parametrize("text", ["", "s", "5 m", "-5s", "5x", "5m!", "1e3s", "٣s", "9" * 41])
-def test_what_is_no_duration_is_refused(text: str) -> None:
-    """With examples of what is one."""
+def test_invalid_durations_are_refused(text: str) -> None:
+    """The error shows valid examples."""
     assert parse_duration(text) is None
     with pytest.raises(click.BadParameter, match="30s, 5m"):
         duration(text)
 
 
 @pytest.mark.parametrize("ms", [0, 1, 999, 1_000, 61_000, 90_500, 3_600_000, 86_400_000, 90_061_001])
-def test_what_is_shown_can_be_typed(ms: int) -> None:
+def test_formatted_durations_parse_back(ms: int) -> None:
     """To the millisecond."""
     assert parse_duration(show_duration(ms)) == ms
 
 
-def test_moments() -> None:
-    """ISO 8601 is UTC where it names no zone; a duration counts from now."""
+def test_times_are_parsed() -> None:
+    """ISO 8601 without a time zone is UTC; a duration counts from now."""
     assert time_ago("2030-01-31") == time_ahead("2030-01-31T00:00:00Z") == 1_896_048_000_000
     assert time_ago("2030-01-31T01:00:00+01:00") == 1_896_048_000_000
     assert show_time(1_896_048_000_123) == "2030-01-31T00:00:00.123Z"

@@ -1,4 +1,4 @@
-"""What commands print, and how they end."""
+"""What commands print, and their exit codes."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ def test_every_error_has_an_exit_code(kind: type[errors.TenantqError], code: int
     assert exit_codes.exit_code(kind()) == code
 
 
-def test_an_errors_line_has_its_code_and_notes() -> None:
+def test_an_error_line_has_its_code_and_notes() -> None:
     """In brackets, after the text."""
     error = errors.NotFound("no such thing")
     error.add_note("request id: 7")
     assert error_line(error) == "no such thing [not_found; request id: 7]"
 
 
-def test_every_command_can_be_loaded_and_says_what_it_does() -> None:
-    """Also those that are loaded only when they are used."""
+def test_every_command_loads_and_has_help() -> None:
+    """Including commands that are loaded on first use."""
     context = click.Context(command_line)
     for name in command_line.list_commands(context):
         command = command_line.get_command(context, name)
@@ -57,14 +57,14 @@ def test_every_command_can_be_loaded_and_says_what_it_does() -> None:
 
 
 def test_a_box_is_as_wide_as_its_widest_line() -> None:
-    """All its lines have one length."""
+    """All lines have the same length."""
     lines = panel("a title", "x\na longer line of text\n").splitlines()
     assert len({len(line) for line in lines}) == 1
     assert len(panel("a title that is longer than all lines", "x").splitlines()[0]) > 38
 
 
-def test_a_table_for_a_pipe_is_tabs_and_one_line_a_row(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever is in the cells; nothing at all where there are no rows."""
+def test_a_piped_table_is_tab_separated_with_one_line_per_row(capsys: pytest.CaptureFixture[str]) -> None:
+    """For any cell content. Without rows nothing is printed."""
     print_table(
         Table(("a", "b", "c"), [("x\ty\nz", 12_345, None), (True, ["p", "q"], "\x1b[1m"), (0.0, 1_234.5, "")], "none")
     )
@@ -77,7 +77,7 @@ def test_a_table_for_a_pipe_is_tabs_and_one_line_a_row(capsys: pytest.CaptureFix
 
 @pytest.fixture
 def columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[[int], None]:
-    """Have stdout be a terminal, of so many columns."""
+    """Make stdout a terminal with a given width."""
     capsys.readouterr()
 
     def set_width(width: int) -> None:
@@ -92,10 +92,10 @@ def columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 ID = "01a1e761-5fee-7471-8337-74e13eecd7f9"
 
 
-def test_a_table_that_fits_stands_under_its_headings(
+def test_a_table_that_fits_is_aligned_under_its_headings(
     columns: Callable[[int], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Numbers to the right; only a text at the end is read over several lines."""
+    """Numbers are right-aligned, and only a text in the last column is wrapped."""
     columns(70)
     print_table(Table(("id", "bytes", "body"), [(ID, 1_234, "a text that is a little longer than its place")], "none"))
     lines = [re.sub(r"\x1b\[\d*m", "", line).rstrip() for line in capsys.readouterr().out.splitlines()]
@@ -105,10 +105,10 @@ def test_a_table_that_fits_stands_under_its_headings(
     assert len(lines) == 3
 
 
-def test_a_table_that_does_not_fit_is_a_block_for_each_row(
+def test_a_table_that_does_not_fit_becomes_one_block_per_row(
     columns: Callable[[int], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No id is ever broken, so that it can be copied; what a row does not have is left out."""
+    """IDs are never wrapped, so they can be copied. Empty cells are left out."""
     columns(60)
     print_table(Table(("id", "bytes", "body"), [(ID, 1_234, "some text that is long"), (ID, 5, None)], "none"))
     assert capsys.readouterr().out == (
@@ -117,10 +117,10 @@ def test_a_table_that_does_not_fit_is_a_block_for_each_row(
 
 
 @pytest.mark.parametrize("variable", ["FORCE_COLOR", "TTY_COMPATIBLE"])
-def test_a_pipe_is_no_terminal_whatever_the_environment_says(
+def test_a_pipe_is_never_treated_as_a_terminal(
     variable: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No bar and no escape code goes into a file."""
+    """No environment variable puts progress bars or escape codes into a file."""
     monkeypatch.setenv(variable, "1")
     with byte_bar() as show, seconds_bar() as tell:
         show("copying", 1, 2)
@@ -131,7 +131,7 @@ def test_a_pipe_is_no_terminal_whatever_the_environment_says(
 
 
 def test_previews_and_ages_are_short() -> None:
-    """However long what they are of."""
+    """For input of any length."""
     assert preview(b"short") == "short"
     assert preview(b"a\n  b\x00") == "a b\N{REPLACEMENT CHARACTER}"
     assert len(preview(b"x" * 1_000)) == 60
@@ -159,8 +159,8 @@ def _own_logs() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_own_logs")
-def test_a_log_line_has_what_was_given_with_it(capsys: pytest.CaptureFixture[str]) -> None:
-    """As text or as JSON, with the trace where there is one."""
+def test_a_log_line_has_its_extra_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    """As text or JSON, with the trace if there is one."""
     log = logging.getLogger("tenantq.test")
     for kind in ("text", "json"):
         set_up_logs("info", kind)

@@ -1,4 +1,4 @@
-"""How a server's process is set up: its garbage collector, its threads and the allocator of large blocks."""
+"""How a server process is configured: garbage collector, threads and the allocator of large blocks."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ sys.exit(run_loop(work()))
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no such setting")
-def test_a_server_collects_rarely_switches_quickly_and_returns_the_memory_of_large_bodies() -> None:
-    """Otherwise searches for cycles take a share of every add, and one burst of large bodies enlarges the process for good."""
+def test_the_server_process_is_tuned_for_latency_and_memory() -> None:
+    """Otherwise garbage collection slows every add, and one burst of large bodies enlarges the process permanently."""
     ran = subprocess.run([sys.executable, "-c", _CHILD], capture_output=True, text=True, timeout=120, check=True)
     threshold, interval, grown_kib = ran.stdout.split()
     assert (int(threshold), float(interval)) == (10_000, 0.0005)
