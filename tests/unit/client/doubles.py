@@ -1,4 +1,4 @@
-"""Doubles for tests of the client: a transport that follows a script, a clock that flies, a server that misbehaves."""
+"""Test doubles for the client: a scripted transport, a clock without real waits, and a server that misbehaves."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 TOKEN = "secret-token"  # noqa: S105  # of nobody
 
 
-class FlyingClock(ManualClock):
-    """Time flies: every timer fires in the event loop's next turn, and the clock then shows its time."""
+class InstantClock(ManualClock):
+    """A clock on which every timer fires in the event loop's next turn and moves the time to its due time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,8 +38,8 @@ class FlyingClock(ManualClock):
         return timer
 
 
-class Half:
-    """Randomness that is always in the middle."""
+class MidpointRandom:
+    """Randomness that always returns the midpoint."""
 
     def random(self) -> float:
         """Return one half."""
@@ -51,7 +51,7 @@ class Half:
 
 
 def make_settings(url: str = "http://127.0.0.1:1", token: str | None = TOKEN, **changes: Any) -> Settings:
-    """Return settings with a flying clock and no chance in them."""
+    """Return settings with an instant clock and fixed randomness."""
     arguments: dict[str, Any] = {
         "timeout_ms": 10_000,
         "connect_timeout_ms": 5_000,
@@ -59,15 +59,15 @@ def make_settings(url: str = "http://127.0.0.1:1", token: str | None = TOKEN, **
         "connections": 8,
         "coalesce": True,
         "tls": Tls(),
-        "clock": FlyingClock(),
-        "randomness": Half(),
+        "clock": InstantClock(),
+        "randomness": MidpointRandom(),
     }
     chosen = {name: value for name, value in {**arguments, **changes}.items() if value is not None}
     return parse(url, token, **chosen)
 
 
 class ScriptedTransport:
-    """Answers requests by what a script says: a reply, an error to raise, or a function of the request."""
+    """Answers requests from a script: each entry is a reply, an error to raise, or a function of the request."""
 
     def __init__(self, *script: Any) -> None:
         self.script = list(script)
@@ -100,19 +100,19 @@ def reply(value: object = None, status: int = 200, **headers: str) -> HttpReply:
 
 
 def problem(code: str, status: int, detail: str = "no", **fields: object) -> HttpReply:
-    """Return a problem document as the server writes it."""
+    """Return a problem document in the server's format."""
     body = {"type": f"urn:{code}", "title": code, "status": status, "detail": detail, "code": code, **fields}
     return reply(body, status)
 
 
 def make_session(*script: Any, **changes: Any) -> tuple[ClientSession, ScriptedTransport]:
-    """Return a session over a script."""
+    """Return a session on a scripted transport."""
     transport = ScriptedTransport(*script)
     return ClientSession(make_settings(**changes), transport), transport
 
 
-class RoughServer:
-    """A server on a real socket that does to each request what the test says: by a function that may break anything."""
+class FaultyServer:
+    """A server on a real socket whose behaviour for each request is a function that may break anything."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -130,7 +130,7 @@ class RoughServer:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Drop everybody."""
+        """Close every connection."""
         assert self._server is not None
         self._server.close()
         for writer in list(self._writers):
@@ -169,19 +169,19 @@ class RoughServer:
         self._writers.discard(writer)
 
 
-def say(status: int = 200, body: bytes = b"{}", headers: str = "") -> Callable[[asyncio.StreamWriter], None]:
-    """Return a behaviour: answer properly."""
+def respond(status: int = 200, body: bytes = b"{}", headers: str = "") -> Callable[[asyncio.StreamWriter], None]:
+    """Return a behaviour: answer with a valid response."""
     head = f"HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n{headers}\r\n"
     return lambda writer: writer.write(head.encode() + body)
 
 
-def say_raw(data: bytes) -> Callable[[asyncio.StreamWriter], None]:
+def respond_raw(data: bytes) -> Callable[[asyncio.StreamWriter], None]:
     """Return a behaviour: write these bytes and leave the connection open."""
     return lambda writer: writer.write(data)
 
 
-def say_and_close(data: bytes) -> Callable[[asyncio.StreamWriter], Any]:
-    """Return a behaviour: write these bytes, maybe none, and close."""
+def respond_and_close(data: bytes) -> Callable[[asyncio.StreamWriter], Any]:
+    """Return a behaviour: write these bytes, possibly none, and close."""
 
     async def behave(writer: asyncio.StreamWriter) -> None:
         writer.write(data)
@@ -192,19 +192,19 @@ def say_and_close(data: bytes) -> Callable[[asyncio.StreamWriter], Any]:
 
 
 def hang(_: asyncio.StreamWriter) -> None:
-    """Behave like a server that has forgotten the request."""
+    """Never answer, like a server that lost the request."""
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Let the event loop turn until something holds that no event tells of."""
+    """Let the event loop turn until a condition holds that no event signals."""
     while not condition():  # noqa: ASYNC110  # see above
         await asyncio.sleep(0)
 
 
 @contextlib.asynccontextmanager
-async def rough_server() -> AsyncIterator[RoughServer]:
-    """Run a rough server."""
-    server = RoughServer()
+async def faulty_server() -> AsyncIterator[FaultyServer]:
+    """Run a faulty server."""
+    server = FaultyServer()
     await server.start()
     try:
         yield server

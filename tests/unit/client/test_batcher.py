@@ -1,4 +1,4 @@
-"""Calls that go out together: every caller gets exactly its own answer, whoever its neighbours are."""
+"""Calls are batched into requests, and every caller gets exactly its own answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tenantq.client.batcher import BYTES_MAX, ITEMS_MAX, Batcher
 from tenantq.errors import Closed, Forbidden, Invalid, NotFound, RateLimited, TenantqError, TooLarge
 from tenantq.runtime.clock import ManualClock
-from tests.unit.client.doubles import FlyingClock, make_session, until
+from tests.unit.client.doubles import InstantClock, make_session, until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from tenantq.client.session import ClientSession
 
 
-class ConsoleState:
-    """A server's side for a lane: takes batches, in so many turns of the loop as told, and keeps a record."""
+class RecordingServer:
+    """A server for a batcher: accepts batches, takes the given number of loop turns, and records them."""
 
     def __init__(self, turns: Sequence[int] = (0,)) -> None:
         self.turns = list(turns)
@@ -29,7 +29,7 @@ class ConsoleState:
         self.open = self.most_open = 0
 
     async def send(self, items: list[str]) -> list[str | TenantqError]:
-        """Do what each item is named after; as a whole refuse what holds poison."""
+        """Do what each item's name says; refuse a whole batch that contains poison."""
         self.batches.append(list(items))
         self.open += 1
         self.most_open = max(self.most_open, self.open)
@@ -48,10 +48,10 @@ class ConsoleState:
         return outcomes
 
 
-def lane_of(desk: ConsoleState, **changes: int) -> tuple[ClientSession, Batcher[str, str]]:
-    """Return a lane that leads to a desk."""
+def batcher_to(server: RecordingServer, **changes: int) -> tuple[ClientSession, Batcher[str, str]]:
+    """Return a batcher that sends to a server."""
     session, _ = make_session(Closed())
-    return session, Batcher(session, desk.send, **changes)
+    return session, Batcher(session, server.send, **changes)
 
 
 async def turns(count: int) -> None:
@@ -60,60 +60,60 @@ async def turns(count: int) -> None:
         await asyncio.sleep(0)
 
 
-async def test_callers_of_one_turn_go_together_and_later_ones_with_the_next() -> None:
-    """The first goes out at once; while it is out, newcomers gather."""
-    desk = ConsoleState([20])
-    _, lane = lane_of(desk, requests_max=1)
-    first = [lane.put(f"a{n}", 1) for n in range(3)]
+async def test_calls_of_one_turn_share_a_request_and_later_ones_the_next() -> None:
+    """The first request is sent at once; calls made meanwhile are collected."""
+    server = RecordingServer([20])
+    _, batcher = batcher_to(server, requests_max=1)
+    first = [batcher.put(f"a{n}", 1) for n in range(3)]
     await turns(2)
-    assert desk.batches == [["a0", "a1", "a2"]]
-    second = [lane.put(f"b{n}", 1) for n in range(5)]
+    assert server.batches == [["a0", "a1", "a2"]]
+    second = [batcher.put(f"b{n}", 1) for n in range(5)]
     await turns(5)
-    assert len(desk.batches) == 1
+    assert len(server.batches) == 1
     assert await asyncio.gather(*first, *second) == [f"did a{n}" for n in range(3)] + [f"did b{n}" for n in range(5)]
-    assert len(desk.batches) == 2
+    assert len(server.batches) == 2
 
 
-async def test_many_at_once_are_shared_out_among_the_requests_that_may_go() -> None:
-    """So that the server has work while the client reads the other half's answers."""
-    desk = ConsoleState([5])
-    _, lane = lane_of(desk, requests_max=2)
-    await asyncio.gather(*(lane.put(f"{n}", 1) for n in range(64)))
-    assert [len(batch) for batch in desk.batches] == [32, 32]
+async def test_many_calls_are_split_evenly_among_the_allowed_requests() -> None:
+    """The server has work while the client reads the other answer."""
+    server = RecordingServer([5])
+    _, batcher = batcher_to(server, requests_max=2)
+    await asyncio.gather(*(batcher.put(f"{n}", 1) for n in range(64)))
+    assert [len(batch) for batch in server.batches] == [32, 32]
 
 
 async def test_a_request_is_bounded_in_items_and_bytes() -> None:
     """1,000 items, and 8 MiB unless one item alone is larger."""
-    desk = ConsoleState()
-    _, lane = lane_of(desk)
-    await asyncio.gather(*(lane.put(f"{n}", 1) for n in range(2_500)))
-    assert max(len(batch) for batch in desk.batches) == ITEMS_MAX
-    desk.batches.clear()
+    server = RecordingServer()
+    _, batcher = batcher_to(server)
+    await asyncio.gather(*(batcher.put(f"{n}", 1) for n in range(2_500)))
+    assert max(len(batch) for batch in server.batches) == ITEMS_MAX
+    server.batches.clear()
     sizes = [BYTES_MAX // 2, BYTES_MAX // 2, 1, BYTES_MAX + 5, 7]
-    await asyncio.gather(*(lane.put(f"{n}", size) for n, size in enumerate(sizes)))
-    assert desk.batches == [["0", "1"], ["2"], ["3"], ["4"]]
+    await asyncio.gather(*(batcher.put(f"{n}", size) for n, size in enumerate(sizes)))
+    assert server.batches == [["0", "1"], ["2"], ["3"], ["4"]]
 
 
 @given(
     kinds=st.lists(st.sampled_from(["good", "good", "good", "wrong", "poison"]), min_size=1, max_size=40),
     starts=st.lists(st.integers(0, 12), min_size=40, max_size=40),
     cancels=st.lists(st.one_of(st.none(), st.none(), st.integers(0, 12)), min_size=40, max_size=40),
-    desk_turns=st.lists(st.integers(0, 6), min_size=1, max_size=5),
+    server_turns=st.lists(st.integers(0, 6), min_size=1, max_size=5),
     requests_max=st.integers(1, 4),
 )
 @settings(max_examples=150, deadline=None)
-def test_everyone_gets_exactly_its_own_answer(
-    kinds: list[str], starts: list[int], cancels: list[int | None], desk_turns: list[int], requests_max: int
+def test_every_caller_gets_exactly_its_own_answer(
+    kinds: list[str], starts: list[int], cancels: list[int | None], server_turns: list[int], requests_max: int
 ) -> None:
-    """Whatever the interleaving: what is good is done once, what is bad harms nobody else, who leaves leaves nothing behind."""
+    """In any interleaving, good items are done once, bad ones affect no other, and cancelled ones leave nothing behind."""
 
     async def run() -> None:
-        desk = ConsoleState(desk_turns)
-        session, lane = lane_of(desk, requests_max=requests_max)
+        server = RecordingServer(server_turns)
+        session, batcher = batcher_to(server, requests_max=requests_max)
 
         async def caller(number: int, kind: str) -> str:
             await turns(starts[number])
-            return await lane.put(f"{kind}{number}", 1)
+            return await batcher.put(f"{kind}{number}", 1)
 
         async def disturb(number: int, task: asyncio.Task[str]) -> None:
             turn = cancels[number]
@@ -128,34 +128,34 @@ def test_everyone_gets_exactly_its_own_answer(
             name = f"{kind}{number}"
             if isinstance(outcome, asyncio.CancelledError):
                 assert cancels[number] is not None
-                assert desk.done.count(name) <= 1
+                assert server.done.count(name) <= 1
             elif kind == "good":
                 assert outcome == f"did {name}"
-                assert desk.done.count(name) == 1
+                assert server.done.count(name) == 1
             else:
                 assert isinstance(outcome, NotFound if kind == "wrong" else Invalid)
                 assert str(outcome) == name
-        await until(lambda: lane.idle)
-        assert desk.most_open <= requests_max
+        await until(lambda: batcher.idle)
+        assert server.most_open <= requests_max
         await session.close()
 
     asyncio.run(run())
 
 
-async def test_one_rotten_item_costs_its_neighbours_nothing() -> None:
-    """999 are done; the searching takes about two requests for each halving."""
-    desk = ConsoleState()
-    _, lane = lane_of(desk, requests_max=1)
+async def test_one_invalid_item_does_not_fail_the_rest_of_its_batch() -> None:
+    """999 are done. Finding the invalid one takes about two requests for each halving."""
+    server = RecordingServer()
+    _, batcher = batcher_to(server, requests_max=1)
     names = [f"good{n}" for n in range(999)]
-    futures = [lane.put(name, 1) for name in [*names[:500], "poison", *names[500:]]]
+    futures = [batcher.put(name, 1) for name in [*names[:500], "poison", *names[500:]]]
     outcomes = await asyncio.gather(*futures, return_exceptions=True)
-    assert sorted(desk.done) == sorted(names)
+    assert sorted(server.done) == sorted(names)
     assert [type(one) for one in outcomes if not isinstance(one, str)] == [Invalid]
-    assert len(desk.batches) <= 25
+    assert len(server.batches) <= 25
 
 
-async def test_what_concerns_the_queue_concerns_everyone() -> None:
-    """A refusal that no neighbour caused is not looked into; each gets an error object of its own."""
+async def test_an_error_about_the_queue_reaches_every_caller() -> None:
+    """The batch is not split, and each caller gets its own error object."""
     calls = 0
 
     async def send(_: list[str]) -> list[str | TenantqError]:
@@ -166,8 +166,8 @@ async def test_what_concerns_the_queue_concerns_everyone() -> None:
         raise error
 
     session, _ = make_session(Closed())
-    lane: Batcher[str, str] = Batcher(session, send, requests_max=1)
-    outcomes = await asyncio.gather(*(lane.put(f"{n}", 1) for n in range(10)), return_exceptions=True)
+    batcher: Batcher[str, str] = Batcher(session, send, requests_max=1)
+    outcomes = await asyncio.gather(*(batcher.put(f"{n}", 1) for n in range(10)), return_exceptions=True)
     assert calls == 1
     assert {type(one) for one in outcomes} == {Forbidden}
     assert len({id(one) for one in outcomes}) == 10
@@ -178,9 +178,9 @@ async def test_what_concerns_the_queue_concerns_everyone() -> None:
 
 
 class Bucket:
-    """A desk behind a token bucket: so many at once, one more each 10 ms."""
+    """A server behind a token bucket: a burst, then one more each 10 ms."""
 
-    def __init__(self, clock: FlyingClock, burst: int) -> None:
+    def __init__(self, clock: InstantClock, burst: int) -> None:
         self.clock, self.burst = clock, burst
         self.tokens = float(burst)
         self.at_ms = clock.monotonic_ms()
@@ -188,7 +188,7 @@ class Bucket:
         self.requests = 0
 
     async def send(self, items: list[str]) -> list[str | TenantqError]:
-        """Take all or nothing, and say when all would be taken, as the server does."""
+        """Accept all or nothing, and say when all would be accepted, like the server."""
         self.requests += 1
         now = self.clock.monotonic_ms()
         self.tokens = min(self.burst, self.tokens + (now - self.at_ms) / 10)
@@ -203,23 +203,23 @@ class Bucket:
         return list(items)
 
 
-async def test_a_batch_over_the_limit_pauses_as_the_server_asks_and_goes_then() -> None:
-    """Nothing of it is tried before. What is more than the limit ever takes at once goes in parts."""
+async def test_a_rate_limited_batch_waits_as_long_as_the_server_asks() -> None:
+    """Nothing of it is retried earlier. A batch larger than the burst is sent in parts."""
     session, _ = make_session(Closed(), retries=50)
-    assert isinstance(session.clock, FlyingClock)
+    assert isinstance(session.clock, InstantClock)
     bucket = Bucket(session.clock, 5)
-    lane: Batcher[str, str] = Batcher(session, bucket.send, requests_max=1)
+    batcher: Batcher[str, str] = Batcher(session, bucket.send, requests_max=1)
     names = [f"{n}" for n in range(20)]
-    assert await asyncio.gather(*(lane.put(name, 1) for name in names)) == names
+    assert await asyncio.gather(*(batcher.put(name, 1) for name in names)) == names
     assert sorted(bucket.done) == sorted(names)
     assert bucket.requests < 30
     bucket.requests, bucket.tokens = 0, 0
-    assert await asyncio.gather(*(lane.put(name, 1) for name in names[:5])) == names[:5]
+    assert await asyncio.gather(*(batcher.put(name, 1) for name in names[:5])) == names[:5]
     assert bucket.requests == 2
 
 
-async def test_at_a_limit_everyone_is_tried_as_often_as_the_policy_says() -> None:
-    """Then it gets the server's error, and nothing of it was done."""
+async def test_rate_limited_items_are_retried_as_often_as_the_policy_says() -> None:
+    """Then the callers get the server's error, and none of their items was done."""
     session, _ = make_session(Closed())
     calls: list[int] = []
 
@@ -227,16 +227,16 @@ async def test_at_a_limit_everyone_is_tried_as_often_as_the_policy_says() -> Non
         calls.append(len(items))
         raise RateLimited(limit=1, current=1, retry_after_ms=10)
 
-    lane: Batcher[str, str] = Batcher(session, send, requests_max=1)
-    outcomes = await asyncio.gather(*(lane.put(f"{n}", 1) for n in range(8)), return_exceptions=True)
+    batcher: Batcher[str, str] = Batcher(session, send, requests_max=1)
+    outcomes = await asyncio.gather(*(batcher.put(f"{n}", 1) for n in range(8)), return_exceptions=True)
     assert {type(one) for one in outcomes} == {RateLimited}
     assert calls == [8, 8, 8, 8, 1]
-    assert isinstance(session.clock, FlyingClock)
+    assert isinstance(session.clock, InstantClock)
     assert session.clock.pauses == [10 + 50, 10 + 100, 10 + 200]
 
 
-async def test_the_smallest_item_tells_whether_a_limit_has_any_room() -> None:
-    """A bytes-per-second limit may refuse a batch for its size and still have room for a small one."""
+async def test_the_smallest_item_is_tried_alone_at_a_limit() -> None:
+    """A byte limit may refuse a batch for its size and still have room for a small item."""
     session, _ = make_session(Closed(), retries=0)
 
     async def send(items: list[str]) -> list[str | TenantqError]:
@@ -244,34 +244,34 @@ async def test_the_smallest_item_tells_whether_a_limit_has_any_room() -> None:
             raise RateLimited("too many bytes", retry_after_ms=10)
         return list(items)
 
-    lane: Batcher[str, str] = Batcher(session, send, requests_max=1)
-    small, large, other = lane.put("small", 10), lane.put("large", 1_000), lane.put("other", 20)
+    batcher: Batcher[str, str] = Batcher(session, send, requests_max=1)
+    small, large, other = batcher.put("small", 10), batcher.put("large", 1_000), batcher.put("other", 20)
     outcomes = await asyncio.gather(small, large, other, return_exceptions=True)
     assert outcomes[0] == "small"
     assert isinstance(outcomes[1], RateLimited)
     assert outcomes[2] == "other"
 
 
-async def test_who_takes_back_before_departure_sends_nothing() -> None:
-    """A cancelled call that has not gone out never does."""
-    desk = ConsoleState()
-    _, lane = lane_of(desk)
-    gone, kept = lane.put("gone", 1), lane.put("kept", 1)
+async def test_a_call_cancelled_before_its_request_is_not_sent() -> None:
+    """The other calls are sent without it."""
+    server = RecordingServer()
+    _, batcher = batcher_to(server)
+    gone, kept = batcher.put("gone", 1), batcher.put("kept", 1)
     gone.cancel()
     assert await kept == "did kept"
-    assert desk.batches == [["kept"]]
+    assert server.batches == [["kept"]]
 
 
-async def test_closing_answers_everyone() -> None:
-    """Those under way, those who have gathered and those who pause learn that the client was closed, in whatever turn that is."""
+async def test_closing_ends_every_call() -> None:
+    """Calls that are sent, collected or paused get Closed, in any turn of the loop."""
     for turns_before in range(6):
         session, _ = make_session(Closed(), clock=ManualClock())
-        desk = ConsoleState([1_000_000])
-        lane: Batcher[str, str] = Batcher(session, desk.send, requests_max=1)
+        server = RecordingServer([1_000_000])
+        batcher: Batcher[str, str] = Batcher(session, server.send, requests_max=1)
         limited: Batcher[str, str] = Batcher(session, refused)
-        futures = [lane.put("under way", 1), limited.put("pauses", 1)]
+        futures = [batcher.put("under way", 1), limited.put("pauses", 1)]
         await turns(turns_before)
-        futures.append(lane.put("gathered", 1))
+        futures.append(batcher.put("gathered", 1))
         await session.close()
         outcomes = await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), 5)
         assert {type(one) for one in outcomes} == {Closed}
@@ -281,17 +281,17 @@ async def test_closing_answers_everyone() -> None:
 
 
 async def refused(_: list[str]) -> list[str | TenantqError]:
-    """Refuse a batch for a limit."""
+    """Refuse a batch because of a limit."""
     raise RateLimited(retry_after_ms=10)
 
 
-async def test_a_mistake_of_our_own_reaches_the_caller_as_an_error() -> None:
-    """A server that answers for another number of items must not leave anyone waiting."""
+async def test_an_answer_with_the_wrong_number_of_items_is_an_error() -> None:
+    """It must not leave a caller waiting."""
     session, _ = make_session(Closed())
 
     async def send(_: list[str]) -> list[str | TenantqError]:
         return ["one too few"]
 
-    lane: Batcher[str, str] = Batcher(session, send)
-    outcomes = await asyncio.gather(lane.put("a", 1), lane.put("b", 1), return_exceptions=True)
+    batcher: Batcher[str, str] = Batcher(session, send)
+    outcomes = await asyncio.gather(batcher.put("a", 1), batcher.put("b", 1), return_exceptions=True)
     assert isinstance(outcomes[1], TenantqError)

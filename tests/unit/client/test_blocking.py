@@ -1,4 +1,4 @@
-"""The blocking face: one thread behind it, any number in front, and plain words where it cannot be used."""
+"""The blocking client: one event-loop thread, any number of calling threads, and clear errors where it cannot be used."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def server() -> Iterator[FakeServer]:
     ("blocking", "asynchronous"),
     [(Client, AsyncClient), (Queue, AsyncQueue), (Tenant, AsyncTenant), (Fleet, AsyncFleet), (Message, AsyncMessage)],
 )
-def test_both_faces_have_the_same_calls_with_the_same_arguments(blocking: type, asynchronous: type) -> None:
-    """What one can do, the other can."""
+def test_the_blocking_and_async_clients_have_the_same_methods(blocking: type, asynchronous: type) -> None:
+    """With the same parameters in the same order."""
     inner = {
         "ordered_adds",
         "finish",
@@ -73,14 +73,14 @@ def test_both_faces_have_the_same_calls_with_the_same_arguments(blocking: type, 
             assert ours.__doc__, name
 
 
-def test_the_list_of_public_names_is_true() -> None:
-    """Everything is there, in order."""
+def test_public_names_exist_and_are_sorted() -> None:
+    """Every name in ``__all__`` can be imported."""
     assert public.__all__ == sorted(public.__all__, key=lambda name: (not name.isupper(), name))
     assert all(hasattr(public, name) for name in public.__all__)
 
 
-def test_calls_of_many_threads_go_out_together(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forty threads, one client, few requests."""
+def test_calls_of_many_threads_share_requests(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forty adds from forty threads take fewer than forty requests."""
     requests = 0
     send = ConnectionPool.send
 
@@ -105,8 +105,8 @@ def test_calls_of_many_threads_go_out_together(server: FakeServer, monkeypatch: 
     assert requests < 40
 
 
-def test_what_a_caller_iterates_is_iterated_in_its_own_thread(server: FakeServer) -> None:
-    """Cursors of databases want that; and whoever is slow, or asks the client meanwhile, holds nobody up."""
+def test_iterables_are_consumed_in_the_calling_thread(server: FakeServer) -> None:
+    """Database cursors need that. The iterable may itself call the client."""
     queue = server.client().queue("mail")
     threads: list[threading.Thread] = []
 
@@ -127,8 +127,8 @@ def test_what_a_caller_iterates_is_iterated_in_its_own_thread(server: FakeServer
     assert set(threads) == {threading.current_thread()}
 
 
-def test_a_closed_client_says_so(server: FakeServer) -> None:
-    """As often as it is asked."""
+def test_calls_of_a_closed_client_raise_closed(server: FakeServer) -> None:
+    """Queues and messages that came from it raise it too."""
     client = server.client()
     queue = client.queue("mail")
     with client:
@@ -142,7 +142,7 @@ def test_a_closed_client_says_so(server: FakeServer) -> None:
 
 @pytest.mark.parametrize("kind", ["poll", "fleet", "result", "wait_result", "iter_results"])
 def test_closing_ends_a_call_of_another_thread(server: FakeServer, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing that waits at the server is waited for, and whoever waits learns why."""
+    """A call that waits at the server ends with Closed."""
     client = server.client()
     queue = client.queue("mail")
     other = client.queue("other")
@@ -171,8 +171,8 @@ def test_closing_ends_a_call_of_another_thread(server: FakeServer, kind: str, mo
             call.result(10)
 
 
-def test_what_is_on_the_loop_as_it_ends_or_comes_just_after_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for ever for a thread that has gone."""
+def test_calls_on_a_stopping_loop_thread_raise_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that arrives just after the stop does not wait forever either."""
     loop_thread = LoopThread.start()
     begun = threading.Event()
 
@@ -186,13 +186,13 @@ def test_what_is_on_the_loop_as_it_ends_or_comes_just_after_is_told_so(monkeypat
         loop_thread.stop()
         with pytest.raises(Closed):
             call.result(10)
-    monkeypatch.setattr(loop_thread, "refusal", lambda: None)  # as when it was asked for a moment too early
+    monkeypatch.setattr(loop_thread, "refusal", lambda: None)  # as if it had been asked just before the stop
     with pytest.raises(Closed):
         loop_thread.run(endless())
 
 
-def test_a_client_lives_as_long_as_anything_that_came_from_it(server: FakeServer) -> None:
-    """Nobody has to keep it for its queue's sake, or its message's; then it goes."""
+def test_a_client_lives_as_long_as_its_queues_and_messages(server: FakeServer) -> None:
+    """When the last of them is collected, its thread ends."""
     queue = Client(settings=server.settings()).tenant("default").queue("mail")
     thread = queue._loop_thread._thread
     gc.collect()
@@ -209,8 +209,8 @@ def test_a_client_lives_as_long_as_anything_that_came_from_it(server: FakeServer
     assert not thread.is_alive()
 
 
-def test_a_block_in_which_the_client_was_closed_raises_what_was_raised_in_it(server: FakeServer) -> None:
-    """That the message could not be given back is logged."""
+def test_a_message_block_raises_its_own_error_if_the_client_is_closed(server: FakeServer) -> None:
+    """That the message could not be released is only logged."""
     client = server.client()
     queue = client.queue("mail")
     queue.add("x")
@@ -225,8 +225,8 @@ def test_a_block_in_which_the_client_was_closed_raises_what_was_raised_in_it(ser
         work()
 
 
-def test_any_number_of_threads_may_ask_for_queues(server: FakeServer) -> None:
-    """More of them than are kept, and while calls are under way."""
+def test_queues_can_be_requested_from_many_threads(server: FakeServer) -> None:
+    """Also for more queues than the registry keeps."""
     client = server.client(retries=0)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -242,8 +242,8 @@ def test_any_number_of_threads_may_ask_for_queues(server: FakeServer) -> None:
         sys.setswitchinterval(interval)
 
 
-def test_its_own_thread_must_not_wait_for_itself(server: FakeServer) -> None:
-    """A deadlock is refused with what to do instead."""
+def test_a_blocking_call_on_the_loop_thread_is_refused(server: FakeServer) -> None:
+    """It would deadlock; the error says to use the asynchronous client."""
     client = server.client()
 
     async def inside() -> None:
@@ -253,10 +253,10 @@ def test_its_own_thread_must_not_wait_for_itself(server: FakeServer) -> None:
         client._loop_thread.run(inside())
 
 
-def test_a_client_made_before_a_fork_is_refused_in_the_child(
+def test_a_client_created_before_a_fork_is_refused_in_the_child(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its thread has stayed with the parent."""
+    """Its thread exists only in the parent."""
     client = server.client()
     real = os.getpid()
     with monkeypatch.context() as child:
@@ -266,8 +266,8 @@ def test_a_client_made_before_a_fork_is_refused_in_the_child(
     client.queue("mail").add("x")
 
 
-def test_a_forgotten_client_ends_its_thread(server: FakeServer) -> None:
-    """Nobody has to remember to close it."""
+def test_the_thread_of_an_unreferenced_client_ends(server: FakeServer) -> None:
+    """Closing the client is optional."""
     client = Client(settings=server.settings())
     client.queue("mail").add("x")
     thread = client._loop_thread._thread
@@ -279,8 +279,8 @@ def test_a_forgotten_client_ends_its_thread(server: FakeServer) -> None:
     assert not thread.is_alive()
 
 
-def test_results_can_be_iterated_and_left_early(server: FakeServer) -> None:
-    """Whoever breaks off leaves nothing running."""
+def test_results_can_be_iterated_partially(server: FakeServer) -> None:
+    """Leaving the loop early leaves no task running."""
     client = server.client()
     queue = client.queue("mail")
     ids = [queue.add(f"{n}").id for n in range(30)]
@@ -293,16 +293,16 @@ def test_results_can_be_iterated_and_left_early(server: FakeServer) -> None:
     assert not [task for task in asyncio.all_tasks(client._loop_thread.loop) if "wait_result" in repr(task)]
 
 
-def test_the_fake_can_be_out_of_reach(server: FakeServer) -> None:
-    """For tests of what a program does then."""
+def test_the_fake_server_can_simulate_an_outage(server: FakeServer) -> None:
+    """So programs can test how they react to one."""
     hasty = server.client(retries=0)
     with server.outage(), pytest.raises(Exception, match="cannot connect"):
         hasty.queue("mail").add("x")
     hasty.queue("mail").add("x")
 
 
-def test_a_fake_that_is_stopped_is_gone() -> None:
-    """Its directory, its thread, its clients."""
+def test_a_stopped_fake_server_leaves_nothing_behind() -> None:
+    """Its directory is removed, its thread ends and its clients are closed."""
     server = FakeServer()
     with pytest.raises(Closed):
         server.clock.advance(1)
@@ -323,7 +323,7 @@ def test_a_fake_that_is_stopped_is_gone() -> None:
 
 
 def test_add_many_refuses_a_single_body(server: FakeServer) -> None:
-    """It would be divided into characters."""
+    """It would be split into characters."""
     queue = server.client().queue("mail")
     for body in ("hello", b"hello"):
         with pytest.raises(Invalid, match="Use add for one message"):
@@ -333,13 +333,13 @@ def test_add_many_refuses_a_single_body(server: FakeServer) -> None:
 
 
 def test_settle_refuses_an_unknown_operation(server: FakeServer) -> None:
-    """Before anything is sent."""
+    """Nothing is sent."""
     with pytest.raises(Invalid, match="how: must be ack"):
         server.client().queue("mail").settle("acknowledge", ["receipt"])  # type: ignore[arg-type]  # deliberately wrong
 
 
-def test_a_refused_connection_is_named_by_the_system() -> None:
-    """And a fleet shows its queue and tenants."""
+def test_a_refused_connection_has_the_systems_error_text() -> None:
+    """The representation of a fleet shows its queue and tenants."""
     with Client("http://127.0.0.1:1", retries=0) as client:
         with pytest.raises(ConnectionFailed, match=r"cannot connect to 127\.0\.0\.1:1: Connection refused"):
             client.health()

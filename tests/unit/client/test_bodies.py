@@ -1,4 +1,4 @@
-"""Bodies: what a caller may hand in, and that the same bytes come out."""
+"""Bodies: which values a caller may pass, and that the same bytes are delivered."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Share:
 
 
 class Model:
-    """What a pydantic model looks like from outside."""
+    """An object with the interface of a pydantic model."""
 
     def __init__(self, to: str) -> None:
         self.to = to
@@ -47,7 +47,7 @@ class Model:
 
     @classmethod
     def model_validate_json(cls, data: bytes) -> Model:
-        """Return one from JSON; pydantic's ValidationError is a ValueError, too."""
+        """Return an instance from JSON; pydantic's ValidationError is a ValueError too."""
         raw = msgspec.json.decode(data)
         if not isinstance(raw, dict) or "to" not in raw:
             raise ValueError("to: field required")
@@ -80,8 +80,8 @@ def test_a_body_is_bytes_text_or_json(given: object, sent: bytes) -> None:
     assert to_bytes(given) == sent
 
 
-class Stubborn(Model):
-    """A model with something in it that cannot be written, as pydantic's may have."""
+class UnserializableModel(Model):
+    """A model with a value that cannot be serialized."""
 
     def model_dump_json(self) -> str:
         """Fail in a way of its own."""
@@ -94,32 +94,42 @@ NAN, INFINITY = float("nan"), float("inf")
 @pytest.mark.parametrize(
     "body", [NAN, {"a": [1.5, -INFINITY]}, [None, Share(INFINITY)], {"b": Share(NAN), "c": "null"}]
 )
-def test_numbers_that_json_cannot_say_are_refused(body: object) -> None:
-    """They would arrive as null, and nobody would know."""
+def test_nan_and_infinity_are_refused(body: object) -> None:
+    """They would arrive as null without an error."""
     with pytest.raises(Invalid, match="NaN or infinity"):
         to_bytes(body)
 
 
 @pytest.mark.parametrize(
-    "body", [object(), {1, object()}, "\ud800", {"a": object()}, Model, [Model], Stubborn("x"), {"a": [Stubborn("x")]}]
+    "body",
+    [
+        object(),
+        {1, object()},
+        "\ud800",
+        {"a": object()},
+        Model,
+        [Model],
+        UnserializableModel("x"),
+        {"a": [UnserializableModel("x")]},
+    ],
 )
-def test_what_cannot_be_a_body_is_refused_by_name(body: object) -> None:
-    """With the field, and never with a traceback from the depths."""
+def test_an_unsupported_body_is_refused(body: object) -> None:
+    """The error names the field, and no other exception escapes."""
     with pytest.raises(Invalid, match="body"):
         to_bytes(body)
 
 
 @given(st.binary(max_size=200) | st.text(max_size=50).map(lambda text: text.encode("utf-8", "replace")))
-def test_the_same_bytes_come_out(body: bytes) -> None:
-    """Text travels as text, everything else as base64."""
+def test_bodies_round_trip(body: bytes) -> None:
+    """Text is sent as text, everything else as base64."""
     text, encoded = text_or_base64(body)
     assert (text is None) != (encoded is None)
     assert from_wire(text, encoded) == body
 
 
 @given(st.integers(SHORT_BYTES + 1, 3 * SHORT_BYTES), st.floats(0, 1), st.booleans())
-def test_a_body_takes_little_more_than_its_size_whatever_is_in_it(size: int, part: float, ascii: bool) -> None:  # noqa: FBT001
-    """Control characters, of which each takes six in JSON, make it base64 from an eighth of it on."""
+def test_an_encoded_body_is_little_larger_than_the_body(size: int, part: float, ascii: bool) -> None:  # noqa: FBT001
+    """A control character takes six bytes in JSON, so a body with one eighth of them is sent as base64."""
     controls = int(size * part)
     body = b"\0" * controls + (b"x" if ascii else b"\xff") * (size - controls)
     text, encoded = text_or_base64(body)
@@ -130,8 +140,8 @@ def test_a_body_takes_little_more_than_its_size_whatever_is_in_it(size: int, par
 
 
 @given(st.text(), st.integers(-1, limits.PRIORITY_MAX + 1))
-def test_a_text_goes_out_the_same_on_the_short_way(text: str, priority: int) -> None:
-    """Where the short way takes a message, it is what the long one makes of it; what is not plain it leaves to that."""
+def test_the_fast_path_encodes_text_like_the_general_one(text: str, priority: int) -> None:
+    """It leaves any other message to the general encoder."""
     short = prepare_text(text, priority)
     plain = text.isascii() and 0 <= priority <= limits.PRIORITY_MAX
     assert (short is not None) is plain
@@ -140,14 +150,14 @@ def test_a_text_goes_out_the_same_on_the_short_way(text: str, priority: int) -> 
     assert prepare_text("x" * (limits.BODY_BYTES_MAX + 1), 0) is None
 
 
-def test_a_reply_with_no_body_has_none() -> None:
-    """And one that is no base64 is the server's mistake, typed."""
+def test_a_reply_without_a_body_has_none() -> None:
+    """Invalid base64 in a reply is a typed error."""
     assert from_wire(None, None) is None
     with pytest.raises(Invalid):
         from_wire(None, "***")
 
 
-def test_json_is_checked_against_a_type() -> None:
+def test_json_is_decoded_into_a_type() -> None:
     """Structs, dataclasses, plain types, and models that validate themselves."""
     assert from_json(b'{"to":"x"}', Mail) == Mail("x")
     assert from_json(b'{"name":"x"}', Job) == Job("x")
@@ -157,15 +167,15 @@ def test_json_is_checked_against_a_type() -> None:
 
 
 @pytest.mark.parametrize(("data", "kind"), [(b"{", dict), (b'{"to":1}', Mail), (b"\xff", str), (b"{}", Model)])
-def test_json_that_does_not_fit_is_a_typed_error(data: bytes, kind: type) -> None:
-    """That says what was expected."""
+def test_json_of_another_type_is_a_typed_error(data: bytes, kind: type) -> None:
+    """It says what was expected."""
     with pytest.raises(Invalid, match="expected"):
         from_json(data, kind)
 
 
 @given(st.text(max_size=3_000))
-def test_a_reason_is_text_that_the_server_takes(text: str) -> None:
-    """Short enough, no NUL, no lone surrogate, and unchanged where it already is."""
+def test_a_reason_is_made_acceptable_to_the_server(text: str) -> None:
+    """Short enough, without NUL or lone surrogates, and unchanged if it already is."""
     reason = bounded_reason(text)
     assert len(reason) <= limits.REASON_CHARS_MAX
     assert "\0" not in reason
@@ -173,14 +183,14 @@ def test_a_reason_is_text_that_the_server_takes(text: str) -> None:
 
 
 def test_the_reason_of_an_exception_is_its_name_and_text() -> None:
-    """Or only its name."""
+    """Or only its name if there is no text."""
 
-    class Mute(Exception):
+    class Textless(Exception):
         def __str__(self) -> str:
             raise RuntimeError
 
     assert reason_of(ValueError("bad \ud800 input")) == "ValueError: bad ? input"
     assert reason_of(KeyError()) == "KeyError"
-    assert reason_of(Mute()) == "Mute"
+    assert reason_of(Textless()) == "Textless"
     assert bounded_reason("short") == "short"
     assert bounded_reason("x" * 5_000).endswith("…")

@@ -1,4 +1,4 @@
-"""The Python sessions of the documentation run unchanged, against the fake."""
+"""The Python sessions in the documentation run unchanged against the fake server."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def sessions(name: str) -> list[str]:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
-    """Run a fake that every address leads to."""
+    """Run a fake server that every address leads to."""
     with FakeServer() as server:
         monkeypatch.setattr("tenantq.client.async_client.parse", lambda *_, **__: server.settings())
         yield server
 
 
-def test_the_sdks_sessions(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
-    """They print what their reader expects."""
+def test_the_sdk_sessions(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """They print the documented output."""
     said = []
     for session in sessions("reference/sdk.md"):
         exec(session, {"__name__": "session"})  # noqa: S102  # the session under test
@@ -49,7 +49,7 @@ def test_the_sdks_sessions(server: FakeServer, capsys: pytest.CaptureFixture[str
     ]
 
 
-def test_the_workers_sessions(
+def test_the_worker_sessions(
     server: FakeServer, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The module, its use, and a worker with hooks."""
@@ -66,8 +66,8 @@ def test_the_workers_sessions(
         sys.modules.pop("shop_tasks", None)
 
 
-def test_the_guides_sessions(server: FakeServer) -> None:
-    """Those that need only the SDK: a tenant with limits, a fleet, and a task instead of Celery's."""
+def test_the_how_to_sessions(server: FakeServer) -> None:
+    """Those that need only the SDK: a tenant with limits, a fleet, and a task that replaces a Celery task."""
     (configure,) = sessions("how-to/add-a-tenant.md")
     (fleet,) = sessions("how-to/serve-many-tenants.md")
     _, task = sessions("how-to/move-from-celery.md")
@@ -87,6 +87,6 @@ def _documented(page: str) -> set[str]:
     ("kind", "page", "not_there"), [(Client, "sdk.md", {"self", "settings"}), (Worker, "worker.md", {"self", "client"})]
 )
 def test_every_argument_is_documented(kind: type, page: str, not_there: set[str]) -> None:
-    """In a table of its page."""
+    """In a table on its page."""
     names = set(inspect.signature(kind).parameters)
     assert names - not_there <= _documented(page)

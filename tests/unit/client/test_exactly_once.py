@@ -1,4 +1,4 @@
-"""What a lost answer may and may not do: adds happen once, settled messages stay settled, and doubt is told."""
+"""Lost answers: adds happen once, settled messages stay settled, and the caller learns of an unknown outcome."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def lost() -> ConnectionFailed:
 
 
 def added(request: ApiRequest[Any]) -> HttpReply:
-    """Answer an add: every message has an id, and was known before."""
+    """Answer an add: every message has an ID and is a duplicate."""
     messages = msgspec.json.decode(request.body or b"")["messages"]
     return reply({"messages": [{"id": f"id-{one['body']}", "duplicate": True} for one in messages]})
 
@@ -64,13 +64,13 @@ def settled(*errors: str | None) -> HttpReply:
 
 
 def calls_over(*script: Any, **changes: Any) -> tuple[QueueCalls, ScriptedTransport]:
-    """Return a queue's calls over a script."""
+    """Return a queue's calls on a scripted transport."""
     session, transport = make_session(*script, **changes)
     return QueueCalls(session, "/v1/queues/mail", None, "mail"), transport
 
 
 async def test_a_retried_add_is_the_same_request_with_the_same_key() -> None:
-    """So the server adds it once; and that it was known the second time is nobody's business."""
+    """The server adds it once, and the retry is not reported as a duplicate."""
     calls, transport = calls_over(lost(), added)
     outcomes = await asyncio.gather(*(calls.add(prepare_message(NewMessage(body=f"{n}".encode()))) for n in range(3)))
     assert [(one.id, one.duplicate) for one in outcomes] == [(f"id-{n}", False) for n in range(3)]
@@ -79,7 +79,7 @@ async def test_a_retried_add_is_the_same_request_with_the_same_key() -> None:
     assert len(msgspec.json.decode(first.body or b"")["key"]) == 32
 
 
-async def test_every_request_has_a_key_of_its_own() -> None:
+async def test_every_request_has_a_unique_key() -> None:
     """Two batches are never taken for one."""
     calls, transport = calls_over(added)
     for _ in range(2):
@@ -87,8 +87,8 @@ async def test_every_request_has_a_key_of_its_own() -> None:
     assert len({msgspec.json.decode(one.body or b"")["key"] for one in transport.requests}) == 2
 
 
-async def test_a_callers_own_key_says_whether_it_was_known() -> None:
-    """It stands with the message, beside the request's."""
+async def test_a_callers_own_key_reports_duplicates() -> None:
+    """It is sent with the message, in addition to the key of the request."""
     calls, transport = calls_over(added)
     assert (await calls.add(prepare_message(NewMessage(body=b"x", key="mine")))).duplicate
     (message,) = msgspec.json.decode(transport.requests[0].body or b"")["messages"]
@@ -96,8 +96,8 @@ async def test_a_callers_own_key_says_whether_it_was_known() -> None:
 
 
 @pytest.mark.parametrize("many", [False, True])
-async def test_after_a_lost_answer_a_limit_does_not_make_the_batch_go_out_otherwise(many: bool) -> None:  # noqa: FBT001
-    """The same batch is tried again until it is clear; in other parts it might be added twice."""
+async def test_after_a_lost_answer_a_limit_does_not_split_the_batch(many: bool) -> None:  # noqa: FBT001
+    """The same batch is retried until it succeeds; in parts it might be added twice."""
     busy = problem("rate_limited", 429, retry_after_ms=10)
     calls, transport = calls_over(lost(), busy, added)
     messages = [NewMessage(body=f"{n}".encode()) for n in range(3)]
@@ -111,12 +111,12 @@ async def test_after_a_lost_answer_a_limit_does_not_make_the_batch_go_out_otherw
 
 @pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize(("status", "kind"), [(409, Conflict), (413, TooLarge), (422, Invalid)])
-async def test_after_a_lost_answer_a_refusal_does_not_make_the_batch_go_out_otherwise(
+async def test_after_a_lost_answer_a_refusal_does_not_split_the_batch(
     many: bool,  # noqa: FBT001
     status: int,
     kind: type[TenantqError],
 ) -> None:
-    """Whoever refused it, it may have been added: in other parts it would be added again. Everyone is told of the doubt."""
+    """The batch may have been added, so parts of it could be added again. Every error has ``maybe_done``."""
     calls, transport = calls_over(lost(), HttpReply(status, {}, b"<html>hm</html>"), added)
     messages = [prepare_message(NewMessage(body=f"{n}".encode())) for n in range(4)]
     work: list[Any] = [OrderedAdds(calls).send(messages)] if many else [calls.add(message) for message in messages]
@@ -127,16 +127,16 @@ async def test_after_a_lost_answer_a_refusal_does_not_make_the_batch_go_out_othe
 
 
 @pytest.mark.parametrize("status", [408, 425])
-async def test_too_slow_and_too_early_are_tried_again(status: int) -> None:
-    """Something between says so; the same request, with the same key, may pass."""
+async def test_status_408_and_425_are_retried(status: int) -> None:
+    """A proxy may send them; the same request with the same key may succeed."""
     calls, transport = calls_over(HttpReply(status, {}, b"<html>hm</html>"), added)
     await asyncio.gather(*(calls.add(prepare_message(NewMessage(body=f"{n}".encode()))) for n in range(4)))
     assert len({request.body for request in transport.requests}) == 1
     assert len(transport.requests) == 2
 
 
-async def test_acks_that_may_be_done_are_not_sent_otherwise() -> None:
-    """In another request the server would call their leases lost."""
+async def test_acks_that_may_be_done_are_not_split() -> None:
+    """In another request the server would report their leases as lost."""
     calls, transport = calls_over(lost(), HttpReply(413, {}, b""), settled("lease_lost"))
     with pytest.raises(TooLarge) as caught:
         await calls.ack_batch([LeaseSettlement(f"r{n}", 1 << 60) for n in range(3)])
@@ -144,8 +144,8 @@ async def test_acks_that_may_be_done_are_not_sent_otherwise() -> None:
     assert len(transport.requests) == 2
 
 
-async def test_doubt_that_stays_is_told() -> None:
-    """Neither a limit nor a refusal afterwards says that nothing was added."""
+async def test_an_unknown_outcome_is_reported() -> None:
+    """A later limit or refusal does not mean that nothing was added."""
     busy = problem("rate_limited", 429, retry_after_ms=10)
     for answer, kind in ((busy, RateLimited), (problem("forbidden", 403), Forbidden)):
         calls, transport = calls_over(lost(), answer)
@@ -157,16 +157,16 @@ async def test_doubt_that_stays_is_told() -> None:
         assert len({request.body for request in transport.requests}) == 1
 
 
-async def test_a_first_refusal_leaves_no_doubt() -> None:
-    """Nothing had gone out before."""
+async def test_a_refusal_of_the_first_attempt_is_certain() -> None:
+    """Nothing had been sent before."""
     calls, _ = calls_over(problem("forbidden", 403))
     with pytest.raises(Forbidden) as caught:
         await calls.add(prepare_message(NewMessage(body=b"x")))
     assert not caught.value.maybe_done
 
 
-async def test_a_receipt_lost_after_a_lost_answer_counts_as_settled_while_the_lease_cannot_have_ended() -> None:
-    """Only the first try can have used it up. When the lease may have ended, nobody knows, and the caller is told."""
+async def test_a_receipt_lost_after_a_lost_answer_counts_as_settled_within_the_lease() -> None:
+    """Only the first attempt can have used it. If the lease may have ended, the outcome is unknown and the error says so."""
     for settle in ("ack", "nack", "release"):
         clock = ManualClock()
         session = ClientSession(
@@ -189,15 +189,15 @@ async def test_a_receipt_lost_after_a_lost_answer_counts_as_settled_while_the_le
         await session.close()
 
 
-async def test_a_receipt_lost_at_the_first_try_is_lost() -> None:
-    """There is no doubt to be given the benefit of."""
+async def test_a_receipt_lost_at_the_first_attempt_is_lost() -> None:
+    """No earlier attempt can have settled it."""
     calls, _ = calls_over(settled("lease_lost"))
     with pytest.raises(LeaseLost):
         await calls.settle(("ack",), LeaseSettlement("r", 1 << 60))
 
 
-async def test_an_extension_that_is_lost_is_lost() -> None:
-    """Extending twice is as good as once, so a lost lease is really lost."""
+async def test_a_lease_lost_while_extending_is_lost() -> None:
+    """Extending is idempotent, so the lease is really lost."""
     calls, _ = calls_over(lost(), settled("lease_lost"))
     with pytest.raises(LeaseLost):
         await calls.settle(("extend", 1_000), LeaseSettlement("r", 1 << 60))
@@ -210,8 +210,8 @@ async def _let_pauses_pass(clock: ManualClock, work: asyncio.Future[Any]) -> Non
 
 
 @pytest.mark.parametrize("coalesce", [True, False])
-async def test_what_a_cancelled_poll_had_leased_is_given_back(coalesce: bool) -> None:  # noqa: FBT001
-    """Whether or not polls go out together."""
+async def test_messages_leased_by_a_cancelled_poll_are_released(coalesce: bool) -> None:  # noqa: FBT001
+    """With and without batched polls."""
     answer = asyncio.Event()
     item = {"id": "1", "receipt": "r", "body": "x", "attempt": 1, "priority": 0, "attributes": {}, "added_at": 0}
 
@@ -231,8 +231,8 @@ async def test_what_a_cancelled_poll_had_leased_is_given_back(coalesce: bool) ->
     assert [request.target.rpartition("/")[2] for request in transport.requests] == ["poll", "release"]
 
 
-async def test_an_answer_for_another_number_of_items_is_a_typed_error() -> None:
-    """Nobody can tell whose it is, and what was asked for may be done."""
+async def test_an_answer_with_the_wrong_number_of_items_is_a_typed_error() -> None:
+    """The answers cannot be matched to the items, and the call may have been executed."""
     calls, _ = calls_over(reply({"messages": []}))
     with pytest.raises(BadAnswer, match="has 0 items for 2 sent") as caught:
         await OrderedAdds(calls).send([prepare_message(NewMessage(body=b"x"))] * 2)
@@ -242,8 +242,8 @@ async def test_an_answer_for_another_number_of_items_is_a_typed_error() -> None:
         await calls.settle(("ack",), LeaseSettlement("r", 0))
 
 
-async def test_closing_answers_everyone_also_on_a_queue_that_the_book_has_forgotten() -> None:
-    """Of more queues than it keeps."""
+async def test_closing_ends_calls_on_queues_that_the_registry_dropped() -> None:
+    """There are more queues than the registry keeps."""
     session, _ = make_session(lambda _: asyncio.Event().wait(), clock=ManualClock())
     registry = QueueRegistry(session)
     calls = registry.of(None, "first")
@@ -262,23 +262,23 @@ async def test_closing_answers_everyone_also_on_a_queue_that_the_book_has_forgot
 
 
 class Relay(asyncio.Protocol):
-    """Passes events on to another protocol, and data to ``receive``."""
+    """Forwards events to another protocol, and data to ``receive``."""
 
     def __init__(self, protocol: asyncio.Protocol, receive: Callable[[bytes], None]) -> None:
         self._protocol = protocol
         self._receive = receive
 
     def data_received(self, data: bytes) -> None:
-        """Pass on data."""
+        """Forward data."""
         self._receive(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Pass on the end."""
+        """Forward the end of the connection."""
         self._protocol.connection_lost(exc)
 
 
-class Hazard:
-    """Breaks connections of a fake server at random moments: before a request arrives, or before its answer does."""
+class FlakyNetwork:
+    """Breaks connections to a fake server at random: before a request arrives, or before its answer does."""
 
     def __init__(self, server: FakeServer, seed: int, one_in: int) -> None:
         self._connect = server._connect
@@ -287,7 +287,7 @@ class Hazard:
         self.broken = 0
 
     async def __call__(self, make_protocol: Callable[[], asyncio.Protocol]) -> asyncio.BaseProtocol:
-        """Connect, and booby-trap both directions."""
+        """Connect, and set a trap in both directions."""
         protocol: Any = await self._connect(make_protocol)
         end = protocol._transport
 
@@ -315,11 +315,9 @@ def server() -> Iterator[FakeServer]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_over_a_breaking_network_every_message_is_added_once_and_acked_once(
-    server: FakeServer, seed: int
-) -> None:
-    """One connection in six breaks at the worst moment; nothing is lost, nothing is doubled, nobody is told a lie."""
-    hazard = Hazard(server, seed, 6)
+async def test_over_a_flaky_network_every_message_is_added_once_and_acked_once(server: FakeServer, seed: int) -> None:
+    """One connection in six breaks at the worst moment, and every reported outcome is true."""
+    hazard = FlakyNetwork(server, seed, 6)
     settings = msgspec.structs.replace(
         server.settings(retries=Retries(count=60, base_ms=1, max_ms=2_000)), connect=hazard
     )
@@ -337,7 +335,7 @@ async def test_over_a_breaking_network_every_message_is_added_once_and_acked_onc
         while len(done) < 400:
             messages = await queue.poll(50, wait_ms=0, lease_ms=30_000)
             if not messages:
-                server.clock.advance(30_001)  # what a lost answer had leased comes back
+                server.clock.advance(30_001)  # messages leased by a lost answer return
                 continue
             await asyncio.gather(*(message.ack() for message in messages))
             done |= {message.id for message in messages}

@@ -1,4 +1,4 @@
-"""The heartbeat of a message at work: in time for its lease as it is now, also when an answer does not come."""
+"""The heartbeat of a message in progress extends its lease in time, also if an answer is lost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tenantq.client.queue_calls import LeaseState, QueueCalls
 from tenantq.client.session import ClientSession
 from tenantq.runtime.clock import ManualClock
 from tenantq.wire.messages import DeliveredItem
-from tests.unit.client.doubles import ScriptedTransport, hang, make_settings, reply, rough_server, say, until
+from tests.unit.client.doubles import ScriptedTransport, faulty_server, hang, make_settings, reply, respond, until
 
 if TYPE_CHECKING:
     from tenantq.client.connection_pool import ApiRequest
@@ -39,13 +39,13 @@ def lengths(requests: list[ApiRequest[Any]]) -> list[int]:
 
 
 async def turns() -> None:
-    """Let whatever is due happen."""
+    """Let everything happen that is due."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
-async def test_a_lease_that_was_made_shorter_is_extended_in_time() -> None:
-    """The next beat is a third of the new length away, not of the old."""
+async def test_a_shortened_lease_is_extended_in_time() -> None:
+    """The next heartbeat is a third of the new length away, not of the old one."""
     clock = ManualClock()
     transport = ScriptedTransport(reply(EXTENDED))
     calls = QueueCalls(ClientSession(make_settings(clock=clock), transport), "/v1/queues/q", None, "q")
@@ -59,13 +59,13 @@ async def test_a_lease_that_was_made_shorter_is_extended_in_time() -> None:
         message._lease.settled = True
 
 
-async def test_a_beat_that_gets_no_answer_is_tried_again_before_the_lease_ends() -> None:
+async def test_an_unanswered_heartbeat_is_retried_before_the_lease_ends() -> None:
     """One stalled request costs a quarter of the lease, not the client's whole timeout."""
     clock = ManualClock()
     polled = msgspec.json.encode({"messages": [msgspec.to_builtins(ITEM)]})
     acked = msgspec.json.encode({"results": [{"receipt": "r", "ok": True}]})
-    async with rough_server() as server:
-        server.behave = [say(body=polled), hang, say(body=msgspec.json.encode(EXTENDED)), say(body=acked)]
+    async with faulty_server() as server:
+        server.behave = [respond(body=polled), hang, respond(body=msgspec.json.encode(EXTENDED)), respond(body=acked)]
         async with AsyncClient(settings=make_settings(server.url, clock=clock)) as client:
             (message,) = await client.queue("q").poll(lease_ms=6_000)
             started_ms = clock.monotonic_ms()

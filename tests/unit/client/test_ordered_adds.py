@@ -1,4 +1,4 @@
-"""Adding many: in the order they were given, whatever limits the server has and whatever is wrong with some."""
+"""add_many keeps the order of its messages under limits and with invalid messages among them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BAD: Final = object()
 
 
 class LimitedQueue:
-    """A queue behind a token bucket, as the server has them: all of a request or nothing, and when all would be taken."""
+    """A queue behind a token bucket like the server's: all of a request or nothing, with the time to retry."""
 
     def __init__(self, per_sec: int, burst: int, **changes: Any) -> None:
         session = ClientSession(make_settings(**changes), ScriptedTransport(self.answer))
@@ -41,7 +41,7 @@ class LimitedQueue:
         self.requests = self.hasty = 0
 
     def answer(self, request: ApiRequest[Any]) -> HttpReply:
-        """Take a request, or say when to come again, or that it never can."""
+        """Accept a request, or say when to retry it, or that it can never succeed."""
         messages = [one["body"] for one in msgspec.json.decode(request.body or b"")["messages"]]
         now = self.clock.monotonic_ms()
         self.requests += 1
@@ -58,15 +58,15 @@ class LimitedQueue:
         return reply({"messages": [{"id": f"id-{body}"} for body in messages]})
 
     async def add_many(self, messages: Iterable[object]) -> list[Added]:
-        """Add them as a client does."""
+        """Add messages as a client does."""
         adds = OrderedAdds(self.calls)
         for batch in adds.batches(messages):
             await adds.send(batch)
         return adds.results("return")
 
 
-async def test_under_a_rate_limit_order_is_kept_and_the_server_is_not_stormed() -> None:
-    """What the limit never takes at once goes in parts, one after the other, each after the pause that was asked for."""
+async def test_order_is_kept_under_a_rate_limit() -> None:
+    """Requests larger than the burst are split, and each part waits as long as the server asks."""
     queue = LimitedQueue(per_sec=20, burst=20, retries=Retries())
     bodies = [f"{n:02}" for n in range(50)]
     outcomes = await queue.add_many(bodies)
@@ -77,7 +77,7 @@ async def test_under_a_rate_limit_order_is_kept_and_the_server_is_not_stormed() 
 
 
 async def test_a_thousand_at_two_hundred_a_second_take_few_requests() -> None:
-    """And none of them fails, although each waits for those before it."""
+    """None of them fails, although each waits for those before it."""
     queue = LimitedQueue(per_sec=200, burst=200, retries=Retries())
     bodies = [f"{n:04}" for n in range(1_000)]
     outcomes = await queue.add_many(bodies)
@@ -86,8 +86,8 @@ async def test_a_thousand_at_two_hundred_a_second_take_few_requests() -> None:
     assert queue.requests < 40
 
 
-async def test_a_pause_that_is_too_long_is_made_shorter_by_asking_for_less() -> None:
-    """Fifty at one a second, with a policy that waits five seconds: in small parts they all pass."""
+async def test_requests_are_made_smaller_if_the_wait_would_be_too_long() -> None:
+    """Fifty messages at one a second all pass under a policy that waits at most five seconds."""
     queue = LimitedQueue(per_sec=1, burst=50, retries=Retries())
     queue.tokens = 0
     bodies = [f"{n:02}" for n in range(50)]
@@ -102,10 +102,10 @@ async def test_a_pause_that_is_too_long_is_made_shorter_by_asking_for_less() -> 
     burst=st.integers(1, 30),
 )
 @settings(max_examples=100, deadline=None)
-async def test_whatever_the_limit_what_is_good_is_added_once_and_in_order(
+async def test_valid_messages_are_added_once_and_in_order_under_any_limit(
     count: int, bad: set[int], per_sec: int, burst: int
 ) -> None:
-    """And everyone's outcome stands in its own place."""
+    """Every outcome is at the position of its message."""
     queue = LimitedQueue(per_sec, burst, retries=Retries())
     outcomes = await queue.add_many(BAD if n in bad else f"{n}" for n in range(count))
     assert queue.bodies == [f"{n}" for n in range(count) if n not in bad]
@@ -114,8 +114,8 @@ async def test_whatever_the_limit_what_is_good_is_added_once_and_in_order(
     ]
 
 
-async def test_when_a_limit_is_not_waited_for_any_longer_nothing_goes_out_after_it() -> None:
-    """What was added is told; the others have the limit's error, each its own, and no later one has overtaken them."""
+async def test_nothing_is_sent_after_giving_up_on_a_limit() -> None:
+    """The added messages are reported. The others each have the limit's error, and no later one overtook them."""
     queue = LimitedQueue(per_sec=1, burst=4, retries=NO_RETRIES)
     outcomes = await queue.add_many([f"{n}" for n in range(1_500)])
     assert queue.bodies == ["0", "1", "2", "3"]
@@ -125,7 +125,7 @@ async def test_when_a_limit_is_not_waited_for_any_longer_nothing_goes_out_after_
     assert len(outcomes) == 1_500
 
 
-async def test_one_that_is_refused_for_the_whole_request_keeps_nobody_out() -> None:
+async def test_a_message_that_fails_the_whole_request_is_isolated() -> None:
     """It is found by halving, and the others keep their order."""
     seen: list[str] = []
 
@@ -143,8 +143,8 @@ async def test_one_that_is_refused_for_the_whole_request_keeps_nobody_out() -> N
     assert [type(one.error) for one in outcomes] == [type(None), type(None), Invalid, type(None), type(None)]
 
 
-async def test_what_concerns_the_queue_is_raised_with_how_far_it_came() -> None:
-    """Nothing goes out after it."""
+async def test_an_error_about_the_queue_is_raised_with_the_progress() -> None:
+    """Nothing is sent after it."""
     transport = ScriptedTransport(reply({"messages": [{"id": "x"}] * 1_000}), problem("forbidden", 403))
     queue = LimitedQueue(1, 1)
     queue.calls = QueueCalls(ClientSession(make_settings(), transport), "/v1/queues/mail", None, "mail")
@@ -154,24 +154,24 @@ async def test_what_concerns_the_queue_is_raised_with_how_far_it_came() -> None:
     assert len(transport.requests) == 2
 
 
-class Stubborn:
-    """A model that cannot be written, as pydantic's may be."""
+class UnserializableModel:
+    """A model that cannot be serialized, like some pydantic models."""
 
     def model_dump_json(self) -> str:
-        """Fail in a way of its own."""
+        """Fail with an error of the model's own."""
         raise KeyError("unable to serialize unknown type")
 
 
-async def test_a_model_that_cannot_be_written_keeps_nobody_out() -> None:
-    """Its error stands in its place."""
+async def test_a_model_that_cannot_be_serialized_fails_alone() -> None:
+    """Its error is at its position."""
     queue = LimitedQueue(10, 10)
-    outcomes = await queue.add_many(["a", Stubborn(), "b"])
+    outcomes = await queue.add_many(["a", UnserializableModel(), "b"])
     assert queue.bodies == ["a", "b"]
     assert [type(one.error) for one in outcomes] == [type(None), Invalid, type(None)]
 
 
-def test_errors_are_raised_or_told() -> None:
-    """The first one, with a note on the others."""
+def test_errors_are_raised_or_returned() -> None:
+    """The first one is raised, with a note on the others."""
     adds = OrderedAdds(LimitedQueue(1, 1).calls)
     assert list(adds.batches([BAD, BAD])) == []
     with pytest.raises(Invalid) as caught:

@@ -1,4 +1,4 @@
-"""Results of many messages: each is told when it is there, however many others are not."""
+"""Waiting for the results of many messages: each is yielded when it is ready, regardless of the others."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class Results:
-    """A server's side: results that are done, those that are not, and errors; a wait passes at once on its clock."""
+    """A server with ready results, pending ones and errors; a wait passes at once on its clock."""
 
     def __init__(self, done: Iterable[str] = (), errors: dict[str, TenantqError] | None = None) -> None:
         self.clock = ManualClock()
         self.done = set(done)
         self.errors = errors or {}
-        self.done_later: dict[str, int] = {}  # after so many looks
+        self.done_later: dict[str, int] = {}  # ready after this many requests
         self.asked: list[tuple[str, int]] = []
         self.open = self.most_open = 0
 
@@ -58,13 +58,13 @@ class Results:
 
 
 def names(start: int, end: int) -> list[str]:
-    """Return so many ids."""
+    """Return a number of IDs."""
     return [f"{n}" for n in range(start, end)]
 
 
 @pytest.mark.parametrize("pending", [AT_ONCE, 500])
-async def test_what_is_done_comes_however_many_before_it_are_not(pending: int) -> None:
-    """More are pending than can be asked for at once; then the time is over for those, and for no other."""
+async def test_ready_results_are_yielded_before_pending_ones(pending: int) -> None:
+    """More are pending than fit into one round of requests. Only those time out."""
     results = Results(done=names(pending, pending + 4))
     got, error = await results.watch(names(0, pending + 4), 4_000)
     assert sorted(got) == sorted(results.done)
@@ -74,8 +74,8 @@ async def test_what_is_done_comes_however_many_before_it_are_not(pending: int) -
     assert results.most_open <= AT_ONCE
 
 
-async def test_a_result_that_comes_later_is_told_then() -> None:
-    """Also of one that is behind many in the line; each once, although it was asked for twice."""
+async def test_a_later_result_is_yielded_when_it_is_ready() -> None:
+    """Also behind many others, and only once although it was requested twice."""
     results = Results()
     results.done_later = {one: int(one) % 4 + 1 for one in names(0, 100)}
     got, error = await results.watch([*names(0, 100), *names(0, 100)], 600_000)
@@ -83,16 +83,16 @@ async def test_a_result_that_comes_later_is_told_then() -> None:
     assert error is None
 
 
-async def test_few_are_waited_for_at_the_server() -> None:
-    """In slices, until the time is over."""
+async def test_a_few_results_are_awaited_with_long_polls() -> None:
+    """In slices, until the timeout."""
     results = Results()
     results.done_later = {"a": 3}
     assert await results.watch(["a"]) == (["a"], None)
     assert results.asked == [("a", WAIT_SLICE_MS)] * 3
 
 
-async def test_no_time_is_one_look_at_each() -> None:
-    """What is done is told."""
+async def test_without_a_timeout_each_result_is_checked_once() -> None:
+    """The ready ones are yielded."""
     results = Results(done=["a", "17"])
     got, error = await results.watch(["a", *names(0, 20)], 0)
     assert sorted(got) == ["17", "a"]
@@ -100,16 +100,16 @@ async def test_no_time_is_one_look_at_each() -> None:
     assert len(results.asked) == 21
 
 
-async def test_an_unknown_message_is_raised_when_all_others_have_come() -> None:
-    """It keeps nobody else's result back."""
+async def test_an_unknown_message_is_raised_after_all_other_results() -> None:
+    """It delays no other result."""
     results = Results(done=names(0, 40), errors={"x": NotFound("no such message"), "y": NotFound("nor this")})
     got, error = await results.watch(["x", *names(0, 20), "y", *names(20, 40)])
     assert sorted(got) == sorted(results.done)
     assert isinstance(error, NotFound)
 
 
-async def test_what_concerns_all_is_raised_at_once_after_what_has_come() -> None:
-    """And nothing is left running, or never looked at."""
+async def test_a_general_error_is_raised_after_the_ready_results() -> None:
+    """No task is left running, and no exception is left unretrieved."""
     unseen: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unseen.append(context))
     results = Results(done=["a", "b"], errors={"x": Forbidden("no"), "y": Forbidden("no")})
@@ -120,8 +120,8 @@ async def test_what_concerns_all_is_raised_at_once_after_what_has_come() -> None
     assert not unseen
 
 
-async def test_whoever_leaves_early_leaves_nothing_running() -> None:
-    """The requests that are out are dropped."""
+async def test_leaving_the_iteration_early_cancels_open_requests() -> None:
+    """No task is left running."""
     results = Results(done=["a"])
     watch = ResultWatch(results.ask, results.clock, "mail", ["a", *names(0, 5)], 60_000).results()
     async with contextlib.aclosing(watch) as left:

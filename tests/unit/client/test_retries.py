@@ -1,4 +1,4 @@
-"""Retries: where they are safe, with growing pauses, and never against what the server asked for."""
+"""Retries happen only where they are safe, with growing pauses, and never earlier than the server asks."""
 
 from __future__ import annotations
 
@@ -24,42 +24,42 @@ from tenantq.errors import (
     Unavailable,
 )
 from tenantq.runtime.clock import ManualClock
-from tests.unit.client.doubles import FlyingClock, make_session, problem, reply, until
+from tests.unit.client.doubles import InstantClock, make_session, problem, reply, until
 
 
 def broken() -> ConnectionFailed:
-    """Return the error of a connection that never came about."""
+    """Return the error of a connection that was never established."""
     return ConnectionFailed("broken")
 
 
 def lost() -> ConnectionFailed:
-    """Return the error of a connection that broke after the request had gone out."""
+    """Return the error of a connection that broke after the request was sent."""
     error = ConnectionFailed("lost")
     error.maybe_done = True
     return error
 
 
 def request(*, repeatable: bool = True, patient: bool = True) -> ApiRequest[bytes]:
-    """Return a request whose reply is taken as it is."""
+    """Return a request whose reply is not decoded."""
     return ApiRequest(method="GET", target="/x", decode=bytes, repeatable=repeatable, patient=patient)
 
 
 def pauses(session: ClientSession) -> list[int]:
-    """Return the pauses a session has made."""
-    assert isinstance(session.clock, FlyingClock)
+    """Return the pauses that a session made."""
+    assert isinstance(session.clock, InstantClock)
     return session.clock.pauses
 
 
-async def test_a_call_is_tried_again_with_growing_pauses_until_it_works() -> None:
-    """Half of 100, 200 and 400 ms, as the randomness here is always in the middle."""
+async def test_a_call_is_retried_with_growing_pauses_until_it_succeeds() -> None:
+    """The pauses are half of 100, 200 and 400 ms, because the randomness is fixed at its midpoint."""
     session, transport = make_session(broken(), lost(), TimedOut(), reply("done"))
     assert await session.call(request()) == b'"done"'
     assert len(transport.requests) == 4
     assert pauses(session) == [50, 100, 200]
 
 
-async def test_the_last_error_is_raised_when_the_tries_are_used_up() -> None:
-    """And it says whether anything may have been done by any of the tries."""
+async def test_the_last_error_is_raised_after_all_attempts() -> None:
+    """It says whether any of the attempts may have been executed."""
     session, transport = make_session(lost(), broken())
     with pytest.raises(ConnectionFailed, match="broken") as caught:
         await session.call(request())
@@ -67,8 +67,8 @@ async def test_the_last_error_is_raised_when_the_tries_are_used_up() -> None:
     assert len(transport.requests) == 4
 
 
-async def test_what_must_not_happen_twice_is_not_repeated_once_it_may_have_arrived() -> None:
-    """A lost answer ends the call; a connection that never came about does not."""
+async def test_a_request_that_must_not_be_repeated_is_not_retried_after_it_was_sent() -> None:
+    """A lost answer ends the call; a connection that was never established does not."""
     session, transport = make_session(broken(), lost(), reply("done"))
     with pytest.raises(ConnectionFailed) as caught:
         await session.call(request(repeatable=False))
@@ -78,7 +78,7 @@ async def test_what_must_not_happen_twice_is_not_repeated_once_it_may_have_arriv
 
 
 async def test_a_503_counts_as_maybe_done() -> None:
-    """A server whose disk failed cannot say what is on it."""
+    """A server whose disk failed cannot say what was written."""
     session, transport = make_session(problem("unavailable", 503))
     with pytest.raises(Unavailable):
         await session.call(request(repeatable=False))
@@ -86,14 +86,14 @@ async def test_a_503_counts_as_maybe_done() -> None:
 
 
 async def test_retry_after_is_respected() -> None:
-    """It is waited for in full, and the jitter comes on top."""
+    """The client waits at least that long and adds the jitter."""
     session, _ = make_session(problem("rate_limited", 429, retry_after_ms=700), reply("done"))
     await session.call(request())
     assert pauses(session) == [750]
 
 
-async def test_the_retry_after_header_counts_where_the_body_says_nothing() -> None:
-    """As from something between the client and the server."""
+async def test_the_retry_after_header_is_used_if_the_body_has_no_time() -> None:
+    """A proxy may send the response."""
     session, _ = make_session(
         reply("busy", 503, retry_after="1"), reply("done"), retries=Retries(count=1, max_ms=2_000)
     )
@@ -101,8 +101,8 @@ async def test_the_retry_after_header_counts_where_the_body_says_nothing() -> No
     assert pauses(session) == [1_050]
 
 
-async def test_a_server_that_asks_for_too_much_patience_is_not_waited_for() -> None:
-    """The caller gets the error at once, with what the server said."""
+async def test_a_retry_after_beyond_the_limit_is_not_awaited() -> None:
+    """The caller gets the error at once, with the time that the server asked for."""
     session, _ = make_session(problem("quota_exceeded", 429, limit=5, current=5, retry_after_ms=60_000))
     with pytest.raises(QuotaExceeded) as caught:
         await session.call(request())
@@ -111,7 +111,7 @@ async def test_a_server_that_asks_for_too_much_patience_is_not_waited_for() -> N
 
 
 @pytest.mark.parametrize(("code", "status", "kind"), [("forbidden", 403, Forbidden), ("invalid", 422, Invalid)])
-async def test_what_will_never_work_is_not_tried_again(code: str, status: int, kind: type[TenantqError]) -> None:
+async def test_permanent_errors_are_not_retried(code: str, status: int, kind: type[TenantqError]) -> None:
     """A refusal is final."""
     session, transport = make_session(problem(code, status))
     with pytest.raises(kind):
@@ -119,8 +119,8 @@ async def test_what_will_never_work_is_not_tried_again(code: str, status: int, k
     assert len(transport.requests) == 1
 
 
-async def test_an_impatient_call_is_not_tried_again_at_a_limit() -> None:
-    """Who has sent for many decides for each of them."""
+async def test_a_call_of_a_batch_is_not_retried_at_a_limit() -> None:
+    """The batcher decides for each of its items."""
     session, transport = make_session(problem("rate_limited", 429, retry_after_ms=1))
     with pytest.raises(RateLimited):
         await session.call(request(patient=False))
@@ -128,15 +128,15 @@ async def test_an_impatient_call_is_not_tried_again_at_a_limit() -> None:
 
 
 async def test_retries_can_be_turned_off() -> None:
-    """NO_RETRIES means one try."""
+    """NO_RETRIES means one attempt."""
     session, transport = make_session(broken(), retries=NO_RETRIES)
     with pytest.raises(ConnectionFailed):
         await session.call(request())
     assert len(transport.requests) == 1
 
 
-async def test_a_retried_wait_is_shortened_by_the_time_that_has_passed() -> None:
-    """So a caller waits no longer than it said, however often the connection breaks."""
+async def test_a_retried_wait_is_shortened_by_the_elapsed_time() -> None:
+    """A caller waits no longer than it asked for, also if connections break."""
 
     def waiting(wait_ms: int) -> ApiRequest[bytes]:
         return ApiRequest(method="GET", target=f"/x?{wait_ms}", decode=bytes, wait_ms=wait_ms, shorten=waiting)
@@ -147,16 +147,16 @@ async def test_a_retried_wait_is_shortened_by_the_time_that_has_passed() -> None
     assert [one.wait_ms for one in transport.requests] == [300, 250, 150, 0]
 
 
-async def test_an_answer_tells_whether_an_earlier_try_may_have_been_done() -> None:
-    """Only a request that went out leaves a doubt."""
+async def test_an_answer_says_whether_an_earlier_attempt_may_have_been_executed() -> None:
+    """Only a request that was sent can have been executed."""
     session, _ = make_session(lost(), reply("done"))
     assert (await session.answer(request())).doubtful
     session, _ = make_session(broken(), reply("done"))
     assert not (await session.answer(request())).doubtful
 
 
-async def test_a_closed_client_is_not_tried_again() -> None:
-    """Closed is the caller's own doing."""
+async def test_closed_is_not_retried() -> None:
+    """The caller itself closed the client."""
     session, transport = make_session(reply("done"))
     await session.close()
     with pytest.raises(Closed):
@@ -165,8 +165,8 @@ async def test_a_closed_client_is_not_tried_again() -> None:
     assert transport.requests == []
 
 
-async def test_a_call_that_pauses_when_the_client_is_closed_ends_with_closed() -> None:
-    """It does not go out again, and tells whether it may have been done."""
+async def test_closing_ends_a_call_that_waits_to_retry() -> None:
+    """It is not sent again, and the error says whether it may have been executed."""
     session, transport = make_session(lost(), reply("done"), clock=ManualClock())
     call = asyncio.create_task(session.call(request()))
     await until(lambda: session._sleeping)
@@ -177,8 +177,8 @@ async def test_a_call_that_pauses_when_the_client_is_closed_ends_with_closed() -
     assert len(transport.requests) == 1
 
 
-async def test_a_call_whose_connection_is_dropped_by_closing_ends_with_closed() -> None:
-    """It was not the network."""
+async def test_closing_ends_a_call_on_an_open_connection() -> None:
+    """It gets Closed rather than a network error."""
     closing = asyncio.Event()
 
     async def drop(_: ApiRequest[Any]) -> ConnectionFailed:
@@ -195,15 +195,15 @@ async def test_a_call_whose_connection_is_dropped_by_closing_ends_with_closed() 
 
 
 def test_a_client_is_closed_in_its_own_event_loop() -> None:
-    """Elsewhere that is refused in words, as any other call is."""
+    """Another event loop gets a clear error, as for any other call."""
     session, _ = make_session(reply("done"))
     asyncio.run(session.call(request()))
     with pytest.raises(Invalid, match="another event loop"):
         asyncio.run(session.close())
 
 
-async def test_an_answer_that_is_not_understood_is_an_error_and_not_repeated() -> None:
-    """Asking again would not make it JSON."""
+async def test_an_undecodable_answer_is_an_error_and_not_retried() -> None:
+    """A retry would not make it valid JSON."""
 
     def decode(_: bytes) -> int:
         raise UnicodeDecodeError("utf-8", b"", 0, 1, "no")
@@ -215,8 +215,8 @@ async def test_an_answer_that_is_not_understood_is_an_error_and_not_repeated() -
     assert len(transport.requests) == 1
 
 
-def test_pauses_are_a_random_part_of_a_doubling_window_up_to_its_bound() -> None:
-    """Full jitter: anything from nothing to the whole window."""
+def test_pauses_use_full_jitter_in_a_doubling_window() -> None:
+    """Anything from zero to the whole window, which has a maximum."""
     retries = Retries(count=40, base_ms=10, max_ms=1_000)
     chance = random.Random(5)
     for retry in range(1, 41):

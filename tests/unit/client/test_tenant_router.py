@@ -1,4 +1,4 @@
-"""The ways to a server of several shards: straight to the one that has the tenant, and never anywhere the credential must not go. Over real sockets."""
+"""Routing to several shards: straight to the owner of a tenant, and never to a host that must not get the credential. Over real sockets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tenantq.client.settings import parse
 from tenantq.client.tenant_router import AVOID_MS, TenantRouter
 from tenantq.errors import ConnectionFailed, Invalid
 from tenantq.runtime.clock import ManualClock
-from tests.unit.client.doubles import make_settings, rough_server, say, say_and_close, say_raw
+from tests.unit.client.doubles import faulty_server, make_settings, respond, respond_and_close, respond_raw
 
 if TYPE_CHECKING:
     import asyncio
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 ACME = ApiRequest("POST", "/v1/tenants/acme/queues/work/messages", bytes, b"{}")
 
 
-def naming(address: str) -> Callable[[asyncio.StreamWriter], None]:
-    """Answer as a shard that passed the request on."""
-    return say_raw(f"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTenantq-Shard: {address}\r\n\r\n{{}}".encode())
+def owned_by(address: str) -> Callable[[asyncio.StreamWriter], None]:
+    """Answer like a shard that forwarded the request."""
+    return respond_raw(f"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTenantq-Shard: {address}\r\n\r\n{{}}".encode())
 
 
 @pytest.mark.parametrize(
     "target", ["/v1/tenants/acme", "/v1/tenants/acme/queues?limit=1", "/v1/queues/work/poll", "/v1/queues"]
 )
-async def test_what_was_passed_on_goes_straight_there_next_time(target: str) -> None:
-    """Only this tenant's; whatever concerns the whole server goes where it always went."""
-    async with rough_server() as base, rough_server() as shard:
-        base.behave, shard.behave = [naming(shard.url)], [say()]
+async def test_after_a_forwarded_request_the_next_goes_straight_to_the_owner(target: str) -> None:
+    """Only for this tenant; calls about the whole server still use the configured address."""
+    async with faulty_server() as base, faulty_server() as shard:
+        base.behave, shard.behave = [owned_by(shard.url)], [respond()]
         ways = TenantRouter(make_settings(base.url, clock=ManualClock()))
         for _ in range(3):
             await ways.send(ApiRequest("GET", target, bytes))
@@ -44,9 +44,9 @@ async def test_what_was_passed_on_goes_straight_there_next_time(target: str) -> 
 
 
 async def test_an_address_can_be_a_port_of_the_same_host() -> None:
-    """As a server tells it that does not know by which name it is reached."""
-    async with rough_server() as base, rough_server() as shard:
-        base.behave, shard.behave = [naming(f":{shard.url.rpartition(':')[2]}")], [say()]
+    """A server that does not know its public name sends only a port."""
+    async with faulty_server() as base, faulty_server() as shard:
+        base.behave, shard.behave = [owned_by(f":{shard.url.rpartition(':')[2]}")], [respond()]
         ways = TenantRouter(make_settings(base.url, clock=ManualClock()))
         for _ in range(3):
             await ways.send(ACME)
@@ -54,10 +54,10 @@ async def test_an_address_can_be_a_port_of_the_same_host() -> None:
         await ways.close()
 
 
-async def test_a_tenant_that_moved_is_followed_again() -> None:
-    """A shard that passes on names the next one."""
-    async with rough_server() as base, rough_server() as old, rough_server() as new:
-        base.behave, old.behave, new.behave = [naming(old.url)], [naming(new.url)], [say()]
+async def test_a_tenant_is_followed_when_it_moves_again() -> None:
+    """A shard that forwards a request names the new owner."""
+    async with faulty_server() as base, faulty_server() as old, faulty_server() as new:
+        base.behave, old.behave, new.behave = [owned_by(old.url)], [owned_by(new.url)], [respond()]
         ways = TenantRouter(make_settings(base.url, clock=ManualClock()))
         for _ in range(4):
             await ways.send(ACME)
@@ -65,13 +65,13 @@ async def test_a_tenant_that_moved_is_followed_again() -> None:
         await ways.close()
 
 
-async def test_an_address_that_cannot_be_reached_is_left_alone_for_a_while() -> None:
-    """The request goes by the client's own address, at once and without an error."""
+async def test_an_unreachable_owner_is_avoided_for_a_while() -> None:
+    """The request uses the configured address, at once and without an error."""
     clock = ManualClock()
-    async with rough_server() as base:
-        async with rough_server() as gone:
+    async with faulty_server() as base:
+        async with faulty_server() as gone:
             address = gone.url
-        base.behave = [naming(address)]
+        base.behave = [owned_by(address)]
         ways = TenantRouter(make_settings(base.url, clock=clock))
         for _ in range(5):
             assert (await ways.send(ACME)).status == 200
@@ -83,10 +83,10 @@ async def test_an_address_that_cannot_be_reached_is_left_alone_for_a_while() -> 
         await ways.close()
 
 
-async def test_a_shard_that_breaks_off_may_have_done_it() -> None:
-    """So the caller is told, and only a repeatable call is tried again; the next one goes by the client's address."""
-    async with rough_server() as base, rough_server() as shard:
-        base.behave, shard.behave = [naming(shard.url)], [say(), say_and_close(b"")]
+async def test_a_request_lost_by_the_owner_may_have_been_executed() -> None:
+    """The caller learns that, and only a repeatable call is retried. The next one uses the configured address."""
+    async with faulty_server() as base, faulty_server() as shard:
+        base.behave, shard.behave = [owned_by(shard.url)], [respond(), respond_and_close(b"")]
         ways = TenantRouter(make_settings(base.url, clock=ManualClock()))
         await ways.send(ACME)
         await ways.send(ACME)
@@ -99,17 +99,17 @@ async def test_a_shard_that_breaks_off_may_have_done_it() -> None:
 
 
 async def test_an_unreachable_address_is_replaced_by_the_next() -> None:
-    """At once and without an error, and the client stays there until that one is unreachable too."""
-    async with rough_server() as first, rough_server() as second:
-        async with rough_server() as gone:
+    """At once and without an error; the client keeps that address until it is unreachable too."""
+    async with faulty_server() as first, faulty_server() as second:
+        async with faulty_server() as gone:
             address = gone.url
-        first.behave, second.behave = [say()], [say()]
+        first.behave, second.behave = [respond()], [respond()]
         settings = parse([address, first.url, second.url], "secret-token", clock=ManualClock())
         ways = TenantRouter(settings)
         for _ in range(3):
             assert (await ways.send(ACME)).status == 200
         assert (len(first.heads), len(second.heads)) == (3, 0)
-        first.behave = [say_and_close(b"")]
+        first.behave = [respond_and_close(b"")]
         with pytest.raises(ConnectionFailed):
             await ways.send(ACME)
         assert (await ways.send(ACME)).status == 200
@@ -117,29 +117,29 @@ async def test_an_unreachable_address_is_replaced_by_the_next() -> None:
         await ways.close()
 
 
-async def test_a_server_that_cannot_answer_is_not_asked_again_at_once() -> None:
-    """It may be cut off from the others, or hang. So the next attempt goes to another server."""
-    async with rough_server() as first, rough_server() as second:
-        first.behave = [say(503), naming(first.url), say(), say_and_close(b"")]
-        second.behave = [naming(first.url)]
+async def test_the_next_attempt_goes_to_another_server() -> None:
+    """A server that cannot answer may be cut off from the others or hang."""
+    async with faulty_server() as first, faulty_server() as second:
+        first.behave = [respond(503), owned_by(first.url), respond(), respond_and_close(b"")]
+        second.behave = [owned_by(first.url)]
         ways = TenantRouter(parse([first.url, second.url], "secret-token", clock=ManualClock()))
         assert (await ways.send(ACME)).status == 503
-        assert (await ways.send(ACME)).status == 200  # of the second, which names the first as the owner
-        second.behave = [say(503)]
+        assert (await ways.send(ACME)).status == 200  # the second server, which names the first as the owner
+        second.behave = [respond(503)]
         assert (await ways.send(ApiRequest("GET", "/v1/tenants", bytes))).status == 503
         for _ in range(2):
             assert (await ways.send(ACME)).status == 200
         with pytest.raises(ConnectionFailed):
             await ways.send(ACME)
-        second.behave = [say()]
+        second.behave = [respond()]
         assert (await ways.send(ACME)).status == 200
         assert (len(first.heads), len(second.heads)) == (4, 3)
         await ways.close()
 
 
 @pytest.mark.parametrize("given", [[], ["http://a", "https://b"], ["http://a/x", "http://b/y"], ["http://a", 7], None])
-def test_addresses_of_one_client_go_together(given: Any) -> None:
-    """They have one scheme and one path, and there is at least one."""
+def test_addresses_of_one_client_share_scheme_and_path(given: Any) -> None:
+    """At least one address is required."""
     with pytest.raises(Invalid, match="url: "):
         parse(given, None)
 
@@ -148,10 +148,10 @@ def test_addresses_of_one_client_go_together(given: Any) -> None:
     "address",
     ["http://127.0.0.2:{port}", "https://127.0.0.1:{port}", "http://127.0.0.1", "http://127.0.0.1:x", "", "{port}"],
 )
-async def test_a_credential_goes_to_no_other_host(address: str) -> None:
-    """Nor over another protocol, nor where the header makes no sense."""
-    async with rough_server() as base, rough_server() as other:
-        base.behave, other.behave = [naming(address.format(port=other.url.rpartition(":")[2]))], [say()]
+async def test_a_credential_is_sent_to_no_other_host(address: str) -> None:
+    """Nor over another protocol, nor to a malformed address."""
+    async with faulty_server() as base, faulty_server() as other:
+        base.behave, other.behave = [owned_by(address.format(port=other.url.rpartition(":")[2]))], [respond()]
         ways = TenantRouter(make_settings(base.url, clock=ManualClock()))
         for _ in range(2):
             await ways.send(ACME)
@@ -160,12 +160,10 @@ async def test_a_credential_goes_to_no_other_host(address: str) -> None:
 
 
 @pytest.mark.parametrize(("path", "options"), [("/behind", {}), ("", {"follow": False})])
-async def test_no_way_is_followed_from_behind_a_path_or_where_that_is_switched_off(
-    path: str, options: dict[str, Any]
-) -> None:
-    """A shard knows nothing of the path that a proxy serves it under."""
-    async with rough_server() as base, rough_server() as shard:
-        base.behave, shard.behave = [naming(shard.url)], [say()]
+async def test_owners_are_not_followed_behind_a_path_or_if_switched_off(path: str, options: dict[str, Any]) -> None:
+    """A shard does not know the path under which a proxy serves it."""
+    async with faulty_server() as base, faulty_server() as shard:
+        base.behave, shard.behave = [owned_by(shard.url)], [respond()]
         ways = TenantRouter(make_settings(base.url + path, clock=ManualClock(), **options))
         for _ in range(2):
             await ways.send(ACME)

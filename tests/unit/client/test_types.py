@@ -1,4 +1,4 @@
-"""The public interface as a type checker sees it: mypy reads this file, and nothing in it is ever run."""
+"""The public interface as a type checker sees it: mypy checks this file, and nothing in it runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Mail(msgspec.Struct):
 
 
 def blocking(client: Client) -> None:
-    """Every call of the blocking face returns a value of a known type."""
+    """Every method of the blocking client returns a value of a known type."""
     queue = client.queue("mail")
     assert_type(queue, Queue)
     assert_type(queue.add({"a": 1}, priority=3, key="k"), Added)
@@ -71,7 +71,7 @@ def blocking(client: Client) -> None:
 
 
 async def asynchronous(client: AsyncClient) -> None:
-    """And so does every call of the asynchronous face."""
+    """So does every method of the asynchronous client."""
     queue = client.queue("mail")
     assert_type(queue, AsyncQueue)
     assert_type(await queue.add(b"x"), Added)
@@ -111,7 +111,7 @@ def working(worker: Worker) -> None:
     some("x")  # type: ignore[arg-type]  # the wrong argument is found
 
 
-def test_nothing_here_is_run() -> None:
+def test_this_file_is_checked_by_mypy() -> None:
     """The checker does the work."""
     assert blocking is not None
     assert asynchronous is not None

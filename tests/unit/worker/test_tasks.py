@@ -17,7 +17,7 @@ import pytest
 from tenantq.client import AsyncMessage, Message
 from tenantq.errors import Invalid
 from tenantq.worker import Retry, TaskTimedOut, Worker
-from tests.unit.client.doubles import Half
+from tests.unit.client.doubles import MidpointRandom
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -243,7 +243,7 @@ def test_a_failed_handler_nacks_with_its_reason_and_its_delay(
 def test_pauses_grow_up_to_their_bound() -> None:
     """Half to whole of base * factor^n; no attempt is too many."""
     retry = Retry(base_ms=100, max_ms=1_000, factor=3)
-    assert [retry.delay_ms(attempt, Half()) for attempt in (1, 2, 3, 4, 5_000)] == [75, 225, 675, 750, 750]
+    assert [retry.delay_ms(attempt, MidpointRandom()) for attempt in (1, 2, 3, 4, 5_000)] == [75, 225, 675, 750, 750]
 
 
 @pytest.mark.parametrize("wrong", [{"base_ms": -5}, {"max_ms": -1}, {"factor": 0.5}, {"factor": float("nan")}])
