@@ -25,12 +25,12 @@ def view(
 
 
 def owned_by(id: str, shards: range, **facts: object) -> Member:
-    """Describe a member that owns shards."""
+    """Describe a member and the shards that it owns."""
     return member(id, owned=dict.fromkeys(shards, 1), **facts)  # type: ignore[arg-type]  # each by its name
 
 
 def settle(members: list[Member], assignment: dict[int, str], steps: int = 200, **facts: object) -> dict[int, str]:
-    """Apply plans until there are none, each move complete before the next plan."""
+    """Apply plans until there are none; each move completes before the next plan."""
     assignment = dict(assignment)
     loads = {shard: load for one in members for shard, load in one.loads.items()}
     for _ in range(steps):
@@ -72,14 +72,14 @@ def test_a_joining_member_gets_its_share_in_bounded_steps() -> None:
     assert 30 <= list(after.values()).count("b") <= 34
 
 
-def test_nothing_moves_for_balance_while_a_shard_is_on_its_way() -> None:
+def test_no_balancing_while_a_shard_is_moving() -> None:
     """One step ends before the next begins."""
     a, b = owned_by("a", range(64)), member("b")
     assignment = {**dict.fromkeys(range(64), "a"), 0: "b"}
     assert not plan_assignment(view([a, b], assignment), may_rebalance=True).changes
 
 
-def test_nothing_moves_for_balance_while_a_member_drains() -> None:
+def test_no_balancing_while_a_member_drains() -> None:
     """Only the shards of the draining member move, a few at a time."""
     a, b, c = owned_by("a", range(60)), owned_by("b", range(60, 64), draining=True), member("c")
     assignment = {shard: "a" if shard < 60 else "b" for shard in range(64)}
@@ -88,19 +88,19 @@ def test_nothing_moves_for_balance_while_a_member_drains() -> None:
 
 
 def test_the_last_member_keeps_its_shards_while_it_drains() -> None:
-    """There is nobody to take them."""
+    """No other member could own them."""
     a = owned_by("a", range(64), draining=True)
     assert not plan_assignment(view([a], dict.fromkeys(range(64), "a")), may_rebalance=True).changes
 
 
-def test_a_busy_shard_counts_by_its_load() -> None:
+def test_shards_are_balanced_by_load() -> None:
     """Two busy shards end on different members."""
     a, b = owned_by("a", range(64), loads={0: 1.0, 1: 1.0}), member("b")
     after = settle([a, b], dict.fromkeys(range(64), "a"))
     assert after[0] != after[1]
 
 
-def test_shards_stay_where_they_are_in_a_cluster_with_little_to_do() -> None:
+def test_shards_do_not_move_under_little_load() -> None:
     """A few calls to one tenant are no reason to move others."""
     a, b = owned_by("a", range(32), loads={0: 0.004, 1: 0.002}), owned_by("b", range(32, 64))
     assignment = {shard: "a" if shard < 32 else "b" for shard in range(64)}
@@ -126,10 +126,10 @@ def test_a_shard_never_leaves_its_region() -> None:
     st.lists(st.integers(0, 8), min_size=8, max_size=8),
     st.sampled_from([(), ("eu",), ("eu", "us")]),
 )
-def test_assignments_come_to_rest_with_every_shard_on_an_eligible_member(
+def test_assignments_converge_with_every_shard_on_an_eligible_member(
     members: list[tuple[str, bool, float]], loads: list[float], owners: list[int], regions: tuple[str, ...]
 ) -> None:
-    """Whatever the members, loads and start, plans end; a shard is unassigned only if no member may own it."""
+    """For any members, loads and initial assignment. A shard is unassigned only if no member may own it."""
     ids = [f"m{number}" for number in range(len(members))]
     assignment = {shard: f"m{owner}" for shard, owner in enumerate(owners)}
     given = [

@@ -1,4 +1,4 @@
-"""What a shard believes of credentials and journals that are another's: for a moment, and never what nobody can know."""
+"""Credentials and journals of other shards: cached briefly, and refused while their state is unknown."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ HOUR_MS = 3_600_000
 
 
 def _peers(clock: ManualClock, number: int = 1) -> Peers:
-    """Return the others of a shard, of which none has been heard."""
+    """Return the peers of a shard before any of them has answered."""
     spec = ShardSpec(number=number, shards=SHARDS, secret="s", peer_ports=(1, 2, 3), home_dir="")  # noqa: S106  # a test's own
     return Peers(spec, clock, dict, lambda _: None)
 
 
-class Another:
-    """Another shard's book, asked as if it were one call away."""
+class RemoteBook:
+    """The credentials of another shard, one call away."""
 
     def __init__(self, book: MemoryBook, clock: ManualClock) -> None:
         self.book = book
@@ -68,14 +68,14 @@ class Another:
         return self.book.token_revoked(tenant, token_id, principal, self.clock.wall_ms())
 
 
-async def test_what_another_shard_said_counts_for_half_a_second_whatever_the_wall_clock_does(
+async def test_remote_credentials_are_cached_for_half_a_second_of_monotonic_time(
     clock: ManualClock, tmp_path: Path
 ) -> None:
-    """A key, a token and a certificate's holder that are revoked there are refused here then, though the clock was set back."""
+    """A key, token or certificate revoked on the other shard is refused after that, although the wall clock was set back."""
     theirs = MemoryBook()
     certificates = CertificateMap(CertificateSettings(names=NAMES))
     gate = Authenticator(MemoryBook(), clock, verifier(clock, tmp_path), certificates)
-    gate.other_shards = Another(theirs, clock)
+    gate.other_shards = RemoteBook(theirs, clock)
     key = theirs.put_key("acme", Grant(role="producer"))
     token = signed(claims(clock, tenant="acme", jti="one"))
     given: list[tuple[str | None, dict[str, Any] | None]] = [(key.token, None), (token, None), (None, CERTIFICATE)]
@@ -94,11 +94,11 @@ async def test_what_another_shard_said_counts_for_half_a_second_whatever_the_wal
             await gate.authenticate(*one)
 
 
-async def test_a_key_in_use_is_asked_for_before_its_time_is_over(clock: ManualClock) -> None:
-    """So its callers do not wait while its shard has no owner for a moment. A revocation acts as soon as before."""
+async def test_a_cached_key_in_use_is_refreshed_before_it_expires(clock: ManualClock) -> None:
+    """Its callers do not wait if its shard is briefly without an owner. Revocations still apply at once."""
     theirs = MemoryBook()
     gate = Authenticator(MemoryBook(), clock)
-    others = gate.other_shards = Another(theirs, clock)
+    others = gate.other_shards = RemoteBook(theirs, clock)
     key = theirs.put_key("acme", Grant(role="producer"))
     await gate.authenticate(key.token, None)
     clock.advance(REMOTE_TRUST_MS // 2)
@@ -120,8 +120,8 @@ async def test_a_key_in_use_is_asked_for_before_its_time_is_over(clock: ManualCl
     assert gate.cached(key.token, None) is None
 
 
-async def test_a_tenant_that_nobody_has_named_is_not_taken_for_ones_own(clock: ManualClock, tmp_path: Path) -> None:
-    """Whether its tokens are revoked may be a silent shard's to say: they are refused until all have told what they have, and then asked anew each time."""
+async def test_a_tenant_of_unknown_location_is_not_treated_as_local(clock: ManualClock, tmp_path: Path) -> None:
+    """An unheard shard may have revoked its tokens. They are refused until all shards have answered, and then checked each time."""
     peers, book = _peers(clock), MemoryBook()
     gate = Authenticator(book, clock, verifier(clock, tmp_path))
     here = OneShard(1, cast("Shard", SimpleNamespace(state=SimpleNamespace(access=book))))
@@ -139,7 +139,7 @@ async def test_a_tenant_that_nobody_has_named_is_not_taken_for_ones_own(clock: M
     assert (await gate.authenticate(token, None)).tenant == "acme"
     clock.advance(REMOTE_TRUST_MS)
     peers.directory.learn(2, ["acme"], [])
-    with pytest.raises(ShardDown):  # whose word it is now, and whose shard does not answer
+    with pytest.raises(ShardDown):  # the owner is known now, and its shard does not answer
         await gate.authenticate(token, None)
 
 
@@ -197,8 +197,8 @@ async def test_a_key_is_looked_up_once_for_all_who_ask_and_unknown_only_if_all_s
     assert not lookups.is_unknown(b"nobody's")
 
 
-def test_of_two_tenants_of_one_name_all_shards_name_the_same() -> None:
-    """That of the lower number, until the first shard has said otherwise."""
+def test_all_shards_agree_on_the_owner_of_a_duplicate_tenant_name() -> None:
+    """The lower shard number wins, until this shard claims the tenant itself."""
     mine = {"both"}
     directory = Directory(1, Topology(SHARDS), lambda: mine)
     directory.learn_all(2, ["both"])
@@ -209,8 +209,8 @@ def test_of_two_tenants_of_one_name_all_shards_name_the_same() -> None:
     assert directory.find("both") == 1
 
 
-async def test_a_search_that_finds_nothing_for_long_is_answered_with_where_to_go_on() -> None:
-    """Not only once all of a journal has been read."""
+async def test_a_long_audit_search_without_results_returns_a_cursor() -> None:
+    """It does not first read the whole journal."""
     pages = 0
 
     async def read(_: int, query: AuditQuery) -> AuditPage:

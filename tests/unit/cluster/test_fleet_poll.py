@@ -1,4 +1,4 @@
-"""Fleet polls over several shards: everyone gets at most what was asked for, and what a caller does not get is released."""
+"""A fleet poll over several shards that ends early releases everything that was leased for it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CALL = Call(bearer="key")
 
 
 class Shards:
-    """Three shards, of which each gives the messages it has, and notes what is released."""
+    """Replaces the calls to other shards, and records what is released where."""
 
     count = 3
 
@@ -86,8 +86,8 @@ class Shards:
         )
 
 
-async def test_what_was_leased_for_a_caller_that_has_gone_is_released() -> None:
-    """Where it was leased, while another shard was still asked."""
+async def test_messages_leased_for_a_caller_that_left_are_released() -> None:
+    """Those that had arrived, those that this shard leases while stopping, and those of other shards."""
     shards = Shards(2, 5, 0)
     shards.hangs = 1
     polling = asyncio.ensure_future(shards.polls().poll(CALL, "mail", max=4))

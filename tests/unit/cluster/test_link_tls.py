@@ -1,4 +1,4 @@
-"""Links between servers use TLS, and the handshake notices anyone in between."""
+"""Links between servers use TLS, and the handshake detects a relay."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ async def test_requests_travel_over_tls(tmp_path: Path) -> None:
         await server.close()
 
 
-async def test_a_relay_with_its_own_certificate_is_noticed(tmp_path: Path) -> None:
-    """It passes every byte on, and still neither end takes it for the other."""
+async def test_a_relay_with_its_own_certificate_is_detected(tmp_path: Path) -> None:
+    """It forwards every byte, and the handshake still fails on both ends."""
     (tmp_path / "relay").mkdir()
     with socket.create_server(("127.0.0.1", 0)) as sock:
         sock.setblocking(False)
@@ -61,7 +61,7 @@ async def test_a_relay_with_its_own_certificate_is_noticed(tmp_path: Path) -> No
         between = await asyncio.start_server(relay, "127.0.0.1", 0, ssl=certificate.server_context)
         link = Link("b", between.sockets[0].getsockname()[1], (SECRET, "a"), _begun, tls=client_context())
         link.start()
-        await asyncio.wait_for(passed.wait(), 10)  # the server's proof has come through
+        await asyncio.wait_for(passed.wait(), 10)  # the server's proof has arrived
         await asyncio.sleep(0.1)
         assert not link.is_up
         await link.close()
@@ -84,7 +84,7 @@ async def _pump(
         writer.close()
 
 
-def test_only_loopback_goes_without_tls() -> None:
+def test_only_loopback_links_work_without_tls() -> None:
     """By address or by name; another name may lead anywhere."""
     assert is_loopback("127.0.0.1")
     assert is_loopback("::1")

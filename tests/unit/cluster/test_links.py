@@ -1,4 +1,4 @@
-"""Links between shards, where one end stands still, fails, lies, or goes away too early."""
+"""Links between shards when one end stalls, fails, lies or disconnects early."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 SECRET = "known to all shards"  # noqa: S105  # of links that live as long as a test
 
 
-class Archive:
-    """Parts of something that has to be closed by name, and is its maker's for as long as it is read."""
+class PartsNeedingClose:
+    """A stream of parts that must be closed explicitly, and read by the task that created it."""
 
-    last: Archive
+    last: PartsNeedingClose
 
     def __init__(self) -> None:
         self.left = [b"one", b"two"]
         self.maker = asyncio.current_task()
         self.is_closed = False
-        Archive.last = self
+        PartsNeedingClose.last = self
 
-    def __aiter__(self) -> Archive:
+    def __aiter__(self) -> PartsNeedingClose:
         return self
 
     async def __anext__(self) -> bytes:
@@ -53,8 +53,8 @@ class Archive:
         self.is_closed = True
 
 
-class Talk:
-    """A shard that is asked, and one that asks."""
+class Peer:
+    """The answering side of a link, and the state of the calling side."""
 
     def __init__(self) -> None:
         self.may_answer = asyncio.Event()
@@ -64,7 +64,7 @@ class Talk:
     async def answer(self, request: PeerRequest) -> bytes:
         if request.payload == b"later":
             await self.may_answer.wait()
-        request.parts = Archive() if request.payload == b"archive" else self._parts()
+        request.parts = PartsNeedingClose() if request.payload == b"archive" else self._parts()
         return b"head"
 
     async def _parts(self) -> AsyncIterator[bytes]:
@@ -79,24 +79,24 @@ class Talk:
 
 
 @asynccontextmanager
-async def talking() -> AsyncIterator[tuple[Talk, PeerServer, Link]]:
-    """Have a link between two ends that are up."""
-    talk = Talk()
+async def linked_peers() -> AsyncIterator[tuple[Peer, PeerServer, Link]]:
+    """Yield an established link with both ends."""
+    peer = Peer()
     with socket.create_server(("127.0.0.1", 0)) as sock:
         sock.setblocking(False)
-        server = PeerServer(SECRET, {"kind": talk.answer}, lambda _: None)
+        server = PeerServer(SECRET, {"kind": peer.answer}, lambda _: None)
         await server.open(sock)
-        calling = Link(1, sock.getsockname()[1], (SECRET, 7), talk.begun)
+        calling = Link(1, sock.getsockname()[1], (SECRET, 7), peer.begun)
         calling.start()
-        await talk.up.wait()
-        yield talk, server, calling
+        await peer.up.wait()
+        yield peer, server, calling
         await calling.close()
         await server.close()
 
 
-async def test_what_follows_an_answer_and_fails_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever the fault, who pulls the next part does not wait for ever."""
-    async with talking() as (_, server, calling):
+async def test_an_error_in_the_parts_of_an_answer_is_raised(caplog: pytest.LogCaptureFixture) -> None:
+    """The reader of the next part does not wait forever."""
+    async with linked_peers() as (_, server, calling):
         pending = calling.begin("kind", b"")
         assert await pending.reply == b"head"
         with pytest.raises(TenantqError, match="see the server log"):
@@ -106,9 +106,9 @@ async def test_what_follows_an_answer_and_fails_is_told(caplog: pytest.LogCaptur
 
 
 @pytest.mark.parametrize("whole", [True, False])
-async def test_what_follows_an_answer_is_closed_at_its_end(*, whole: bool) -> None:
-    """Read wholly or given up in the middle, by the task that made it: places of requests are given back with it."""
-    async with talking() as (_, server, calling):
+async def test_the_parts_of_an_answer_are_closed(*, whole: bool) -> None:
+    """Read in full or abandoned, by the task that created them, so that request slots are released."""
+    async with linked_peers() as (_, server, calling):
         pending = calling.begin("kind", b"archive")
         await pending.reply
         parts = pending.parts()
@@ -116,27 +116,27 @@ async def test_what_follows_an_answer_is_closed_at_its_end(*, whole: bool) -> No
         if whole:
             assert [part async for part in parts] == [b"two"]
         await parts.aclose()  # type: ignore[attr-defined]  # it is a generator
-        await until(lambda: Archive.last.is_closed)
+        await until(lambda: PartsNeedingClose.last.is_closed)
         assert [caller.requests for caller in server._callers.values()] == [{}]
 
 
-async def test_a_request_that_was_abandoned_before_its_reply_leaves_nothing() -> None:
+async def test_a_request_abandoned_before_its_reply_leaves_nothing_behind() -> None:
     """The parts that would have followed are closed."""
-    async with talking() as (talk, server, calling):
+    async with linked_peers() as (peer, server, calling):
         pending = calling.begin("kind", b"later")
         (caller,) = server._callers.values()
         await until(lambda: caller.requests)
         (request,) = caller.requests.values()
         pending.stop(is_gone=True)
         await until(lambda: request.is_gone)
-        talk.may_answer.set()
+        peer.may_answer.set()
         await until(lambda: request.task is not None and request.task.done())
         assert (caller.requests, request.parts is not None and request.parts.ag_frame) == ({}, None)  # type: ignore[attr-defined]  # of a generator
 
 
-async def test_a_shard_without_a_sign_of_life_is_down() -> None:
-    """Who waits for its answer is told so; a shard that stood still itself blames nobody."""
-    async with talking() as (_, _, calling):
+async def test_a_shard_that_misses_heartbeats_is_down() -> None:
+    """Waiting requests fail. Heartbeats sent late by this shard itself do not count as missed."""
+    async with linked_peers() as (_, _, calling):
         pending = calling.begin("kind", b"later")
         assert not calling.send_heartbeat()
         assert [calling.send_heartbeat(is_late=True) for _ in range(5)] == [False] * 5
@@ -154,18 +154,18 @@ async def test_a_shard_without_a_sign_of_life_is_down() -> None:
 
 
 async def test_a_request_has_a_timeout() -> None:
-    """An answer that takes longer is not waited for."""
-    async with talking() as (talk, _, calling):
+    """A later answer is ignored."""
+    async with linked_peers() as (peer, _, calling):
         with pytest.raises(ShardDown, match="in time"):
             await calling.begin("kind", b"later").within(1)
         assert calling._pending == {}
-        talk.may_answer.set()
+        peer.may_answer.set()
 
 
-async def test_who_takes_nothing_is_asked_nothing_and_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits to be sent is bounded."""
+async def test_a_peer_that_stops_reading_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The amount of unsent data is bounded."""
     monkeypatch.setattr(frames, "UNSENT_BYTES_MAX", 1 << 20)
-    async with talking() as (_, server, calling):
+    async with linked_peers() as (_, server, calling):
         (caller,) = server._callers.values()
         assert caller.connection._transport is not None
         caller.connection._transport.pause_reading()
@@ -179,8 +179,8 @@ async def test_who_takes_nothing_is_asked_nothing_and_cut_off(monkeypatch: pytes
         assert not calling.is_up
 
 
-async def test_neither_end_says_the_secret_or_believes_a_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One who holds the port of a shard learns nothing, and one who calls without the secret gets no answer."""
+async def test_an_impostor_on_a_shards_port_learns_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The secret is not sent, and the link does not come up."""
     heard: list[bytes] = []
     ended = asyncio.Event()
 
@@ -193,16 +193,16 @@ async def test_neither_end_says_the_secret_or_believes_a_stranger(monkeypatch: p
 
     monkeypatch.setattr(link, "RECONNECT_S", 60)
     async with await asyncio.start_server(impostor, "127.0.0.1", 0) as server:
-        calling = Link(1, server.sockets[0].getsockname()[1], (SECRET, 7), Talk().begun)
+        calling = Link(1, server.sockets[0].getsockname()[1], (SECRET, 7), Peer().begun)
         calling.start()
         await ended.wait()
         assert (calling.is_up, heard[1], SECRET.encode() in heard[0]) == (False, b"", False)
         await calling.close()
 
 
-async def test_who_calls_without_the_secret_is_not_let_in() -> None:
-    """A hello alone opens nothing, and neither does a guess."""
-    async with talking() as (_, server, _):
+async def test_a_caller_without_the_secret_is_disconnected() -> None:
+    """Neither a hello alone nor a guessed proof is accepted."""
+    async with linked_peers() as (_, server, _):
         assert server._server is not None
         reader, writer = await asyncio.open_connection(*server._server.sockets[0].getsockname())
         writer.write(_framed(HELLO, 3, bytes(32)) + _framed(PROOF, bytes(32)))
@@ -219,8 +219,8 @@ def _framed(*frame: Any) -> bytes:
     return len(data).to_bytes(4) + data
 
 
-class Two:
-    """Two shards that tell each other what they have; what one does in the background waits to be run."""
+class ShardPair:
+    """ShardPair shards that announce their tenants to each other; background work waits to be run."""
 
     def __init__(self) -> None:
         self.socks = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
@@ -244,63 +244,63 @@ class Two:
 
 
 @asynccontextmanager
-async def two_shards() -> AsyncIterator[Two]:
-    """Have two shards that know each other."""
-    two = Two()
-    for peers, sock in zip(two.peers, two.socks, strict=True):
+async def two_shards() -> AsyncIterator[ShardPair]:
+    """Yield two shards that know each other."""
+    pair = ShardPair()
+    for peers, sock in zip(pair.peers, pair.socks, strict=True):
         sock.setblocking(False)
         await peers.open(sock)
-    for peers in two.peers:
+    for peers in pair.peers:
         assert await peers.wait_for_all(10_000)
-    await until(lambda: two.peers[0]._announced == {1: set()})
-    yield two
-    for peers in two.peers:
+    await until(lambda: pair.peers[0]._announced == {1: set()})
+    yield pair
+    for peers in pair.peers:
         await peers.close()
-    for sock in two.socks:
+    for sock in pair.socks:
         sock.close()
 
 
-async def test_a_tenant_that_a_shard_could_not_be_told_of_is_told_again() -> None:
-    """What counts is that the other has said that it knows."""
-    async with two_shards() as two:
-        first, second = two.peers
+async def test_a_failed_tenant_announcement_is_repeated() -> None:
+    """It counts only when the other shard has confirmed it."""
+    async with two_shards() as pair:
+        first, second = pair.peers
         learn = second._handlers["tenant_changes"]
 
         async def fail(_: PeerRequest) -> bytes:
             raise Unavailable("not now")
 
         second.answers("tenant_changes", fail)
-        two.make("acme")
+        pair.make("acme")
         await first.announce("acme")
         assert second.directory.find("acme") is None
         second.answers("tenant_changes", learn)
         first._check_announced()
-        await two.run()
+        await pair.run()
         assert second.directory.find("acme") == 0
 
 
-async def test_what_is_told_late_is_how_it_is_then() -> None:
-    """A tenant that went and came back in between is there."""
-    async with two_shards() as two:
-        first, second = two.peers
-        two.make("acme")
+async def test_a_late_announcement_has_the_current_state() -> None:
+    """A tenant that was deleted and created again in between exists."""
+    async with two_shards() as pair:
+        first, second = pair.peers
+        pair.make("acme")
         await first.announce("acme")
-        del two.own[0]["acme"]
+        del pair.own[0]["acme"]
         first._check_announced()
-        two.make("acme")
+        pair.make("acme")
         await first.announce("acme")
-        await two.run()
+        await pair.run()
         assert second.directory.find("acme") == 0
-        del two.own[0]["acme"]
+        del pair.own[0]["acme"]
         await first.announce("acme")
         assert second.directory.find("acme") is None
 
 
-async def test_a_shard_that_stands_still_has_to_call_again() -> None:
-    """Whoever took it for down does not know any more what it has, until it says so."""
-    async with two_shards() as two:
-        first, second = two.peers
-        two.make("acme")
+async def test_a_shard_considered_down_has_to_reconnect() -> None:
+    """Until it announces its tenants again, they are unreachable."""
+    async with two_shards() as pair:
+        first, second = pair.peers
+        pair.make("acme")
         await first.announce("acme")
         for _ in range(HEARTBEATS_MISSED_MAX + 1):
             second._heartbeats.send()

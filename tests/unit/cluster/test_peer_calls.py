@@ -1,4 +1,4 @@
-"""Calls of methods on other shards: everything in a signature arrives as it was, and nothing that was leased is lost."""
+"""Method calls on other shards: arguments and results arrive unchanged, and no leased message is lost."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LEASED = [Delivery(bytes(16), "receipt", b"x", 1, 1, {}, None, 1, 2, "acme", "ma
 
 
 class Facet:
-    """A facet whose methods remember how they were called."""
+    """A facet whose methods record their calls."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
@@ -55,7 +55,7 @@ class Facet:
         *,
         grant: Grant | None = None,
     ) -> list[AddResult]:
-        """Return an id, or the error that stands in place of a message."""
+        """Return an ID, or the error in place of a message."""
         self.calls.append((call, tenant, messages, grant))
         return [
             AddResult(b"", error=one) if isinstance(one, TenantqError) else AddResult(bytes(16)) for one in messages
@@ -66,7 +66,7 @@ class Facet:
         raise RateLimited("too fast", limit=5, current=9, retry_after_ms=77, tenant=tenant)
 
     async def poll(self, call: Call, tenant: str | None, *, wait_ms: int = 0) -> list[Delivery]:
-        """Wait, and lease something even if it is cancelled too late."""
+        """Wait, and lease a message even if the cancellation comes too late."""
         self.has_begun.set()
         try:
             await self.may_end.wait()
@@ -77,7 +77,7 @@ class Facet:
         return LEASED
 
     def release(self, deliveries: list[Delivery]) -> None:
-        """Note what goes back."""
+        """Record the released messages."""
         self.calls.append([(one.tenant, one.queue, one.receipt) for one in deliveries])
 
 
@@ -121,8 +121,8 @@ async def two_shards() -> AsyncIterator[tuple[ShardCalls, Facet]]:
         sock.close()
 
 
-async def test_arguments_and_results_arrive_as_they_were() -> None:
-    """Also values that the owner would refuse, and errors in place of items; only the connection is another one."""
+async def test_arguments_and_results_arrive_unchanged() -> None:
+    """Including values that the owner would refuse and errors in place of items. Only the connection differs."""
     bad, good = Invalid("body: is missing", tenant="acme"), NewMessage(body=b"x", priority=99, attributes={"a": "b"})
     async with two_shards() as (calls, facet):
         added = await calls.call(1, "facet.add", CALL, "acme", [good, bad], grant=Grant(role="viewer"))
@@ -137,7 +137,7 @@ async def test_arguments_and_results_arrive_as_they_were() -> None:
 
 
 async def test_an_error_of_the_owner_is_raised_with_its_fields() -> None:
-    """Clients get the same limits and the same time to wait as from the owner itself."""
+    """Clients get the same limits and retry times as from the owner itself."""
     async with two_shards() as (calls, _):
         with pytest.raises(RateLimited, match="too fast") as raised:
             await calls.call(1, "facet.refuse", CALL, "acme")
@@ -147,7 +147,7 @@ async def test_an_error_of_the_owner_is_raised_with_its_fields() -> None:
 
 @pytest.mark.parametrize("is_too_late", [False, True])
 async def test_a_cancelled_poll_stops_at_the_owner_and_leases_nothing(*, is_too_late: bool) -> None:
-    """What the owner had leased before it was told goes back."""
+    """Messages that the owner had already leased are released."""
     async with two_shards() as (calls, facet):
         polling = asyncio.ensure_future(calls.call(1, "facet.poll", CALL, "acme", wait_ms=1 if is_too_late else 2))
         await facet.has_begun.wait()
@@ -161,7 +161,7 @@ async def test_a_cancelled_poll_stops_at_the_owner_and_leases_nothing(*, is_too_
 
 
 async def test_a_call_to_a_shard_that_is_down_fails_at_once() -> None:
-    """The caller is told that it can try again later."""
+    """The error says to retry later."""
     async with two_shards() as (calls, _):
         await cast("Peers", calls.remote).links[1].close()
         with pytest.raises(ShardDown):
@@ -177,14 +177,14 @@ async def test_a_call_to_a_shard_that_is_down_fails_at_once() -> None:
         Unavailable(),
     ],
 )
-def test_errors_travel_with_their_class_and_fields(error: TenantqError) -> None:
-    """All that a transport shows of them."""
+def test_errors_keep_their_class_and_fields(error: TenantqError) -> None:
+    """Everything that a transport shows of them."""
     found = decode_error(encode_error(error))
     assert (type(found), found.message, vars(found)) == (type(error), error.message, vars(error))
 
 
 def test_every_facet_method_can_be_forwarded() -> None:
-    """The types of every signature can travel, and methods about a tenant are routed."""
+    """The types of every signature can be encoded, and methods about a tenant are routed."""
     methods = shard_methods(COOLDOWNS, {})
     assert {"sqs_purges.note", "sqs_deletions.is_on"} <= methods.keys()
     with FakeServer() as server:

@@ -1,4 +1,4 @@
-"""Several shards: who has which tenant, how they know each other, and how what each of them tells becomes one answer."""
+"""Several shards: which one has which tenant, how they authenticate, and how their answers are merged."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 TOPOLOGY = Topology((TopologyShard("0", "eu"), TopologyShard("1", "us"), TopologyShard("2", "us")))
 
 
-def test_a_directory_knows_what_it_was_told_and_what_it_cannot_know() -> None:
-    """A shard that went keeps its tenants; a name that nobody has is nobody's only while all shards are known."""
+def test_a_directory_knows_announced_tenants_and_unheard_shards() -> None:
+    """A lost shard keeps its tenants. A name is unknown only if all shards have been heard."""
     directory = Directory(1, TOPOLOGY, lambda: {"mine", "default", "tenantq-probe-a"})
     assert (directory.find("mine"), directory.find("default"), directory.find("tenantq-probe-a")) == (1, 0, 1)
     assert directory.silent == {0, 2}
@@ -51,8 +51,8 @@ def test_a_directory_knows_what_it_was_told_and_what_it_cannot_know() -> None:
     assert (directory.find("new"), directory.find("theirs")) == (2, None)
 
 
-def test_a_tenant_is_placed_where_it_may_be() -> None:
-    """By its name, the same each time, over the shards of its regions; no shard there is an error."""
+def test_a_tenant_is_placed_in_its_regions() -> None:
+    """Deterministically by its name. A region without shards is an error."""
     directory = Directory(0, TOPOLOGY, set)
     names = [f"tenant-{number}" for number in range(60)]
     assert {directory.place(name, ()) for name in names} == {0, 1, 2}
@@ -65,13 +65,13 @@ def test_a_tenant_is_placed_where_it_may_be() -> None:
 
 
 def test_default_is_announced_by_the_first_shard_alone() -> None:
-    """And what every shard has of its own by none."""
+    """Tenants that every shard has for itself are not announced."""
     names = ["default", "acme", "tenantq-probe-a"]
     assert (announced(0, names), announced(1, names)) == (["default", "acme"], ["acme"])
 
 
 def test_the_number_of_shards_is_remembered(tmp_path: Path) -> None:
-    """One without a word; what cannot be read is damage, not one."""
+    """One shard needs no file. An unreadable file is damage, not one shard."""
     assert (shard_count(tmp_path), shard_count(tmp_path / "new")) == (1, 1)
     remember_count(tmp_path, 3)
     shard_dir(tmp_path, 2).mkdir(parents=True)
@@ -102,8 +102,8 @@ async def _answer(request: PeerRequest) -> bytes:
     return b"answer to " + request.payload
 
 
-async def test_pending_are_answered_each_for_itself() -> None:
-    """Many at a time, with errors as they were raised, parts as they are pulled, and a word that ends a wait."""
+async def test_concurrent_requests_are_answered_independently() -> None:
+    """With errors, parts on demand, and a stop message that ends a wait."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
         sock.setblocking(False)
         gone: list[int | str] = []
@@ -140,7 +140,7 @@ async def test_pending_are_answered_each_for_itself() -> None:
 
 @pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\1\x05", b"\0\0\0\2\xc1\xc1", b"\xff\xff\xff\xff"])
 async def test_unauthenticated_connections_are_closed(said: bytes) -> None:
-    """Whatever they say, and without taking in more than a word of it."""
+    """Whatever they send, and without reading more than one frame."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
         sock.setblocking(False)
         server = PeerServer("secret", {}, lambda _: None)
@@ -153,8 +153,8 @@ async def test_unauthenticated_connections_are_closed(said: bytes) -> None:
         await server.close()
 
 
-async def test_a_shard_with_the_wrong_secret_is_nobody() -> None:
-    """Its questions are not even taken."""
+async def test_a_shard_with_the_wrong_secret_is_disconnected() -> None:
+    """Its requests are not read."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
         sock.setblocking(False)
         server = PeerServer("secret", {"kind": _answer}, lambda _: None)
@@ -173,8 +173,8 @@ def _row(shard: str, seq: int, ts: int) -> JournalRow:
 
 
 @pytest.mark.parametrize("newest_first", [False, True])
-def test_pages_of_several_journals_are_one_by_time(newest_first: bool) -> None:  # noqa: FBT001  # a parameter of the test
-    """Whatever the size of a page, every row comes once and in order; a cursor of another kind is refused."""
+def test_audit_pages_of_several_shards_are_merged_by_time(newest_first: bool) -> None:  # noqa: FBT001  # a parameter of the test
+    """Every row appears once and in order with any page size. A cursor of another kind is refused."""
     journals = [[_row(f"{n}", seq, seq * (n + 2) * 10) for seq in range(1, 9)] for n in range(3)]
     for limit in (1, 3, 7, 100):
         cursor, seen = None, list[JournalRow]()
@@ -198,7 +198,7 @@ def test_pages_of_several_journals_are_one_by_time(newest_first: bool) -> None: 
 
 
 def _page(rows: list[JournalRow], place: str, limit: int, *, newest_first: bool) -> AuditPage:
-    """Return a page of one journal, as its shard would."""
+    """Return a page of one journal, like its shard would."""
     if place == "-":
         return AuditPage([])
     ordered = sorted(rows, key=lambda row: row.seq, reverse=newest_first)
@@ -210,7 +210,7 @@ def _page(rows: list[JournalRow], place: str, limit: int, *, newest_first: bool)
     return AuditPage(found, f"{sign}{found[-1].seq}.0" if len(ordered) > limit else None)
 
 
-async def test_metrics_of_several_shards_are_one_text() -> None:
+async def test_metrics_of_several_shards_are_merged() -> None:
     """Each family appears once, with the samples of all shards, and a shard that does not answer is reported."""
 
     async def ask(number: int, name: str, share: int) -> bytes:

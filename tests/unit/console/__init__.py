@@ -1,1 +1,1 @@
-"""What the console shows, function by function."""
+"""Tests of what the console shows."""

@@ -1,4 +1,4 @@
-"""What reports count, and that nobody writes into them."""
+"""What reports count, and that callers cannot inject content into them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _row(op: str, hours_ago: int, **facts: Any) -> dict[str, Any]:
 
 
 def test_usage_is_counted_by_hour() -> None:
-    """Adds with their bytes, acks, and refused calls by their count; what is older or failed is not counted."""
+    """Adds with their bytes, acks, and refused calls by their count. Older and failed calls are not counted."""
     rows = [
         _row("add", 0, bytes=10),
         _row("add", 0, bytes=5),
@@ -44,8 +44,8 @@ def test_denied_calls_are_summed_and_sorted() -> None:
     assert shown == [["key:b", "(platform)", "poll", "9"], ["key:a", "acme", "add", "2"]]
 
 
-def test_names_that_callers_choose_stay_text() -> None:
-    """Neither Markdown nor HTML nor another row of the table."""
+def test_names_chosen_by_callers_are_escaped() -> None:
+    """They cannot become Markdown, HTML or another row of the table."""
     text = "a | [b](http://evil.example) <img> `c`\n| d"
     assert escaped(text).replace("\\", "").count("|") == 2
     table = markdown_table("T", [Column("x", "x", 1, 0, Cell)], [Row("", {"x": Cell(text)})])

@@ -1,4 +1,4 @@
-"""What rows show of tenants, queues, quotas, messages and the audit trail."""
+"""The rows of tenants, queues, quotas, messages and the audit trail."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def _message(**given: Any) -> StoredMessage:
     return StoredMessage(**{**facts, **given})
 
 
-def test_numbers_sort_from_large_to_small_and_unknown_comes_last() -> None:
-    """Equals are by name; a second time turns it around."""
+def test_numbers_sort_descending_with_unknown_last() -> None:
+    """Ties are sorted by name, and sorting again reverses the order."""
     lines = [
         TenantSummary(name="b", number=2, backlog=5),
         TenantSummary(name="a", number=1, backlog=5),
@@ -79,8 +79,8 @@ def test_numbers_sort_from_large_to_small_and_unknown_comes_last() -> None:
     assert [line.name for line in arrange(lines, "name", reverse=True, text="")] == ["d", "c", "b", "a"]
 
 
-def test_what_is_not_granted_says_so() -> None:
-    """A line without figures has no zeros, for a zero would be a lie."""
+def test_rows_without_permission_say_so() -> None:
+    """They have no figures, because a zero would be wrong."""
     cells = tenant_row(own_summary("acme")).cells
     assert (cells["quota"].text, cells["status"].text) == ("not granted", "not granted")
     assert {cells[name].text for name in ("backlog", "dead", "throttled", "weight", "bytes")} == {"-"}
@@ -89,8 +89,8 @@ def test_what_is_not_granted_says_so() -> None:
     assert encryption_line(NOT_GRANTED) == encryption_state(NOT_GRANTED) == "encryption: not granted"
 
 
-def test_troubles_are_told_in_short() -> None:
-    """How many are critical, in warning, suspended; nothing about what is well."""
+def test_problems_are_summarized() -> None:
+    """How many tenants are critical, have warnings or are suspended; healthy ones are not mentioned."""
     lines = [
         TenantSummary(name="a", number=1, health="critical", status="suspended"),
         TenantSummary(name="b", number=2, health="good", status="active"),
@@ -100,20 +100,20 @@ def test_troubles_are_told_in_short() -> None:
 
 
 def test_dead_letters_of_shared_queues_count_once() -> None:
-    """Two queues may send theirs to the same one."""
+    """Two queues may share a dead-letter queue."""
     queues = [_queue("a", config={"dead_letter": "x"}), _queue("b", config={"dead_letter": "x"}), _queue("x", ready=3)]
     assert dead_in([*queues, _queue("c"), _queue("c-dlq", ready=1, in_flight=1)]) == 5
 
 
 def test_a_paused_queue_and_its_dead_letters_stand_out() -> None:
-    """By word and by tone."""
+    """By text and by colour."""
     cells = queue_row(_queue(status="paused", dead=2, oldest_age_ms=90_000), RateHistory()).cells
     assert (cells["status"].text, cells["status"].tone) == ("paused", "warning")
     assert (cells["dead"].text, cells["dead"].tone, cells["oldest"].text) == ("2", "warning", "1m30s")
 
 
 def test_quotas_nearest_to_their_limit_come_first() -> None:
-    """A quota of nothing is full; what has no limit is not among them."""
+    """A quota of zero is full, and quotas without a limit are not listed."""
     lines = limited_quotas(_usage(backlog=(50, 100), queues=(0, 0), stored_bytes=(1 << 20, 1 << 30)))
     assert [line.split("% ")[1] for line in lines] == [
         "queues, 0 of 0",
@@ -124,8 +124,8 @@ def test_quotas_nearest_to_their_limit_come_first() -> None:
     assert limited_quotas(_usage()) == ["no quotas are set"]
 
 
-def test_encryption_is_told_with_the_state_of_its_key() -> None:
-    """In short and in full."""
+def test_encryption_is_shown_with_the_state_of_its_key() -> None:
+    """In a short and a long form."""
     reply = EncryptionReply(
         tenant="acme", enabled=True, key="local:k", key_state="denied", key_error=None, secret_attributes=(),
         rotate_every_ms=1, next_rotation_at=None, data_keys=[DataKeyItem(number=1, key="k", created_at=1, uses=1)],
@@ -136,8 +136,8 @@ def test_encryption_is_told_with_the_state_of_its_key() -> None:
     assert (encryption_state(off), encryption_line(off)) == ("not encrypted", "encryption: off, 1 older data keys")
 
 
-def test_limits_and_settings_are_read_by_people() -> None:
-    """Only the limits that are set; lengths of time with their unit; inner names with dots."""
+def test_limits_and_settings_are_formatted_for_people() -> None:
+    """Only limits that are set, durations with a unit, and nested names with dots."""
     config = {
         "limits": {"write": {"ops_per_sec": 500, "bytes_per_sec": 1 << 20}, "read": {}},
         "lease_ms": 30_000,
@@ -149,15 +149,15 @@ def test_limits_and_settings_are_read_by_people() -> None:
     assert (shown["lease_ms"], shown["limits.write.ops_per_sec"], shown["x"]) == ("30s (30,000 ms)", "500", "-")
 
 
-def test_a_list_that_was_cut_says_so() -> None:
-    """With the whole number where that is known."""
+def test_a_truncated_list_says_so() -> None:
+    """With the total if it is known."""
     assert truncation_note(range(9), 10, 9) == ""
     assert truncation_note(range(10), 10, 25) == "first 10 of 25"
     assert truncation_note(range(10), 10, None) == "first 10"
 
 
-def test_a_hidden_body_is_not_shown_and_control_characters_do_nothing() -> None:
-    """JSON is laid out; what cannot be opened says why."""
+def test_hidden_bodies_and_control_characters_are_not_shown() -> None:
+    """JSON is indented, and a body that cannot be decrypted says why."""
     assert body_text(_message(hidden=True)) == HIDDEN
     assert message_rows([_message(hidden=True)], NOW)[0].cells["body"].text == "(hidden)"
     assert body_text(_message(body_error="seal_broken")).startswith("(seal_broken")
@@ -167,16 +167,16 @@ def test_a_hidden_body_is_not_shown_and_control_characters_do_nothing() -> None:
     assert body_text(_message(body=b"x" * 20_000)).endswith("and 3,616 more characters")
 
 
-def test_a_dead_letter_shows_why_and_how_it_came_to_that() -> None:
-    """Reason, origin, and every delivery's end."""
+def test_a_dead_letter_shows_its_reason_and_history() -> None:
+    """Reason, origin, and the end of every delivery."""
     history = (HistoryEntry(1, NOW, "nacked", "boom"), HistoryEntry(2, NOW, "lease_expired", ""))
     cells = dead_rows([_message(dead=DeadLetter("boom", "mail", 2, NOW), history=history)])[0].cells
     assert (cells["reason"].text, cells["source"].text, cells["attempts"].text) == ("boom", "mail", "2")
     assert cells["history"].text == "1: nacked; 2: lease_expired"
 
 
-def test_rows_of_the_trail_tell_how_many_they_stand_for() -> None:
-    """Today's rows have a time, older ones a date."""
+def test_audit_rows_show_how_many_calls_they_represent() -> None:
+    """Rows of today show a time, older ones a date."""
     rows = [
         {
             "ts": NOW,
@@ -194,8 +194,8 @@ def test_rows_of_the_trail_tell_how_many_they_stand_for() -> None:
     assert (old.key, old.cells["tenant"].text) == ("s/1/0", "(platform)")
 
 
-def test_keys_that_are_of_no_use_any_more_come_last() -> None:
-    """Revoked or expired."""
+def test_revoked_and_expired_keys_come_last() -> None:
+    """Valid keys are listed first."""
 
     def key(name: str, **given: Any) -> KeyItem:
         facts = {
@@ -212,8 +212,8 @@ def test_keys_that_are_of_no_use_any_more_come_last() -> None:
     assert [(row.key, row.cells["state"].text) for row in rows] == [("c", "valid"), ("a", "revoked"), ("b", "expired")]
 
 
-def test_a_filter_is_what_was_typed_or_refused_by_name() -> None:
-    """Small letters will do; a number alone is no duration here, for nobody means milliseconds."""
+def test_filters_are_parsed_or_refused_by_name() -> None:
+    """Case does not matter. A plain number is refused as a duration, because milliseconds would surprise."""
     wanted = parse_filter({"result": "denied", "back": "24h", "principal": " key:a "}, platform=True)
     assert wanted == AuditFilter(result="DENIED", back_ms=86_400_000, principal="key:a", platform=True)
     assert wanted.asked(100 * 86_400_000)["start"] == 99 * 86_400_000
@@ -223,8 +223,8 @@ def test_a_filter_is_what_was_typed_or_refused_by_name() -> None:
             parse_filter(typed, platform=False)
 
 
-def test_a_key_leads_through_the_usual_filters_and_back() -> None:
-    """Wherever the trail is looked at; from one that was typed it starts over."""
+def test_a_key_cycles_through_the_common_filters() -> None:
+    """The scope of the page is kept. From a typed filter the cycle starts over."""
     start = msgspec.structs.replace(FILTERS[0], platform=True)
     now = start
     for _ in FILTERS:
@@ -234,8 +234,8 @@ def test_a_key_leads_through_the_usual_filters_and_back() -> None:
     assert next_filter(AuditFilter(queue="mail")) == FILTERS[0]
 
 
-def test_a_form_sends_what_was_changed_and_nothing_else() -> None:
-    """An emptied field is no limit; sizes may have units."""
+def test_a_form_sends_only_changed_fields() -> None:
+    """An emptied field removes the limit, and sizes may have units."""
     config = {"weight": 2, "quotas": {"backlog": 100, "soft_percent": 80}, "limits": {"write": {"ops_per_sec": 5}}}
     typed = {field.name: field.value for field in form_fields(config)}
     assert changed_settings(config, typed) == {}
@@ -249,16 +249,16 @@ def test_a_form_sends_what_was_changed_and_nothing_else() -> None:
             changed_settings(config, {"quotas.backlog": wrong})
 
 
-def test_what_cannot_be_undone_wants_name_and_reason() -> None:
-    """Spaces do not make a reason."""
+def test_irreversible_actions_require_name_and_reason() -> None:
+    """A reason of spaces is refused."""
     assert check_destroy("mail", {"confirm": "mail", "reason": " no longer needed "}) == "no longer needed"
     for typed in ({"confirm": "Mail", "reason": "no longer needed"}, {"confirm": "mail", "reason": "   why      "}):
         with pytest.raises(Invalid):
             check_destroy("mail", typed)
 
 
-def test_the_state_says_how_old_its_figures_are() -> None:
-    """A server out of reach is waited for; any other refusal is told as it is."""
+def test_the_status_shows_the_age_of_its_figures() -> None:
+    """An unreachable server is retried; any other error is shown with its code."""
     state = ConsoleState("http://here")
     state.failed(ConnectionFailed())
     assert state.problem == "cannot reach http://here; retrying"
@@ -276,7 +276,7 @@ def test_a_tenant_without_work_is_marked_idle() -> None:
     )
     rates = RateHistory()
     rates.read(tenant_totals([idle, busy, full]), 1_000)
-    assert tenant_row(idle, rates).cells["status"].text == "active"  # nobody knows yet
+    assert tenant_row(idle, rates).cells["status"].text == "active"  # not known yet
     rates.read(tenant_totals([idle, full]) | {"busy/added": 9, "busy/done": 0}, 3_000)
     assert [tenant_row(one, rates).cells["status"].text for one in (idle, busy, full)] == ["idle", "active", "active"]
     assert tenant_row(busy, rates).cells["added"].text == "2"

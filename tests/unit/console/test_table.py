@@ -25,24 +25,24 @@ A, B, C = Column("a", "a", 10, 1, Cell), Column("b", "b", 4, 0, Cell, width_max=
         (40, [("a", 10), ("b", 9), ("c", 6)]),
     ],
 )
-def test_the_most_important_columns_are_shown_that_fit(width: int, shown: list[tuple[str, int]]) -> None:
-    """In their own order; what is left over goes to those that can use it."""
+def test_the_most_important_columns_that_fit_are_shown(width: int, shown: list[tuple[str, int]]) -> None:
+    """In their own order; columns that can use it get the remaining width."""
     assert [(column.key, wide) for column, wide in fitting((A, B, C), width)] == shown
 
 
-@settings(deadline=None)  # a busy machine is no mistake
+@settings(deadline=None)  # a busy machine is no failure
 @given(st.integers(min_value=20, max_value=300))
-def test_columns_never_take_more_than_there_is(width: int) -> None:
-    """And the more there is, the more are shown."""
+def test_columns_never_exceed_the_width(width: int) -> None:
+    """A wider table shows more of them."""
     shown = fitting(TENANT_COLUMNS, width)
     assert sum(wide + PADDING for _, wide in shown) <= width
     assert len(shown) <= len(fitting(TENANT_COLUMNS, width + 1))
 
 
-@settings(deadline=None)  # a busy machine is no mistake
+@settings(deadline=None)  # a busy machine is no failure
 @given(st.integers(min_value=0, max_value=10**15 - 10**12))
-def test_a_short_count_is_short_and_near(count: int) -> None:
-    """At most five characters, at most five percent off where it has a unit."""
+def test_a_short_count_is_short_and_close(count: int) -> None:
+    """At most five characters, and with a unit at most five percent off."""
     text = show_count(count)
     assert len(text) <= 5
     units = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -53,13 +53,13 @@ def test_a_short_count_is_short_and_near(count: int) -> None:
 @pytest.mark.parametrize(
     ("count", "text"), [(0, "0 B"), (1_023, "1023 B"), (1_536, "1.5 KiB"), (200 << 20, "200 MiB"), (3 << 40, "3.0 TiB")]
 )
-def test_sizes_are_read_in_their_unit(count: int, text: str) -> None:
+def test_sizes_have_binary_units(count: int, text: str) -> None:
     """Powers of 1,024."""
     assert show_size(count) == text
 
 
-def test_rates_come_from_totals_read_one_after_the_other() -> None:
-    """The first reading tells nothing; a total that fell was reset; what is gone is forgotten."""
+def test_rates_are_computed_from_consecutive_totals() -> None:
+    """The first reading has no rate, a smaller total was reset, and removed names are forgotten."""
     rates = RateHistory()
     rates.read({"a": 100, "b": 0}, 1_000)
     assert rates.last("a") is None
@@ -67,12 +67,12 @@ def test_rates_come_from_totals_read_one_after_the_other() -> None:
     assert (rates.last("a"), rates.last("b")) == (10.0, 0.0)
     rates.read({"a": 5}, 5_000)
     assert (rates.all("a"), rates.last("b")) == ((10.0,), None)
-    rates.read({"a": 7}, 5_000)  # at the same moment: no time passed, nothing is told
+    rates.read({"a": 7}, 5_000)  # no time passed, so there is no rate
     rates.read({"a": 9}, 6_000)
     assert rates.all("a") == (10.0, 4.0)
 
 
-def test_a_sparkline_is_as_high_as_its_highest_value() -> None:
+def test_a_sparkline_is_scaled_to_its_highest_value() -> None:
     """The latest values, one block each."""
     assert sparkline([0, 5, 10], 8) == "▁▅█"
     assert sparkline([0, 0], 8) == "▁▁"
@@ -81,8 +81,8 @@ def test_a_sparkline_is_as_high_as_its_highest_value() -> None:
 
 
 @pytest.mark.parametrize(("rate", "text"), [(None, "-"), (0.0, "0"), (2.46, "2.5"), (40.2, "40"), (123_456.0, "123k")])
-def test_a_pace_is_short(rate: float | None, text: str) -> None:
-    """A dash where there was only one reading."""
+def test_a_rate_is_short(rate: float | None, text: str) -> None:
+    """A dash after a single reading."""
     assert show_rate(rate) == text
 
 

@@ -1,4 +1,4 @@
-"""What tests of the gates need: a book of keys and grants in memory, an issuer of tokens, and key sets."""
+"""Test credentials: keys and grants in memory, signed tokens, and key sets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECRET = "correct-horse-battery-staple-is-not-random"  # noqa: S105  # a test's 
 
 
 class MemoryBook:
-    """Keys, grants and revocations, with the version that the gates go by."""
+    """Keys, grants and revocations, with the version that the gates check."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -90,7 +90,7 @@ class MemoryBook:
 
 @lru_cache
 def private_key(kind: str, number: int = 0) -> PrivateKey:
-    """Return the test run's own key of a kind; another one for another number."""
+    """Return a private key of a kind for this test run; another number gives another key."""
     if kind == "RSA":
         return rsa.generate_private_key(65_537, 2_048)
     if kind == "Ed25519":
@@ -110,19 +110,19 @@ def public_jwk(key: PrivateKey, **members: Any) -> dict[str, Any]:
 
 
 def key_set(*entries: Any) -> str:
-    """Return a JWKS of these entries."""
+    """Return a JWKS with these entries."""
     return json.dumps({"keys": list(entries)})
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write a file the way operators should: beside it, then by renaming."""
+    """Replace a file as operators should: write a new one, then rename it."""
     new = path.with_suffix(".new")
     new.write_text(text)
     new.replace(path)
 
 
 def claims(clock: ManualClock, **changes: Any) -> dict[str, Any]:
-    """Return the claims of a good token, with changes; a change to ``...`` takes the claim out."""
+    """Return the claims of a valid token with changes; ``...`` removes a claim."""
     now = clock.wall_ms() // 1_000
     whole = {"sub": "worker-7", "exp": now + 600, "iat": now, "tenant": "acme", "role": "producer", **changes}
     return {name: value for name, value in whole.items() if value is not ...}
@@ -134,24 +134,24 @@ def signed(body: dict[str, Any], key: Any = None, algorithm: str = "EdDSA", **he
 
 
 def signed_raw(payload: bytes, key: Any = None, algorithm: str = "EdDSA", **header: Any) -> str:
-    """Return a token whose claims are these very bytes."""
+    """Return a token whose claims are exactly these bytes."""
     return jwt.PyJWS().encode(payload, private_key("Ed25519") if key is None else key, algorithm, headers=header)
 
 
 def base64url(raw: bytes) -> str:
-    """Return bytes the way tokens have them."""
+    """Return bytes as base64url without padding."""
     return base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
 
-def by_hand(header: Any, body: Any, secret: bytes | None = None) -> str:
-    """Return a token made without any library's scruples: HMAC-SHA256 under ``secret``, or no signature."""
+def unchecked_token(header: Any, body: Any, secret: bytes | None = None) -> str:
+    """Return a token built without a library's checks: HMAC-SHA256 with ``secret``, or no signature."""
     head = ".".join(base64url(json.dumps(part).encode()) for part in (header, body))
     signature = b"" if secret is None else hmac.new(secret, head.encode(), hashlib.sha256).digest()
     return f"{head}.{base64url(signature)}"
 
 
 def verifier(clock: ManualClock, directory: Path, **settings: Any) -> JwtVerifier:
-    """Return a verifier that knows one key of each kind, from a file."""
+    """Return a verifier that reads one key of each kind from a file."""
     path = directory / "keys.json"
     if not path.exists():
         kinds = ("RSA", "P-256", "P-384", "Ed25519")

@@ -1,4 +1,4 @@
-"""The matrix of roles and actions as docs/reference/access.md has it."""
+"""The matrix of roles and actions in docs/reference/access.md."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ DOCUMENT = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "access
 
 
 def rows(heading: str) -> list[list[str]]:
-    """Return the cells of the first table under a heading, the head first."""
+    """Return the cells of the first table under a heading, with the header row first."""
     section = DOCUMENT.split(f"\n{heading}\n")[1].split("\n#")[0]
     lines = [line for line in section.splitlines() if " | " in line and not line.startswith(("| --", "--"))]
     return [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines]

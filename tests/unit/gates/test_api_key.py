@@ -1,4 +1,4 @@
-"""API keys: how they are made, and which are let in."""
+"""API keys: their format, creation and validity."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from tenantq.runtime.clock import ManualClock
 
 
-def test_a_key_is_tq_id_and_secret() -> None:
-    """The id is short, needs no escaping and holds no underscore; the secret has 256 bits."""
+def test_a_key_consists_of_prefix_id_and_secret() -> None:
+    """The ID is short, needs no escaping and has no underscore; the secret has 256 bits."""
     key = KeyMaker.passing().new_key()
     assert re.fullmatch(r"tq_[a-z2-7]{16}_[a-z2-7]{52}", key.token)
     assert key.token.split("_") == ["tq", key.id, key.secret]
     assert key.token_hash == hashlib.sha256(key.token.encode()).digest() == token_hash(key.token)
 
 
-def test_keys_come_from_the_randomness_handed_in() -> None:
-    """Ten bytes for the id, from which the secret is made, and different ones give different keys."""
+def test_keys_use_the_injected_randomness() -> None:
+    """Ten bytes for the ID, then the secret. Different bytes give different keys."""
     new_key = KeyMaker(bytes(32)).new_key
     asked: list[int] = []
 
@@ -44,7 +44,7 @@ def test_keys_come_from_the_randomness_handed_in() -> None:
 
 
 def test_a_stored_key_names_its_principal(clock: ManualClock) -> None:
-    """With the tenant, the grant and the end of the key."""
+    """With its tenant, grant and expiry."""
     book = MemoryBook()
     grant = Grant(role="producer", queues=("orders",), expires_at=clock.wall_ms() + 5)
     made = book.put_key("acme", grant)
@@ -58,7 +58,7 @@ def test_a_stored_key_names_its_principal(clock: ManualClock) -> None:
 
 
 def test_revoked_and_expired_keys_are_refused_and_unknown_ones_not_found(clock: ManualClock) -> None:
-    """To the millisecond; the text is always the same."""
+    """To the millisecond, always with the same text."""
     book = MemoryBook()
     now = clock.wall_ms()
     ending = book.put_key("acme", Grant(role="producer", expires_at=now + 1))
@@ -75,8 +75,8 @@ def test_revoked_and_expired_keys_are_refused_and_unknown_ones_not_found(clock: 
 
 
 @pytest.mark.parametrize("token", ["x" * 16, "x" * 512, "a.token.with-dots-16", "!~tq_{}-of-some-kind"])
-def test_a_chosen_token_may_be_any_word_of_16_to_512_characters(token: str) -> None:
-    """Also one that looks like something else."""
+def test_a_chosen_token_may_be_any_16_to_512_characters(token: str) -> None:
+    """Also if it looks like another kind of credential."""
     assert check_token(token) == token
 
 
@@ -98,7 +98,7 @@ def test_a_chosen_token_may_be_any_word_of_16_to_512_characters(token: str) -> N
     ],
 )
 def test_other_chosen_tokens_are_refused_without_echo(token: object) -> None:
-    """The error says what is allowed, not what was given."""
+    """The error says what is allowed, and does not show the token."""
     with pytest.raises(Invalid, match="token: ") as caught:
         check_token(token)
     assert "xxx" not in caught.value.message

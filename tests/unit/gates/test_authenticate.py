@@ -1,4 +1,4 @@
-"""Who calls: keys, tokens and certificates together, and what is remembered of them."""
+"""Authentication with keys, tokens and certificates, and its cache."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CERTIFICATES = CertificateMap(
 
 
 def certificate(*names: str) -> dict[str, Any]:
-    """Return a certificate as the ssl module gives it."""
+    """Return a certificate in the format of the ssl module."""
     return {"notAfter": "Jun  1 12:00:00 2030 GMT", "subjectAltName": tuple(("DNS", name) for name in names)}
 
 
@@ -55,12 +55,12 @@ def book() -> MemoryBook:
 
 @pytest.fixture
 def gate(book: MemoryBook, clock: ManualClock, tmp_path: Path) -> Authenticator:
-    """Every kind of credential is accepted."""
+    """Return an authenticator that accepts every kind of credential."""
     return Authenticator(book, clock, verifier(clock, tmp_path), CERTIFICATES)
 
 
 async def refused(gate: Authenticator, bearer: str | None, certificate: dict[str, Any] | None = None) -> None:
-    """Assert that credentials are refused with the one text, remembered or not."""
+    """Assert that credentials are refused with the one error text, cached or not."""
     assert gate.cached(bearer, certificate) is None
     with pytest.raises(Unauthenticated) as caught:
         await gate.authenticate(bearer, certificate)
@@ -68,7 +68,7 @@ async def refused(gate: Authenticator, bearer: str | None, certificate: dict[str
 
 
 async def forbidden(gate: Authenticator, bearer: str | None, certificate: dict[str, Any] | None = None) -> None:
-    """Assert that credentials are forbidden, remembered or not."""
+    """Assert that credentials are forbidden, cached or not."""
     assert gate.cached(bearer, certificate) is None
     with pytest.raises(Forbidden):
         await gate.authenticate(bearer, certificate)
@@ -78,10 +78,10 @@ async def forbidden(gate: Authenticator, bearer: str | None, certificate: dict[s
 # ---- one credential ----
 
 
-async def test_each_credential_is_verified_once_and_then_remembered(
+async def test_each_credential_is_verified_once_and_then_cached(
     gate: Authenticator, book: MemoryBook, clock: ManualClock
 ) -> None:
-    """The same principal object comes back, which is what decisions are remembered by."""
+    """The same principal object is returned, which is the key of cached decisions."""
     key = book.put_key("acme", PRODUCER)
     for bearer, expected in [(key.token, f"key:{key.id}"), (signed(claims(clock)), "jwt:worker-7")]:
         assert gate.cached(bearer, None) is None
@@ -97,7 +97,7 @@ async def test_each_credential_is_verified_once_and_then_remembered(
 
 @pytest.mark.parametrize("token", ["an-admin-token-of-words", "looks.like.a-jwt", "x" * 512, "sécret-sécret-sécret"])
 async def test_any_text_can_be_a_token(gate: Authenticator, book: MemoryBook, token: str) -> None:
-    """It is found by its hash, whatever it looks like."""
+    """It is found by its hash."""
     book.put_key(None, Grant(role="platform-admin"), token)
     principal = await gate.authenticate(token, None)
     assert principal.tenant is None
@@ -110,20 +110,20 @@ async def test_any_text_can_be_a_token(gate: Authenticator, book: MemoryBook, to
 async def test_unknown_tokens_are_refused(
     gate: Authenticator, book: MemoryBook, clock: ManualClock, token: str
 ) -> None:
-    """With one text, with tokens configured or without, also where anonymous callers are allowed."""
+    """With one text, with and without token settings, also if anonymous callers are allowed."""
     await refused(gate, token)
     await refused(Authenticator(book, clock, anonymous_default=True), token)
 
 
 async def test_tokens_need_a_verifier(book: MemoryBook, clock: ManualClock) -> None:
-    """Without one, a good token is an unknown key."""
+    """Without one, a valid token is an unknown key."""
     await refused(Authenticator(book, clock), signed(claims(clock)))
 
 
-async def test_no_credential_is_refused_unless_anonymous_callers_are_allowed(
+async def test_calls_without_a_credential_are_refused_unless_anonymous_is_allowed(
     gate: Authenticator, book: MemoryBook, clock: ManualClock
 ) -> None:
-    """Then they may produce and consume in the default tenant."""
+    """Anonymous callers may produce and consume in the default tenant."""
     await refused(gate, None, None)
     await refused(gate, None, {})
     legacy = Authenticator(book, clock, certificates=CERTIFICATES, anonymous_default=True)
@@ -134,8 +134,8 @@ async def test_no_credential_is_refused_unless_anonymous_callers_are_allowed(
     await refused(legacy, None, STRANGER)
 
 
-async def test_the_use_of_keys_is_noted(gate: Authenticator, book: MemoryBook, clock: ManualClock) -> None:
-    """By key id, with the time of the last use, whether it was remembered or not; not for other credentials."""
+async def test_the_last_use_of_keys_is_recorded(gate: Authenticator, book: MemoryBook, clock: ManualClock) -> None:
+    """By key ID, cached or not; not for other credentials."""
     key, idle = book.put_key("acme", PRODUCER), book.put_key("acme", PRODUCER)
     await gate.authenticate(key.token, None)
     assert gate.last_used == {key.id: clock.wall_ms()}
@@ -146,13 +146,13 @@ async def test_the_use_of_keys_is_noted(gate: Authenticator, book: MemoryBook, c
     assert idle.id not in gate.last_used
 
 
-# ---- what ends it ----
+# ---- expiry and revocation ----
 
 
 async def test_52_an_expired_key_is_refused_to_the_millisecond(
     gate: Authenticator, book: MemoryBook, clock: ManualClock
 ) -> None:
-    """Remembered or not."""
+    """Cached or not."""
     key = book.put_key("acme", Grant(role="producer", expires_at=clock.wall_ms() + 1_000))
     await gate.authenticate(key.token, None)
     clock.advance(999)
@@ -162,7 +162,7 @@ async def test_52_an_expired_key_is_refused_to_the_millisecond(
 
 
 async def test_52_a_revoked_key_is_refused_at_once(gate: Authenticator, book: MemoryBook, clock: ManualClock) -> None:
-    """Not after a second: the very next call."""
+    """With the very next call."""
     key, other = book.put_key("acme", PRODUCER), book.put_key("acme", PRODUCER)
     for one in (key, other):
         await gate.authenticate(one.token, None)
@@ -175,7 +175,7 @@ async def test_52_a_revoked_key_is_refused_at_once(gate: Authenticator, book: Me
 
 
 async def test_52_an_expired_token_is_refused_to_the_millisecond(gate: Authenticator, clock: ManualClock) -> None:
-    """With its leeway, remembered or not."""
+    """After its leeway, cached or not."""
     token = signed(claims(clock, exp=clock.wall_ms() // 1_000 + 10))
     principal = await gate.authenticate(token, None)
     assert principal.expires_at == clock.wall_ms() + 40_000
@@ -185,10 +185,10 @@ async def test_52_an_expired_token_is_refused_to_the_millisecond(gate: Authentic
     await refused(gate, token)
 
 
-async def test_52_time_that_jumps_ahead_ends_credentials_too(
+async def test_52_a_wall_clock_jump_ahead_expires_credentials(
     gate: Authenticator, book: MemoryBook, clock: ManualClock
 ) -> None:
-    """Ends are times of day."""
+    """Expiry is a wall-clock time."""
     key = book.put_key("acme", Grant(role="producer", expires_at=clock.wall_ms() + 60_000))
     token = signed(claims(clock))
     for bearer in (key.token, token):
@@ -202,7 +202,7 @@ async def test_52_time_that_jumps_ahead_ends_credentials_too(
 async def test_52_a_revoked_token_is_refused_at_once(
     gate: Authenticator, book: MemoryBook, clock: ManualClock, name: str
 ) -> None:
-    """By its id or by its principal, in its tenant, until the revocation ends."""
+    """By its ID or principal, in its tenant, until the revocation ends."""
     token = signed(claims(clock, jti="token-1"))
     other = signed(claims(clock, jti="token-2", sub="worker-8"))
     elsewhere = signed(claims(clock, jti="token-1", tenant="globex"))
@@ -221,7 +221,7 @@ async def test_52_a_revoked_token_is_refused_at_once(
 async def test_52_a_token_of_a_removed_key_is_refused_within_a_second(
     gate: Authenticator, clock: ManualClock, tmp_path: Path
 ) -> None:
-    """While the new key is added beside the old one, old tokens go on."""
+    """While both keys are in the set, old tokens are accepted."""
     old_key, new_key = private_key("Ed25519"), private_key("Ed25519", 9)
     old, new = signed(claims(clock), old_key, kid="old"), signed(claims(clock), new_key, kid="new")
     old_entry, new_entry = public_jwk(old_key, kid="old"), public_jwk(new_key, kid="new")
@@ -240,8 +240,10 @@ async def test_52_a_token_of_a_removed_key_is_refused_within_a_second(
     assert (await gate.authenticate(new, None)).id == "jwt:worker-7"
 
 
-async def test_a_certificate_ends_and_can_be_revoked(gate: Authenticator, book: MemoryBook, clock: ManualClock) -> None:
-    """Also on a connection that was made before."""
+async def test_a_certificate_expires_and_can_be_revoked(
+    gate: Authenticator, book: MemoryBook, clock: ManualClock
+) -> None:
+    """Also on an established connection."""
     assert await gate.authenticate(None, ACME)
     book.revoke("acme", "cert:DNS:worker.acme.example", clock.wall_ms() + 1_000)
     await refused(gate, None, ACME)
@@ -251,10 +253,10 @@ async def test_a_certificate_ends_and_can_be_revoked(gate: Authenticator, book: 
     await refused(gate, None, ACME)
 
 
-async def test_a_change_of_the_book_costs_no_new_verification(
+async def test_a_credential_change_needs_no_new_signature_check(
     gate: Authenticator, book: MemoryBook, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is remembered is looked up again and stays."""
+    """Cached entries are looked up again and stay."""
     key, token = book.put_key("acme", PRODUCER), signed(claims(clock))
     known = [await gate.authenticate(bearer, None) for bearer in (key.token, token)]
     book.put_key("globex", PRODUCER)
@@ -264,13 +266,13 @@ async def test_a_change_of_the_book_costs_no_new_verification(
     assert [gate.cached(bearer, None) for bearer in (key.token, token)] == known
 
 
-# ---- what is remembered ----
+# ---- the cache ----
 
 
-async def test_the_memory_of_credentials_is_bounded_and_holds_no_token(
+async def test_the_credential_cache_is_bounded_and_holds_no_token(
     book: MemoryBook, clock: ManualClock, tmp_path: Path
 ) -> None:
-    """The longest unused goes first."""
+    """The least recently used entry is removed first."""
     gate = Authenticator(book, clock, verifier(clock, tmp_path, cache_max=3), CERTIFICATES)
     keys = [book.put_key("acme", PRODUCER) for _ in range(4)]
     for key in keys[:3]:
@@ -285,8 +287,8 @@ async def test_the_memory_of_credentials_is_bounded_and_holds_no_token(
     assert Authenticator(book, clock)._cache_max == CACHE_MAX
 
 
-async def test_nothing_that_is_refused_is_remembered(gate: Authenticator, book: MemoryBook, clock: ManualClock) -> None:
-    """A flood of bad tokens leaves no trace."""
+async def test_refusals_are_not_cached(gate: Authenticator, book: MemoryBook, clock: ManualClock) -> None:
+    """A flood of invalid tokens leaves no trace."""
     for number in range(20):
         await refused(gate, f"tq_unknown_{number}")
         await refused(gate, signed(claims(clock, exp=number)))
@@ -299,10 +301,10 @@ async def test_nothing_that_is_refused_is_remembered(gate: Authenticator, book: 
 # ---- two credentials ----
 
 
-async def test_a_token_goes_before_a_certificate_of_the_same_tenant(
+async def test_a_token_takes_precedence_over_a_certificate_of_the_same_tenant(
     gate: Authenticator, book: MemoryBook, clock: ManualClock
 ) -> None:
-    """Remembered or not."""
+    """Cached or not."""
     key = book.put_key("acme", PRODUCER)
     for bearer, expected in [(key.token, f"key:{key.id}"), (signed(claims(clock)), "jwt:worker-7")]:
         assert (await gate.authenticate(bearer, ACME)).id == expected
@@ -314,7 +316,7 @@ async def test_a_token_goes_before_a_certificate_of_the_same_tenant(
 async def test_a_token_and_a_certificate_of_two_tenants_are_forbidden(
     gate: Authenticator, book: MemoryBook, clock: ManualClock
 ) -> None:
-    """Also the platform's token with a tenant's certificate, and also when each is known by itself."""
+    """Also a platform token with a tenant's certificate, and also if each is cached alone."""
     key, admin = book.put_key("acme", PRODUCER), book.put_key(None, Grant(role="platform-admin"))
     bearers = [key.token, admin.token, signed(claims(clock))]
     for bearer in bearers:
@@ -326,10 +328,10 @@ async def test_a_token_and_a_certificate_of_two_tenants_are_forbidden(
     await forbidden(gate, None, BOTH)
 
 
-async def test_a_certificate_that_stands_for_nobody_leaves_the_token_alone(
+async def test_an_unmapped_certificate_is_ignored_with_a_token(
     gate: Authenticator, book: MemoryBook, clock: ManualClock
 ) -> None:
-    """A listener may ask for certificates of callers that are told apart by their tokens."""
+    """A listener may request certificates from callers that are identified by their tokens."""
     key, admin = book.put_key("acme", PRODUCER), book.put_key(None, Grant(role="platform-admin"))
     for bearer in (key.token, admin.token):
         found = await gate.authenticate(bearer, STRANGER)
@@ -340,10 +342,10 @@ async def test_a_certificate_that_stands_for_nobody_leaves_the_token_alone(
     await refused(unmapped, None, ACME)
 
 
-async def test_a_bad_token_is_not_mended_by_a_good_certificate(
+async def test_one_valid_credential_does_not_replace_an_invalid_one(
     gate: Authenticator, book: MemoryBook, clock: ManualClock
 ) -> None:
-    """Nor a good token by a certificate that is revoked."""
+    """Neither a certificate an invalid token, nor a token a revoked certificate."""
     await refused(gate, "tq_not_known", ACME)
     await refused(gate, "", ACME)
     key = book.put_key("acme", PRODUCER)

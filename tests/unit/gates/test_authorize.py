@@ -1,4 +1,4 @@
-"""What a principal may do where."""
+"""Authorization: what a principal may do where."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 ADMIN = Principal("key:admin", None, (Grant(role="platform-admin"),))
 
 
-def holder(*grants: Grant, tenant: str | None = "acme", expires_at: int | None = None) -> Principal:
-    """Return who calls with a credential that brings these grants."""
+def principal_with(*grants: Grant, tenant: str | None = "acme", expires_at: int | None = None) -> Principal:
+    """Return a principal whose credential has these grants."""
     return Principal("key:k1", tenant, grants, expires_at)
 
 
@@ -37,7 +37,7 @@ def book() -> MemoryBook:
 
 @pytest.fixture
 def gate(book: MemoryBook, clock: ManualClock) -> Authorizer:
-    """Put the gate before that book."""
+    """Return an authorizer on that book."""
     return Authorizer(book, clock)
 
 
@@ -49,39 +49,43 @@ def gate(book: MemoryBook, clock: ManualClock) -> Authorizer:
 def test_52_each_role_may_do_what_the_documented_matrix_says(
     gate: Authorizer, book: MemoryBook, role: str, action: str
 ) -> None:
-    """And nothing else; by the credential's own grant and by a stored one alike; in no other tenant."""
+    """And nothing else, by the credential's own grant or a stored one, and in no other tenant."""
     inside = action in DOCUMENTED[role] and action not in PLATFORM_ACTIONS
-    own = holder(Grant(role=role))
-    guest = holder(tenant="globex")
+    own = principal_with(Grant(role=role))
+    guest = principal_with(tenant="globex")
     book.put_grant("acme", guest.id, Grant(role=role))
     for principal in (own, guest):
         assert gate.allowed(principal, "acme", action, "orders") is inside
         assert gate.allowed(principal, "acme", action, None) is inside
-    assert not gate.allowed(holder(Grant(role=role), tenant="globex"), "initech", action, "orders")
+    assert not gate.allowed(principal_with(Grant(role=role), tenant="globex"), "initech", action, "orders")
     assert not gate.allowed(own, "globex", action, "orders")
     assert not gate.allowed(own, "globex", action, None)
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-def test_52_the_platforms_administrator_may_do_everything_everywhere(gate: Authorizer, action: str) -> None:
-    """Also where there is no such tenant yet."""
+def test_52_the_platform_administrator_may_do_everything_everywhere(gate: Authorizer, action: str) -> None:
+    """Also in tenants that do not exist yet."""
     assert gate.allowed(ADMIN, "acme", action, "orders")
     assert gate.allowed(ADMIN, "not-there-yet", action, None)
 
 
 @pytest.mark.parametrize("action", ACTIONS)
 def test_52_nothing_is_allowed_by_default(gate: Authorizer, action: str) -> None:
-    """No grant, no way."""
-    for principal in (holder(), holder(tenant=None)):
+    """Without a grant every action is denied."""
+    for principal in (principal_with(), principal_with(tenant=None)):
         assert not gate.allowed(principal, "acme", action, "orders")
         with pytest.raises(Forbidden):
             gate.check(principal, "acme", action, None)
 
 
-def test_52_a_stored_platform_admin_is_a_tenant_admin_there(gate: Authorizer, book: MemoryBook) -> None:
-    """So is one that a tenant's own credential brings; neither is anything elsewhere."""
+def test_52_a_stored_platform_admin_grant_is_a_tenant_admin_grant(gate: Authorizer, book: MemoryBook) -> None:
+    """So is one in a tenant's own credential. Neither allows anything in other tenants."""
     book.put_grant("acme", "key:k1", Grant(role="platform-admin"))
-    for principal in (holder(tenant="globex"), holder(tenant=None), holder(Grant(role="platform-admin"))):
+    for principal in (
+        principal_with(tenant="globex"),
+        principal_with(tenant=None),
+        principal_with(Grant(role="platform-admin")),
+    ):
         allowed = {action for action in ACTIONS if gate.allowed(principal, "acme", action, None)}
         assert allowed == DOCUMENTED["tenant-admin"]
         assert not any(gate.allowed(principal, "initech", action, None) for action in ACTIONS)
@@ -89,48 +93,46 @@ def test_52_a_stored_platform_admin_is_a_tenant_admin_there(gate: Authorizer, bo
 
 
 @pytest.mark.parametrize("action", sorted(PLATFORM_ACTIONS))
-def test_52_actions_of_the_platform_take_a_credential_of_the_platform(
-    gate: Authorizer, book: MemoryBook, action: str
-) -> None:
-    """Named one by one they count for nothing in a tenant; on the platform's own key they do, and they alone."""
+def test_52_platform_actions_need_a_platform_credential(gate: Authorizer, book: MemoryBook, action: str) -> None:
+    """Listed in a tenant's grant they have no effect; on a platform key they are allowed, and "add" is not."""
     single = Grant(actions=(action, "add"))
     book.put_grant("acme", "key:k1", single)
-    assert not gate.allowed(holder(single), "acme", action, None)
+    assert not gate.allowed(principal_with(single), "acme", action, None)
     platform = Principal("key:k2", None, (single,))
     assert gate.allowed(platform, "acme", action, None)
     assert not gate.allowed(platform, "acme", "add", "orders")
 
 
 def test_an_unknown_action_is_denied(gate: Authorizer) -> None:
-    """Even to administrators."""
+    """To administrators too."""
     assert not gate.allowed(ADMIN, "acme", "fly", None)
-    assert not gate.allowed(holder(Grant(role="tenant-admin")), "acme", "fly", None)
+    assert not gate.allowed(principal_with(Grant(role="tenant-admin")), "acme", "fly", None)
 
 
 # ---- grants ----
 
 
-def test_the_refusal_says_the_same_whether_or_not_there_is_such_a_tenant(gate: Authorizer, book: MemoryBook) -> None:
-    """Or such a queue."""
+def test_a_refusal_does_not_reveal_whether_the_tenant_exists(gate: Authorizer, book: MemoryBook) -> None:
+    """Nor whether the queue does."""
     book.put_grant("globex", "key:other", Grant(role="tenant-admin"))
     texts = set()
     for tenant, queue in [("globex", None), ("nowhere", None), ("globex", "orders"), ("acme", "orders")]:
         with pytest.raises(Forbidden) as caught:
-            gate.check(holder(Grant(role="viewer")), tenant, "add", queue)
+            gate.check(principal_with(Grant(role="viewer")), tenant, "add", queue)
         assert (caught.value.tenant, caught.value.queue) == (tenant, queue)
         texts.add(caught.value.message.replace(f" on queue '{queue}'", ""))
     assert len(texts) == 1
 
 
-def test_the_refusal_names_the_action_and_the_queue(gate: Authorizer) -> None:
-    """The caller can ask for the right grant."""
+def test_a_refusal_names_the_action_and_the_queue(gate: Authorizer) -> None:
+    """The caller knows which grant to ask for."""
     with pytest.raises(Forbidden, match="action 'add' on queue 'orders' is not allowed"):
-        gate.check(holder(Grant(role="viewer")), "acme", "add", "orders")
+        gate.check(principal_with(Grant(role="viewer")), "acme", "add", "orders")
 
 
 def test_own_and_stored_grants_add_up(gate: Authorizer, book: MemoryBook) -> None:
-    """Whatever any of them allows is allowed."""
-    principal = holder(Grant(role="producer", queues=("in-*",)), Grant(actions=("peek",)))
+    """An action is allowed if any of them allows it."""
+    principal = principal_with(Grant(role="producer", queues=("in-*",)), Grant(actions=("peek",)))
     book.put_grant("acme", principal.id, Grant(role="consumer", queues=("out",)))
     expected = {("add", "in-1"): True, ("add", "out"): False, ("poll", "out"): True, ("poll", "in-1"): False}
     expected |= {("peek", "out"): True, ("peek", "x"): True, ("purge", "out"): False}
@@ -149,8 +151,8 @@ async def test_43_a_worker_without_the_scope_is_forbidden(gate: Authorizer, cloc
             gate.check(worker, "acme", action, queue)
 
 
-def test_nothing_is_stored_for_anonymous_callers(gate: Authorizer, book: MemoryBook) -> None:
-    """Nobody can open a tenant to the world by accident."""
+def test_stored_grants_do_not_apply_to_anonymous_callers(gate: Authorizer, book: MemoryBook) -> None:
+    """A tenant cannot be made public by accident."""
     book.put_grant("acme", "anonymous", Grant(role="tenant-admin"))
     book.put_grant("default", "anonymous", Grant(role="tenant-admin"))
     assert not gate.allowed(ANONYMOUS, "acme", "poll", "orders")
@@ -162,11 +164,11 @@ def test_nothing_is_stored_for_anonymous_callers(gate: Authorizer, book: MemoryB
 # ---- time and change ----
 
 
-def test_52_a_grant_ends_to_the_millisecond(gate: Authorizer, book: MemoryBook, clock: ManualClock) -> None:
-    """Own or stored, though the decision was remembered; also when the wall clock jumps."""
+def test_52_a_grant_expires_to_the_millisecond(gate: Authorizer, book: MemoryBook, clock: ManualClock) -> None:
+    """Own or stored, although the decision was cached, and also after a jump of the wall clock."""
     end = clock.wall_ms() + 1_000
-    own = holder(Grant(role="producer", expires_at=end))
-    guest = holder(tenant="globex")
+    own = principal_with(Grant(role="producer", expires_at=end))
+    guest = principal_with(tenant="globex")
     book.put_grant("acme", guest.id, Grant(role="producer", expires_at=end))
     for principal in (own, guest):
         assert gate.allowed(principal, "acme", "add", "orders")
@@ -180,9 +182,11 @@ def test_52_a_grant_ends_to_the_millisecond(gate: Authorizer, book: MemoryBook, 
 
 
 def test_the_longer_of_two_grants_counts(gate: Authorizer, clock: ManualClock) -> None:
-    """The end of one does not end what the other allows."""
+    """The expiry of one does not end what the other allows."""
     now = clock.wall_ms()
-    principal = holder(Grant(role="producer", expires_at=now + 10), Grant(actions=("add",), expires_at=now + 20))
+    principal = principal_with(
+        Grant(role="producer", expires_at=now + 10), Grant(actions=("add",), expires_at=now + 20)
+    )
     assert gate.allowed(principal, "acme", "add", "orders")
     clock.advance(10)
     assert gate.allowed(principal, "acme", "add", "orders")
@@ -192,9 +196,9 @@ def test_the_longer_of_two_grants_counts(gate: Authorizer, clock: ManualClock) -
 
 
 def test_an_expired_credential_may_do_nothing(gate: Authorizer, book: MemoryBook, clock: ManualClock) -> None:
-    """Also by what is stored for it, and also as the platform's administrator."""
+    """Stored grants and the platform administrator's role do not help."""
     end = clock.wall_ms() + 10
-    guest = holder(tenant="globex", expires_at=end)
+    guest = principal_with(tenant="globex", expires_at=end)
     admin = Principal("jwt:root", None, (Grant(role="platform-admin"),), end)
     book.put_grant("acme", guest.id, Grant(role="producer"))
     for principal in (guest, admin):
@@ -206,8 +210,8 @@ def test_an_expired_credential_may_do_nothing(gate: Authorizer, book: MemoryBook
         assert gate.tenants_for(principal, "add", "orders") == []
 
 
-def test_a_platform_admin_whose_grant_has_ended_is_none(gate: Authorizer, clock: ManualClock) -> None:
-    """Power everywhere ends like any other."""
+def test_an_expired_platform_admin_grant_allows_nothing(gate: Authorizer, clock: ManualClock) -> None:
+    """It expires like any other grant."""
     admin = Principal("key:admin", None, (Grant(role="platform-admin", expires_at=clock.wall_ms() + 1),))
     assert gate.tenants_for(admin, "poll", "orders") is None
     clock.advance(1)
@@ -217,9 +221,9 @@ def test_a_platform_admin_whose_grant_has_ended_is_none(gate: Authorizer, clock:
         gate.check_may_grant(admin, "acme", Grant(role="viewer"))
 
 
-def test_52_decisions_are_remembered_until_the_book_changes(gate: Authorizer, book: MemoryBook) -> None:
-    """Then the very next one is made anew."""
-    principal = holder()
+def test_52_decisions_are_cached_until_a_grant_changes(gate: Authorizer, book: MemoryBook) -> None:
+    """The very next call after a change is decided again."""
+    principal = principal_with()
     assert not gate.allowed(principal, "acme", "add", "orders")
     book.put_grant("acme", principal.id, Grant(role="producer"))
     assert gate.allowed(principal, "acme", "add", "orders")
@@ -233,17 +237,17 @@ def test_52_decisions_are_remembered_until_the_book_changes(gate: Authorizer, bo
     assert gate.tenants_for(principal, "add", "orders") == []
 
 
-def test_principals_of_one_id_are_told_apart(gate: Authorizer) -> None:
-    """Two tokens of one subject may bring different grants, and an old principal's place may be taken by a new one."""
+def test_principals_with_the_same_id_are_cached_separately(gate: Authorizer) -> None:
+    """Two tokens of one subject may have different grants, and an object's address may be reused."""
     for _ in range(200):
-        assert gate.allowed(holder(Grant(role="producer")), "acme", "add", "orders")
-        assert not gate.allowed(holder(Grant(role="consumer")), "acme", "add", "orders")
+        assert gate.allowed(principal_with(Grant(role="producer")), "acme", "add", "orders")
+        assert not gate.allowed(principal_with(Grant(role="consumer")), "acme", "add", "orders")
 
 
-def test_the_memory_of_decisions_is_bounded(book: MemoryBook, clock: ManualClock) -> None:
-    """Queue names are the caller's to choose."""
+def test_the_decision_cache_is_bounded(book: MemoryBook, clock: ManualClock) -> None:
+    """Callers choose the queue names."""
     gate = Authorizer(book, clock, decisions_max=10)
-    principal = holder(Grant(role="producer"))
+    principal = principal_with(Grant(role="producer"))
     for number in range(200):
         assert gate.allowed(principal, "acme", "add", f"q{number}")
         assert gate.tenants_for(principal, "add", f"q{number}") == ["acme"]
@@ -254,8 +258,8 @@ def test_the_memory_of_decisions_is_bounded(book: MemoryBook, clock: ManualClock
 # ---- several tenants ----
 
 
-def test_a_fleet_is_served_the_tenants_it_is_granted(gate: Authorizer, book: MemoryBook) -> None:
-    """Its own and those where a grant is stored, as far as action and queue go, in order."""
+def test_a_fleet_gets_the_tenants_it_is_granted(gate: Authorizer, book: MemoryBook) -> None:
+    """Its own and those with a stored grant for the action and queue, in order."""
     fleet = Principal("jwt:fleet", "acme", (Grant(role="consumer", queues=("mail",)),))
     book.put_grant("initech", fleet.id, Grant(role="consumer"))
     book.put_grant("globex", fleet.id, Grant(role="consumer", queues=("mail", "bills")))
@@ -268,23 +272,23 @@ def test_a_fleet_is_served_the_tenants_it_is_granted(gate: Authorizer, book: Mem
     assert gate.tenants_for(ADMIN, "poll", "mail") is None
 
 
-def test_a_list_of_tenants_is_the_callers_own(gate: Authorizer) -> None:
+def test_the_returned_tenant_list_is_a_copy(gate: Authorizer) -> None:
     """Changing it changes no decision."""
-    principal = holder(Grant(role="consumer"))
+    principal = principal_with(Grant(role="consumer"))
     found = gate.tenants_for(principal, "poll", "mail")
     assert found is not None
     found.append("globex")
     assert gate.tenants_for(principal, "poll", "mail") == ["acme"]
 
 
-# ---- giving grants ----
+# ---- delegation ----
 
 
 @pytest.mark.parametrize("role", ROLES)
 def test_only_the_platform_grants_platform_admin(gate: Authorizer, role: str) -> None:
-    """A tenant's administrator grants every other role; the platform's administrator all of them."""
+    """A tenant administrator may grant every other role, the platform administrator all of them."""
     gate.check_may_grant(ADMIN, "acme", Grant(role=role))
-    tenant_admin = holder(Grant(role="tenant-admin"))
+    tenant_admin = principal_with(Grant(role="tenant-admin"))
     if role == "platform-admin":
         with pytest.raises(Forbidden, match="cannot exceed your own permissions"):
             gate.check_may_grant(tenant_admin, "acme", Grant(role=role))
@@ -295,10 +299,10 @@ def test_only_the_platform_grants_platform_admin(gate: Authorizer, role: str) ->
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-def test_nobody_grants_an_action_that_they_may_not_do(gate: Authorizer, action: str) -> None:
+def test_an_action_can_be_granted_only_by_those_who_may_do_it(gate: Authorizer, action: str) -> None:
     """One action at a time, for every role."""
     for role in ROLES:
-        giver = holder(Grant(role=role))
+        giver = principal_with(Grant(role=role))
         if gate.allowed(giver, "acme", action, None):
             gate.check_may_grant(giver, "acme", Grant(actions=(action,)))
         else:
@@ -306,10 +310,12 @@ def test_nobody_grants_an_action_that_they_may_not_do(gate: Authorizer, action: 
                 gate.check_may_grant(giver, "acme", Grant(actions=(action,)))
 
 
-def test_nobody_grants_queues_or_time_beyond_their_own(gate: Authorizer, book: MemoryBook, clock: ManualClock) -> None:
-    """Each pattern has to lie within one of the giver's, and end no later."""
+def test_a_grant_cannot_exceed_the_grantors_queues_and_expiry(
+    gate: Authorizer, book: MemoryBook, clock: ManualClock
+) -> None:
+    """Each pattern has to lie within one of the grantor's and expire no later."""
     end = clock.wall_ms() + 1_000
-    giver = holder(Grant(role="tenant-admin", queues=("mail-*", "bills"), expires_at=end))
+    giver = principal_with(Grant(role="tenant-admin", queues=("mail-*", "bills"), expires_at=end))
     for queues in [("mail-eu",), ("mail-*", "bills"), ("mail-??",), ("mail-eu-*",)]:
         gate.check_may_grant(giver, "acme", Grant(role="viewer", queues=queues, expires_at=end))
     for queues in [("*",), ("mail*",), ("mail-eu", "other"), ("bill?",), ("?ills",)]:
@@ -322,14 +328,14 @@ def test_nobody_grants_queues_or_time_beyond_their_own(gate: Authorizer, book: M
     gate.check_may_grant(giver, "acme", Grant(role="viewer", queues=("bills",)))
 
 
-def test_a_credentials_own_end_does_not_bound_what_it_grants(gate: Authorizer, clock: ManualClock) -> None:
-    """An administrator's token lives for minutes, the keys it makes for years."""
-    giver = holder(Grant(role="tenant-admin"), expires_at=clock.wall_ms() + 1_000)
+def test_the_expiry_of_a_credential_does_not_limit_its_grants(gate: Authorizer, clock: ManualClock) -> None:
+    """An administrator's token lives for minutes, the keys it creates for years."""
+    giver = principal_with(Grant(role="tenant-admin"), expires_at=clock.wall_ms() + 1_000)
     gate.check_may_grant(giver, "acme", Grant(role="producer"))
 
 
 def test_a_malformed_grant_is_invalid(gate: Authorizer) -> None:
-    """Before anything else is looked at."""
+    """It is checked before anything else."""
     with pytest.raises(Invalid, match="role"):
         gate.check_may_grant(ADMIN, "acme", Grant(role="boss"))
 
@@ -339,8 +345,8 @@ PATTERNS = st.text("ab*?", min_size=1, max_size=6)
 
 @settings(max_examples=500)
 @given(wide=PATTERNS, narrow=PATTERNS, data=st.data())
-def test_a_pattern_that_covers_another_matches_all_that_it_matches(wide: str, narrow: str, data: st.DataObject) -> None:
-    """For every name, made from the narrow pattern."""
+def test_a_covering_pattern_matches_everything_the_other_matches(wide: str, narrow: str, data: st.DataObject) -> None:
+    """For every name generated from the narrower pattern."""
     fill = st.text("ab", max_size=3)
     name = "".join(
         data.draw(fill) if letter == "*" else data.draw(st.sampled_from("ab")) if letter == "?" else letter
@@ -359,7 +365,7 @@ def test_a_pattern_covers_a_name_if_it_matches_it(pattern: str, name: str) -> No
     assert covers(pattern, name) is matches(pattern, name)
 
 
-def test_covering_is_quick_for_any_pattern() -> None:
-    """Eighty stars against eighty letters take no more than a moment."""
+def test_pattern_coverage_is_fast_for_any_pattern() -> None:
+    """Eighty stars against eighty letters take a moment."""
     assert not covers("*a" * 39 + "b", "a" * 80)
     assert not covers("*a" * 40, "*b" * 40)

@@ -1,4 +1,4 @@
-"""Client certificates: whose they are, by their subject alternative names alone."""
+"""Client certificates are mapped to principals by their subject alternative names alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAP = CertificateMap(CertificateSettings(names=NAMES))
 
 
 def certificate(*names: tuple[str, str], **fields: Any) -> dict[str, Any]:
-    """Return a certificate as the ssl module gives it."""
+    """Return a certificate in the format of the ssl module."""
     return {
         "subject": ((("commonName", "worker.acme.example"),),),
         "notAfter": "Jun  1 12:00:00 2030 GMT",
@@ -48,7 +48,7 @@ def certificate(*names: tuple[str, str], **fields: Any) -> dict[str, Any]:
     ],
 )
 def test_a_mapped_name_is_a_principal(name: tuple[str, str], principal: str, role: str) -> None:
-    """Exact before wildcard, until the certificate ends."""
+    """Exact names take precedence over wildcards, until the certificate expires."""
     found = MAP.principal(certificate(name))
     assert found.id == principal
     assert found.tenant == "acme"
@@ -75,22 +75,22 @@ def test_a_mapped_name_is_a_principal(name: tuple[str, str], principal: str, rol
         (("DirName", ((("commonName", "worker.acme.example"),),)),),
     ],
 )
-def test_other_names_are_nobodys(names: Any) -> None:
-    """The common name never counts, a star is one label, and a wildcard in the certificate itself names nobody."""
+def test_other_names_are_not_mapped(names: Any) -> None:
+    """The common name is ignored, a star matches one label, and a wildcard in the certificate matches nothing."""
     assert MAP.find(certificate(*names)) is None
     with pytest.raises(Unauthenticated):
         MAP.principal(certificate(*names))
 
 
-def test_a_certificate_without_names_is_nobodys() -> None:
-    """As is an empty one, which the ssl module gives for what it did not verify."""
+def test_a_certificate_without_names_is_not_mapped() -> None:
+    """Nor is an empty one, which the ssl module returns for an unverified certificate."""
     for empty in ({}, {"subject": ((("commonName", "worker.acme.example"),),)}):
         with pytest.raises(Unauthenticated):
             MAP.principal(empty)
 
 
 def test_names_of_several_tenants_are_forbidden_in_any_order() -> None:
-    """Whichever comes first."""
+    """No tenant takes precedence."""
     names = [("DNS", "worker.acme.example"), ("DNS", "globex.example"), ("DNS", "unmapped.example")]
     for order in itertools.permutations(names):
         with pytest.raises(Forbidden, match="several tenants") as caught:
@@ -98,8 +98,8 @@ def test_names_of_several_tenants_are_forbidden_in_any_order() -> None:
         assert "acme" not in caught.value.message
 
 
-def test_names_of_one_tenant_bring_their_grants_together_in_any_order() -> None:
-    """The principal is the same one each time."""
+def test_names_of_one_tenant_combine_their_grants_in_any_order() -> None:
+    """The principal is the same each time."""
     names = [
         ("DNS", "worker.acme.example"),
         ("DNS", "x.acme.example"),
@@ -115,13 +115,13 @@ def test_names_of_one_tenant_bring_their_grants_together_in_any_order() -> None:
 @given(
     names=st.lists(st.tuples(st.sampled_from(["DNS", "URI", "IP Address", "email"]), st.text(max_size=40)), max_size=5)
 )
-def test_no_names_break_the_map(names: list[tuple[str, str]]) -> None:
-    """They stand for nobody."""
+def test_arbitrary_names_are_not_mapped(names: list[tuple[str, str]]) -> None:
+    """They raise no error either."""
     assert MAP.find(certificate(*names)) is None
 
 
-def test_a_certificate_with_a_malformed_end_is_refused() -> None:
-    """Rather than valid for ever."""
+def test_a_certificate_with_a_malformed_expiry_is_refused() -> None:
+    """It would otherwise be valid forever."""
     with pytest.raises(Unauthenticated):
         MAP.principal(certificate(("DNS", "worker.acme.example"), notAfter="whenever"))
 
@@ -147,7 +147,7 @@ def test_a_certificate_with_a_malformed_end_is_refused() -> None:
     ],
 )
 def test_names_that_cannot_be_mapped_are_refused(name: str) -> None:
-    """The text shows how names are written."""
+    """The error shows how names are written."""
     with pytest.raises(Invalid, match=r"certificates: .* is not a name such as"):
         CertificateMap(CertificateSettings(names={name: ACME}))
 
@@ -161,13 +161,13 @@ def test_names_that_cannot_be_mapped_are_refused(name: str) -> None:
         (CertificateGrant(tenant="acme", role="platform-admin"), "platform-admin"),
     ],
 )
-def test_entries_that_cannot_be_meant_are_refused(entry: CertificateGrant, text: str) -> None:
-    """The text names the entry and the field."""
+def test_invalid_entries_are_refused(entry: CertificateGrant, text: str) -> None:
+    """The error names the entry and the field."""
     with pytest.raises(Invalid, match=text):
         CertificateMap(CertificateSettings(names={"DNS:a.example": entry}))
 
 
 def test_one_name_in_two_spellings_is_refused() -> None:
-    """Which of both would count is not left open."""
+    """It would be unclear which entry applies."""
     with pytest.raises(Invalid, match="twice"):
         CertificateMap(CertificateSettings(names={"DNS:a.example": ACME, "DNS:A.example": GLOBEX}))

@@ -1,4 +1,4 @@
-"""The documentation of access says what the code does."""
+"""The documentation of access matches the code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tenantq.domain.access import ACTIONS, MATRIX, ROLES
 from tests.unit.gates.documented_matrix import DOCUMENTED
 
 
-def test_52_the_documented_matrix_is_the_one_in_the_code() -> None:
+def test_52_the_documented_matrix_matches_the_code() -> None:
     """Every role, every action, every cell."""
     assert sorted(DOCUMENTED) == sorted(ROLES)
     assert set().union(*DOCUMENTED.values()) == set(ACTIONS)

@@ -1,4 +1,4 @@
-"""JSON web tokens: which hold, which are refused, and what they bring."""
+"""JSON Web Tokens: which are accepted, which are refused, and what they grant."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tenantq.gates.json_web_token import JwtSettings, JwtVerifier
 from tests.unit.gates.credentials import (
     SECRET,
     base64url,
-    by_hand,
     claims,
     key_set,
     private_key,
     public_jwk,
     signed,
     signed_raw,
+    unchecked_token,
     verifier,
 )
 
@@ -39,7 +39,7 @@ KINDS = [("RS256", "RSA"), ("ES256", "P-256"), ("EdDSA", "Ed25519")]
 
 
 async def refused(verifier: JwtVerifier, token: str) -> None:
-    """Assert that a token is refused with the one text that says nothing of it."""
+    """Assert that a token is refused with the one error text, which reveals nothing."""
     with pytest.raises(Unauthenticated) as caught:
         await verifier.verify(token)
     assert caught.value.message == REFUSED
@@ -53,14 +53,14 @@ def secret_file(tmp_path: Path) -> str:
     return str(path)
 
 
-# ---- what holds ----
+# ---- accepted tokens ----
 
 
 @pytest.mark.parametrize(("algorithm", "kind"), KINDS)
 async def test_each_algorithm_verifies_its_own_kind_of_key(
     clock: ManualClock, tmp_path: Path, algorithm: str, kind: str
 ) -> None:
-    """With the key's id in the header or without."""
+    """With and without the key ID in the header."""
     gate = verifier(clock, tmp_path)
     body = claims(clock, jti=JTI)
     for header in ({"kid": kind}, {}):
@@ -72,7 +72,7 @@ async def test_each_algorithm_verifies_its_own_kind_of_key(
 
 
 async def test_a_shared_secret_verifies_hs256(clock: ManualClock, secret_file: str) -> None:
-    """Once a secret file is configured, whatever key id the token gives."""
+    """With a configured secret file and any key ID."""
     gate = JwtVerifier(JwtSettings(secret_file=secret_file), clock)
     for header in ({}, {"kid": "any"}):
         token = await gate.verify(signed(claims(clock), SECRET, "HS256", **header))
@@ -80,33 +80,33 @@ async def test_a_shared_secret_verifies_hs256(clock: ManualClock, secret_file: s
 
 
 async def test_further_algorithms_can_be_allowed(clock: ManualClock, tmp_path: Path) -> None:
-    """Each again bound to its kind of key."""
+    """Each is bound to its kind of key."""
     gate = verifier(clock, tmp_path, algorithms=("ES384", "PS256", "RS512"))
     for algorithm, kind in [("ES384", "P-384"), ("PS256", "RSA"), ("RS512", "RSA")]:
         assert (await gate.verify(signed(claims(clock), private_key(kind), algorithm))).principal.id == "jwt:worker-7"
     await refused(gate, signed(claims(clock), private_key("RSA"), "RS256"))
 
 
-# ---- what is refused ----
+# ---- refused tokens ----
 
 
 @pytest.mark.parametrize("name", ["none", "None", "NONE", "nOnE", "", None, 5, ["RS256"]])
 async def test_no_token_without_a_signature_is_accepted(
     clock: ManualClock, tmp_path: Path, secret_file: str, name: object
 ) -> None:
-    """Algorithm none in any spelling, with an empty signature, none at all, or some."""
+    """Algorithm none in any spelling, with an empty signature, a missing one, or any other."""
     gate = verifier(clock, tmp_path, secret_file=secret_file)
-    token = by_hand({"typ": "JWT", "alg": name}, claims(clock))
+    token = unchecked_token({"typ": "JWT", "alg": name}, claims(clock))
     for spelled in (token, token.rstrip("."), token + "AAAA"):
         await refused(gate, spelled)
 
 
 @pytest.mark.parametrize("with_secret", [True, False])
 @pytest.mark.parametrize("kind", ["RSA", "P-256", "Ed25519"])
-async def test_a_public_key_is_never_taken_for_a_shared_secret(
+async def test_a_public_key_is_never_used_as_a_shared_secret(
     clock: ManualClock, tmp_path: Path, secret_file: str, kind: str, *, with_secret: bool
 ) -> None:
-    """Key confusion: the public key in any form as HMAC secret, also where shared secrets are accepted."""
+    """Key confusion: the public key in any form as HMAC secret, also if shared secrets are accepted."""
     gate = verifier(clock, tmp_path, **({"secret_file": secret_file} if with_secret else {}))
     public = private_key(kind).public_key()
     pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
@@ -114,12 +114,12 @@ async def test_a_public_key_is_never_taken_for_a_shared_secret(
     entry = json.dumps(public_jwk(private_key(kind), kid=kind)).encode()
     for secret in (pem, pem.strip(), der, entry, b""):
         for header in ({"kid": kind}, {}):
-            await refused(gate, by_hand({"alg": "HS256", **header}, claims(clock), secret))
-            await refused(gate, by_hand({"alg": "RS256", **header}, claims(clock), secret))
+            await refused(gate, unchecked_token({"alg": "HS256", **header}, claims(clock), secret))
+            await refused(gate, unchecked_token({"alg": "RS256", **header}, claims(clock), secret))
 
 
 async def test_a_key_verifies_no_other_kind_of_algorithm(clock: ManualClock, tmp_path: Path) -> None:
-    """The header's algorithm and key id have to fit each other."""
+    """The algorithm and key ID in the header must match."""
     gate = verifier(clock, tmp_path)
     for algorithm, kind in KINDS:
         for _, other in KINDS:
@@ -128,7 +128,7 @@ async def test_a_key_verifies_no_other_kind_of_algorithm(clock: ManualClock, tmp
 
 
 async def test_a_key_that_is_not_in_the_set_verifies_nothing(clock: ManualClock, tmp_path: Path) -> None:
-    """Not under a known key id, not without one, and not when the token itself brings the key."""
+    """Neither under a known key ID nor without one, nor if the token itself contains the key."""
     gate = verifier(clock, tmp_path)
     stranger = private_key("RSA", 1)
     for header in ({"kid": "RSA"}, {}, {"jwk": public_jwk(stranger)}, {"jku": "https://keys.example"}, {"kid": "../x"}):
@@ -136,7 +136,7 @@ async def test_a_key_that_is_not_in_the_set_verifies_nothing(clock: ManualClock,
 
 
 async def test_a_signature_of_zeros_is_refused(clock: ManualClock, tmp_path: Path) -> None:
-    """Which some elliptic-curve code has let through."""
+    """Some elliptic-curve implementations have accepted it."""
     head = signed(claims(clock), private_key("P-256"), "ES256").rpartition(".")[0]
     await refused(verifier(clock, tmp_path), f"{head}.{base64url(bytes(64))}")
 
@@ -144,16 +144,16 @@ async def test_a_signature_of_zeros_is_refused(clock: ManualClock, tmp_path: Pat
 @pytest.mark.parametrize(
     "header", [{"crit": ["exp"], "exp": 1}, {"crit": ["b64"], "b64": True}, {"crit": []}, {"kid": 7}]
 )
-async def test_headers_that_ask_for_more_are_refused(
+async def test_unknown_critical_headers_are_refused(
     clock: ManualClock, tmp_path: Path, secret_file: str, header: dict[str, Any]
 ) -> None:
-    """What a header marks as critical and is not understood cannot be ignored."""
+    """A critical header that is not understood cannot be ignored."""
     gate = JwtVerifier(JwtSettings(secret_file=secret_file), clock)
-    await refused(gate, by_hand({"alg": "HS256", **header}, claims(clock), SECRET.encode()))
+    await refused(gate, unchecked_token({"alg": "HS256", **header}, claims(clock), SECRET.encode()))
 
 
 async def test_expiry_counts_to_the_millisecond_with_leeway(clock: ManualClock, tmp_path: Path) -> None:
-    """Thirty seconds of leeway unless configured; none after them."""
+    """The default leeway is thirty seconds."""
     gate, strict = verifier(clock, tmp_path), verifier(clock, tmp_path, leeway_s=0)
     token = signed(claims(clock, exp=clock.wall_ms() // 1_000 + 10))
     clock.advance(9_999)
@@ -168,7 +168,7 @@ async def test_expiry_counts_to_the_millisecond_with_leeway(clock: ManualClock, 
 
 @pytest.mark.parametrize("name", ["nbf", "iat"])
 async def test_a_token_not_yet_valid_is_refused(clock: ManualClock, tmp_path: Path, name: str) -> None:
-    """Until its begin, less the leeway."""
+    """Until its start, less the leeway."""
     gate = verifier(clock, tmp_path)
     token = signed(claims(clock, **{name: clock.wall_ms() // 1_000 + 31}))
     await refused(gate, token)
@@ -178,18 +178,16 @@ async def test_a_token_not_yet_valid_is_refused(clock: ManualClock, tmp_path: Pa
 
 @pytest.mark.parametrize("name", ["exp", "nbf", "iat"])
 @pytest.mark.parametrize("value", [None, "soon", "1800000000", True, -1, 1e400, 10**400, [], {}, 253_402_300_800])
-async def test_times_that_are_no_times_are_refused(
-    clock: ManualClock, tmp_path: Path, name: str, value: object
-) -> None:
-    """Whatever the type, and however large."""
+async def test_malformed_times_are_refused(clock: ManualClock, tmp_path: Path, name: str, value: object) -> None:
+    """Of any type and size."""
     body = claims(clock, **{name: ...})
     raw = json.dumps(body)[:-1] + f', "{name}": {"1e400" if value == 1e400 else json.dumps(value)}}}'
     await refused(verifier(clock, tmp_path), signed_raw(raw.encode()))
 
 
 @pytest.mark.parametrize("name", ["exp", "sub"])
-async def test_end_and_subject_are_required(clock: ManualClock, tmp_path: Path, name: str) -> None:
-    """A token that never ends, or is nobody's, is refused."""
+async def test_expiry_and_subject_are_required(clock: ManualClock, tmp_path: Path, name: str) -> None:
+    """A token without them is refused."""
     await refused(verifier(clock, tmp_path), signed(claims(clock, **{name: ...})))
 
 
@@ -198,13 +196,13 @@ async def test_end_and_subject_are_required(clock: ManualClock, tmp_path: Path, 
 async def test_malformed_subjects_and_ids_are_refused(
     clock: ManualClock, tmp_path: Path, name: str, value: object
 ) -> None:
-    """They would be stored, logged and compared: 1 to 256 printable characters."""
+    """They are stored, logged and compared, so they must have 1 to 256 printable characters."""
     raw = json.dumps(claims(clock, **{name: value})).encode()
     await refused(verifier(clock, tmp_path), signed_raw(raw))
 
 
 async def test_the_issuer_has_to_be_the_configured_one(clock: ManualClock, tmp_path: Path) -> None:
-    """Exactly, and present."""
+    """Exactly, and it must be present."""
     gate = verifier(clock, tmp_path, issuer="https://issuer.example")
     await gate.verify(signed(claims(clock, iss="https://issuer.example")))
     for issuer in ("https://issuer.example/", "https://evil.example", "", ...):
@@ -214,7 +212,7 @@ async def test_the_issuer_has_to_be_the_configured_one(clock: ManualClock, tmp_p
 
 
 async def test_the_audience_has_to_be_the_configured_one(clock: ManualClock, tmp_path: Path) -> None:
-    """As text or in a list; a token for somebody else is never taken, whether an audience is configured or not."""
+    """As text or in a list. A token for another audience is refused, also if none is configured."""
     gate = verifier(clock, tmp_path, audience="tenantq")
     await gate.verify(signed(claims(clock, aud="tenantq")))
     await gate.verify(signed(claims(clock, aud=["other", "tenantq"])))
@@ -224,7 +222,7 @@ async def test_the_audience_has_to_be_the_configured_one(clock: ManualClock, tmp
 
 
 async def test_truncated_tokens_are_refused(clock: ManualClock, tmp_path: Path) -> None:
-    """Cut anywhere."""
+    """At any length."""
     gate = verifier(clock, tmp_path)
     token = signed(claims(clock))
     for length in range(len(token)):
@@ -234,7 +232,7 @@ async def test_truncated_tokens_are_refused(clock: ManualClock, tmp_path: Path) 
 async def test_huge_tokens_are_refused_before_they_are_parsed(
     clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A megabyte, well signed, is too long; the bound is a setting."""
+    """A validly signed megabyte is too long; the limit is a setting."""
     gate = verifier(clock, tmp_path)
     await gate.verify(signed(claims(clock, padding="x" * 5_000)))
     huge = signed(claims(clock, padding="x" * 1_000_000))
@@ -263,7 +261,7 @@ async def test_huge_tokens_are_refused_before_they_are_parsed(
     ],
 )
 async def test_garbage_is_refused(clock: ManualClock, tmp_path: Path, token: str) -> None:
-    """Also what is not text of base64 at all."""
+    """Including text that is not base64."""
     await refused(verifier(clock, tmp_path), token)
 
 
@@ -283,21 +281,23 @@ async def test_garbage_is_refused(clock: ManualClock, tmp_path: Path, token: str
         b'{"x":' + b"9" * 5_000 + b"}",
     ],
 )
-async def test_claims_that_are_no_json_object_are_refused(clock: ManualClock, tmp_path: Path, payload: bytes) -> None:
-    """Though well signed."""
+async def test_claims_that_are_not_a_json_object_are_refused(
+    clock: ManualClock, tmp_path: Path, payload: bytes
+) -> None:
+    """Although the signature is valid."""
     await refused(verifier(clock, tmp_path), signed_raw(payload))
 
 
 @pytest.mark.parametrize(
     "header", ["", "[]", "null", "{", '{"alg":"EdDSA","alg":"EdDSA"}', "[" * 3_000, '{"alg":"EdDSA","kid":["a"]}']
 )
-async def test_headers_that_are_no_header_are_refused(clock: ManualClock, tmp_path: Path, header: str) -> None:
-    """Before any key is looked for."""
+async def test_malformed_headers_are_refused(clock: ManualClock, tmp_path: Path, header: str) -> None:
+    """Before any key is looked up."""
     payload = base64url(json.dumps(claims(clock)).encode())
     await refused(verifier(clock, tmp_path), f"{base64url(header.encode())}.{payload}.{base64url(bytes(64))}")
 
 
-async def test_why_a_token_is_refused_is_logged_without_the_token(
+async def test_the_reason_of_a_refusal_is_logged_without_the_token(
     clock: ManualClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """For the operator, at debug level."""
@@ -311,12 +311,12 @@ async def test_why_a_token_is_refused_is_logged_without_the_token(
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "'x'", "01", "{,}"])
 async def test_claims_have_to_be_strict_json(clock: ManualClock, tmp_path: Path, value: str) -> None:
-    """Also those that nobody asks for."""
+    """Including claims that are not used."""
     raw = json.dumps(claims(clock))[:-1] + f', "unasked": {value}}}'
     await refused(verifier(clock, tmp_path), signed_raw(raw.encode()))
 
 
-# ---- what a token brings ----
+# ---- grants of a token ----
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ async def test_claims_have_to_be_strict_json(clock: ManualClock, tmp_path: Path,
 async def test_roles_scopes_and_queues_become_grants(
     clock: ManualClock, tmp_path: Path, given: dict[str, Any], grants: tuple[Grant, ...]
 ) -> None:
-    """Names that tenantq does not know bring nothing."""
+    """Unknown names grant nothing."""
     token = await verifier(clock, tmp_path).verify(signed(claims(clock, **given)))
     assert token.principal.grants == grants
 
@@ -367,13 +367,13 @@ async def test_roles_scopes_and_queues_become_grants(
 async def test_malformed_roles_scopes_and_queues_are_forbidden(
     clock: ManualClock, tmp_path: Path, given: dict[str, Any]
 ) -> None:
-    """Rather than guessed at."""
+    """They are not guessed."""
     with pytest.raises(Forbidden, match="A claim of the token is malformed"):
         await verifier(clock, tmp_path).verify(signed(claims(clock, **given)))
 
 
-async def test_platform_admin_comes_from_a_token_only_where_configured(clock: ManualClock, tmp_path: Path) -> None:
-    """Then a token without a tenant may bring it; one without the role still needs a tenant."""
+async def test_a_token_grants_platform_admin_only_if_configured(clock: ManualClock, tmp_path: Path) -> None:
+    """Such a token needs no tenant; one without the role still does."""
     token = signed(claims(clock, role=["platform-admin"], tenant=...))
     with pytest.raises(Forbidden):
         await verifier(clock, tmp_path).verify(token)
@@ -401,7 +401,9 @@ VALUES = JSON | st.sampled_from([*ROLES, *ACTIONS, "acme", 1_700_000_500, 1_600_
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changes=st.dictionaries(NAMES, VALUES, max_size=6))
-async def test_no_signed_claims_break_the_gate(clock: ManualClock, tmp_path: Path, changes: dict[str, Any]) -> None:
+async def test_signed_claims_never_cause_an_internal_error(
+    clock: ManualClock, tmp_path: Path, changes: dict[str, Any]
+) -> None:
     """They are accepted, or refused as the caller's fault."""
     raw = json.dumps({**claims(clock), **changes}).encode()
     try:
@@ -422,24 +424,24 @@ async def test_no_signed_claims_break_the_gate(clock: ManualClock, tmp_path: Pat
 async def test_no_unsigned_token_is_accepted(
     clock: ManualClock, tmp_path: Path, header: Any, body: Any, signature: bytes
 ) -> None:
-    """Whatever its parts."""
+    """With any parts."""
     head = ".".join(base64url(json.dumps(part).encode()) for part in (header, body))
     await refused(verifier(clock, tmp_path), f"{head}.{base64url(signature)}")
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(max_size=200) | st.from_regex(r"[\w=-]{0,40}\.[\w=-]{0,40}\.[\w=-]{0,40}"))
-async def test_no_text_is_accepted(clock: ManualClock, tmp_path: Path, text: str) -> None:
-    """Or breaks anything."""
+async def test_no_random_text_is_accepted(clock: ManualClock, tmp_path: Path, text: str) -> None:
+    """Nor does it cause an internal error."""
     await refused(verifier(clock, tmp_path), text)
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-async def test_a_changed_token_is_refused_or_means_the_same(
+async def test_a_modified_token_is_refused_or_equivalent(
     clock: ManualClock, tmp_path: Path, data: st.DataObject
 ) -> None:
-    """No change of a letter gives anybody else's rights."""
+    """No changed character gives other rights."""
     gate = verifier(clock, tmp_path)
     token = signed(claims(clock), private_key("P-256"), "ES256")
     place = data.draw(st.integers(0, len(token) - 1))
@@ -478,8 +480,8 @@ async def test_a_changed_token_is_refused_or_means_the_same(
         ({"jwks_file": None, "jwks_url": "http://keys.example"}, "jwks_url"),
     ],
 )
-def test_settings_that_cannot_be_meant_are_refused(changes: dict[str, Any], field: str) -> None:
-    """The text names the field."""
+def test_invalid_settings_are_refused(changes: dict[str, Any], field: str) -> None:
+    """The error names the field."""
     with pytest.raises(Invalid, match=field):
         build(JwtSettings, {"jwks_file": "keys.json", **changes})
 
@@ -487,16 +489,16 @@ def test_settings_that_cannot_be_meant_are_refused(changes: dict[str, Any], fiel
 @pytest.mark.parametrize(
     "text", ["", "{}", "[]", '{"keys": 5}', '{"keys": {}}', "not json", '{"keys": [' + "{}," * 64 + "{}]}"]
 )
-def test_a_key_file_that_is_none_stops_the_start(clock: ManualClock, tmp_path: Path, text: str) -> None:
-    """The text names the setting and the file."""
+def test_an_invalid_key_file_stops_the_startup(clock: ManualClock, tmp_path: Path, text: str) -> None:
+    """The error names the setting and the file."""
     path = tmp_path / "keys.json"
     path.write_text(text)
     with pytest.raises(Invalid, match=r"jwks_file: .*keys\.json: "):
         JwtVerifier(JwtSettings(jwks_file=str(path)), clock)
 
 
-def test_a_key_file_that_is_missing_stops_the_start(clock: ManualClock, tmp_path: Path) -> None:
-    """So does a path that can be none."""
+def test_a_missing_key_file_stops_the_startup(clock: ManualClock, tmp_path: Path) -> None:
+    """So does an impossible path."""
     for name in ("nowhere", "a\0b"):
         with pytest.raises(Invalid, match=r"jwks_file: .*it cannot be read"):
             JwtVerifier(JwtSettings(jwks_file=str(tmp_path / name)), clock)
@@ -506,7 +508,7 @@ def test_a_key_file_that_is_missing_stops_the_start(clock: ManualClock, tmp_path
     "secret",
     ["", "\n\n", "short", f"{SECRET}\nshort", "x" * 31, "\0" * 40, "x" * 40 + "\x07", "\n".join([SECRET] * 65)],
 )
-def test_secrets_that_are_none_stop_the_start(clock: ManualClock, tmp_path: Path, secret: str) -> None:
+def test_invalid_shared_secrets_stop_the_startup(clock: ManualClock, tmp_path: Path, secret: str) -> None:
     """Too short, too many, or not text."""
     path = tmp_path / "secret"
     path.write_text(secret)
@@ -516,8 +518,8 @@ def test_secrets_that_are_none_stop_the_start(clock: ManualClock, tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", ["RSA", "P-256", "Ed25519"])
-def test_a_public_key_in_the_secret_file_stops_the_start(clock: ManualClock, tmp_path: Path, kind: str) -> None:
-    """Everybody knows it, so everybody could sign."""
+def test_a_public_key_in_the_secret_file_stops_the_startup(clock: ManualClock, tmp_path: Path, kind: str) -> None:
+    """A public key as secret would let everyone sign."""
     public = private_key(kind).public_key()
     forms = [
         public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo),

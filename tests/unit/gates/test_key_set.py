@@ -1,4 +1,4 @@
-"""Keys that sign tokens: what is read from a key set, and how changes of files and addresses are taken in."""
+"""Key sets for tokens: what is read from them, and how changes of files and URLs are noticed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ OLD_ENTRY, NEW_ENTRY = public_jwk(OLD, kid="old"), public_jwk(NEW, kid="new")
 
 
 def test_keys_are_bound_to_the_algorithms_of_their_kind() -> None:
-    """And to the one that the entry itself names, if it does."""
+    """And to the algorithm that the entry names, if any."""
     kinds = ["RSA", "P-256", "P-384", "Ed25519"]
     entries = [public_jwk(private_key(kind), kid=kind) for kind in kinds]
     found = {key.id: key.algorithms for key in parse_key_set(key_set(*entries).encode())}
@@ -90,7 +90,7 @@ def _other_curve() -> dict[str, Any]:
 def test_an_unusable_entry_is_left_out_with_a_warning(
     entry: Any, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The others count; nothing of a key is logged."""
+    """The other entries are used, and nothing of a key is logged."""
     with caplog.at_level(logging.WARNING, "tenantq"):
         (key,) = parse_key_set(key_set(entry, NEW_ENTRY).encode())
     assert key.id == "new"
@@ -110,14 +110,14 @@ JSON = st.recursive(
 
 
 @given(entries=st.lists(JSON, max_size=4))
-def test_no_key_set_breaks_the_reader(entries: list[Any]) -> None:
-    """Whatever the entries, the good one among them is found."""
+def test_a_valid_key_is_found_among_any_entries(entries: list[Any]) -> None:
+    """Invalid entries raise no error."""
     assert [key.id for key in parse_key_set(key_set(*entries, NEW_ENTRY).encode())] == ["new"]
 
 
 @given(document=st.binary(max_size=100) | JSON.map(lambda value: json.dumps({"keys": value}).encode()))
-def test_no_document_breaks_the_reader(document: bytes) -> None:
-    """It is a key set or it is Invalid."""
+def test_any_document_is_a_key_set_or_invalid(document: bytes) -> None:
+    """No other error is raised."""
     with contextlib.suppress(Invalid):
         assert isinstance(parse_key_set(document), tuple)
 
@@ -139,7 +139,7 @@ def open_file(path: Path, clock: ManualClock, **settings: Any) -> JwtVerifier:
 
 
 def damage_file(path: Path, text: str | None) -> None:
-    """Put nonsense into a file, or delete it."""
+    """Write garbage into a file, or delete it."""
     if text is None:
         path.unlink()
     else:
@@ -147,7 +147,7 @@ def damage_file(path: Path, text: str | None) -> None:
 
 
 def overwrite(path: Path, text: str) -> None:
-    """Write a file in place, within one tick of its time stamp."""
+    """Write a file in place, within one tick of its timestamp."""
     before = path.stat()
     path.write_text(text)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -156,13 +156,15 @@ def overwrite(path: Path, text: str) -> None:
 
 
 def token(clock: ManualClock, key: Any, kid: str | None) -> str:
-    """Return a good token under a key."""
+    """Return a valid token signed with a key."""
     return signed(claims(clock), key, **({} if kid is None else {"kid": kid}))
 
 
 @pytest.mark.parametrize("with_kid", [True, False])
-async def test_52_keys_rotate_side_by_side(clock: ManualClock, key_file: Path, *, with_kid: bool) -> None:
-    """Old tokens hold while both keys are there, and not a second longer."""
+async def test_52_old_and_new_keys_overlap_during_rotation(
+    clock: ManualClock, key_file: Path, *, with_kid: bool
+) -> None:
+    """Old tokens are valid while both keys are in the set, and not a second longer."""
     gate = open_file(key_file, clock)
     old, new = token(clock, OLD, "old" if with_kid else None), token(clock, NEW, "new" if with_kid else None)
     generations = [gate.current_generation()]
@@ -182,8 +184,8 @@ async def test_52_keys_rotate_side_by_side(clock: ManualClock, key_file: Path, *
     assert generations == sorted(set(generations))
 
 
-async def test_a_file_is_looked_at_once_a_second(clock: ManualClock, key_file: Path) -> None:
-    """Not more often, whoever asks."""
+async def test_a_file_is_checked_once_a_second(clock: ManualClock, key_file: Path) -> None:
+    """Regardless of the number of calls."""
     gate = open_file(key_file, clock)
     before = gate.current_generation()
     replace_file(key_file, key_set(NEW_ENTRY))
@@ -194,8 +196,8 @@ async def test_a_file_is_looked_at_once_a_second(clock: ManualClock, key_file: P
     assert gate.current_generation() > before
 
 
-async def test_a_file_written_in_place_is_seen_too(clock: ManualClock, key_file: Path) -> None:
-    """Though size, number and even the time stamp may stay the same when one write follows another."""
+async def test_a_file_written_in_place_is_reloaded_too(clock: ManualClock, key_file: Path) -> None:
+    """Although size, inode and even the timestamp may be the same."""
     gate = open_file(key_file, clock)
     for entry in (NEW_ENTRY, OLD_ENTRY, NEW_ENTRY, OLD_ENTRY):
         before = gate.current_generation()
@@ -205,7 +207,7 @@ async def test_a_file_written_in_place_is_seen_too(clock: ManualClock, key_file:
 
 
 def test_an_unchanged_file_is_not_read_again(clock: ManualClock, key_file: Path) -> None:
-    """Once its time stamp is old enough to be trusted."""
+    """Once its timestamp is old enough to be trusted."""
     clock.jump_wall(10**14 - clock.wall_ms())
     reads = []
 
@@ -229,7 +231,7 @@ def test_an_unchanged_file_is_not_read_again(clock: ManualClock, key_file: Path)
 async def test_a_damaged_file_keeps_the_last_good_keys_for_a_while(
     clock: ManualClock, key_file: Path, damage: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Then no token is accepted until it is mended. The log says it once, not every second."""
+    """Then every token is refused until it is repaired. The log says so once."""
     gate = open_file(key_file, clock, jwks_refresh_s=10, jwks_stale_s=10, leeway_s=3_600)
     good = token(clock, OLD, "old")
     damage_file(key_file, damage)
@@ -247,8 +249,8 @@ async def test_a_damaged_file_keeps_the_last_good_keys_for_a_while(
     await gate.verify(good)
 
 
-async def test_shared_secrets_rotate_side_by_side(clock: ManualClock, tmp_path: Path) -> None:
-    """One a line."""
+async def test_old_and_new_shared_secrets_overlap_during_rotation(clock: ManualClock, tmp_path: Path) -> None:
+    """One secret per line."""
     path, other = tmp_path / "secret", SECRET[::-1]
     path.write_text(SECRET)
     gate = JwtVerifier(JwtSettings(secret_file=str(path)), clock)
@@ -265,11 +267,11 @@ async def test_shared_secrets_rotate_side_by_side(clock: ManualClock, tmp_path: 
         await gate.verify(old)
 
 
-# ---- addresses ----
+# ---- URLs ----
 
 
 class KeyServer:
-    """A real HTTP server of key sets, on a port of its own."""
+    """A real HTTP server for key sets, on its own port."""
 
     def __init__(self) -> None:
         self.document = key_set(OLD_ENTRY).encode()
@@ -309,7 +311,7 @@ class KeyServer:
 
 @pytest.fixture
 def server() -> Iterator[KeyServer]:
-    """Run a key server that is stopped in any case."""
+    """Run a key server for the test."""
     server = KeyServer()
     yield server
     server.stop()
@@ -317,21 +319,21 @@ def server() -> Iterator[KeyServer]:
 
 @pytest.fixture
 def gate(server: KeyServer, clock: ManualClock) -> Iterator[JwtVerifier]:
-    """Open a verifier that asks the key server."""
+    """Open a verifier that fetches from the key server."""
     gate = JwtVerifier(JwtSettings(jwks_url=server.url, leeway_s=3_600, jwks_stale_s=1_800), clock)
     yield gate
     gate.close()
 
 
 def source(gate: JwtVerifier) -> KeyUrl:
-    """Return where a verifier has its keys from."""
+    """Return the key source of a verifier."""
     (found,) = gate._distinct_sources
     assert isinstance(found, KeyUrl)
     return found
 
 
 def let_fetch_end(gate: JwtVerifier) -> int:
-    """Look, wait for what that began to fetch, look again."""
+    """Check the source, wait for the fetch that this started, and check again."""
     gate.current_generation()
     fetch = source(gate)._fetch
     if fetch is not None:
@@ -339,10 +341,10 @@ def let_fetch_end(gate: JwtVerifier) -> int:
     return gate.current_generation()
 
 
-async def test_an_address_is_asked_on_first_use_and_then_remembered(
+async def test_a_url_is_fetched_on_first_use_and_then_cached(
     gate: JwtVerifier, server: KeyServer, clock: ManualClock
 ) -> None:
-    """Several callers wait for one fetch."""
+    """Concurrent callers wait for one fetch."""
     gate.current_generation()
     assert server.asked == 0
     good = token(clock, OLD, "old")
@@ -352,10 +354,10 @@ async def test_an_address_is_asked_on_first_use_and_then_remembered(
     assert server.asked == 1
 
 
-async def test_52_an_address_is_asked_again_and_removed_keys_stop_counting(
+async def test_52_a_url_is_refetched_and_removed_keys_are_refused(
     gate: JwtVerifier, server: KeyServer, clock: ManualClock
 ) -> None:
-    """After the refresh interval, in the background: nobody waits."""
+    """After the refresh interval, in the background: no caller waits."""
     old, new = token(clock, OLD, "old"), token(clock, NEW, "new")
     before = (await gate.verify(old)).generation
     server.document = key_set(NEW_ENTRY).encode()
@@ -367,7 +369,7 @@ async def test_52_an_address_is_asked_again_and_removed_keys_stop_counting(
 
 
 async def test_an_unchanged_set_keeps_its_generation(gate: JwtVerifier, server: KeyServer, clock: ManualClock) -> None:
-    """So that what was verified stays verified; the order of entries does not count."""
+    """Cached verifications stay valid; the order of entries does not matter."""
     server.document = key_set(OLD_ENTRY, NEW_ENTRY).encode()
     before = (await gate.verify(token(clock, OLD, "old"))).generation
     server.document = key_set(NEW_ENTRY, OLD_ENTRY).encode()
@@ -376,10 +378,10 @@ async def test_an_unchanged_set_keeps_its_generation(gate: JwtVerifier, server: 
     assert server.asked == 2
 
 
-async def test_an_unknown_key_id_asks_early_but_not_more_than_every_ten_seconds(
+async def test_an_unknown_key_id_triggers_a_fetch_at_most_every_ten_seconds(
     gate: JwtVerifier, server: KeyServer, clock: ManualClock
 ) -> None:
-    """A new key works at once; made-up ids cannot flood the issuer."""
+    """A new key works at once, and invented IDs cannot flood the issuer."""
     await gate.verify(token(clock, OLD, "old"))
     server.document = key_set(OLD_ENTRY, NEW_ENTRY).encode()
     new = token(clock, NEW, "new")
@@ -410,7 +412,7 @@ async def test_an_unknown_key_id_asks_early_but_not_more_than_every_ten_seconds(
 async def test_failures_keep_the_last_good_keys_until_they_are_stale(
     gate: JwtVerifier, server: KeyServer, clock: ManualClock, status: int, document: bytes, headers: dict[str, str]
 ) -> None:
-    """Asked again every ten seconds meanwhile. Then the gate fails closed, and opens once keys can be had again."""
+    """The fetch is retried every ten seconds. Then tokens are refused until keys are available again."""
     good = token(clock, OLD, "old")
     before = (await gate.verify(good)).generation
     server.status, server.document, server.headers = status, document, headers
@@ -436,7 +438,7 @@ async def test_failures_keep_the_last_good_keys_until_they_are_stale(
 
 
 async def test_a_server_that_is_down_from_the_start_is_unavailable(clock: ManualClock) -> None:
-    """Not unauthenticated: the caller's token may be good, and trying again may help."""
+    """Rather than unauthenticated: the token may be valid, and a retry may help."""
     server = KeyServer()
     server.stop()
     gate = JwtVerifier(JwtSettings(jwks_url=server.url), clock)
@@ -448,10 +450,10 @@ async def test_a_server_that_is_down_from_the_start_is_unavailable(clock: Manual
         await gate.verify(token(clock, OLD, "old"))
 
 
-async def test_a_server_that_does_not_answer_is_given_up_on(
+async def test_a_fetch_has_a_timeout(
     gate: JwtVerifier, server: KeyServer, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Callers wait for a bounded time, here a very short one, and whoever has good keys does not wait at all."""
+    """Callers wait for a bounded time, and not at all if valid keys are cached."""
     monkeypatch.setattr("tenantq.gates.key_set.FETCH_TIMEOUT_S", 0.02)
     server.may_answer.clear()
     with pytest.raises(Unavailable):
@@ -463,10 +465,10 @@ async def test_a_server_that_does_not_answer_is_given_up_on(
     await gate.verify(token(clock, OLD, "old"))
 
 
-async def test_after_a_quiet_night_the_first_caller_waits_for_new_keys(
+async def test_after_a_long_idle_time_the_first_caller_waits_for_new_keys(
     gate: JwtVerifier, server: KeyServer, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Keys older than allowed are not used, and nothing has gone wrong."""
+    """Keys that are too old are not used, and no failure is logged."""
     await gate.verify(token(clock, OLD, "old"))
     clock.advance(8 * 3_600_000)
     await gate.verify(token(clock, OLD, "old"))
@@ -477,7 +479,7 @@ async def test_after_a_quiet_night_the_first_caller_waits_for_new_keys(
 async def test_a_caller_that_gives_up_does_not_stop_the_fetch_for_others(
     gate: JwtVerifier, server: KeyServer, clock: ManualClock
 ) -> None:
-    """Each waits for itself."""
+    """Cancelling one caller leaves the others waiting."""
     good = token(clock, OLD, "old")
     first, second = (asyncio.ensure_future(gate.verify(good)) for _ in range(2))
     await asyncio.sleep(0)
@@ -496,8 +498,8 @@ async def test_a_caller_that_gives_up_does_not_stop_the_fetch_for_others(
         "http://[::1]:8/x",
     ],
 )
-def test_https_and_this_machine_are_allowed_addresses(url: str) -> None:
-    """These are returned as they are."""
+def test_https_and_loopback_urls_are_allowed(url: str) -> None:
+    """They are returned unchanged."""
     assert check_secure_url("jwks_url", url) == url
 
 
@@ -520,7 +522,7 @@ def test_https_and_this_machine_are_allowed_addresses(url: str) -> None:
         "data:application/json,{}",
     ],
 )
-def test_other_addresses_are_refused(url: str) -> None:
-    """A key set that anybody on the way can change is worth nothing."""
+def test_other_urls_are_refused(url: str) -> None:
+    """A key set that can be changed in transit is worthless."""
     with pytest.raises(Invalid, match="jwks_url: "):
         check_secure_url("jwks_url", url)

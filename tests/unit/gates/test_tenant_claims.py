@@ -1,4 +1,4 @@
-"""The tenant of a token: one canonical claim and its aliases, all of one mind, or nothing."""
+"""The tenant of a token: one canonical claim and its aliases, which must agree."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ NOT_TEXT = [None, 5, 1.5, True, ["acme"], {"name": "acme"}, []]
 async def test_40_a_malformed_tenant_claim_is_forbidden(
     clock: ManualClock, tmp_path: Path, alias: str, value: object
 ) -> None:
-    """Alone, and beside good ones; the text is always the same, so it echoes nothing."""
+    """Alone and next to valid ones; the error text is constant and echoes nothing."""
     gate = verifier(clock, tmp_path, tenant_claims=ALIASES)
     for others in ({}, dict.fromkeys(ALIASES, "acme")):
         with pytest.raises(Forbidden) as caught:
@@ -60,7 +60,7 @@ async def test_40_a_malformed_tenant_claim_is_forbidden(
 
 
 async def test_40_conflicting_tenant_claims_are_forbidden(clock: ManualClock, tmp_path: Path) -> None:
-    """Whichever of them would have been believed."""
+    """No claim takes precedence."""
     gate = verifier(clock, tmp_path, tenant_claims=ALIASES)
     for alias in ALIASES:
         body = claims(clock, **{**dict.fromkeys(ALIASES, "acme"), alias: "globex"})
@@ -70,14 +70,14 @@ async def test_40_conflicting_tenant_claims_are_forbidden(clock: ManualClock, tm
 
 
 async def test_40_a_missing_tenant_claim_is_forbidden(clock: ManualClock, tmp_path: Path) -> None:
-    """There is no tenant to fall back to."""
+    """There is no default tenant."""
     with pytest.raises(Forbidden) as caught:
         await verifier(clock, tmp_path, tenant_claims=ALIASES).verify(signed(claims(clock, tenant=..., Tenant="acme")))
     assert caught.value.message == FORBIDDEN
 
 
 async def test_40_each_alias_alone_names_the_tenant(clock: ManualClock, tmp_path: Path) -> None:
-    """Those that are not configured count for nothing."""
+    """Aliases that are not configured are ignored."""
     gate = verifier(clock, tmp_path, tenant_claims=ALIASES)
     for alias in ALIASES:
         token = await gate.verify(signed(claims(clock, **{"tenant": ..., "other": "globex", alias: "acme"})))
@@ -86,10 +86,10 @@ async def test_40_each_alias_alone_names_the_tenant(clock: ManualClock, tmp_path
 
 @pytest.mark.parametrize("values", [("acme", "globex"), ("globex", "acme"), ("acme", "acme")])
 @pytest.mark.parametrize("name", ["tenant", "sub", "role", "anything"])
-async def test_40_a_claim_that_is_there_twice_is_forbidden(
+async def test_40_a_duplicate_claim_is_forbidden(
     clock: ManualClock, tmp_path: Path, name: str, values: tuple[str, str]
 ) -> None:
-    """Readers differ on which of two equal JSON names counts, so neither does."""
+    """Parsers differ on which of two equal JSON names applies."""
     rest = json.dumps(claims(clock, **{name: ...}))[1:-1]
     first, second = (f'"{name}": "{value}"' for value in values)
     spelled = f'"\\u{ord(name[0]):04x}{name[1:]}": "{values[1]}"'  # the same name, spelled with an escape
@@ -116,7 +116,7 @@ VALUES = (
 async def test_40_the_order_of_aliases_is_irrelevant_and_nothing_is_echoed(
     clock: ManualClock, tmp_path: Path, values: dict[str, Any], aliases: list[str], data: st.DataObject | None
 ) -> None:
-    """Whatever the claims: all valid and equal is that tenant, anything else is forbidden with the one text."""
+    """Valid and equal claims name that tenant; all others are forbidden with the one text."""
     expected = _tenant(list(values.values()))
     body = claims(clock, tenant=...)
     names = list(values) if data is None else data.draw(st.permutations(list(values)))
@@ -140,7 +140,7 @@ def _tenant(values: list[Any]) -> str | None:
 
 
 async def test_41_only_the_signed_claim_names_the_tenant(clock: ManualClock, tmp_path: Path) -> None:
-    """Not the token's header, not a claim of another name, not the subject."""
+    """Neither the token's header nor another claim nor the subject does."""
     body = claims(clock, sub="globex", tenant_id="globex", Tenant="globex", tenants=["globex"])
     token = await verifier(clock, tmp_path).verify(signed(body, tenant="globex", org="globex"))
     assert token.principal.tenant == "acme"

@@ -1,4 +1,4 @@
-"""Requests that have arrived together are begun in turns of their callers."""
+"""Requests that arrive together are started in turns of their callers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 async def test_callers_take_turns() -> None:
-    """One with many requests does not go before the others with all of them; each caller's own stay in order."""
+    """A caller with many requests does not start all of them before the others; each caller's own stay in order."""
     loop = asyncio.get_running_loop()
     turns, begun = Turns(loop), list[str]()
 
@@ -32,8 +32,8 @@ async def test_callers_take_turns() -> None:
     assert begun == ["flood 0", "quiet 0", "none 0", "flood 1", "quiet 1", "flood 2"]
 
 
-async def test_while_several_wait_only_some_are_begun_in_one_turn_of_the_loop() -> None:
-    """What was begun gets to run before the rest."""
+async def test_while_several_callers_wait_only_some_requests_start_per_loop_turn() -> None:
+    """Started requests get to run before the rest."""
     loop = asyncio.get_running_loop()
     turns = Turns(loop)
     flood = [loop.create_future() for _ in range(3 * EACH_TURN)]
@@ -49,7 +49,7 @@ async def test_while_several_wait_only_some_are_begun_in_one_turn_of_the_loop() 
 
 
 async def test_many_callers_together_fill_a_turn() -> None:
-    """Each has its part of it."""
+    """Each gets its share."""
     loop = asyncio.get_running_loop()
     turns = Turns(loop)
     of_callers = [[loop.create_future() for _ in range(EACH_CALLER)] for _ in range(EACH_TURN // 2)]
@@ -60,8 +60,8 @@ async def test_many_callers_together_fill_a_turn() -> None:
     assert [sum(wake.done() for wake in wakes) for wakes in of_callers] == [2] * (EACH_TURN // 2)
 
 
-async def test_who_has_been_alone_for_a_while_is_not_held_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Turns stay short after another caller's request, so that its next one finds the loop free; then they are as long as need be."""
+async def test_a_caller_that_has_been_alone_for_a_while_is_not_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns stay short for a while after another caller's request, and then become as long as needed."""
     loop = asyncio.get_running_loop()
     turns, now = Turns(loop), [100.0]
     monkeypatch.setattr(loop, "time", lambda: now[0])
@@ -82,8 +82,8 @@ async def test_who_has_been_alone_for_a_while_is_not_held_up(monkeypatch: pytest
     assert await begun_at_once() == 3 * EACH_TURN
 
 
-async def test_connections_that_are_gone_take_nobodys_turn() -> None:
-    """A wake that was resolved or cancelled meanwhile is passed over."""
+async def test_closed_connections_take_no_turn() -> None:
+    """A wake-up that was resolved or cancelled meanwhile is skipped."""
     loop = asyncio.get_running_loop()
     turns = Turns(loop)
     gone = [loop.create_future() for _ in range(2 * EACH_TURN)]

@@ -1,4 +1,4 @@
-"""The interface described: complete, true to the types, and readable without the internet."""
+"""The OpenAPI description and its page: complete, true to the types, and readable offline."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GUIDE = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "http.md")
 
 
 def test_every_route_is_described_once() -> None:
-    """Under an id of its own, with a summary, its action and the replies to expect."""
+    """With a unique ID, a summary, its action and the expected replies."""
     described = {
         (method.upper(), path): operation
         for path, methods in DOCUMENT["paths"].items()
@@ -49,7 +49,7 @@ def test_every_route_is_described_once() -> None:
             assert operation["security"] == []
 
 
-def test_every_reference_leads_somewhere() -> None:
+def test_every_reference_resolves() -> None:
     """And every schema is used."""
     text = json.dumps(DOCUMENT)
     names = set(re.findall(r'"#/components/schemas/(\w+)"', text))
@@ -58,8 +58,8 @@ def test_every_reference_leads_somewhere() -> None:
         assert name in DOCUMENT["components"][kind]
 
 
-def test_every_default_fits_its_own_schema() -> None:
-    """Generators of clients take both at their word."""
+def test_every_default_matches_its_schema() -> None:
+    """Client generators rely on both."""
     for name, schema in DOCUMENT["components"]["schemas"].items():
         for field, described in schema.get("properties", {}).items():
             if "default" in described:
@@ -67,8 +67,8 @@ def test_every_default_fits_its_own_schema() -> None:
                 assert checker.is_valid(described["default"]), (name, field)
 
 
-def test_ranges_are_those_of_the_service() -> None:
-    """What the description allows at its edges is taken, and beyond them refused."""
+def test_described_ranges_match_the_service() -> None:
+    """Values at the ends are accepted, and values beyond them refused."""
     for field, described in DOCUMENT["components"]["schemas"]["WireMessage"]["properties"].items():
         bounds = described.get("anyOf", [described])[0]
         if "maximum" in bounds:
@@ -80,12 +80,12 @@ def test_ranges_are_those_of_the_service() -> None:
 
 @pytest.mark.parametrize("kind", [QueueConfig, TenantChanges])
 def test_every_setting_is_described(kind: type[msgspec.Struct]) -> None:
-    """None is missing in what can be put."""
+    """None is missing from the PUT body."""
     assert set(DOCUMENT["components"]["schemas"][kind.__name__]["properties"]) == set(kind.__struct_fields__)
 
 
 class _Page(html.parser.HTMLParser):
-    """Collects what a browser would load, and whether the tags are closed."""
+    """Collects what a browser would load, and whether all tags are closed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,8 +109,8 @@ class _Page(html.parser.HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_needs_nothing_else() -> None:
-    """No script, no picture, no address elsewhere; every link leads to a place on it."""
+def test_the_page_is_self_contained() -> None:
+    """It has no script, image or external URL, and every link leads to a place on it."""
     text = Description(ROUTES).page.body.decode()
     page = _Page()
     page.feed(text)
@@ -126,6 +126,6 @@ def test_the_page_needs_nothing_else() -> None:
         assert f"<code>{route.path}</code>" in text
 
 
-def test_the_guide_has_every_route() -> None:
+def test_the_reference_has_every_route() -> None:
     """Its table is generated from the route table, and up to date."""
     assert generate.routes("").strip() in GUIDE

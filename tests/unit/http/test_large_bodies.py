@@ -1,4 +1,4 @@
-"""Large bodies: decoded in slices with the same result, inflated only as far as needed, and processed in turns."""
+"""Large bodies: decoded in slices with the same result, decompressed only as far as needed, and processed in turns."""
 
 from __future__ import annotations
 
@@ -58,23 +58,23 @@ async def _outcome(route: Route, body: bytes, *, large: bool) -> object:
         (ImportRequest, {"export": "0" * 32, "part": 1, "messages": [{"id": "x"}]}),
     ],
 )
-async def test_a_body_in_slices_means_the_same_as_a_body_at_once(request_type: type, value: object) -> None:
-    """Its request, or its error with the item's place."""
+async def test_a_body_decoded_in_slices_gives_the_same_result(request_type: type, value: object) -> None:
+    """The same request, or the same error with the item's position."""
     route, body = _OF[request_type], json.dumps(value).encode()
     assert await _outcome(route, body, large=True) == await _outcome(route, body, large=False)
 
 
 @pytest.mark.parametrize("end", [b"", b"]", b'}]}"', b"\xff", b'{"body":"\xff"}]}'])
-async def test_a_broken_body_is_refused_in_slices_too(end: bytes) -> None:
-    """As no JSON, whatever is missing."""
+async def test_a_malformed_body_is_refused_in_slices_too(end: bytes) -> None:
+    """As invalid JSON, wherever it is malformed."""
     route, body = _OF[AddRequest], json.dumps({"messages": _MESSAGES[1:]}).encode()[:-2] + b"," + end
     refused = await _outcome(route, body, large=True)
     assert isinstance(refused, tuple)
     assert "body:" in refused[1]
 
 
-async def test_a_body_of_too_many_items_is_not_inflated_to_its_end() -> None:
-    """Only as far as it takes to know."""
+async def test_a_body_with_too_many_items_is_not_fully_decompressed() -> None:
+    """Only until the limit is exceeded."""
     held: list[int] = []
     data = b'{"receipts":[' + b'"",' * 4_000_000 + b'""]}'
     with pytest.raises(Invalid, match="too many items"):
@@ -82,14 +82,14 @@ async def test_a_body_of_too_many_items_is_not_inflated_to_its_end() -> None:
     assert sum(held) < len(data) // 10
 
 
-async def test_commas_inside_strings_are_no_items() -> None:
-    """However many there are."""
+async def test_commas_inside_strings_are_not_counted_as_items() -> None:
+    """Regardless of their number."""
     data = json.dumps({"body": ',"' * 500_000}).encode()
     assert await inflate([gzip.compress(data)], len(data), 5, lambda _: None) == data
 
 
-async def test_a_compressed_body_is_inflated_from_its_parts() -> None:
-    """Wherever it was cut; what it inflates to may be larger or smaller than a step."""
+async def test_a_compressed_body_is_decompressed_from_its_parts() -> None:
+    """For any split; the output may be larger or smaller than a step."""
     rng = Random(3)
     for data in (rng.randbytes(700_000), bytes(3_000_000) + rng.randbytes(100_000)):
         packed = gzip.compress(data)
@@ -99,13 +99,13 @@ async def test_a_compressed_body_is_inflated_from_its_parts() -> None:
 
 
 @pytest.mark.parametrize("parts", [[b""], [_PACKED[:-1]], [_PACKED, b"x"], [*_CUT, b"x"], [*_CUT, *_CUT]])
-async def test_anything_but_one_complete_stream_is_refused(parts: list[bytes]) -> None:
+async def test_anything_but_one_complete_gzip_stream_is_refused(parts: list[bytes]) -> None:
     """Also if the rest arrives in later parts."""
     with pytest.raises(TenantqError, match="one complete gzip stream"):
         await inflate(parts, 1 << 20, 10**9, lambda _: None)
 
 
-async def test_a_long_part_is_inflated_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_part_is_decompressed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """In every step, zlib copies all input that it has not used."""
     given: list[int] = []
     step = inflate_module._step
@@ -121,7 +121,7 @@ async def test_a_long_part_is_inflated_in_pieces(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_callers_take_turns_for_the_memory_of_large_bodies() -> None:
-    """A caller with many large bodies does not keep another one's waiting behind all of them."""
+    """A caller with many large bodies does not make another wait behind all of them."""
     bodies, order = LargeBodies(100), list[str]()
 
     async def process(caller: str, size: int) -> None:
@@ -139,8 +139,8 @@ async def test_callers_take_turns_for_the_memory_of_large_bodies() -> None:
     assert await bodies.enter("next", 100) == 100
 
 
-async def test_a_caller_who_goes_away_leaves_its_place() -> None:
-    """Before its turn and in it."""
+async def test_a_caller_that_leaves_frees_its_place() -> None:
+    """Before its turn and during it."""
     bodies = LargeBodies(100)
     taken = await bodies.enter("first", 100)
     waiting = [asyncio.ensure_future(bodies.enter("second", 60)) for _ in range(2)]

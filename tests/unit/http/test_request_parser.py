@@ -1,4 +1,4 @@
-"""Requests are read the same way, however they are split and whatever was read before."""
+"""Requests are parsed the same way, however they are split and whatever came before."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def _said(request: Request, made_id: bool) -> tuple[Any, ...]:  # noqa: FBT001  
     )  # fmt: skip
 
 
-async def test_cached_heads_change_nothing() -> None:
-    """A parser with a head cache and one without read the same requests from the same bytes."""
+async def test_the_head_cache_changes_no_result() -> None:
+    """A parser with the cache and one without read the same requests from the same bytes."""
     rng = random.Random(5)
     caching, parsing = HttpListener(cast("Service", _NoService())), HttpListener(cast("Service", _NoService()))
     parsing.heads = _EmptyCache()
@@ -75,7 +75,7 @@ async def test_cached_heads_change_nothing() -> None:
         cuts = sorted(rng.randrange(len(stream)) for _ in range(rng.choice([0, 0, 0, 1, 4])))
         ends = [0, *cuts, len(stream)]
         parts = [stream[a:b] for a, b in itertools.pairwise(ends) if a < b]
-        if rng.random() < 0.5:  # as most clients do: one request at a time
+        if rng.random() < 0.5:  # like most clients: one request at a time
             parts = [_request(rng) for _ in range(5)]
         seen: list[list[tuple[Any, ...]]] = []
         for listener in (caching, parsing):
@@ -94,7 +94,7 @@ async def test_cached_heads_change_nothing() -> None:
 
 
 async def test_the_head_cache_is_bounded() -> None:
-    """It holds no long head, and none with a request id of its own."""
+    """It holds no long head, and none with its own request ID."""
     listener = HttpListener(cast("Service", _NoService()))
     got: list[Request] = []
     parser = RequestParser(listener, got.append, connection=None, remote="", certificate=None)
@@ -109,7 +109,7 @@ async def test_the_head_cache_is_bounded() -> None:
 
 
 def _read(*data: bytes) -> Request:
-    """Return the request that a parser reads from these bytes, a slice at a time."""
+    """Return the request that a parser reads from these bytes, fed in slices."""
     listener = HttpListener(cast("Service", _NoService()))
     got: list[Request] = []
     parser = RequestParser(listener, got.append, connection=None, remote="", certificate=None)
@@ -125,7 +125,7 @@ _ADD = b"POST /v1/queues/a/messages HTTP/1.1\r\nHost: a\r\nContent-Type: applica
 
 
 async def test_a_large_body_stays_in_blocks() -> None:
-    """No buffer grows with it: the loop would copy all of it again and again."""
+    """No buffer grows with it, which would copy it again and again."""
     body = random.Random(1).randbytes(8 << 20)
     request = _read(_ADD + b"Content-Length: %d\r\n\r\n" % len(body), body)
     assert request.body == b""
@@ -135,7 +135,7 @@ async def test_a_large_body_stays_in_blocks() -> None:
 
 
 async def test_a_body_in_tiny_chunks_takes_few_parts() -> None:
-    """Each part is an object; one for every byte would take many times the memory that is counted."""
+    """Each part is an object; one per byte would take many times the counted memory."""
     rng = random.Random(2)
     chunks = [rng.randbytes(rng.choice([1, 1, 1, 1, 50, 5_000])) for _ in range(2_000)]
     sent = b"".join(b"%x\r\n%b\r\n" % (len(one), one) for one in chunks)
@@ -147,7 +147,7 @@ async def test_a_body_in_tiny_chunks_takes_few_parts() -> None:
     assert max(map(len, request.parts)) < BLOCK_PARTS * (SLICE_BYTES + PART_BYTES_MIN)
 
 
-async def test_a_body_of_a_few_parts_is_one_piece() -> None:
+async def test_a_body_of_a_few_parts_is_joined() -> None:
     """It is small enough to be joined at once."""
     body = random.Random(3).randbytes(JOINED_BYTES_MAX)
     request = _read(_ADD + b"Content-Length: %d\r\n\r\n" % len(body) + body[:10], body[10:])

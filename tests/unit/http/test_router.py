@@ -1,4 +1,4 @@
-"""From a path to a route: every template is found, nothing else is, and memory is bounded."""
+"""Routing: every path template is found, nothing else is, and the cache is bounded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROUTER = Router(ROUTES)
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
 def test_every_route_is_found_by_its_path(route: Route) -> None:
-    """With the names in their places."""
+    """With the names at their positions."""
     path = route.path
     for name, value in {"tenant": "acme", "queue": "mails"}.items():
         path = path.replace(f"{{{name}}}", value)
@@ -34,11 +34,11 @@ def test_every_route_is_found_by_its_path(route: Route) -> None:
     assert match.tenant == ("acme" if "{tenant}" in route.path else None)
     assert match.queue == ("mails" if "{queue}" in route.path else "")
     assert match.name == ("x:y" if "x%3Ay" in path else "")
-    assert ROUTER.find(route.method.encode(), path.encode()) is match  # remembered
+    assert ROUTER.find(route.method.encode(), path.encode()) is match  # cached
 
 
-def test_head_is_served_by_get() -> None:
-    """And by nothing else."""
+def test_head_uses_the_get_route() -> None:
+    """And no other route."""
     route = ROUTER.find(b"HEAD", b"/healthz").route
     assert route is not None
     assert route.method == "GET"
@@ -49,7 +49,7 @@ def test_head_is_served_by_get() -> None:
 
 @given(st.lists(st.sampled_from(["v1", "tenants", "queues", "poll", "a", "", "..", ".", "messages"]), max_size=8))
 def test_a_path_is_found_or_refused(parts: list[str]) -> None:
-    """Whatever it is made of; what is found has as many segments as its template."""
+    """For any path; a found route has as many segments as the path."""
     path = "/" + "/".join(parts)
     try:
         match = ROUTER.find(b"POST", path.encode())
@@ -62,13 +62,13 @@ def test_a_path_is_found_or_refused(parts: list[str]) -> None:
 
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20))
 def test_names_survive_percent_encoding(name: str) -> None:
-    """Each is unescaped exactly once."""
+    """Each is decoded exactly once."""
     escaped = "".join(f"%{byte:02X}" for byte in name.encode())
     assert ROUTER.find(b"POST", f"/v1/queues/{escaped}/poll".encode()).queue == name
 
 
-def test_only_so_many_paths_are_remembered() -> None:
-    """An attacker cannot fill the memory with names; long paths are not kept at all."""
+def test_the_path_cache_is_bounded() -> None:
+    """An attacker cannot fill the memory with names, and long paths are not cached."""
     router = Router(ROUTES)
     for i in range(REMEMBERED_PATHS_MAX * 2 + 10):
         router.find(b"POST", b"/v1/queues/q%d/poll" % i)

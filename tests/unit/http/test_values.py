@@ -1,4 +1,4 @@
-"""Small parts: bodies, queries, accepted encodings, settings."""
+"""Conversions: bodies, queries, accepted encodings, settings."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tenantq.wire.messages import WireMessage
 
 
 @given(st.binary(max_size=300))
-def test_bytes_come_back_through_text_or_base64(data: bytes) -> None:
-    """Whatever they are."""
+def test_bytes_round_trip_through_text_or_base64(data: bytes) -> None:
+    """For any bytes."""
     assert bytes_of(*text_or_base64(data), "body") == data
 
 
 @pytest.mark.parametrize("text", ["%", "YQ", "YQ=", "YQ===", "YQ==\n", " YQ==", "YQ==YQ==", "Y Q=", "_-==", "ä"])
-def test_sloppy_base64_is_refused(text: str) -> None:
-    """The standard alphabet, padded, and nothing else."""
+def test_non_canonical_base64_is_refused(text: str) -> None:
+    """Only the standard alphabet with padding is accepted."""
     with pytest.raises(Invalid, match="body_base64"):
         bytes_of(None, text, "body")
 
@@ -45,13 +45,13 @@ def test_sloppy_base64_is_refused(text: str) -> None:
         (b"", False), (b"identity", False), (b"xgzip", False), (b"*;q=0", False),
     ],
 )  # fmt: skip
-def test_who_accepts_gzip(header: bytes, wanted: bool) -> None:  # noqa: FBT001  # a column of the table
-    """As the header says, with its weights."""
+def test_accept_encoding_is_parsed(header: bytes, wanted: bool) -> None:  # noqa: FBT001  # a column of the table
+    """With its weights."""
     assert accepts_gzip(header) is wanted
 
 
-def test_queries_become_typed_values() -> None:
-    """Unescaped, with numbers as numbers, and defaults for what is left out."""
+def test_queries_are_decoded_into_typed_values() -> None:
+    """Unescaped, with numbers as numbers and defaults for missing fields."""
     query = parse_query(b"action=add&principal=key%3Aa+b&start=5&limit=7&&result=DENIED", AuditParameters)
     assert query == AuditParameters(action="add", principal="key:a b", start=5, limit=7, result="DENIED")
     assert parse_query(b"", AuditParameters) == AuditParameters()
@@ -72,14 +72,14 @@ def test_queries_become_typed_values() -> None:
         b"x",
     ],
 )
-def test_queries_that_do_not_fit_are_refused(query: bytes) -> None:
-    """By name where there is one."""
+def test_invalid_queries_are_refused(query: bytes) -> None:
+    """The error names the field if there is one."""
     with pytest.raises(TenantqError, match=r"start|result|unknown query parameter|UTF-8"):
         parse_query(query, AuditParameters)
 
 
-async def test_inflating_is_bounded_in_every_step() -> None:
-    """The holder hears of each step before the next, and can stop it."""
+async def test_decompression_is_bounded_in_every_step() -> None:
+    """A callback gets the size of each step and can stop the decompression."""
     held: list[int] = []
     data = bytes(AT_ONCE_BYTES * 3 + 5)
     assert await inflate([gzip.compress(data)], len(data), 0, held.append) == data
@@ -93,13 +93,13 @@ async def test_inflating_is_bounded_in_every_step() -> None:
         await inflate([gzip.compress(data)], len(data), 0, refuse)
 
 
-def test_compressing_is_what_gzip_reads() -> None:
-    """With the frame that HTTP means."""
+def test_compressed_output_is_valid_gzip() -> None:
+    """With the gzip framing that HTTP requires."""
     assert gzip.decompress(compress(b"abc" * 1_000)) == b"abc" * 1_000
 
 
 def test_settings_have_ranges() -> None:
-    """Each is checked and named."""
+    """Each setting is checked, and the error names it."""
     assert validated(HttpSettings()) == HttpSettings()
     for field in HttpSettings.__struct_fields__:
         for wrong in (-1, 1 << 60, "1", 1.5, True):
@@ -109,7 +109,7 @@ def test_settings_have_ranges() -> None:
 
 
 def test_a_problem_is_short_and_names_no_class() -> None:
-    """However long the text of the error is."""
+    """For an error text of any length."""
     reply = problem_reply(Invalid("x" * 100_000), "id")
     assert len(reply.body) < 2_000
     assert b"Invalid" not in reply.body
@@ -117,7 +117,7 @@ def test_a_problem_is_short_and_names_no_class() -> None:
 
 @pytest.mark.parametrize("size", [196_607, 196_608, 196_609, 1 << 20])
 def test_long_base64_is_decoded_in_pieces_to_the_same_bytes(size: int) -> None:
-    """A megabyte in one piece would hold the interpreter for milliseconds."""
+    """A megabyte in one piece would block the interpreter for milliseconds."""
     data = bytes(range(256)) * (size // 256 + 1)
     text = base64.b64encode(data[:size]).decode()
     pieces = list(base64_pieces(text, "body"))
@@ -128,14 +128,14 @@ def test_long_base64_is_decoded_in_pieces_to_the_same_bytes(size: int) -> None:
 @pytest.mark.parametrize("at", [4, 262_140, 262_144, 300_000])
 @pytest.mark.parametrize("bad", ["QQ==", "QUI=", "A\n==", "é===", "----"])
 def test_padding_and_other_characters_inside_long_base64_are_refused(at: int, bad: str) -> None:
-    """Also where two pieces meet."""
+    """Also at the boundary of two pieces."""
     text = "A" * at + bad + "A" * (400_000 - at)
     with pytest.raises(Invalid, match="body_base64: must be base64"):
         bytes_of(None, text, "body")
 
 
 async def test_long_base64_bodies_of_a_batch_are_converted_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loop gets turns inside one message, too; an invalid message is replaced by its error."""
+    """The loop gets turns inside one message too, and an invalid message is replaced by its error."""
     pauses: list[int] = []
 
     async def pause() -> None:
