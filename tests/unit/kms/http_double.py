@@ -1,4 +1,4 @@
-"""An HTTP server on this machine that stands in for a key management's: it notes every request and answers as it is told."""
+"""A local HTTP server that replaces a key management service: it records every request and answers from a script."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 
-class Asked(NamedTuple):
-    """A request that came in."""
+class RecordedRequest(NamedTuple):
+    """A request that was received."""
 
     method: str
     path: str  # without the query
     query: str
-    headers: dict[str, str]  # names in lower case
+    headers: dict[str, str]  # lower-case names
     body: bytes
 
     @property
@@ -30,27 +30,27 @@ class Asked(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What goes back."""
+    """The response to send."""
 
     status: int
-    body: Any = None  # bytes as they are, everything else as JSON
+    body: Any = None  # bytes are sent unchanged, everything else as JSON
     headers: Mapping[str, str] = MappingProxyType({})
 
 
-class Double:
+class HttpDouble:
     """A server whose ``answer`` is a function. ``faults`` come first, one for each request."""
 
-    def __init__(self, answer: Callable[[Asked], Answer]) -> None:
+    def __init__(self, answer: Callable[[RecordedRequest], Answer]) -> None:
         self.answer = answer
         self.faults: list[Answer | str] = []  # "reset" breaks the connection, "hang" gives no answer in time
-        self.asked: list[Asked] = []
-        self.wrong: list[str] = []  # what a call did not do as it has to
+        self.requests: list[RecordedRequest] = []
+        self.wrong: list[str] = []  # errors in the received calls
         self.over = threading.Event()
         self.port = 0
 
-    def respond(self, asked: Asked) -> Answer | None:
-        """Return what goes back; None: nothing."""
-        self.asked.append(asked)
+    def respond(self, request: RecordedRequest) -> Answer | None:
+        """Return the response to send; None means none."""
+        self.requests.append(request)
         if self.faults:
             fault = self.faults.pop(0)
             if fault == "hang":
@@ -58,19 +58,19 @@ class Double:
                 return None
             return fault if isinstance(fault, Answer) else None
         try:
-            return self.answer(asked)
+            return self.answer(request)
         except AssertionError as error:
-            self.wrong.append(f"{asked.method} {asked.path}: {error}")
+            self.wrong.append(f"{request.method} {request.path}: {error}")
             return None
 
 
 @contextmanager
-def serving(double: Double, tls: ssl.SSLContext | None = None) -> Iterator[Double]:
-    """Serve on a free port of this machine until the block ends; then no call may have been wrong."""
+def serving(double: HttpDouble, tls: ssl.SSLContext | None = None) -> Iterator[HttpDouble]:
+    """Serve on a free local port until the block ends, and then check that no call was invalid."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True  # else a body waits until the client has confirmed the headers
+        disable_nagle_algorithm = True  # otherwise a body waits until the client has confirmed the headers
 
         def log_message(self, *_: object) -> None:
             pass
@@ -79,7 +79,7 @@ def serving(double: Double, tls: ssl.SSLContext | None = None) -> Iterator[Doubl
             length = int(self.headers.get("Content-Length") or 0)
             path, _, query = self.path.partition("?")
             headers = {name.lower(): value for name, value in self.headers.items()}
-            answer = double.respond(Asked(self.command, path, query, headers, self.rfile.read(length)))
+            answer = double.respond(RecordedRequest(self.command, path, query, headers, self.rfile.read(length)))
             if answer is None:
                 self.close_connection = True
                 return

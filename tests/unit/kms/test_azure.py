@@ -30,7 +30,7 @@ from tenantq.kms.azure import AzureKms
 from tenantq.kms.resilient import ResilientKms
 from tenantq.kms.settings import AzureSettings, RetrySettings
 from tenantq.runtime.clock import SystemClock
-from tests.unit.kms.http_double import Answer, Asked, Double, serving
+from tests.unit.kms.http_double import Answer, HttpDouble, RecordedRequest, serving
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -43,7 +43,7 @@ RSA_KEYS = [rsa.generate_private_key(65_537, 2_048) for _ in range(2)]
 
 
 def refusal(status: int, code: str, inner: str | None = None) -> Answer:
-    """Return an error as Key Vault sends it."""
+    """Return an error in the format of Key Vault."""
     error: dict[str, Any] = {"code": code, "message": "of the vault of acme: no"}
     if inner is not None:
         error["innererror"] = {"code": inner}
@@ -51,41 +51,41 @@ def refusal(status: int, code: str, inner: str | None = None) -> Answer:
 
 
 def text_of(raw: bytes) -> str:
-    """Return bytes as Key Vault writes them."""
+    """Return bytes encoded like Key Vault does."""
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
 def bytes_of(text: str) -> bytes:
-    """Return the bytes of such a text."""
+    """Decode such a text."""
     assert "=" not in text
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
-class KeyVault(Double):
-    """A vault with an RSA key ``main``, a symmetric one ``sym`` and an elliptic one ``curve``, each in versions."""
+class KeyVault(HttpDouble):
+    """A vault with an RSA key ``main``, a symmetric key ``sym`` and an elliptic-curve key ``curve``, each with versions."""
 
     def __init__(self) -> None:
         super().__init__(self.serve)
         self.keys: dict[str, list[Any]] = {"main": RSA_KEYS[:1], "sym": [os.urandom(32)], "curve": [object()]}
         self.disabled: set[str] = set()
-        self.shown_as_disabled = False  # the key's facts say so, rather than the status
+        self.shown_as_disabled = False  # the key's properties say so, rather than the status
 
     @property
     def url(self) -> str:
         """The vault's address."""
         return f"https://127.0.0.1:{self.port}"
 
-    def serve(self, asked: Asked) -> Answer:
-        """Check the call as strictly as the real one, and do it."""
-        if "authorization" not in asked.headers:
-            assert asked.body == b"", "nothing but an empty request goes out before the vault is known"
+    def serve(self, request: RecordedRequest) -> Answer:
+        """Check the call as strictly as the real service, and execute it."""
+        if "authorization" not in request.headers:
+            assert request.body == b"", "nothing but an empty request goes out before the vault is known"
             challenge = f'Bearer authorization="https://login.example/11111111-2222-3333-4444-555555555555", resource="https://0.0.1:{self.port}"'
             return refusal(401, "Unauthorized")._replace(headers={"WWW-Authenticate": challenge})
-        if asked.headers["authorization"] != "Bearer the-token":
+        if request.headers["authorization"] != "Bearer the-token":
             return refusal(401, "Unauthorized")
-        assert re.fullmatch(r"api-version=[0-9a-z.-]+", asked.query), asked.query
-        found = re.fullmatch(r"/keys/([A-Za-z0-9-]+)(?:/(v\d+))?(?:/(wrapkey|unwrapkey))?/?", asked.path)
-        assert found is not None, asked.path
+        assert re.fullmatch(r"api-version=[0-9a-z.-]+", request.query), request.query
+        found = re.fullmatch(r"/keys/([A-Za-z0-9-]+)(?:/(v\d+))?(?:/(wrapkey|unwrapkey))?/?", request.path)
+        assert found is not None, request.path
         name, version, operation = found[1], found[2], found[3]
         if name not in self.keys:
             return refusal(404, "KeyNotFound")
@@ -93,12 +93,12 @@ class KeyVault(Double):
             return refusal(403, "Forbidden", "KeyDisabled")
         number = int(version[1:]) if version is not None else len(self.keys[name])
         if operation is None:
-            assert asked.method == "GET"
+            assert request.method == "GET"
             return self._facts(name, number)
-        assert asked.method == "POST"
+        assert request.method == "POST"
         assert version is not None
-        assert set(asked.json) == {"alg", "value"}
-        return self._operate(name, number, operation, asked.json["alg"], bytes_of(asked.json["value"]))
+        assert set(request.json) == {"alg", "value"}
+        return self._operate(name, number, operation, request.json["alg"], bytes_of(request.json["value"]))
 
     def _facts(self, name: str, number: int) -> Answer:
         kid = f"{self.url}/keys/{name}/v{number}"
@@ -123,7 +123,7 @@ class KeyVault(Double):
 
 
 class StaticCredential:
-    """Gives out one token, without asking anybody."""
+    """Returns one token without a request."""
 
     def __init__(self, token: str = "the-token") -> None:  # noqa: S107  # of the double
         self.token = token
@@ -137,7 +137,7 @@ class StaticCredential:
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a certificate for 127.0.0.1 and its key, in one file; it is its own authority."""
+    """Create a self-signed certificate for 127.0.0.1 and its key, in one file."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "the double's")])
     now = dt.datetime.now(dt.UTC)
@@ -163,7 +163,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def vault(authority: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KeyVault]:
-    """Serve the double; its certificate is trusted."""
+    """Serve the double with a trusted certificate."""
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(authority))
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(authority)
@@ -173,7 +173,7 @@ def vault(authority: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KeyVault
 
 
 def provider(vault: KeyVault, credential: Any = None, call_ms: int = 5_000) -> AzureKms:
-    """Open the provider with a token that needs no server to be had."""
+    """Open the provider with a token that needs no server."""
     return AzureKms(AzureSettings(vaults=(vault.url,)), call_ms=call_ms, credential=credential or StaticCredential())
 
 
@@ -186,13 +186,13 @@ async def kms(vault: KeyVault) -> AsyncIterator[AzureKms]:
 
 
 @pytest.mark.parametrize("name", ["main", "sym"])
-async def test_what_was_wrapped_unwraps_in_the_same_context_only(kms: AzureKms, vault: KeyVault, name: str) -> None:
-    """By RSA-OAEP-256 or AES key wrap; the double has checked token, paths, versions and algorithms."""
+async def test_a_wrapped_key_unwraps_only_in_the_same_context(kms: AzureKms, vault: KeyVault, name: str) -> None:
+    """By RSA-OAEP-256 or AES key wrap; the double checks token, paths, versions and algorithms."""
     key = f"{vault.url}/keys/{name}"
     wrapped = await kms.wrap(key, KEY, CONTEXT)
     assert KEY not in wrapped
     assert await kms.unwrap(key, wrapped, CONTEXT) == KEY
-    calls = [(asked.method, asked.path) for asked in vault.asked if "authorization" in asked.headers]
+    calls = [(request.method, request.path) for request in vault.requests if "authorization" in request.headers]
     assert [(method, path.rstrip("/")) for method, path in calls] == [
         ("GET", f"/keys/{name}"),
         ("POST", f"/keys/{name}/v1/wrapkey"),
@@ -205,8 +205,8 @@ async def test_what_was_wrapped_unwraps_in_the_same_context_only(kms: AzureKms, 
         await kms.unwrap(key, wrapped[:-1] + bytes([wrapped[-1] ^ 1]), CONTEXT)
 
 
-async def test_the_token_is_asked_for_what_the_vault_names(vault: KeyVault) -> None:
-    """And goes out to no other address."""
+async def test_the_token_is_requested_for_the_scope_that_the_vault_names(vault: KeyVault) -> None:
+    """It is sent to no other address."""
     credential = StaticCredential()
     kms = provider(vault, credential)
     await kms.wrap(f"{vault.url}/keys/main", KEY, CONTEXT)
@@ -217,7 +217,7 @@ async def test_the_token_is_asked_for_what_the_vault_names(vault: KeyVault) -> N
 async def test_a_rotated_key_wraps_with_the_new_version_and_unwraps_with_the_old(
     kms: AzureKms, vault: KeyVault
 ) -> None:
-    """Wrapped bytes name their version; a key named with its version keeps to it."""
+    """Wrapped bytes name their version. A key named with a version stays at it."""
     key = f"{vault.url}/keys/main"
     old = await kms.wrap(key, KEY, CONTEXT)
     vault.keys["main"] = RSA_KEYS
@@ -229,7 +229,7 @@ async def test_a_rotated_key_wraps_with_the_new_version_and_unwraps_with_the_old
 
 
 async def test_a_disabled_or_missing_key_is_refused(kms: AzureKms, vault: KeyVault) -> None:
-    """For wrapping and unwrapping, whether the status or the key's facts say so; an enabled one works again."""
+    """For wrapping and unwrapping, whether the status or the key's properties say so. An enabled key works again."""
     key = f"{vault.url}/keys/main"
     wrapped = await kms.wrap(key, KEY, CONTEXT)
     vault.disabled.add("main")
@@ -248,7 +248,7 @@ async def test_a_disabled_or_missing_key_is_refused(kms: AzureKms, vault: KeyVau
 
 
 async def test_a_key_of_another_kind_cannot_wrap(kms: AzureKms, vault: KeyVault) -> None:
-    """The text says which can."""
+    """The error says which kinds can."""
     with pytest.raises(KmsError, match="RSA or a symmetric key"):
         await kms.wrap(f"{vault.url}/keys/curve", KEY, CONTEXT)
 
@@ -272,15 +272,15 @@ async def test_a_key_of_another_kind_cannot_wrap(kms: AzureKms, vault: KeyVault)
 async def test_every_refusal_is_a_typed_error(
     kms: AzureKms, vault: KeyVault, fault: Answer | str, kind: type[Exception], operation: str
 ) -> None:
-    """Azure's client neither tries again nor follows a redirect, and what Azure says of vaults is left out."""
+    """Azure's client neither retries nor follows redirects, and vault details in its error are left out."""
     key = f"{vault.url}/keys/main"
     wrapped = await kms.wrap(key, KEY, CONTEXT)
-    before = len(vault.asked)
+    before = len(vault.requests)
     vault.faults = [fault]
     with pytest.raises(kind) as caught:
         await (kms.wrap(key, KEY, CONTEXT) if operation == "wrap" else kms.unwrap(key, wrapped, CONTEXT))
     assert type(caught.value) is kind
-    assert len(vault.asked) == before + 1
+    assert len(vault.requests) == before + 1
     assert "acme" not in str(caught.value)
     assert caught.value.__suppress_context__
 
@@ -288,8 +288,8 @@ async def test_every_refusal_is_a_typed_error(
 @pytest.mark.parametrize(
     "body", [b"", b"<html>", {}, [], {"value": None}, {"value": 5}, {"value": "A"}, {"other": "AA"}]
 )
-async def test_an_answer_that_is_none_is_a_typed_error(kms: AzureKms, vault: KeyVault, body: Any) -> None:
-    """As from something that stands between."""
+async def test_a_malformed_answer_is_a_typed_error(kms: AzureKms, vault: KeyVault, body: Any) -> None:
+    """A proxy may have sent it."""
     key = f"{vault.url}/keys/main"
     wrapped = await kms.wrap(key, KEY, CONTEXT)
     vault.faults = [Answer(200, body)]
@@ -297,16 +297,16 @@ async def test_an_answer_that_is_none_is_a_typed_error(kms: AzureKms, vault: Key
         await kms.unwrap(key, wrapped, CONTEXT)
 
 
-async def test_how_long_to_wait_is_taken_from_the_answer(kms: AzureKms, vault: KeyVault) -> None:
-    """Where it says so."""
+async def test_the_retry_time_is_taken_from_the_answer(kms: AzureKms, vault: KeyVault) -> None:
+    """If it has one."""
     vault.faults = [refusal(429, "Throttled")._replace(headers={"Retry-After": "3"})]
     with pytest.raises(KmsUnavailable) as caught:
         await kms.wrap(f"{vault.url}/keys/main", KEY, CONTEXT)
     assert caught.value.retry_after_ms == 3_000
 
 
-async def test_credentials_that_do_not_work_are_told(vault: KeyVault) -> None:
-    """Refused by the vault, or not to be had at all."""
+async def test_unusable_credentials_are_reported(vault: KeyVault) -> None:
+    """Refused by the vault, or not available at all."""
     key = f"{vault.url}/keys/main"
     refused = provider(vault, StaticCredential("another-token"))
     with pytest.raises(KmsDenied):
@@ -324,8 +324,8 @@ async def test_credentials_that_do_not_work_are_told(vault: KeyVault) -> None:
     await without.close()
 
 
-async def test_no_answer_in_time_and_no_server_are_outages(vault: KeyVault) -> None:
-    """The client gives up by itself."""
+async def test_timeouts_and_unreachable_servers_are_outages(vault: KeyVault) -> None:
+    """The client itself times out."""
     kms = provider(vault, call_ms=200)
     vault.faults = ["hang"]
     with pytest.raises(KmsUnavailable):
@@ -340,31 +340,33 @@ async def test_no_answer_in_time_and_no_server_are_outages(vault: KeyVault) -> N
 async def test_a_vault_whose_certificate_is_not_trusted_gets_nothing(
     vault: KeyVault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither the token nor the key goes out."""
+    """Neither the token nor the key is sent."""
     monkeypatch.delenv("REQUESTS_CA_BUNDLE")
     kms = provider(vault)
     with pytest.raises(KmsUnavailable):
         await kms.wrap(f"{vault.url}/keys/main", KEY, CONTEXT)
-    assert vault.asked == []
+    assert vault.requests == []
     await kms.close()
 
 
-async def test_throttling_is_ridden_out_and_health_is_shown(kms: AzureKms, vault: KeyVault) -> None:
-    """Made steady, a throttled call and an outage are followed by a good one, and a disabled key shows."""
+async def test_throttling_is_retried_and_health_is_reported(kms: AzureKms, vault: KeyVault) -> None:
+    """With the resilient wrapper, a throttled call and an outage are followed by a successful call, and a disabled key is visible."""
     key = f"{vault.url}/keys/main"
-    steady = ResilientKms("azure-kv", kms, SystemClock(), random.Random(7), RetrySettings(backoff_base_ms=1, rest_ms=0))
+    resilient = ResilientKms(
+        "azure-kv", kms, SystemClock(), random.Random(7), RetrySettings(backoff_base_ms=1, rest_ms=0)
+    )
     vault.faults = [refusal(429, "Throttled"), refusal(503, "ServiceUnavailable")]
-    assert await steady.unwrap(key, await steady.wrap(key, KEY, CONTEXT), CONTEXT) == KEY
-    assert (await steady.check(key)).state == "ok"
+    assert await resilient.unwrap(key, await resilient.wrap(key, KEY, CONTEXT), CONTEXT) == KEY
+    assert (await resilient.check(key)).state == "ok"
     vault.disabled.add("main")
-    assert (await steady.check(key)).state == "disabled"
+    assert (await resilient.check(key)).state == "disabled"
 
 
 @pytest.mark.parametrize(
     "end", ["", "/keys", "/keys/", "/secrets/main", "/keys/main/v1/wrapkey", "/keys/a b", "/keys/main?x"]
 )
-def test_a_name_that_is_none_is_refused(kms: AzureKms, vault: KeyVault, end: str) -> None:
-    """So is a key of a vault that is not configured, however it is written."""
+def test_an_invalid_key_name_is_refused(kms: AzureKms, vault: KeyVault, end: str) -> None:
+    """So is a key of a vault that is not configured, in any spelling."""
     kms.check_key(f"{vault.url}/keys/main")
     kms.check_key(f"{vault.url}/keys/main/0123456789abcdef")
     for key in (
@@ -379,24 +381,24 @@ def test_a_name_that_is_none_is_refused(kms: AzureKms, vault: KeyVault, end: str
 
 
 @pytest.mark.parametrize("wrapped", [b"", b"\1", b"\1\2v1", b"\3\2v1x", b"\1\xffv1x", b"\1\2/.x", b"\1\0x"])
-async def test_what_this_provider_never_wrapped_is_refused_unasked(
+async def test_foreign_wrapped_bytes_are_refused_without_a_request(
     kms: AzureKms, vault: KeyVault, wrapped: bytes
 ) -> None:
-    """No path is made of strange bytes."""
+    """They are not used to build a path."""
     with pytest.raises(SealBroken):
         await kms.unwrap(f"{vault.url}/keys/main", wrapped, CONTEXT)
-    assert vault.asked == []
+    assert vault.requests == []
 
 
-async def test_no_key_gets_into_the_log_at_debug_level(vault: KeyVault, caplog: pytest.LogCaptureFixture) -> None:
-    """Nor does the token."""
+async def test_no_key_is_logged_at_debug_level(vault: KeyVault, caplog: pytest.LogCaptureFixture) -> None:
+    """Nor is the token."""
     caplog.set_level(logging.DEBUG)
     logging.getLogger("azure").setLevel(logging.NOTSET)
     kms = provider(vault)
     key = f"{vault.url}/keys/sym"
     assert await kms.unwrap(key, await kms.wrap(key, KEY, CONTEXT), CONTEXT) == KEY
     logged = "\n".join(record.getMessage() + repr(vars(record)) for record in caplog.records)
-    sent = [asked.json["value"] for asked in vault.asked if asked.json]
+    sent = [request.json["value"] for request in vault.requests if request.json]
     assert len(sent) == 2
     for secret in (*sent, KEY.decode(), "the-token"):
         assert secret not in logged

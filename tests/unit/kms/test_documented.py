@@ -1,4 +1,4 @@
-"""The documentation of encryption says what the code does."""
+"""The documentation of encryption matches the code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_every_section_of_the_settings_is_documented() -> None:
         assert f"Section `kms.{field}`" in SETTINGS or f"\n- `{field}`: " in SETTINGS, field
 
 
-def test_the_example_of_settings_is_valid() -> None:
+def test_the_example_settings_are_valid() -> None:
     """The server accepts the section that the page shows."""
     (text,) = re.findall(r"```toml\n(.*?)```", HOW_TO, re.DOTALL)
     given = msgspec.toml.decode(text.encode(), type=dict[str, KmsSettings])
@@ -40,7 +40,7 @@ def test_every_provider_is_documented(provider: str) -> None:
     assert f"\n| `{provider}` |" in HOW_TO
 
 
-def test_the_record_is_documented_as_it_is() -> None:
+def test_the_record_format_is_documented() -> None:
     """The table of the record has its format byte, and its fixed fields add up to the overhead."""
     assert f"`0x{FORMAT:X}`" in DOCUMENT
     table = DOCUMENT.split("\n## Record\n")[1].split("\n#")[0]

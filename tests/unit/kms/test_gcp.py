@@ -24,7 +24,7 @@ from tenantq.kms.interface import context_bytes
 from tenantq.kms.resilient import ResilientKms
 from tenantq.kms.settings import GcpSettings, RetrySettings
 from tenantq.runtime.clock import SystemClock
-from tests.unit.kms.http_double import Answer, Asked, Double, serving
+from tests.unit.kms.http_double import Answer, HttpDouble, RecordedRequest, serving
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -37,12 +37,12 @@ OTHER = NAME.replace("main", "other")
 
 
 def refusal(status: int, name: str) -> Answer:
-    """Return an error as Google sends it."""
+    """Return an error in the format of Google."""
     return Answer(status, {"error": {"code": status, "message": "of projects/acme-1: no", "status": name}})
 
 
 def checksum(data: bytes) -> str:
-    """Return the CRC-32C, reckoned bit by bit, as the text that an int64 is in JSON."""
+    """Return the CRC-32C, computed bit by bit, as text, which is how JSON represents an int64."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte
@@ -51,33 +51,33 @@ def checksum(data: bytes) -> str:
     return str(crc ^ 0xFFFFFFFF)
 
 
-class CloudKms(Double):
-    """Keys with versions. Ciphertext begins with the version's number."""
+class CloudKms(HttpDouble):
+    """Keys with versions. Ciphertext begins with the version number."""
 
     def __init__(self) -> None:
         super().__init__(self.serve)
         self.versions: dict[str, list[AESGCM]] = {NAME: [AESGCM(os.urandom(32))], OTHER: [AESGCM(os.urandom(32))]}
         self.disabled: set[tuple[str, int]] = set()
-        self.garble = ""  # a field of the answer that arrives changed
+        self.garble = ""  # a field of the answer to corrupt
 
     def rotate(self, name: str) -> None:
         """Give a key a new primary version."""
         self.versions[name].append(AESGCM(os.urandom(32)))
 
-    def serve(self, asked: Asked) -> Answer:
-        """Check the call as strictly as the real one, and do it."""
-        found = re.fullmatch(r"/v1/(projects/.+):(encrypt|decrypt)", asked.path)
-        assert found is not None, asked.path
-        assert asked.method == "POST"
-        assert asked.headers["content-type"] == "application/json"
-        if asked.headers.get("authorization") != "Bearer the-token":
+    def serve(self, request: RecordedRequest) -> Answer:
+        """Check the call as strictly as the real service, and execute it."""
+        found = re.fullmatch(r"/v1/(projects/.+):(encrypt|decrypt)", request.path)
+        assert found is not None, request.path
+        assert request.method == "POST"
+        assert request.headers["content-type"] == "application/json"
+        if request.headers.get("authorization") != "Bearer the-token":
             return refusal(401, "UNAUTHENTICATED")
         name, operation = found[1], found[2]
         if name not in self.versions:
             return refusal(404, "NOT_FOUND")
-        given = {field: base64.b64decode(text) for field, text in asked.json.items() if not field.endswith("Crc32c")}
+        given = {field: base64.b64decode(text) for field, text in request.json.items() if not field.endswith("Crc32c")}
         for field, value in given.items():
-            assert asked.json[field + "Crc32c"] == checksum(value), field
+            assert request.json[field + "Crc32c"] == checksum(value), field
         aad = given["additionalAuthenticatedData"]
         assert 0 < len(aad) <= 64 * 1_024
         if operation == "encrypt":
@@ -136,7 +136,7 @@ def cloud() -> Iterator[CloudKms]:
 
 
 def provider(cloud: CloudKms, token: str = "the-token", call_ms: int = 5_000) -> GcpKms:  # noqa: S107  # of the double
-    """Open the provider with a token that needs no server to be had."""
+    """Open the provider with a token that needs no server."""
     credentials = Credentials(token)  # type: ignore[no-untyped-call]  # of Google's, without types
     return GcpKms(GcpSettings(endpoint=f"http://127.0.0.1:{cloud.port}"), call_ms=call_ms, credentials=credentials)
 
@@ -149,12 +149,12 @@ async def kms(cloud: CloudKms) -> AsyncIterator[GcpKms]:
     await kms.close()
 
 
-async def test_what_was_wrapped_unwraps_in_the_same_context_only(kms: GcpKms, cloud: CloudKms) -> None:
-    """The double has checked path, checksums, token and context of each call."""
+async def test_a_wrapped_key_unwraps_only_in_the_same_context(kms: GcpKms, cloud: CloudKms) -> None:
+    """The double checks path, checksums, token and context of each call."""
     wrapped = await kms.wrap(NAME, KEY, CONTEXT)
     assert await kms.unwrap(NAME, wrapped, CONTEXT) == KEY
-    assert [asked.path.rpartition(":")[2] for asked in cloud.asked] == ["encrypt", "decrypt"]
-    aad = base64.b64decode(cloud.asked[0].json["additionalAuthenticatedData"])
+    assert [request.path.rpartition(":")[2] for request in cloud.requests] == ["encrypt", "decrypt"]
+    aad = base64.b64decode(cloud.requests[0].json["additionalAuthenticatedData"])
     assert aad == context_bytes(CONTEXT)
     for context in ({"tenant": "7"}, {**CONTEXT, "tenant": "8"}):
         with pytest.raises(SealBroken):
@@ -166,7 +166,7 @@ async def test_what_was_wrapped_unwraps_in_the_same_context_only(kms: GcpKms, cl
 
 
 async def test_a_rotated_key_wraps_with_the_new_version_and_unwraps_with_the_old(kms: GcpKms, cloud: CloudKms) -> None:
-    """The name of the key is enough."""
+    """The key's name is enough."""
     old = await kms.wrap(NAME, KEY, CONTEXT)
     cloud.rotate(NAME)
     new = await kms.wrap(NAME, KEY, CONTEXT)
@@ -176,7 +176,7 @@ async def test_a_rotated_key_wraps_with_the_new_version_and_unwraps_with_the_old
 
 
 async def test_a_disabled_destroyed_or_missing_key_is_refused(kms: GcpKms, cloud: CloudKms) -> None:
-    """For wrapping and unwrapping; an enabled one works again."""
+    """For wrapping and unwrapping. An enabled key works again."""
     wrapped = await kms.wrap(NAME, KEY, CONTEXT)
     cloud.disabled.add((NAME, 1))
     for call in (kms.wrap(NAME, KEY, CONTEXT), kms.unwrap(NAME, wrapped, CONTEXT)):
@@ -204,26 +204,26 @@ async def test_a_disabled_destroyed_or_missing_key_is_refused(kms: GcpKms, cloud
 async def test_every_refusal_is_a_typed_error(
     kms: GcpKms, cloud: CloudKms, fault: Answer | str, kind: type[Exception]
 ) -> None:
-    """Google's client does not try again by itself, and what Google says of projects is left out."""
+    """Google's client does not retry, and project details in its error are left out."""
     cloud.faults = [fault]
     with pytest.raises(kind) as caught:
         await kms.wrap(NAME, KEY, CONTEXT)
     assert type(caught.value) is kind
-    assert len(cloud.asked) == 1
+    assert len(cloud.requests) == 1
     assert "acme" not in str(caught.value)
     assert caught.value.__suppress_context__
 
 
-async def test_how_long_to_wait_is_taken_from_the_answer(kms: GcpKms, cloud: CloudKms) -> None:
-    """Where it says so."""
+async def test_the_retry_time_is_taken_from_the_answer(kms: GcpKms, cloud: CloudKms) -> None:
+    """If it has one."""
     cloud.faults = [refusal(429, "RESOURCE_EXHAUSTED")._replace(headers={"Retry-After": "7"})]
     with pytest.raises(KmsUnavailable) as caught:
         await kms.wrap(NAME, KEY, CONTEXT)
     assert caught.value.retry_after_ms == 7_000
 
 
-async def test_credentials_that_are_not_accepted_are_told(cloud: CloudKms) -> None:
-    """Google's client tries to get new ones, and cannot."""
+async def test_refused_credentials_are_reported(cloud: CloudKms) -> None:
+    """Google's client tries to refresh them and fails."""
     kms = provider(cloud, "another-token")
     with pytest.raises(KmsDenied):
         await kms.wrap(NAME, KEY, CONTEXT)
@@ -231,10 +231,10 @@ async def test_credentials_that_are_not_accepted_are_told(cloud: CloudKms) -> No
 
 
 @pytest.mark.parametrize(("error", "kind"), [(RefreshError, KmsDenied), (TransportError, KmsUnavailable)])
-async def test_a_token_that_cannot_be_had_is_a_typed_error(
+async def test_an_unavailable_token_is_a_typed_error(
     cloud: CloudKms, monkeypatch: pytest.MonkeyPatch, error: type[Exception], kind: type[Exception]
 ) -> None:
-    """Refused, or its server out of reach."""
+    """Refused, or its server is unreachable."""
 
     def refresh(*_: object) -> None:
         raise error("the private key is xyz")
@@ -256,8 +256,8 @@ async def test_a_token_that_cannot_be_had_is_a_typed_error(
         ("plaintext", "unwrap"),
     ],
 )
-async def test_what_was_garbled_on_the_way_is_noticed(kms: GcpKms, cloud: CloudKms, field: str, operation: str) -> None:
-    """By its checksum; trying again may help."""
+async def test_data_corrupted_in_transit_is_detected(kms: GcpKms, cloud: CloudKms, field: str, operation: str) -> None:
+    """By its checksum; a retry may help."""
     wrapped = await kms.wrap(NAME, KEY, CONTEXT)
     cloud.garble = field
     call = kms.wrap(NAME, KEY, CONTEXT) if operation == "wrap" else kms.unwrap(NAME, wrapped, CONTEXT)
@@ -265,8 +265,8 @@ async def test_what_was_garbled_on_the_way_is_noticed(kms: GcpKms, cloud: CloudK
         await call
 
 
-async def test_no_answer_in_time_and_no_server_are_outages(cloud: CloudKms) -> None:
-    """The client gives up by itself."""
+async def test_timeouts_and_unreachable_servers_are_outages(cloud: CloudKms) -> None:
+    """The client itself times out."""
     kms = provider(cloud, call_ms=150)
     cloud.faults = ["hang"]
     with pytest.raises(KmsUnavailable, match="Timeout"):
@@ -279,27 +279,29 @@ async def test_no_answer_in_time_and_no_server_are_outages(cloud: CloudKms) -> N
     await nowhere.close()
 
 
-async def test_throttling_is_ridden_out_and_health_is_shown(kms: GcpKms, cloud: CloudKms) -> None:
-    """Made steady, a throttled call and an outage are followed by a good one, and a disabled key shows."""
-    steady = ResilientKms("gcp-kms", kms, SystemClock(), random.Random(7), RetrySettings(backoff_base_ms=1, rest_ms=0))
+async def test_throttling_is_retried_and_health_is_reported(kms: GcpKms, cloud: CloudKms) -> None:
+    """With the resilient wrapper, a throttled call and an outage are followed by a successful call, and a disabled key is visible."""
+    resilient = ResilientKms(
+        "gcp-kms", kms, SystemClock(), random.Random(7), RetrySettings(backoff_base_ms=1, rest_ms=0)
+    )
     cloud.faults = [refusal(429, "RESOURCE_EXHAUSTED"), refusal(503, "UNAVAILABLE")]
-    assert await steady.unwrap(NAME, await steady.wrap(NAME, KEY, CONTEXT), CONTEXT) == KEY
-    assert len(cloud.asked) == 4
-    assert (await steady.check(NAME)).state == "ok"
+    assert await resilient.unwrap(NAME, await resilient.wrap(NAME, KEY, CONTEXT), CONTEXT) == KEY
+    assert len(cloud.requests) == 4
+    assert (await resilient.check(NAME)).state == "ok"
     cloud.disabled.add((NAME, 1))
-    assert (await steady.check(NAME)).state == "disabled"
+    assert (await resilient.check(NAME)).state == "disabled"
 
 
 @pytest.mark.parametrize("name", ["", "main", NAME + "/cryptoKeyVersions/1", NAME + "?x", "projects/../x", NAME + "\n"])
-def test_a_name_that_is_none_is_refused(kms: GcpKms, name: str) -> None:
-    """Also one with a version: that one is chosen by Cloud KMS."""
+def test_an_invalid_key_name_is_refused(kms: GcpKms, name: str) -> None:
+    """So is one with a version, which Cloud KMS chooses."""
     kms.check_key(NAME)
     with pytest.raises(Invalid, match="gcp-kms takes"):
         kms.check_key(name)
 
 
-async def test_no_key_gets_into_the_log_at_debug_level(cloud: CloudKms, caplog: pytest.LogCaptureFixture) -> None:
-    """Google's client logs requests and answers there, so it is kept from it."""
+async def test_no_key_is_logged_at_debug_level(cloud: CloudKms, caplog: pytest.LogCaptureFixture) -> None:
+    """Google's client would log requests and answers there, so its logging is disabled."""
     caplog.set_level(logging.DEBUG)
     for name in ("google", "google.cloud", "google.cloud.kms", "google.cloud.kms_v1"):
         logging.getLogger(name).setLevel(logging.NOTSET)
@@ -313,7 +315,7 @@ async def test_no_key_gets_into_the_log_at_debug_level(cloud: CloudKms, caplog: 
 
 
 def service_account() -> dict[str, str]:
-    """Return credentials as Google hands them out, with a key of the test's own."""
+    """Return service account credentials in Google's format, with a generated key."""
     private = rsa.generate_private_key(65_537, 2_048).private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
@@ -345,7 +347,7 @@ async def test_a_credentials_file_is_for_its_owner_only(tmp_path: Path) -> None:
 
 
 def test_without_credentials_the_provider_does_not_open(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The text says which setting to set."""
+    """The error names the setting."""
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
     with pytest.raises(Invalid, match=r"kms\.gcp\.credentials_file"):
         GcpKms(GcpSettings())

@@ -1,4 +1,4 @@
-"""The local key management: keys in a keyring file that only the server may read."""
+"""Local key management: keys in a keyring file that only the server may read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOW = 1_700_000_000_000
 
 
 def secret_file(path: Path, content: bytes, mode: int = 0o600) -> Path:
-    """Write a file with this mode."""
+    """Write a file with a given mode."""
     path.write_bytes(content)
     path.chmod(mode)
     return path
@@ -37,7 +37,7 @@ def secret_file(path: Path, content: bytes, mode: int = 0o600) -> Path:
 
 @pytest.fixture
 def ring(tmp_path: Path) -> KeyringFile:
-    """Make a keyring with a key ``main``, protected by a master key."""
+    """Create a keyring with a key ``main``, protected by a master key."""
     ring = KeyringFile(tmp_path / "keyring.json", Unlock("master_key", MASTER))
     ring.create()
     ring.add_key("main", NOW)
@@ -62,8 +62,8 @@ async def kms(given_settings: LocalSettings) -> AsyncIterator[LocalKms]:
 # ---- wrapping ----
 
 
-async def test_what_was_wrapped_unwraps_in_the_same_context_only(kms: LocalKms, ring: KeyringFile) -> None:
-    """Not in another one, not by another key, not after a change of any byte."""
+async def test_a_wrapped_key_unwraps_only_in_the_same_context(kms: LocalKms, ring: KeyringFile) -> None:
+    """Not in another context, not with another key, and not after any byte changed."""
     ring.add_key("other", NOW)
     wrapped = await kms.wrap("main", b"k" * 32, CONTEXT)
     assert b"k" * 8 not in wrapped
@@ -86,7 +86,7 @@ async def test_what_was_wrapped_unwraps_in_the_same_context_only(kms: LocalKms, 
 async def test_a_rotated_key_wraps_with_the_new_version_and_unwraps_with_the_old(
     kms: LocalKms, ring: KeyringFile
 ) -> None:
-    """While the server runs: the file is read again when it changes."""
+    """While the server runs: a changed file is read again."""
     old = await kms.wrap("main", b"k" * 32, CONTEXT)
     assert ring.rotate_key("main", NOW) == 2
     new = await kms.wrap("main", b"k" * 32, CONTEXT)
@@ -96,7 +96,7 @@ async def test_a_rotated_key_wraps_with_the_new_version_and_unwraps_with_the_old
 
 
 async def test_disabled_removed_and_unknown_keys_are_refused(kms: LocalKms, ring: KeyringFile) -> None:
-    """At once; an enabled key works again."""
+    """At once. An enabled key works again."""
     wrapped = await kms.wrap("main", b"k" * 32, CONTEXT)
     ring.set_enabled("main", enabled=False)
     for call in (kms.wrap("main", b"k", CONTEXT), kms.unwrap("main", wrapped, CONTEXT)):
@@ -112,8 +112,8 @@ async def test_disabled_removed_and_unknown_keys_are_refused(kms: LocalKms, ring
         await kms.unwrap("main", wrapped, CONTEXT)
 
 
-async def test_a_version_that_is_gone_is_told_from_broken_bytes(kms: LocalKms, ring: KeyringFile) -> None:
-    """As after an old backup of the keyring was put back."""
+async def test_a_missing_key_version_is_distinguished_from_damage(kms: LocalKms, ring: KeyringFile) -> None:
+    """An old backup of the keyring may have been restored."""
     backup = ring.path.read_bytes()
     ring.rotate_key("main", NOW)
     wrapped = await kms.wrap("main", b"k" * 32, CONTEXT)
@@ -122,8 +122,8 @@ async def test_a_version_that_is_gone_is_told_from_broken_bytes(kms: LocalKms, r
         await kms.unwrap("main", wrapped, CONTEXT)
 
 
-async def test_a_keyring_that_is_gone_or_damaged_is_an_outage(kms: LocalKms, ring: KeyringFile) -> None:
-    """What it held is not used on; put back, it works again."""
+async def test_a_missing_or_damaged_keyring_is_an_outage(kms: LocalKms, ring: KeyringFile) -> None:
+    """Its keys are no longer used. When it is restored, they work again."""
     content = ring.path.read_bytes()
     wrapped = await kms.wrap("main", b"k" * 32, CONTEXT)
     ring.path.unlink()
@@ -140,8 +140,8 @@ async def test_a_keyring_that_is_gone_or_damaged_is_an_outage(kms: LocalKms, rin
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a b", "a/b", "x" * 64, "é"])
-def test_a_name_that_is_none_is_refused(kms: LocalKms, name: str) -> None:
-    """The text says what is allowed."""
+def test_an_invalid_key_name_is_refused(kms: LocalKms, name: str) -> None:
+    """The error says what is allowed."""
     with pytest.raises(Invalid, match="1 to 63 letters"):
         kms.check_key(name)
 
@@ -149,8 +149,8 @@ def test_a_name_that_is_none_is_refused(kms: LocalKms, name: str) -> None:
 # ---- the file ----
 
 
-def test_the_keyring_holds_no_key_in_plain_and_is_for_its_owner_only(tmp_path: Path) -> None:
-    """Neither does a change leave temporary files."""
+def test_the_keyring_has_no_plaintext_key_and_is_readable_by_its_owner_only(tmp_path: Path) -> None:
+    """A change leaves no temporary files."""
     made: list[bytes] = []
 
     def random_bytes(count: int) -> bytes:
@@ -174,8 +174,8 @@ def test_the_keyring_holds_no_key_in_plain_and_is_for_its_owner_only(tmp_path: P
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o660, 0o604, 0o601, 0o700, 0o610])
-def test_a_file_that_others_may_touch_is_refused(ring: KeyringFile, given_settings: LocalSettings, mode: int) -> None:
-    """The keyring as well as what unlocks it; the text says which mode it has and what to do."""
+def test_a_file_accessible_to_others_is_refused(ring: KeyringFile, given_settings: LocalSettings, mode: int) -> None:
+    """The keyring and the secret that unlocks it. The error shows the mode and says what to do."""
     assert given_settings.master_key_file is not None
     for path in (ring.path, Path(given_settings.master_key_file)):
         path.chmod(mode)
@@ -184,14 +184,14 @@ def test_a_file_that_others_may_touch_is_refused(ring: KeyringFile, given_settin
         path.chmod(0o600)
 
 
-def test_a_file_for_reading_only_is_fine(ring: KeyringFile, given_settings: LocalSettings) -> None:
-    """As a system hands out credentials."""
+def test_a_read_only_file_is_accepted(ring: KeyringFile, given_settings: LocalSettings) -> None:
+    """Systems provide credentials that way."""
     ring.path.chmod(0o400)
     assert LocalKms(given_settings)
 
 
 def test_a_file_of_another_user_is_refused(given_settings: LocalSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever owns it could change it."""
+    """Its owner could change it."""
     mine = os.stat(given_settings.keyring).st_uid  # noqa: PTH116  # one number of it
     real = os.fstat
 
@@ -205,15 +205,15 @@ def test_a_file_of_another_user_is_refused(given_settings: LocalSettings, monkey
         LocalKms(given_settings)
 
 
-def test_what_is_no_regular_file_is_refused(given_settings: LocalSettings, tmp_path: Path) -> None:
-    """A device, for example; a directory cannot be opened."""
+def test_anything_but_a_regular_file_is_refused(given_settings: LocalSettings, tmp_path: Path) -> None:
+    """Such as a device or a directory."""
     for path, text in (("/dev/null", "not a regular file"), (str(tmp_path), "directory")):
         with pytest.raises(Invalid, match=text):
             LocalKms(LocalSettings(keyring=path, master_key_file=given_settings.master_key_file))
 
 
-def test_any_edit_of_the_document_is_noticed(ring: KeyringFile) -> None:
-    """Whatever is changed in it: which keys there are, their state, their bytes."""
+def test_any_edit_of_the_keyring_is_detected(ring: KeyringFile) -> None:
+    """Of its list of keys, their states and their bytes."""
     ring.add_key("other", NOW)
     ring.rotate_key("main", NOW)
     ring.set_enabled("other", enabled=False)
@@ -251,8 +251,8 @@ def test_any_edit_of_the_document_is_noticed(ring: KeyringFile) -> None:
     content=st.binary(max_size=200)
     | st.from_regex(r'\{"format":"tenantq-keyring".{0,80}\}', fullmatch=True).map(str.encode)
 )
-def test_no_content_breaks_the_reader(content: bytes) -> None:
-    """It is a keyring or it is Invalid."""
+def test_any_content_is_a_keyring_or_invalid(content: bytes) -> None:
+    """No other error is raised."""
     with pytest.raises(Invalid):
         parse_keyring(content, Unlock("master_key", MASTER))
 
@@ -264,16 +264,16 @@ def test_no_content_breaks_the_reader(content: bytes) -> None:
     p=st.integers(-(2**10), 2**40),
     salt=st.integers(0, 15),
 )
-def test_scrypt_parameters_out_of_range_are_refused_unread(n: int, r: int, p: int, salt: int) -> None:
-    """A changed file cannot take all memory; here every salt is too short, so none may be tried."""
+def test_scrypt_parameters_out_of_range_are_refused_unused(n: int, r: int, p: int, salt: int) -> None:
+    """A changed file cannot consume all memory. Here every salt is too short, so scrypt must not run."""
     protection = {"kind": "passphrase", "salt": "A" * (salt * 4 // 3 // 4 * 4), "n": n, "r": r, "p": p}
     document = {"format": "tenantq-keyring", "version": 1, "protection": protection, "keys": {}, "mac": ""}
     with pytest.raises(Invalid, match="out of range"):
         parse_keyring(json.dumps(document).encode(), Unlock("passphrase", PHRASE.encode()))
 
 
-def test_a_keyring_is_never_made_over_another(ring: KeyringFile) -> None:
-    """Nor is a key."""
+def test_creating_a_keyring_never_overwrites_another(ring: KeyringFile) -> None:
+    """Nor does creating a key."""
     before = ring.path.read_bytes()
     with pytest.raises(Conflict, match="already exists"):
         ring.create()
@@ -282,8 +282,8 @@ def test_a_keyring_is_never_made_over_another(ring: KeyringFile) -> None:
     assert ring.path.read_bytes() == before
 
 
-def test_keys_that_are_not_there_cannot_be_changed(ring: KeyringFile) -> None:
-    """Each way says so."""
+def test_missing_keys_cannot_be_changed(ring: KeyringFile) -> None:
+    """Each operation raises a typed error."""
     for call in (
         lambda: ring.rotate_key("none", NOW),
         lambda: ring.set_enabled("none", enabled=True),
@@ -295,19 +295,19 @@ def test_keys_that_are_not_there_cannot_be_changed(ring: KeyringFile) -> None:
         ring.add_key("no name", NOW)
 
 
-def test_a_directory_that_is_not_there_is_a_typed_error(tmp_path: Path) -> None:
-    """For making, changing and reading."""
+def test_a_missing_directory_is_a_typed_error(tmp_path: Path) -> None:
+    """For creating, changing and reading."""
     ring = KeyringFile(tmp_path / "none" / "keyring.json", Unlock("master_key", MASTER))
     for call in (ring.create, ring.read, lambda: ring.add_key("main", NOW)):
         with pytest.raises(Invalid, match="No such file"):
             call()
 
 
-# ---- what unlocks it ----
+# ---- unlocking ----
 
 
-async def test_a_passphrase_from_a_file_or_the_environment_unlocks(tmp_path: Path) -> None:
-    """The same one, whichever way it comes; its line end does not count."""
+async def test_a_passphrase_from_a_file_or_the_environment_unlocks_the_keyring(tmp_path: Path) -> None:
+    """A line ending does not matter."""
     ring = KeyringFile(tmp_path / "keyring.json", Unlock("passphrase", PHRASE.encode()))
     ring.create(scrypt_n=CHEAP)
     ring.add_key("main", NOW)
@@ -320,8 +320,8 @@ async def test_a_passphrase_from_a_file_or_the_environment_unlocks(tmp_path: Pat
     await by_env.close()
 
 
-def test_the_wrong_secret_does_not_unlock_and_shows_nowhere(ring: KeyringFile, tmp_path: Path) -> None:
-    """Neither the right one nor the wrong one is in the error."""
+def test_a_wrong_secret_does_not_unlock_the_keyring(ring: KeyringFile, tmp_path: Path) -> None:
+    """The error contains neither the right nor the wrong secret."""
     wrong = secret_file(tmp_path / "wrong", b"w" * 32)
     with pytest.raises(Invalid, match="wrong") as caught:
         LocalKms(LocalSettings(keyring=str(ring.path), master_key_file=str(wrong)))
@@ -332,7 +332,7 @@ def test_the_wrong_secret_does_not_unlock_and_shows_nowhere(ring: KeyringFile, t
 
 
 async def test_a_master_key_may_be_hexadecimal(ring: KeyringFile, tmp_path: Path) -> None:
-    """With a line end or without."""
+    """With or without a line ending."""
     for text in (MASTER.hex(), MASTER.hex().upper() + "\n"):
         file = secret_file(tmp_path / "hex", text.encode())
         kms = LocalKms(LocalSettings(keyring=str(ring.path), master_key_file=str(file)))
@@ -344,7 +344,7 @@ async def test_a_master_key_may_be_hexadecimal(ring: KeyringFile, tmp_path: Path
 def test_a_master_key_of_another_form_is_refused_without_echo(
     ring: KeyringFile, tmp_path: Path, content: bytes
 ) -> None:
-    """The text says what it has to be."""
+    """The error says which form is required."""
     file = secret_file(tmp_path / "bad", content)
     with pytest.raises(Invalid, match="32 random bytes") as caught:
         LocalKms(LocalSettings(keyring=str(ring.path), master_key_file=str(file)))
@@ -363,15 +363,15 @@ def test_a_master_key_of_another_form_is_refused_without_echo(
         ({"master_key_file": "/nowhere/at/all"}, "No such file"),
     ],
 )
-def test_settings_that_unlock_nothing_are_refused(ring: KeyringFile, ways: dict[str, str], text: str) -> None:
-    """The text names the setting."""
+def test_settings_without_a_usable_secret_are_refused(ring: KeyringFile, ways: dict[str, str], text: str) -> None:
+    """The error names the setting."""
     with pytest.raises(Invalid, match=text) as caught:
         LocalKms(LocalSettings(keyring=str(ring.path), **ways), {"SHORT": "short"})
     assert str(caught.value).startswith("kms.local")
 
 
-async def test_what_protects_the_keyring_can_be_changed(kms: LocalKms, ring: KeyringFile, tmp_path: Path) -> None:
-    """The keys stay the same, disabled ones stay disabled, and the old secret is of no use any more."""
+async def test_the_secret_of_a_keyring_can_be_changed(kms: LocalKms, ring: KeyringFile, tmp_path: Path) -> None:
+    """The keys and their states stay the same, and the old secret no longer works."""
     ring.rotate_key("main", NOW)
     ring.add_key("off", NOW)
     ring.set_enabled("off", enabled=False)
@@ -387,25 +387,25 @@ async def test_what_protects_the_keyring_can_be_changed(kms: LocalKms, ring: Key
     await changed.close()
 
 
-def test_nothing_secret_shows_in_a_text(ring: KeyringFile, kms: LocalKms) -> None:
-    """Whatever is asked to say what it is."""
+def test_no_representation_shows_a_secret(ring: KeyringFile, kms: LocalKms) -> None:
+    """Neither repr nor str of any object."""
     texts = " ".join(map(repr, (Unlock("master_key", MASTER), ring.read(), kms, ring.read().document)))
     assert MASTER.hex() not in texts
     assert repr(MASTER)[2:-1] not in texts
 
 
-def test_what_a_killed_process_left_of_writing_goes_with_the_next_change(ring: KeyringFile) -> None:
-    """It holds every key, one that is destroyed later too."""
+def test_temporary_files_of_a_killed_process_are_removed_by_the_next_change(ring: KeyringFile) -> None:
+    """They contain every key, including keys destroyed later."""
     left = secret_file(ring.path.with_name(".keyring.json.new"), ring.path.read_bytes())
     other = secret_file(ring.path.with_name(".another.json.new"), b"not ours")
     ring.remove_key("main")
     assert (left.exists(), other.exists()) == (False, True)
 
 
-async def test_a_keyring_behind_a_link_is_changed_where_it_is(
+async def test_a_symlinked_keyring_is_changed_at_its_target(
     given_settings: LocalSettings, ring: KeyringFile, tmp_path: Path
 ) -> None:
-    """A copy in place of the link would leave the old file, with keys that were destroyed."""
+    """Replacing the link would leave the old file with destroyed keys."""
     (tmp_path / "etc").mkdir()
     link = tmp_path / "etc" / "keyring.json"
     link.symlink_to(ring.path)

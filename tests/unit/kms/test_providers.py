@@ -1,4 +1,4 @@
-"""Settings of key managements, names of keys, contexts, and how providers are opened."""
+"""Settings of key management systems, key names, contexts, and how providers are opened."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CONTEXTS = st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=4)
 
 @given(one=CONTEXTS, two=CONTEXTS)
 def test_different_contexts_have_different_bytes(one: dict[str, str], two: dict[str, str]) -> None:
-    """And equal ones the same, in whatever order."""
+    """Equal contexts have the same bytes in any order."""
     assert (context_bytes(one) == context_bytes(two)) == (one == two)
     assert context_bytes(one) == context_bytes(dict(reversed(one.items())))
 
@@ -45,13 +45,13 @@ def test_a_key_is_named_by_provider_and_key(provider: str) -> None:
     "text", [None, 5, "", "main", "local:", ":main", "vault:main", "local:a\0b", "local:" + "x" * 3_000]
 )
 def test_other_names_are_refused(text: object) -> None:
-    """The text says what is wanted."""
+    """The error shows the required form."""
     with pytest.raises(Invalid, match="key: "):
         KeyRef.parse(text)
 
 
-async def test_what_is_set_is_opened(tmp_path: Path, clock: ManualClock) -> None:
-    """Each under its own name; what is not set is not there."""
+async def test_configured_providers_are_opened(tmp_path: Path, clock: ManualClock) -> None:
+    """Each under its own name; others are missing."""
     assert open_kms(KmsSettings(), clock, random.Random(7)) == {}
     ring = KeyringFile(tmp_path / "keyring.json", Unlock("passphrase", b"correct horse battery staple"))
     ring.create(scrypt_n=1 << 10)
@@ -77,7 +77,7 @@ async def test_what_is_set_is_opened(tmp_path: Path, clock: ManualClock) -> None
     ("extra", "settings"),
     [("aws", {"aws": {}}), ("gcp", {"gcp": {}}), ("azure", {"azure": {"vaults": ["https://acme.vault.example"]}})],
 )
-def test_a_library_that_is_not_installed_is_told(
+def test_a_missing_library_is_reported(
     extra: str, settings: dict[str, Any], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the command that installs it."""
@@ -107,21 +107,21 @@ def test_a_library_that_is_not_installed_is_told(
     ],
 )
 def test_settings_out_of_range_are_refused(settings: dict[str, Any], text: str) -> None:
-    """The text names the setting and does not show what may be secret."""
+    """The error names the setting and does not show possible secrets."""
     with pytest.raises(Invalid, match=text.replace(".", r"\.")) as caught:
         build(KmsSettings, settings, "kms.")
     assert "pw" not in str(caught.value)
 
 
-def test_http_on_this_machine_is_allowed() -> None:
-    """As for a test, or a proxy beside the server."""
+def test_http_on_loopback_is_allowed() -> None:
+    """For tests or a local proxy."""
     for address in ("http://127.0.0.1:8080", "http://[::1]:8080", "http://localhost", "https://kms.example:8443/"):
         settings = build(KmsSettings, {"aws": {"endpoint_url": address}})
         assert validated(settings) is settings
 
 
 def test_unknown_settings_are_refused() -> None:
-    """A slip of the pen does not go by."""
+    """A typo does not go unnoticed."""
     given: list[dict[str, Any]] = [{"aws": {"regoin": "x"}}, {"vault": {}}, {"local": {}}]
     for wrong in given:
         with pytest.raises(msgspec.ValidationError):

@@ -1,1 +1,1 @@
-"""Tests of the load that `tenantq bench` makes."""
+"""Tests of the load generator of `tenantq bench`."""

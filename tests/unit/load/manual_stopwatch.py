@@ -1,4 +1,4 @@
-"""A stopwatch whose time passes when everything else waits for it."""
+"""A stopwatch whose time advances when all tasks wait for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TURN_S = 0.000_1
 
 
 class ManualStopwatch:
-    """Goes from one sleeper's time to the next one's, in ``run``."""
+    """Advances from one sleeper's due time to the next in ``run``."""
 
     def __init__(self) -> None:
         self._now = 128.0
@@ -28,13 +28,13 @@ class ManualStopwatch:
         return self._now
 
     async def sleep(self, seconds: float) -> None:
-        """Wait until ``run`` has got there."""
+        """Wait until ``run`` has advanced to that time."""
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._sleepers, (self._now + max(TURN_S, seconds), next(self._tie), woken))
         await woken
 
     async def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run ``work`` to its end, letting time pass where it waits for nothing else."""
+        """Run ``work`` to its end, and advance the time when it waits for nothing else."""
         task = asyncio.create_task(work)
         while not task.done():
             for _ in range(20):

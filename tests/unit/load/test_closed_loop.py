@@ -1,4 +1,4 @@
-"""Closed loops on a clock that the test holds."""
+"""Closed loops on a manual clock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def watch() -> ManualStopwatch:
-    """Time that passes when nothing else happens."""
+    """Return a stopwatch that advances when nothing else happens."""
     return ManualStopwatch()
 
 
@@ -32,8 +32,8 @@ async def _drive(
     return measurement
 
 
-async def test_only_what_ends_within_the_span_is_measured(watch: ManualStopwatch) -> None:
-    """Calls of the warming up and those that end too late are sent, and are in no rate or time."""
+async def test_only_calls_that_end_within_the_interval_are_measured(watch: ManualStopwatch) -> None:
+    """Calls during warm-up and calls that end too late are sent, but count in no rate or latency."""
 
     async def work(_: int) -> int:
         await watch.sleep(0.25)
@@ -52,7 +52,7 @@ async def test_only_what_ends_within_the_span_is_measured(watch: ManualStopwatch
 
 
 async def test_each_loop_has_its_number_and_one_call_at_a_time(watch: ManualStopwatch) -> None:
-    """So many calls are under way as there are loops, never more."""
+    """As many calls are open as there are loops."""
     under_way: list[int] = []
     most = 0
 
@@ -69,8 +69,8 @@ async def test_each_loop_has_its_number_and_one_call_at_a_time(watch: ManualStop
     assert most == 4
 
 
-async def test_refusals_and_failures_are_counted_apart_and_do_not_end_it(watch: ManualStopwatch) -> None:
-    """By code, with the first text of each; a refused loop pauses as long as it is told, at most half a second."""
+async def test_refusals_and_failures_are_counted_and_do_not_end_the_run(watch: ManualStopwatch) -> None:
+    """By code, with the first text of each. A refused loop waits as long as the server asks, at most half a second."""
     begun: list[float] = []
     errors = [
         RateLimited("slow down", retry_after_ms=250),
@@ -95,8 +95,8 @@ async def test_refusals_and_failures_are_counted_apart_and_do_not_end_it(watch: 
     assert measurement.calls == 2
 
 
-async def test_what_was_done_of_a_call_that_was_refused_in_part_counts(watch: ManualStopwatch) -> None:
-    """Its messages as done, the call as refused too."""
+async def test_the_accepted_part_of_a_partly_refused_call_counts(watch: ManualStopwatch) -> None:
+    """Its messages count as done, and the call as refused."""
 
     async def work(_: int) -> int:
         await watch.sleep(0.25)
@@ -107,7 +107,7 @@ async def test_what_was_done_of_a_call_that_was_refused_in_part_counts(watch: Ma
     assert measurement.messages_total == 14
 
 
-async def test_an_error_that_will_not_pass_ends_it(watch: ManualStopwatch) -> None:
+async def test_a_permanent_error_ends_the_run(watch: ManualStopwatch) -> None:
     """At once and for all loops; the error is kept."""
 
     async def work(number: int) -> int:
@@ -124,7 +124,7 @@ async def test_an_error_that_will_not_pass_ends_it(watch: ManualStopwatch) -> No
     assert measurement.interval.seconds == 0.25
 
 
-async def test_it_ends_when_enough_was_added(watch: ManualStopwatch) -> None:
+async def test_the_run_ends_when_enough_was_added(watch: ManualStopwatch) -> None:
     """The rate is that of the time until then."""
 
     async def work(_: int) -> int:
@@ -135,8 +135,8 @@ async def test_it_ends_when_enough_was_added(watch: ManualStopwatch) -> None:
     assert (measurement.ended, measurement.interval.seconds, measurement.messages_total) == ("bytes", 0.375, 130)
 
 
-async def test_a_stop_ends_it_although_calls_hang(watch: ManualStopwatch) -> None:
-    """What was measured until then stays; a call gets a little more time, and is then ended."""
+async def test_a_stop_ends_the_run_although_calls_hang(watch: ManualStopwatch) -> None:
+    """Results so far are kept. Open calls get a little more time and are then cancelled."""
     stop, ended = asyncio.Event(), list[int]()
 
     async def work(number: int) -> int:
@@ -154,8 +154,8 @@ async def test_a_stop_ends_it_although_calls_hang(watch: ManualStopwatch) -> Non
     assert measurement.per_second == 12 / 0.75
 
 
-async def test_so_many_times_each(watch: ManualStopwatch) -> None:
-    """Without an interval every call counts, and the rate is that of the whole."""
+async def test_a_fixed_number_of_calls_per_loop(watch: ManualStopwatch) -> None:
+    """Without an interval every call counts, and the rate covers the whole run."""
 
     async def work(number: int) -> int:
         await watch.sleep(0.25 * (1 + number))

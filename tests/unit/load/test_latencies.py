@@ -1,4 +1,4 @@
-"""How long calls took: percentiles against sorted lists."""
+"""Latency percentiles compared with sorted lists."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def _expected(times: list[float]) -> list[float]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_percentiles_are_exact_up_to_the_bound(seed: int) -> None:
-    """Each is one of the recorded times, that of its rank."""
+    """Each is the recorded time of its rank."""
     source = random.Random(seed)
     times = [source.lognormvariate(-6, 1.5) for _ in range(source.randint(1, 2_000))]
     assert _recorded(times, len(times)).percentiles(*PERCENTS) == _expected(times)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_beyond_the_bound_they_are_at_most_0_8_percent_too_high(seed: int) -> None:
-    """And never too low, whatever part of the times came beyond it; the longest stays exact."""
+def test_percentiles_beyond_the_bound_are_at_most_0_8_percent_too_high(seed: int) -> None:
+    """They are never too low, and the maximum stays exact."""
     source = random.Random(seed)
     times = [source.lognormvariate(-6, 2.5) for _ in range(3_000)]
     got = _recorded(times, source.choice([1, 100, 2_999])).percentiles(*PERCENTS)
@@ -44,16 +44,16 @@ def test_beyond_the_bound_they_are_at_most_0_8_percent_too_high(seed: int) -> No
     assert got[-1] == max(times)
 
 
-def test_times_beyond_all_measure_do_not_take_more_memory() -> None:
-    """A histogram has its places, and a time of days, or none, finds one."""
+def test_extreme_times_take_no_more_memory() -> None:
+    """The number of bins is fixed, and times of zero or of days fit into them."""
     latencies = _recorded([1.0, 0.0, 1e9, -1e-9, 0.000_256], 1)
     assert latencies._counts is not None
     assert len(latencies._counts) < 5_000
     assert sum(latencies._counts) == 4
-    assert latencies.percentiles(50) == [0.000_257]  # the longest of its place
+    assert latencies.percentiles(50) == [0.000_257]  # the upper end of its bin
     assert latencies.count == 5
 
 
-def test_nothing_recorded_has_no_percentile() -> None:
+def test_an_empty_recording_has_no_percentile() -> None:
     """None, not zero."""
     assert Latencies().percentiles(50, 100) == [None, None]

@@ -1,4 +1,4 @@
-"""The even pace of an open loop, on a clock that the test holds."""
+"""The constant rate of an open loop, on a manual clock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def watch() -> ManualStopwatch:
-    """Time that passes when nothing else happens."""
+    """Return a stopwatch that advances when nothing else happens."""
     return ManualStopwatch()
 
 
@@ -32,8 +32,8 @@ async def _send(
     return measurement
 
 
-async def test_calls_go_out_when_they_are_due_whether_or_not_earlier_ones_are_done(watch: ManualStopwatch) -> None:
-    """Each within a turn of its time, while every call takes a second; those of the warming up are not measured."""
+async def test_calls_are_sent_when_due_regardless_of_open_calls(watch: ManualStopwatch) -> None:
+    """Every call takes a second, and each is sent within a turn of its due time. Warm-up calls are not measured."""
     sent: list[float] = []
 
     async def send() -> None:
@@ -48,8 +48,8 @@ async def test_calls_go_out_when_they_are_due_whether_or_not_earlier_ones_are_do
     assert measurement.per_second == 50
 
 
-async def test_what_could_not_be_sent_in_time_is_late_in_the_figures(watch: ManualStopwatch) -> None:
-    """While a server stands still for a second, every call that was due meanwhile shows what was left of that second."""
+async def test_latency_counts_from_the_due_time(watch: ManualStopwatch) -> None:
+    """If the server stalls for a second, every call due meanwhile includes the rest of that second."""
     begun: list[float] = []
 
     async def send() -> None:
@@ -63,13 +63,13 @@ async def test_what_could_not_be_sent_in_time_is_late_in_the_figures(watch: Manu
     assert p50 is not None
     assert p75 is not None
     assert longest is not None
-    assert p50 < 2 * TURN_S  # the other second was good
+    assert p50 < 2 * TURN_S  # the other second was normal
     assert 0.48 < p75 < 0.54
     assert 1.0 <= longest < 1.01
 
 
 async def test_refused_calls_are_counted_and_not_timed(watch: ManualStopwatch) -> None:
-    """A quick refusal would make the times look good."""
+    """Quick refusals would improve the latencies."""
     count = 0
 
     async def send() -> None:
@@ -111,7 +111,7 @@ async def test_a_stop_ends_calls_that_hang(watch: ManualStopwatch) -> None:
     assert len(asyncio.all_tasks()) == 1
 
 
-async def test_an_error_that_will_not_pass_ends_it(watch: ManualStopwatch) -> None:
+async def test_a_permanent_error_ends_the_run(watch: ManualStopwatch) -> None:
     """Nothing more is sent."""
     count = 0
 

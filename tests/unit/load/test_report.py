@@ -1,4 +1,4 @@
-"""Reports, and how one stands to an earlier one."""
+"""Reports, and their comparison with earlier ones."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def _report(*cases: CaseFigures, size: int = 100, durability: str = "fsync") -> 
     return BenchReport(measured_at=0, environment=environment, load=LoadSettings(size=size), cases=list(cases))
 
 
-def test_each_case_is_compared_with_the_one_of_its_name() -> None:
-    """Now over then; what one of them lacks is left out, and what was not measured has no ratio."""
+def test_cases_are_compared_by_name() -> None:
+    """New over old. Cases missing in one report are left out, and unmeasured values have no ratio."""
     then = _report(_figures("add", 1_000, 4.0), _figures("cycle", None, None), _figures("old", 1, 1))
     now = _report(_figures("new", 1, 1), _figures("add", 1_500, 3.0), _figures("cycle", 500, 3.0))
     compared = compare(now, then).compared
@@ -40,14 +40,14 @@ def test_each_case_is_compared_with_the_one_of_its_name() -> None:
     ]
 
 
-def test_what_else_is_not_as_it_was_is_named() -> None:
-    """A ratio between unlike things says little."""
+def test_other_differences_are_named() -> None:
+    """A ratio between different setups says little."""
     report = compare(_report(size=10, durability="os"), _report())
     assert report.unlike == ["size: 100 then, 10 now", "durability: fsync then, os now"]
     assert compare(_report(), _report()).unlike == []
 
 
-def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_a_report_round_trips(tmp_path: Path) -> None:
     """Also one with fields of a later version."""
     report = _report(_figures("add", 1.5, 2.5))
     file = tmp_path / "then.json"
@@ -64,8 +64,8 @@ def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
         (msgspec.json.encode({**msgspec.to_builtins(_report()), "format": 2}), "has format 2"),
     ],
 )
-def test_a_file_that_is_no_report_is_refused(tmp_path: Path, content: bytes | None, text: str) -> None:
-    """By name, with what is wrong."""
+def test_a_file_that_is_not_a_report_is_refused(tmp_path: Path, content: bytes | None, text: str) -> None:
+    """The error names the file and the problem."""
     file = tmp_path / "then.json"
     if content is not None:
         file.write_bytes(content)
