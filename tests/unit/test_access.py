@@ -17,7 +17,7 @@ from tenantq.errors import Invalid
 
 
 def test_the_matrix_has_every_role_and_only_known_actions() -> None:
-    """The platform's administrator has all of them."""
+    """The platform administrator has all actions."""
     assert set(MATRIX) == set(ROLES)
     assert MATRIX["platform-admin"] == set(ACTIONS)
     for allowed in MATRIX.values():
@@ -25,14 +25,14 @@ def test_the_matrix_has_every_role_and_only_known_actions() -> None:
 
 
 def test_a_viewer_and_an_auditor_never_read_bodies() -> None:
-    """Though a viewer may look at messages."""
+    """Although a viewer may browse messages."""
     assert "peek" in MATRIX["viewer"]
     for role in ("viewer", "auditor"):
         assert not MATRIX[role] & {"read_body", "add", "poll", "ack", "purge", "remove", "put_grant", "create_key"}
 
 
-def test_only_administrators_touch_keys_and_grants() -> None:
-    """Nobody else can widen what they may do."""
+def test_only_administrators_manage_keys_and_grants() -> None:
+    """No other role can extend its own rights."""
     for role in set(ROLES) - {"platform-admin", "tenant-admin"}:
         assert not MATRIX[role] & {"create_key", "revoke_key", "put_grant", "delete_grant", "revoke_token"}
 
@@ -51,7 +51,7 @@ def test_a_grant_allows_its_role_and_its_actions_on_its_queues() -> None:
     assert not grant.allows("nonsense", "in-1", 0)
 
 
-def test_a_grant_ends_at_its_time() -> None:
+def test_a_grant_expires_at_its_time() -> None:
     """From that millisecond on it allows nothing."""
     grant = Grant(role="producer", expires_at=100)
     assert grant.allows("add", "q", 99)
@@ -76,8 +76,8 @@ def test_a_grant_of_a_role_allows_what_the_matrix_says(role: str, action: str) -
         Grant(role="viewer", queues=("x" * 80,) * PATTERNS_MAX, expires_at=TIME_MS_MAX),
     ],
 )
-def test_a_well_formed_grant_is_returned(grant: Grant) -> None:
-    """As it is."""
+def test_a_valid_grant_is_returned(grant: Grant) -> None:
+    """Unchanged."""
     assert check_grant(grant) is grant
 
 
@@ -106,7 +106,7 @@ def test_a_well_formed_grant_is_returned(grant: Grant) -> None:
     ],
 )
 def test_a_malformed_grant_is_refused(fields: dict[str, Any], text: str) -> None:
-    """The text names the field."""
+    """The error names the field."""
     with pytest.raises(Invalid, match=text):
         check_grant(Grant(**fields))
 
@@ -138,12 +138,12 @@ def test_a_malformed_grant_is_refused(fields: dict[str, Any], text: str) -> None
     ],
 )
 def test_a_pattern_matches_whole_names(pattern: str, queue: str, *, expected: bool) -> None:
-    """With * for any letters, ? for one, and every other letter for itself."""
+    """A star matches any characters, a question mark one, and every other character itself."""
     assert matches(pattern, queue) is expected
 
 
-def _plainly(pattern: str, queue: str) -> bool:
-    """Match by trying every prefix, column by column: slow, and plainly right."""
+def _matches_naively(pattern: str, queue: str) -> bool:
+    """Match by trying every prefix, column by column: slow and obviously right."""
     reached = {0}
     for letter in pattern:
         if letter == "*":
@@ -158,16 +158,16 @@ def _plainly(pattern: str, queue: str) -> bool:
     pattern=st.text("ab-_.*?", min_size=1, max_size=12) | st.text("a*", min_size=1, max_size=80),
     queue=st.text("ab-_", min_size=1, max_size=12) | st.text("a", min_size=1, max_size=80),
 )
-def test_matching_is_right_for_any_pattern(pattern: str, queue: str) -> None:
-    """Against a matcher that is too simple to be wrong."""
-    assert matches(pattern, queue) is _plainly(pattern, queue)
+def test_any_pattern_matches_like_a_naive_matcher(pattern: str, queue: str) -> None:
+    """The naive matcher is too simple to be wrong."""
+    assert matches(pattern, queue) is _matches_naively(pattern, queue)
 
 
 @pytest.mark.parametrize(
     "pattern", ["*a" * 39 + "*b", "a*" * 39 + "b", "*" * 79 + "b", "?*" * 39 + "b", "*a?" * 26 + "b"]
 )
-def test_no_pattern_blows_up(pattern: str) -> None:
-    """A pattern that would take a backtracking matcher years is settled at once."""
+def test_matching_never_takes_exponential_time(pattern: str) -> None:
+    """A pattern that would take a backtracking matcher years is decided at once."""
     started = time.monotonic()
     assert not matches(pattern, "a" * 80)
     assert time.monotonic() - started < 2
@@ -177,7 +177,7 @@ def test_no_pattern_blows_up(pattern: str) -> None:
 
 
 def test_a_platform_admin_belongs_to_no_tenant() -> None:
-    """The role alone, in a tenant, is not enough; nor is belonging to no tenant."""
+    """The role alone in a tenant is not enough, nor is the absence of a tenant."""
     role = (Grant(role="viewer"), Grant(role="platform-admin"))
     assert Principal("key:a", None, role).is_platform_admin
     assert not Principal("key:a", "acme", role).is_platform_admin

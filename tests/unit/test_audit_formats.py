@@ -1,4 +1,4 @@
-"""Audit events as files."""
+"""Audit events in export formats."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def row(**fields: object) -> JournalRow:
 
 
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", " =", "\uff1d", "\uff0b", "\uff0d", "\uff20"])
-def test_no_spreadsheet_takes_a_cell_for_a_formula(start: str) -> None:
-    """Whoever chose the text: a principal, a user agent, a reason."""
+def test_cells_that_look_like_formulas_are_escaped(start: str) -> None:
+    """In every field whose text a caller chooses."""
     text = f'{start}HYPERLINK("http://evil")'
     event = audit_event(row(details=text, user_agent=text, principal=text, remote=text, request_id=text, queue=text))
     file = audit_format("csv")
@@ -35,7 +35,7 @@ def test_no_spreadsheet_takes_a_cell_for_a_formula(start: str) -> None:
 
 
 def test_a_cell_has_no_line_breaks_or_control_characters() -> None:
-    """Whoever prints the file line by line sees one event per line, and nothing that a terminal obeys."""
+    """Printed line by line, the file has one event per line and no terminal escape codes."""
     text = "a\r\nb\tc\x1b[31m\0\u202e\u2028\x85d"
     file = audit_format("csv")
     told = file.add([audit_event(row(details=text, user_agent=text))]).decode()
@@ -43,7 +43,7 @@ def test_a_cell_has_no_line_breaks_or_control_characters() -> None:
     assert told.count("a b c\ufffd[31m\ufffd\ufffd  d") == 2
 
 
-def test_what_a_row_is_about_is_a_path() -> None:
+def test_the_object_of_a_row_is_a_path() -> None:
     """From the platform down to a message."""
     about = [
         audit_event(row(**fields))["resource"]
@@ -58,6 +58,6 @@ def test_what_a_row_is_about_is_a_path() -> None:
 
 
 def test_an_unknown_format_is_refused() -> None:
-    """With those there are."""
+    """The error lists the known formats."""
     with pytest.raises(Invalid, match="jsonl, csv, parquet"):
         audit_format("xml")

@@ -21,5 +21,5 @@ def test_jitter_stays_within_its_range() -> None:
 
 
 def test_a_base_of_zero_never_waits() -> None:
-    """Callers who turn the backoff off do not wait at all."""
+    """It turns the backoff off."""
     assert Backoff(0, 0).full_jitter_ms(3, random.Random(7)) == 0

@@ -1,4 +1,4 @@
-"""Clocks and the shard's own time."""
+"""Clocks and the shard's timeline."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tenantq.runtime.clock import ManualClock, SystemClock
 
 
 def test_timers_fire_in_order_at_their_time() -> None:
-    """And see the clock as it was then."""
+    """Each sees the clock at its own time."""
     clock = ManualClock(monotonic_ms=0)
     fired: list[tuple[str, int]] = []
     clock.call_later(20, lambda: fired.append(("b", clock.monotonic_ms())))
@@ -35,7 +35,7 @@ def test_a_cancelled_timer_never_fires_and_a_timer_may_set_another() -> None:
 
 
 def test_a_jump_moves_the_wall_clock_only() -> None:
-    """Either way."""
+    """In both directions."""
     clock = ManualClock(wall_ms=1_000, monotonic_ms=50)
     clock.jump_wall(-300)
     assert (clock.wall_ms(), clock.monotonic_ms()) == (700, 50)
@@ -43,7 +43,7 @@ def test_a_jump_moves_the_wall_clock_only() -> None:
     assert (clock.wall_ms(), clock.monotonic_ms()) == (710, 60)
 
 
-def test_a_reboot_starts_monotonic_time_anew_under_another_id() -> None:
+def test_a_reboot_restarts_monotonic_time_with_a_new_boot_id() -> None:
     """Timers of the old boot are gone."""
     clock = ManualClock()
     before = clock.boot_id()
@@ -55,7 +55,7 @@ def test_a_reboot_starts_monotonic_time_anew_under_another_id() -> None:
 
 
 def test_the_system_clocks_move_and_the_boot_id_stays() -> None:
-    """Real readings, sanity only."""
+    """A sanity check of real readings."""
     clock = SystemClock()
     assert clock.wall_ms() > 1_600_000_000_000
     assert 0 <= clock.monotonic_ms() <= clock.monotonic_ms()
@@ -64,7 +64,7 @@ def test_the_system_clocks_move_and_the_boot_id_stays() -> None:
 
 
 def test_a_new_timeline_is_anchored_to_the_wall_clock() -> None:
-    """From then on only passing time moves it."""
+    """From then on only elapsed time moves it."""
     clock = ManualClock(wall_ms=5_000)
     shard_clock = ShardClock(clock, None, 0)
     assert (shard_clock.now_ms(), shard_clock.wall_offset_ms()) == (5_000, 0)
@@ -74,8 +74,8 @@ def test_a_new_timeline_is_anchored_to_the_wall_clock() -> None:
     assert shard_clock.now_ms() + shard_clock.wall_offset_ms() == clock.wall_ms()
 
 
-def test_what_clocks_differ_by_for_being_read_one_by_one_moves_no_time() -> None:
-    """A millisecond or two are told as nothing; what is more, or adds up to more, counts in full."""
+def test_small_differences_between_clock_readings_are_ignored() -> None:
+    """Clocks are read one after the other, so a millisecond or two is ignored. A larger or accumulated difference counts in full."""
     clock = ManualClock(wall_ms=5_000)
     shard_clock = ShardClock(clock, None, 0)
     offsets = []
@@ -89,7 +89,7 @@ def test_what_clocks_differ_by_for_being_read_one_by_one_moves_no_time() -> None
 
 @pytest.mark.parametrize("jump", [-3_600_000, 0, 3_600_000])
 def test_a_restart_in_the_same_boot_follows_the_monotonic_clock(jump: int) -> None:
-    """Whatever the wall clock did meanwhile."""
+    """The wall clock may have changed meanwhile."""
     clock = ManualClock()
     first = ShardClock(clock, None, 0)
     last, then = first.beat(1), first.now_ms()
@@ -98,8 +98,8 @@ def test_a_restart_in_the_same_boot_follows_the_monotonic_clock(jump: int) -> No
     assert ShardClock(clock, last, 0).now_ms() == then + 700
 
 
-def test_after_a_reboot_the_wall_clock_is_believed_less_what_it_had_strayed() -> None:
-    """A correction made before the reboot is not taken for time that passed."""
+def test_after_a_reboot_time_follows_the_wall_clock_without_earlier_corrections() -> None:
+    """A correction made before the reboot does not count as elapsed time."""
     clock = ManualClock()
     first = ShardClock(clock, None, 0)
     clock.jump_wall(50_000)
@@ -110,7 +110,7 @@ def test_after_a_reboot_the_wall_clock_is_believed_less_what_it_had_strayed() ->
 
 
 def test_time_never_goes_back_after_a_reboot() -> None:
-    """Though the wall clock did, by a day."""
+    """Although the wall clock went back by a day."""
     clock = ManualClock()
     first = ShardClock(clock, None, 0)
     last, then = first.beat(1), first.now_ms()
@@ -119,8 +119,8 @@ def test_time_never_goes_back_after_a_reboot() -> None:
     assert ShardClock(clock, last, 0).now_ms() == then
 
 
-def test_the_newest_journal_record_is_a_floor() -> None:
-    """The heart may lag behind it."""
+def test_time_is_never_before_the_newest_journal_record() -> None:
+    """The heart file may be older than it."""
     clock = ManualClock()
     first = ShardClock(clock, None, 0)
     last, then = first.beat(1), first.now_ms()
@@ -128,8 +128,8 @@ def test_the_newest_journal_record_is_a_floor() -> None:
     assert ShardClock(clock, None, clock.wall_ms() + 9).now_ms() == clock.wall_ms() + 9
 
 
-def test_an_unknown_boot_is_never_taken_for_the_same_one() -> None:
-    """Zeros stand for "cannot tell": then the wall clock decides."""
+def test_an_unknown_boot_id_never_matches() -> None:
+    """Zeros mean unknown, so the wall clock decides."""
     clock = ManualClock()
     clock._boot_id = bytes(16)
     first = ShardClock(clock, None, 0)
@@ -140,7 +140,7 @@ def test_an_unknown_boot_is_never_taken_for_the_same_one() -> None:
 
 
 def test_a_monotonic_clock_that_went_back_is_another_boot() -> None:
-    """Though its id is the same."""
+    """Although the boot ID is the same."""
     clock = ManualClock()
     first = ShardClock(clock, None, 0)
     last, then = first.beat(1), first.now_ms()

@@ -1,4 +1,4 @@
-"""Configuration: ranges with field, value and bounds in the text; nothing unknown, nothing half changed."""
+"""Configuration: errors name the field, value and range, and a refused change changes nothing."""
 
 import pytest
 
@@ -19,8 +19,8 @@ RANGES = {
 }
 
 
-def test_every_field_of_a_queue_has_a_test_here() -> None:
-    """A new setting wants its range."""
+def test_every_queue_setting_is_covered_by_these_tests() -> None:
+    """A new setting needs its range here."""
     assert {*RANGES, "dead_letter", "dead_on_poll", "limits", "tags", "sqs"} == set(QueueConfig.__struct_fields__)
     plain = {"plan", "weight", "create_queues", "regions"}
     assert set(TenantConfig.__struct_fields__) == {*plain, *GROUPS, "defaults"}
@@ -37,8 +37,8 @@ GROUPS = {
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_of_a_group_only_what_is_given_changes(group: str) -> None:
-    """And what is refused is named with its group."""
+def test_only_the_given_fields_of_a_group_change(group: str) -> None:
+    """An error names the field with its group."""
     setting, good, bad = GROUPS[group]
     changed = change_config(TenantConfig(), {group: {setting: good}})
     untouched = [name for name in TenantConfig.__struct_fields__ if name != group]
@@ -53,8 +53,8 @@ def test_of_a_group_only_what_is_given_changes(group: str) -> None:
             change_config(changed, {group: wrong})
 
 
-def test_null_takes_a_limit_away() -> None:
-    """In quotas and rates alike."""
+def test_null_removes_a_limit() -> None:
+    """For quotas and rates."""
     limited = change_config(TenantConfig(), {"quotas": {"backlog": 5}, "limits": {"read": {"ops_per_sec": 9}}})
     free = change_config(limited, {"quotas": {"backlog": None}, "limits": {"read": {"ops_per_sec": None}}})
     assert free == TenantConfig()
@@ -62,19 +62,19 @@ def test_null_takes_a_limit_away() -> None:
 
 @pytest.mark.parametrize("regions", [["eu"], ["eu-1", "us"], []])
 def test_regions_are_names(regions: list[str]) -> None:
-    """In the order given."""
+    """Their order is kept."""
     assert change_config(TenantConfig(), {"regions": regions}).regions == tuple(regions)
 
 
 @pytest.mark.parametrize("regions", ["eu", ["EU"], [""], [1], ["a" * 33], ["-eu"], ["e"] * 33, None])
-def test_what_is_no_list_of_regions_is_refused(regions: object) -> None:
-    """By name."""
+def test_invalid_regions_are_refused(regions: object) -> None:
+    """The error names the field."""
     with pytest.raises(Invalid, match=r"^regions"):
         change_config(TenantConfig(), {"regions": regions})
 
 
 def test_the_defaults_of_new_queues_are_checked_like_a_queue() -> None:
-    """Except for the dead-letter queue, which cannot be the same for all."""
+    """Except for the dead-letter queue, which cannot be the same for all queues."""
     assert change_config(TenantConfig(), {"defaults": {"lease_ms": 5}}).defaults == QueueConfig(lease_ms=5)
     strange: list[object] = [{"lease_ms": 0}, {"dead_letter": "d"}, {"sqs": {"wait_s": 21}}, {"no_such": 1}, 5]
     for wrong in strange:
@@ -83,8 +83,8 @@ def test_the_defaults_of_new_queues_are_checked_like_a_queue() -> None:
 
 
 @pytest.mark.parametrize("field", RANGES)
-def test_both_ends_of_a_range_are_taken(field: str) -> None:
-    """And only that field changes."""
+def test_both_ends_of_a_range_are_accepted(field: str) -> None:
+    """Only that field changes."""
     for value in RANGES[field]:
         changed = change_config(QueueConfig(), {field: value})
         assert getattr(changed, field) == value
@@ -94,8 +94,8 @@ def test_both_ends_of_a_range_are_taken(field: str) -> None:
 
 @pytest.mark.parametrize("field", RANGES)
 @pytest.mark.parametrize("kind", ["below", "above", True, 1.5, "1", float("nan")])
-def test_outside_a_range_the_error_names_field_value_and_range(field: str, kind: object) -> None:
-    """So that the reader can mend it."""
+def test_an_error_names_field_value_and_range(field: str, kind: object) -> None:
+    """For values just outside the range."""
     low, high = RANGES[field]
     value = low - 1 if kind == "below" else high + 1 if kind == "above" else kind
     with pytest.raises(Invalid) as caught:
@@ -107,8 +107,8 @@ def test_outside_a_range_the_error_names_field_value_and_range(field: str, kind:
     assert caught.value.message == f"{field}: {problem}"
 
 
-def test_tags_are_few_and_short_texts_and_replaced_as_a_whole() -> None:
-    """Both ends of each bound are taken; what is beyond is refused by name."""
+def test_tags_are_bounded_and_replaced_as_a_whole() -> None:
+    """Both ends of each limit are accepted, and values beyond are refused."""
     tags = {f"{number:0128}": "v" * 256 for number in range(50)}
     assert change_config(QueueConfig(tags={"old": ""}), {"tags": tags}).tags == tags
     wrong: list[object] = [
@@ -120,8 +120,8 @@ def test_tags_are_few_and_short_texts_and_replaced_as_a_whole() -> None:
             change_config(QueueConfig(), {"tags": given})
 
 
-def test_what_a_queue_has_for_amazon_sqs_is_changed_field_by_field() -> None:
-    """Within its ranges; None takes all of it away."""
+def test_sqs_settings_of_a_queue_change_field_by_field() -> None:
+    """Within their ranges; None removes all of them."""
     first = change_config(QueueConfig(), {"sqs": {"delay_s": 900, "policy": "{}"}})
     second = change_config(first, {"sqs": {"delay_s": 0, "deduplication_scope": "messageGroup"}})
     assert second.sqs == SqsQueue(policy="{}", deduplication_scope="messageGroup")
@@ -137,8 +137,8 @@ def test_what_a_queue_has_for_amazon_sqs_is_changed_field_by_field() -> None:
         change_config(QueueConfig(), {"dead_on_poll": 1})
 
 
-def test_only_a_lifetime_can_be_none() -> None:
-    """None is "for ever" there and a mistake elsewhere."""
+def test_only_the_time_to_live_accepts_none() -> None:
+    """None means forever there and is invalid elsewhere."""
     assert change_config(QueueConfig(ttl_ms=5), {"ttl_ms": None}).ttl_ms is None
     assert change_config(QueueConfig(dead_letter="x"), {"dead_letter": None}).dead_letter is None
     for field in set(RANGES) - {"ttl_ms"}:
@@ -147,7 +147,7 @@ def test_only_a_lifetime_can_be_none() -> None:
 
 
 def test_an_unknown_field_is_refused_and_the_known_ones_listed() -> None:
-    """For tenants as for queues; a long name is cut."""
+    """For tenants and queues; a long name is truncated."""
     with pytest.raises(Invalid, match="colour: unknown field \\(allowed: lease_ms, max_attempts"):
         change_config(QueueConfig(), {"colour": 1})
     with pytest.raises(Invalid, match="colour: unknown field \\(allowed: plan, weight, create_queues"):
@@ -157,23 +157,23 @@ def test_an_unknown_field_is_refused_and_the_known_ones_listed() -> None:
     assert len(caught.value.message) < 400
 
 
-def test_a_dead_letter_queue_has_a_queues_name() -> None:
-    """Nothing else can be a queue."""
+def test_a_dead_letter_queue_needs_a_valid_queue_name() -> None:
+    """Any other value is refused."""
     for wrong in ("", "a/b", 5):
         with pytest.raises(Invalid, match=r"^dead_letter: "):
             change_config(QueueConfig(), {"dead_letter": wrong})
 
 
 @pytest.mark.parametrize("wrong", [0, limits.WEIGHT_MAX + 1, True, 1.0, None])
-def test_a_weight_is_a_whole_number_in_range(wrong: object) -> None:
-    """A weight of nothing would starve."""
+def test_a_weight_is_an_integer_in_range(wrong: object) -> None:
+    """A weight of zero would starve the tenant."""
     with pytest.raises(Invalid, match=f"weight: .*allowed: 1 to {limits.WEIGHT_MAX}"):
         change_config(TenantConfig(), {"weight": wrong})
 
 
 @pytest.mark.parametrize("wrong", [0, 1, None, "true"])
-def test_a_switch_is_true_or_false(wrong: object) -> None:
-    """Nothing that merely looks like it."""
+def test_a_boolean_setting_accepts_only_true_or_false(wrong: object) -> None:
+    """Values that merely look like booleans are refused."""
     with pytest.raises(Invalid, match=r"create_queues: must be true or false, not "):
         change_config(TenantConfig(), {"create_queues": wrong})
 
@@ -188,7 +188,7 @@ def test_a_switch_is_true_or_false(wrong: object) -> None:
         ({"regions": ["eu", "EU"]}, "regions[1]: invalid value (allowed: 1 to 32 characters"),
     ],
 )
-def test_an_error_names_the_whole_path_and_what_is_allowed(changes: dict[str, object], text: str) -> None:
+def test_an_error_names_the_full_path_and_the_range(changes: dict[str, object], text: str) -> None:
     """Also inside optional settings, lists and mappings."""
     with pytest.raises(Invalid) as caught:
         change_config(TenantConfig(), changes)

@@ -1,4 +1,4 @@
-"""The doctor finds a store in order where it is, and names every drift where it is not."""
+"""The doctor finds no problem in a consistent store, and names every inconsistency."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FIFO = "orders.fifo"
 
 
 async def _fill(shard: Shard, clock: ManualClock) -> None:
-    """Bring a shard into every state a message can be in."""
+    """Create messages in every state."""
     await put_tenant(shard, "acme", weight=3)
     await put_queue(shard, T, Q, max_attempts=2, lease_ms=5_000)
     await shard.add(T, Q, [message(f"m{i}", priority=i % 3, key=f"k{i}", ttl_ms=60_000 + i) for i in range(20)])
@@ -66,7 +66,7 @@ async def _fill(shard: Shard, clock: ManualClock) -> None:
 
 @pytest.fixture
 async def stopped(open_shard: OpenShard, clock: ManualClock, tmp_path: Path) -> Path:
-    """Return the directory of a filled shard that was closed."""
+    """Return the directory of a filled shard after it was closed."""
     shard = await open_shard()
     await _fill(shard, clock)
     await shard.close()
@@ -78,7 +78,7 @@ FIFO_PREFIX = queue_prefix(1, 2)
 
 
 def _drift(path: Path, change: Callable[[RocksStore, WriteBatch], None]) -> DoctorReport:
-    """Change rows behind the engine's back, then examine."""
+    """Change rows behind the engine's back, then run the doctor."""
     store = RocksStore(path)
     batch = WriteBatch(raw_mode=True)
     change(store, batch)
@@ -100,8 +100,8 @@ def _first_leased(store: RocksStore, prefix: bytes = Q_PREFIX) -> tuple[bytes, b
     raise AssertionError
 
 
-async def test_a_store_with_messages_in_every_state_is_clean(stopped: Path) -> None:
-    """Whatever the engine wrote is in order."""
+async def test_a_store_with_messages_in_every_state_has_no_findings(stopped: Path) -> None:
+    """Everything the engine writes is consistent."""
     steps: list[tuple[str, int]] = []
     report = examine(stopped, lambda where, rows: steps.append((where, rows)))
     assert report.findings == []
@@ -114,9 +114,7 @@ async def test_a_store_with_messages_in_every_state_is_clean(stopped: Path) -> N
     assert [rows for _, rows in steps] == sorted(rows for _, rows in steps)
 
 
-async def test_it_agrees_with_the_shard_after_everything_was_collected(
-    open_shard: OpenShard, clock: ManualClock, tmp_path: Path
-) -> None:
+async def test_a_store_after_cleanup_has_no_findings(open_shard: OpenShard, clock: ManualClock, tmp_path: Path) -> None:
     """Sweeps, redrives and a trimmed journal leave nothing behind."""
     shard = await open_shard()
     await _fill(shard, clock)
@@ -141,7 +139,7 @@ async def test_it_agrees_with_the_shard_after_everything_was_collected(
 async def test_a_message_in_flight_past_its_ttl_is_no_finding(
     open_shard: OpenShard, clock: ManualClock, tmp_path: Path
 ) -> None:
-    """Its TTL row is gone by right: the sweeper leaves messages in flight alone."""
+    """Its TTL row is gone because the sweeper ignores messages in flight."""
     shard = await open_shard()
     await shard.add(T, Q, [message(ttl_ms=100)])
     await shard.poll(T, Q, lease_ms=10_000)
@@ -150,8 +148,8 @@ async def test_a_message_in_flight_past_its_ttl_is_no_finding(
     assert examine(tmp_path / "data").findings == []
 
 
-async def test_nothing_is_changed_by_an_examination(stopped: Path) -> None:
-    """Every file of the database has the bytes it had before."""
+async def test_the_doctor_changes_nothing(stopped: Path) -> None:
+    """Every file of the database has the same bytes as before."""
 
     def content() -> dict[str, bytes]:
         files = sorted(p for p in stopped.rglob("*") if p.is_file() and p.name not in {"lock", "LOG"})
@@ -162,10 +160,8 @@ async def test_nothing_is_changed_by_an_examination(stopped: Path) -> None:
     assert content() == before
 
 
-async def test_a_running_shard_is_examined_at_each_of_its_rounds(
-    shard: Shard, clock: ManualClock, tmp_path: Path
-) -> None:
-    """Whatever the shard has just done, a checkpoint is consistent, and is gone afterwards."""
+async def test_a_running_shard_can_be_examined_in_every_round(shard: Shard, clock: ManualClock, tmp_path: Path) -> None:
+    """Each checkpoint is consistent, and is removed afterwards."""
     await _fill(shard, clock)
     for number in range(5):
         await shard.add(T, Q, [message(f"more {number}")])
@@ -175,14 +171,14 @@ async def test_a_running_shard_is_examined_at_each_of_its_rounds(
     assert not list((tmp_path / "data").glob("checkpoint*"))
 
 
-def test_a_directory_without_a_store_is_refused_and_left_alone(tmp_path: Path) -> None:
-    """A mistyped path is not turned into a store."""
+def test_a_directory_without_a_store_is_refused_and_unchanged(tmp_path: Path) -> None:
+    """A mistyped path does not become a store."""
     with pytest.raises(StoreFormat, match="no tenantq store"):
         examine(tmp_path / "nothing")
     assert not (tmp_path / "nothing").exists()
 
 
-# ---- _drift, one kind after the other ----
+# ---- one kind of inconsistency after the other ----
 
 
 def _lose_place(store: RocksStore, batch: WriteBatch) -> None:
@@ -358,7 +354,7 @@ def _journal_edit(store: RocksStore, batch: WriteBatch) -> None:
         (_journal_edit, "journal", "hash chain"),
     ],
 )
-async def test_drift_is_named(
+async def test_each_inconsistency_is_named(
     stopped: Path, change: Callable[[RocksStore, WriteBatch], None], kind: str, text: str
 ) -> None:
     """Each broken rule is reported under its kind."""
@@ -396,10 +392,10 @@ async def test_a_counter_that_differs_from_the_recount_is_named(
         ("horizon", b"", "ready of priority"),
     ],
 )
-async def test_a_level_that_differs_from_the_recount_is_named(
+async def test_a_priority_counter_that_differs_from_the_recount_is_named(
     stopped: Path, field: str, value: object, text: str
 ) -> None:
-    """So are those of each priority."""
+    """The counters of each priority are compared too."""
 
     def change(row: dict[str, object]) -> dict[str, object]:
         levels = row["levels"]
@@ -429,8 +425,8 @@ def _change_counters(path: Path, change: Callable[[dict[str, object]], dict[str,
 
 
 @pytest.mark.parametrize("how", ["cut", "gone", "flipped"])
-async def test_a_damaged_table_is_a_finding_and_no_traceback(stopped: Path, how: str) -> None:
-    """A store that cannot be opened, or not read to its end, is a diagnosis too."""
+async def test_a_damaged_table_is_a_finding_not_a_traceback(stopped: Path, how: str) -> None:
+    """So is a store that cannot be opened or read to its end."""
     for table in (stopped / "db").glob("*.sst"):
         content = table.read_bytes()
         if how == "gone":
@@ -443,7 +439,7 @@ async def test_a_damaged_table_is_a_finding_and_no_traceback(stopped: Path, how:
 
 
 async def test_a_database_that_lost_synced_records_is_a_finding(open_shard: OpenShard, tmp_path: Path) -> None:
-    """The heart knows how far the journal was synced."""
+    """The heart file knows how far the journal was synced."""
     shard = await open_shard()
     await shard.add(T, Q, [message("kept?")])
     await shard.close()
@@ -454,8 +450,8 @@ async def test_a_database_that_lost_synced_records_is_a_finding(open_shard: Open
     assert "journal records were in it" in report.findings[0].text
 
 
-async def test_long_lists_of_findings_are_cut_and_counted(tmp_path: Path, open_shard: OpenShard) -> None:
-    """The list stays short, the count stays true."""
+async def test_long_lists_of_findings_are_truncated_and_counted(tmp_path: Path, open_shard: OpenShard) -> None:
+    """The count stays exact."""
     shard = await open_shard()
     for _ in range(2):
         await shard.add(T, Q, [NewMessage(body=b"x") for _ in range(600)])

@@ -1,4 +1,4 @@
-"""Whatever a user can type, set, meet or read in the journal is documented."""
+"""Everything a user can type, configure, encounter or read in the journal is documented."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SOURCES = sorted((PROJECT / "src" / "tenantq").rglob("*.py"))
 
 
 def page(name: str) -> str:
-    """Return a page of the reference."""
+    """Return a reference page."""
     return (DOCS / "reference" / f"{name}.md").read_text()
 
 
@@ -70,8 +70,8 @@ def _pages() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("path", list(_pages()), ids=lambda path: str(path.relative_to(PROJECT)))
-def test_nothing_is_documented_that_cannot_be_typed(path: Path) -> None:
-    """Every command and option in the examples of a page exists."""
+def test_documented_commands_and_options_exist(path: Path) -> None:
+    """In the examples of every page."""
     commands = dict(generate.walk(command_line, "tenantq"))
     text = generate.written_text(path.read_text()).replace("\\\n", " ")
     for line in re.findall(r"^ *\$ (.*tenantq .*)$", text, re.MULTILINE):
@@ -102,14 +102,14 @@ def _errors() -> list[type[errors.TenantqError]]:
 
 
 def test_every_error_is_documented_with_its_code_and_status() -> None:
-    """And nothing is listed that does not exist."""
+    """Only existing errors are listed."""
     rows = table_rows(section(page("errors"), "Errors"))
     listed = {tuple(cell.strip("` ") for cell in row[:3]) for row in rows}
     assert listed == {(kind.__name__, kind.code, str(kind.status)) for kind in _errors()}
 
 
 def test_every_setting_is_documented() -> None:
-    """Each settings type has a generated list; the generator fails where a setting has no meaning."""
+    """Each settings type has a generated list; the generator fails for a setting without a description."""
     text = page("settings") + page("limits")
     for name, kind in generate.settings_types().items():
         assert f"<!-- generated: settings {name} -->" in text, name
@@ -121,12 +121,12 @@ def test_every_setting_is_documented() -> None:
 
 
 def test_every_metric_is_documented() -> None:
-    """Each in a row, and nothing that a server does not have. The other listener's are compared in its own tests."""
+    """Each has a row, and no other metric is listed. Tests of the other listener compare its own."""
     listed = {name for name in names(table_rows(page("metrics"))) if not name.startswith("tenantq_rpc_")}
     with FakeServer() as server:
         text = server.client().metrics()
     served = set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))
-    not_in_a_fake = {  # it exports nothing, does not check itself, has one shard and no Redis
+    not_in_a_fake = {  # this server has no export, no self-checks, one shard and no Redis
         "tenantq_shard_up",
         *re.findall(r"`(tenantq_cluster_\w+)`", page("metrics")),
         *re.findall(r"`(tenantq_redis_\w+)`", page("metrics")),
@@ -143,12 +143,12 @@ def test_every_metric_is_documented() -> None:
 
 
 def journal_ops() -> set[str]:
-    """Return the texts that the engine gives to ``log`` and ``log_tenant``, and the names of settling operations."""
+    """Return the operations that the engine passes to ``log`` and ``log_tenant``, and the names of settling operations."""
     found: set[str] = set()
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
-                if node.func.attr in {"log", "log_tenant"}:  # a name in a variable is looked for below
+                if node.func.attr in {"log", "log_tenant"}:  # names in variables are found below
                     texts = [part.value for part in ast.walk(node.args[0]) if isinstance(part, ast.Constant)]
                     found |= {text for text in texts if isinstance(text, str)}
             elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "op":
@@ -175,7 +175,7 @@ def _class_name_values(node: ast.ClassDef) -> Iterator[str]:
 
 
 def test_every_audit_action_is_documented() -> None:
-    """In the table of actions, whether done or refused."""
+    """In the table of actions."""
     ops = journal_ops()
     assert {"add", "poll", "ack", "dead_letter", "create_tenant", "resume_queue", "trim_journal"} <= ops
     assert names(table_rows(section(page("audit"), "Actions"))) == ops
@@ -187,12 +187,12 @@ def test_every_journal_column_is_documented() -> None:
 
 
 def test_every_kind_of_finding_is_documented() -> None:
-    """In the doctor's table."""
+    """In the table of the doctor."""
     assert names(table_rows(section(page("errors"), "Doctor findings"))) == set(get_args(Kind))
 
 
 def test_every_make_target_is_in_the_readme() -> None:
-    """Those that are declared phony, that is, those to be typed."""
+    """Targets declared as phony."""
     makefile = (PROJECT / "Makefile").read_text()
     for target in makefile.split(".PHONY:")[1].split("\n")[0].split():
         assert f"`make {target}`" in README

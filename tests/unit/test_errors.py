@@ -1,4 +1,4 @@
-"""Errors: one tree, drawn at the top of its module, texts that are their docstrings."""
+"""Errors form one tree, drawn at the top of its module, and their texts are their docstrings."""
 
 import inspect
 import re
@@ -10,7 +10,7 @@ from tenantq.errors import TenantqError
 
 
 def tree(kind: type[TenantqError]) -> list[type[TenantqError]]:
-    """Return a class and all below it."""
+    """Return a class and all of its subclasses."""
     return [kind, *(below for child in kind.__subclasses__() for below in tree(child))]
 
 
@@ -18,8 +18,8 @@ HERE = [kind for kind in tree(TenantqError) if kind.__module__ == "tenantq.error
 
 
 @pytest.mark.parametrize("kind", HERE)
-def test_an_errors_default_text_is_its_docstring(kind: type[TenantqError]) -> None:
-    """So text and docs cannot drift."""
+def test_the_default_text_of_an_error_is_its_docstring(kind: type[TenantqError]) -> None:
+    """So text and docs cannot drift apart."""
     error = kind()
     assert error.message == inspect.cleandoc(kind.__doc__ or "")
     assert str(error) == error.message
@@ -27,15 +27,15 @@ def test_an_errors_default_text_is_its_docstring(kind: type[TenantqError]) -> No
 
 
 @pytest.mark.parametrize("kind", HERE)
-def test_an_error_carries_what_it_concerns(kind: type[TenantqError]) -> None:
-    """Tenant, queue and id, or nothing."""
+def test_an_error_carries_tenant_queue_and_id(kind: type[TenantqError]) -> None:
+    """Or none of them."""
     error = kind("text", tenant="acme", queue="work", id="7")
     assert (error.message, error.tenant, error.queue, error.id) == ("text", "acme", "work", "7")
     assert (kind().tenant, kind().queue, kind().id) == (None, None, None)
 
 
-def test_the_tree_in_the_module_docstring_lists_every_class_in_its_place() -> None:
-    """Read back from the drawing: names, parents and codes."""
+def test_the_tree_in_the_module_docstring_is_complete() -> None:
+    """Parsed from the drawing: names, parents and codes."""
     parents: dict[str, str] = {}
     codes: dict[str, str] = {}
     above: list[tuple[int, str]] = []
@@ -57,6 +57,6 @@ def test_the_tree_in_the_module_docstring_lists_every_class_in_its_place() -> No
 
 @pytest.mark.parametrize("kind", HERE)
 def test_every_error_has_a_code_and_an_http_status(kind: type[TenantqError]) -> None:
-    """A caller's fault is a 4xx, ours a 5xx."""
+    """4xx for the caller's fault, 5xx for the server's."""
     assert re.fullmatch(r"[a-z_]+", kind.code)
     assert 400 <= kind.status < 600

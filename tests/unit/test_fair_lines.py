@@ -1,4 +1,4 @@
-"""Fair lines: weighted turns, no saved-up turns, no idling."""
+"""Fair lines: weighted turns, no saved-up turns, work-conserving."""
 
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def tenant(name: str, weight: int = 1) -> TenantState:
-    """Return a tenant with a line of its own."""
+    """Return a tenant with its own line."""
     return TenantState(1, name, TenantConfig(weight=weight), TenantLine(weight))
 
 
@@ -41,7 +41,7 @@ def served(turn: "Iterable[Operation[None]]") -> Counter[str]:
 @pytest.mark.parametrize("weights", [(1, 1), (1, 2, 5), (1, 10, 100), (7, 7, 3)])
 @pytest.mark.parametrize("cost", [1, 5])
 def test_service_follows_the_weights_within_two_percent(weights: tuple[int, ...], cost: int) -> None:
-    """While all of them have work, whatever their operations cost."""
+    """While all have work, for operations of any cost."""
     lines = FairLines(turn_cost=8)
     owners = [tenant(f"t{n}", weight) for n, weight in enumerate(weights)]
     for owner in owners:
@@ -55,7 +55,7 @@ def test_service_follows_the_weights_within_two_percent(weights: tuple[int, ...]
 
 
 def test_a_cheap_and_an_expensive_tenant_get_the_same_cost_not_the_same_count() -> None:
-    """Fairness is by cost."""
+    """Fairness is measured in cost."""
     lines = FairLines(turn_cost=8)
     cheap, dear = tenant("cheap"), tenant("dear")
     push(lines, cheap, 20_000, 1)
@@ -66,8 +66,8 @@ def test_a_cheap_and_an_expensive_tenant_get_the_same_cost_not_the_same_count() 
     assert abs(total["cheap"] / total.total() - 0.5) < 0.02
 
 
-def test_a_newcomer_goes_next_however_long_the_others_lines_are() -> None:
-    """It waits for one turn at most."""
+def test_a_new_tenant_waits_at_most_one_turn() -> None:
+    """Regardless of the length of the other lines."""
     lines = FairLines(turn_cost=8)
     loud, new = tenant("loud"), tenant("new")
     push(lines, loud, 10_000)
@@ -78,8 +78,8 @@ def test_a_newcomer_goes_next_however_long_the_others_lines_are() -> None:
     assert sum(turn["new"] for turn in turns) == 1
 
 
-def test_rest_saves_no_turns() -> None:
-    """After a long rest a tenant shares from now on and does not catch up."""
+def test_idle_time_saves_no_turns() -> None:
+    """After a long pause a tenant gets its share from now on and does not catch up."""
     lines = FairLines(turn_cost=8)
     rested, busy = tenant("rested"), tenant("busy")
     push(lines, busy, 10_000)
@@ -92,8 +92,8 @@ def test_rest_saves_no_turns() -> None:
     assert abs(total["rested"] - total["busy"]) <= 16
 
 
-def test_it_is_work_conserving() -> None:
-    """A tenant alone gets the whole budget at once, and every operation is served once."""
+def test_fair_lines_are_work_conserving() -> None:
+    """A single tenant gets the whole budget at once, and every operation is served once."""
     lines = FairLines(turn_cost=8)
     alone, other = tenant("alone"), tenant("other")
     push(lines, alone, 500)
@@ -116,7 +116,7 @@ def test_a_turn_takes_at_least_one_operation_even_over_budget() -> None:
 
 
 def test_a_line_charged_while_it_waits_moves_back() -> None:
-    """Deliveries are charged outside of turns: a stale place in the heap is not a turn."""
+    """Deliveries are charged outside of turns, so a stale heap entry is not a turn."""
     lines = FairLines(turn_cost=8)
     charged, calm = tenant("charged"), tenant("calm")
     push(lines, charged, 100)
@@ -140,7 +140,7 @@ def test_order_within_a_line_is_kept() -> None:
     assert got == pushed
 
 
-def test_drain_takes_everything_out() -> None:
+def test_drain_removes_everything() -> None:
     """For a shard that stops."""
     lines = FairLines(turn_cost=8)
     for name in ("a", "b"):
@@ -151,12 +151,12 @@ def test_drain_takes_everything_out() -> None:
 
 
 def budget() -> RoundBudget:
-    """Return a budget of rounds with the default settings."""
+    """Return a round budget with the default settings."""
     return RoundBudget(ShardSettings(), ManualClock())
 
 
-def test_a_large_operation_shares_its_round_with_nobody() -> None:
-    """A small operation of another tenant does not wait for its write and its sync."""
+def test_a_large_operation_gets_its_own_round() -> None:
+    """A small operation of another tenant does not wait for its write and sync."""
     lines, rounds = FairLines(turn_cost=4), budget()
     loud, quiet = tenant("loud"), tenant("quiet")
     push(lines, loud, 3, 200)
@@ -166,7 +166,7 @@ def test_a_large_operation_shares_its_round_with_nobody() -> None:
 
 
 def test_large_operations_wait_for_each_others_sync_and_small_ones_do_not() -> None:
-    """At most one large operation is written and not yet synced while tenants share the rounds."""
+    """At most one large operation is written but not yet synced while tenants share the rounds."""
     lines, rounds = FairLines(turn_cost=4), budget()
     loud, quiet = tenant("loud"), tenant("quiet")
     push(lines, loud, 2, 200)
@@ -180,8 +180,8 @@ def test_large_operations_wait_for_each_others_sync_and_small_ones_do_not() -> N
     assert not lines
 
 
-def test_large_operations_get_their_turn_beside_many_small_ones() -> None:
-    """Waiting for a round alone does not starve them: they are served by virtual time."""
+def test_large_operations_are_not_starved_by_small_ones() -> None:
+    """They are served by virtual time."""
     lines, rounds = FairLines(turn_cost=4), budget()
     loud, quiet = tenant("loud"), tenant("quiet")
     push(lines, loud, 10, 200)

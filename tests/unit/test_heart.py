@@ -1,4 +1,4 @@
-"""The heart file: two slots in turn, a torn one loses, two bad ones are refused."""
+"""The heart file: two alternating slots; a torn one is ignored, and two bad ones are refused."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ WHOLE = _SLOT.size + 4  # a slot and its checksum
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Return where a heart file may be."""
+    """Return the path of a heart file."""
     return tmp_path / "heart"
 
 
@@ -27,28 +27,28 @@ def beats(path: Path, *numbers: int) -> None:
     heart.close()
 
 
-def spoil(path: Path, at: int) -> None:
+def corrupt(path: Path, at: int) -> None:
     """Flip a byte."""
     raw = bytearray(path.read_bytes())
     raw[at] ^= 0xFF
     path.write_bytes(raw)
 
 
-def test_a_missing_heart_is_none(path: Path) -> None:
-    """Reading does not make one."""
+def test_a_missing_heart_file_is_none(path: Path) -> None:
+    """Reading does not create it."""
     assert read_beat(path) is None
     assert not path.exists()
 
 
-def test_a_new_heart_has_not_beaten(path: Path) -> None:
-    """It is whole all the same."""
+def test_a_new_heart_file_has_no_beat(path: Path) -> None:
+    """It is valid all the same."""
     beats(path)
     assert path.exists()
     assert read_beat(path) is None
 
 
 def test_the_newest_beat_is_read_with_every_field(path: Path) -> None:
-    """Also by the next heart on the file, which counts on."""
+    """Also by the next writer, which continues the sequence."""
     beats(path, 1, 2, 3)
     last = read_beat(path)
     assert last is not None
@@ -64,31 +64,31 @@ def test_the_newest_beat_is_read_with_every_field(path: Path) -> None:
     assert (last.seq, last.clean) == (4, True)
 
 
-def test_a_torn_newest_slot_loses_to_the_other(path: Path) -> None:
-    """Wherever it is torn: an older but true value."""
+def test_a_torn_newest_slot_falls_back_to_the_other(path: Path) -> None:
+    """Wherever it is torn, the value is older but valid."""
     for at in range(WHOLE):
         path.unlink(missing_ok=True)
         beats(path, 1, 2, 3)  # the third is in slot 1
-        spoil(path, _SLOT_BYTES + at)
+        corrupt(path, _SLOT_BYTES + at)
         last = read_beat(path)
         assert last is not None
         assert last.seq == 2
 
 
 def test_a_torn_older_slot_does_not_matter(path: Path) -> None:
-    """The newest is whole."""
+    """The newest slot is complete."""
     beats(path, 1, 2, 3)
-    spoil(path, 5)
+    corrupt(path, 5)
     last = read_beat(path)
     assert last is not None
     assert last.seq == 3
 
 
 def test_two_bad_slots_are_refused(path: Path) -> None:
-    """It cannot be told then whether acknowledged work is missing."""
+    """It would be unknown whether acknowledged work is missing."""
     beats(path, 1, 2)
-    spoil(path, 3)
-    spoil(path, _SLOT_BYTES + 3)
+    corrupt(path, 3)
+    corrupt(path, _SLOT_BYTES + 3)
     with pytest.raises(StoreDamaged, match="heart"):
         read_beat(path)
     with pytest.raises(StoreDamaged, match="heart"):
@@ -96,8 +96,8 @@ def test_two_bad_slots_are_refused(path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1, 2, 3])
-def test_a_file_cut_short_or_zeroed_is_refused(path: Path, number: int) -> None:
-    """Emptied, halved, cut anywhere, or with a slot of zeros: never an older value than what was synced."""
+def test_a_truncated_or_zeroed_file_is_refused(path: Path, number: int) -> None:
+    """At any length, or with a slot of zeros: a value older than the last sync is never returned."""
     beats(path, *range(1, number + 1))
     whole = path.read_bytes()
     half = bytes(_SLOT_BYTES)
@@ -115,7 +115,7 @@ def test_a_file_cut_short_or_zeroed_is_refused(path: Path, number: int) -> None:
 
 
 def test_garbage_is_refused(path: Path) -> None:
-    """Of the right size or not."""
+    """With and without the right size."""
     for garbage in (b"x", b"\xff" * 2 * _SLOT_BYTES, b"hello" * 100):
         path.write_bytes(garbage)
         with pytest.raises(StoreDamaged):

@@ -1,4 +1,4 @@
-"""Durations in bins: every one is counted once, in the bin that it belongs to."""
+"""Histograms of durations: each duration is counted once, in its bin."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tenantq.runtime.histogram import Histogram
 
 
 @given(st.lists(st.integers(-5, 1 << 28)))
-def test_each_bin_tells_how_many_lasted_at_most_so_long(durations: list[int]) -> None:
-    """The ends are inclusive; nothing is lost beyond the last; a clock that went back counts as one microsecond."""
+def test_each_bin_counts_the_durations_up_to_its_bound(durations: list[int]) -> None:
+    """Bounds are inclusive, the last bin is unbounded, and a negative duration counts as one microsecond."""
     times = Histogram()
     for us in durations:
         times.count(us)

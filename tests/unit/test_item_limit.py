@@ -38,7 +38,7 @@ _MANY = 100
     ],
 )
 async def test_a_list_that_is_too_long_is_refused(body: bytes) -> None:
-    """Whatever its items are, and whatever its strings contain."""
+    """With any items and any strings in them."""
     json.loads(body)
     with pytest.raises(Invalid, match="too many items"):
         await check_items(body, _MANY)
@@ -46,7 +46,7 @@ async def test_a_list_that_is_too_long_is_refused(body: bytes) -> None:
 
 @pytest.mark.parametrize("text", [",", '",', "\\,", '\\",', "x" * 300_000 + ",", "\\" * 262_139 + ",,,,"])
 async def test_commas_in_strings_do_not_count(text: str) -> None:
-    """Strings may be longer than a slice, and may end anywhere in one."""
+    """Strings may be longer than a slice and end anywhere in one."""
     await check_items(json.dumps({"body": text * 200, "next": [text] * 99}).encode(), _MANY)
 
 
@@ -77,7 +77,7 @@ async def test_a_large_batch_decodes_to_the_same_request_in_slices(monkeypatch: 
 
 @pytest.mark.parametrize("bad", [{"body": 1}, {"bodi": "x"}, {"priority": "x"}])
 async def test_a_large_batch_is_refused_with_the_same_error(bad: dict[str, object]) -> None:
-    """Decoding in slices does not change what a caller reads."""
+    """Decoding in slices does not change the error."""
     route = Route("POST", "/x", messages.add, tag="")
     body = json.dumps({"messages": [{"body": "x" * 100_000}, bad]}).encode()
     with pytest.raises(Invalid) as expected:
@@ -91,7 +91,7 @@ _VALUES = ["", "x" * 300, 'a"b\\', "[{,", "\\" * 257, "é", "]}" * 200]
 
 
 def _random_body(random: Random) -> bytes:
-    """Return an add with strings that a careless search for brackets, commas and quotes would stumble over."""
+    """Return an add request whose strings would confuse a naive search for brackets, commas and quotes."""
     messages = [
         {
             "body": random.choice(_VALUES),
@@ -104,8 +104,8 @@ def _random_body(random: Random) -> bytes:
     return json.dumps(dict(members), indent=random.choice((None, None, 1)), ensure_ascii=random.random() < 0.5).encode()
 
 
-async def test_any_body_decodes_in_slices_of_any_size_as_it_does_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So do its errors: cut off or with a byte changed, it is accepted or refused in the same way."""
+async def test_any_body_decodes_in_slices_like_it_does_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For slices of any size. Truncated or changed by a byte, it is accepted or refused in the same way."""
     random, route = Random(5), Route("POST", "/x", messages.add, tag="")
     accepted = 0
     for _ in range(600):
@@ -132,15 +132,15 @@ async def _at_once(route: Route, body: bytes) -> object:
 
 
 async def _outcome_of(decoding: Awaitable[object]) -> object:
-    """Return what was decoded, or the code of the refusal."""
+    """Return what was decoded, or the error code."""
     try:
         return msgspec.to_builtins(await decoding)
     except TenantqError as error:
         return error.code
 
 
-async def test_no_turn_passes_or_decodes_more_than_a_slice_of_a_large_body(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither when its items are found nor when they are decoded, however deep its list is."""
+async def test_no_loop_turn_processes_more_than_a_slice_of_a_large_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither when its items are counted nor when they are decoded, at any depth."""
     turns = [Counter[str]()]
 
     async def turn() -> None:
@@ -193,7 +193,7 @@ def _lists_in(value: dict[str, Any]) -> Iterator[list[Any]]:
     ],
 )
 async def test_a_large_body_of_another_shape_is_bounded_too(body: bytes, code: str | None) -> None:
-    """Bytes outside the lists, an endless item, an empty one, a list that comes twice, none, and one with an escaped name."""
+    """Bytes outside the lists, a huge item, an empty one, a duplicate list, no list, and one with an escaped name."""
     route = Route("POST", "/x", messages.add, tag="")
     outcome = await _outcome_of(route.decode_large(bytes(body)))
     assert outcome == code if code else isinstance(outcome, dict)

@@ -1,4 +1,4 @@
-"""The jump hash: the published function, even, and moving only what must move."""
+"""The jump hash: the published function, evenly distributed, with minimal moves."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ KEYS = st.integers(0, 2**64 - 1)
         (10_863_919_174_838_991, 11, 6), (2_016_238_256_797_177_309, 11, 3), (1_673_758_223_894_951_030, 11, 5),
     ],
 )  # fmt: skip
-def test_it_is_the_published_function(key: int, buckets: int, bucket: int) -> None:
-    """Values that other implementations give."""
+def test_values_match_the_published_function(key: int, buckets: int, bucket: int) -> None:
+    """Other implementations give the same values."""
     assert jump_hash(key, buckets) == bucket
 
 
 @given(KEYS, st.integers(1, 5_000))
-def test_one_more_bucket_keeps_a_key_or_gives_it_to_the_new_one(key: int, buckets: int) -> None:
-    """Nothing moves between buckets that were there before."""
+def test_a_new_bucket_takes_keys_and_no_other_key_moves(key: int, buckets: int) -> None:
+    """Nothing moves between existing buckets."""
     before, after = jump_hash(key, buckets), jump_hash(key, buckets + 1)
     assert 0 <= before < buckets
     assert after in {before, buckets}
@@ -49,12 +49,12 @@ def test_tenants_are_spread_evenly_and_about_one_in_n_plus_one_moves(buckets: in
     assert abs(moved - len(keys) * share) < 4 * (len(keys) * share * (1 - share)) ** 0.5
 
 
-def test_a_tenants_key_is_that_of_its_name_everywhere() -> None:
-    """Written down once: another value would move tenants that nobody meant to move."""
+def test_the_key_of_a_tenant_is_stable() -> None:
+    """Another value would move existing tenants."""
     assert [tenant_key(name) for name in ("default", "acme")] == [0x37A8EEC1CE19687D, 0x822B33AD87C148A0]
 
 
-def test_what_cannot_be_placed_is_refused() -> None:
+def test_invalid_input_is_refused() -> None:
     """No bucket, or a key that is too long."""
     for key, buckets in ((1, 0), (2**64, 1), (-1, 1)):
         with pytest.raises(Invalid):

@@ -1,4 +1,4 @@
-"""Room ahead in the write-ahead log: zeros that RocksDB overwrites, so that a sync has only bytes to write."""
+"""Preallocated space in the write-ahead log: zeros that RocksDB overwrites, so that a sync writes only data."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def write(store: RocksStore, key: bytes, value: bytes = b"v") -> None:
 
 
 def newest_log(path: Path) -> Path:
-    """Return the log that is written to."""
+    """Return the current log file."""
     return max((path / "db").glob("*.log"))
 
 
-def test_the_log_does_not_grow_while_there_is_room(tmp_path: Path) -> None:
-    """What is written stands where zeros stood, and the file keeps its length; when the room is used up there is new room."""
+def test_the_log_does_not_grow_while_it_has_preallocated_space(tmp_path: Path) -> None:
+    """Records overwrite zeros and the file keeps its length; then more space is allocated."""
     store = RocksStore(tmp_path)
     write(store, b"a")
     length = newest_log(tmp_path).stat().st_size
@@ -44,8 +44,8 @@ def test_the_log_does_not_grow_while_there_is_room(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_new_log_gets_room_too(tmp_path: Path) -> None:
-    """After a flush RocksDB goes on in another log."""
+def test_a_new_log_gets_preallocated_space_too(tmp_path: Path) -> None:
+    """RocksDB switches logs after a flush."""
     store = RocksStore(tmp_path)
     write(store, b"a")
     before = newest_log(tmp_path)
@@ -58,8 +58,8 @@ def test_a_new_log_gets_room_too(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_log_with_room_ahead_is_read_to_its_last_record(tmp_path: Path) -> None:
-    """As a kill leaves it: the zeros are the end, nothing is torn, and everything that was written is there."""
+def test_a_log_with_preallocated_space_is_read_to_its_last_record(tmp_path: Path) -> None:
+    """After a kill, the zeros mark the end, no record is torn, and nothing is missing."""
     store = RocksStore(tmp_path / "live")
     for number in range(200):
         write(store, b"key-%03d" % number, bytes([number]) * 700)
@@ -76,8 +76,8 @@ def test_a_log_with_room_ahead_is_read_to_its_last_record(tmp_path: Path) -> Non
     again.close()
 
 
-def test_where_there_is_no_space_ahead_writing_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that is nearly full has no room to spare, and that is no reason to fail."""
+def test_writing_continues_without_preallocated_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A nearly full disk is no reason to fail."""
 
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")

@@ -1,4 +1,4 @@
-"""Slices of long work on the event loop."""
+"""Long work is sliced on the event loop."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 
-def test_a_slice_ends_at_its_items_or_its_bytes() -> None:
+def test_a_slice_is_limited_in_items_and_bytes() -> None:
     """Whichever limit is reached first; no item is lost."""
     assert [len(part) for part in slices_of([1] * (2 * SLICE_ITEMS + 1), lambda _: 0)] == [SLICE_ITEMS, SLICE_ITEMS, 1]
     assert list(slices_of([SLICE_BYTES, 1, SLICE_BYTES, 1], lambda size: size)) == [
@@ -67,7 +67,7 @@ async def test_long_replies_are_encoded_in_slices_to_the_same_json() -> None:
     assert {SLICE_ITEMS * n for n in range(1, 8)} <= set(seen)
 
 
-async def test_one_of_several_long_works_continues_per_turn() -> None:
+async def test_only_one_of_several_long_tasks_runs_per_turn() -> None:
     """However many requests are heavy, a turn of the loop has one slice of one of them."""
     turns: list[int] = []
     turn = 0
@@ -85,7 +85,7 @@ async def test_one_of_several_long_works_continues_per_turn() -> None:
 
 
 async def test_short_requests_get_many_turns_between_two_slices_while_callers_share_the_loop() -> None:
-    """A short request needs several turns. None of them waits for another slice."""
+    """A short request needs several turns, and none of them waits for another slice."""
     slices = loop_slices(asyncio.get_running_loop())
     turn, turns = 0, list[int]()
 
@@ -106,13 +106,13 @@ async def test_short_requests_get_many_turns_between_two_slices_while_callers_sh
             await asyncio.sleep(0)
         return min(after - before for before, after in pairwise(turns))
 
-    assert await run_all() == 1  # nobody else is there
+    assert await run_all() == 1  # no other caller
     slices.shared_until = math.inf
     assert await run_all() >= 10
 
 
-async def test_functions_take_their_slices_in_order_with_tasks() -> None:
-    """Reading a large body is long work, too."""
+async def test_functions_and_tasks_get_their_slices_in_order() -> None:
+    """Reading a large body is long work too."""
     done: list[int] = []
     slices = loop_slices(asyncio.get_running_loop())
     for number in range(3):
@@ -122,7 +122,7 @@ async def test_functions_take_their_slices_in_order_with_tasks() -> None:
 
 
 class _Parts(list[bytes]):
-    """Parts that note the last thread that read them."""
+    """Parts that record the last thread that read them."""
 
     thread = 0
 
@@ -133,7 +133,7 @@ class _Parts(list[bytes]):
 
 @pytest.mark.parametrize("size", [0, 1, JOINED_AT_ONCE_BYTES // 2, JOINED_AT_ONCE_BYTES])
 async def test_the_loop_joins_at_most_a_megabyte(size: int) -> None:
-    """A thread joins more."""
+    """Larger replies are joined on a thread."""
     parts = _Parts([b"a" * size, b"b" * size])
     assert await joined(parts) == b"a" * size + b"b" * size
     assert (parts.thread == threading.get_ident()) == (2 * size <= JOINED_AT_ONCE_BYTES)

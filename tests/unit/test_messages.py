@@ -1,4 +1,4 @@
-"""What a new message may be: every field's type, range and text."""
+"""New messages: the type, range and text of every field."""
 
 import math
 
@@ -14,7 +14,7 @@ NAN, INFINITY = math.nan, math.inf
 
 
 def with_field(field: str, value: object) -> NewMessage:
-    """Return a message with one field set, whatever its type."""
+    """Return a message with one field set to any value."""
     return msgspec.structs.replace(NewMessage(body=b""), **{field: value})
 
 
@@ -27,8 +27,8 @@ NUMBERS = {
 
 
 @pytest.mark.parametrize("field", NUMBERS)
-def test_numbers_in_range_are_taken(field: str) -> None:
-    """Both ends belong to the range."""
+def test_numbers_in_range_are_accepted(field: str) -> None:
+    """Both ends are included."""
     low, high = NUMBERS[field]
     check_message(with_field(field, low))
     check_message(with_field(field, high))
@@ -37,7 +37,7 @@ def test_numbers_in_range_are_taken(field: str) -> None:
 @pytest.mark.parametrize("field", NUMBERS)
 @pytest.mark.parametrize("wrong", [True, False, 1.0, NAN, INFINITY, "1", b"1", [1], -1, 1 << 70, "low", "high"])
 def test_other_numbers_are_refused_with_field_value_and_range(field: str, wrong: object) -> None:
-    """A bool is no number, and neither is a float that happens to be whole."""
+    """Including booleans and floats with integer values."""
     low, high = NUMBERS[field]
     value = {"low": low - 1, "high": high + 1}.get(wrong, wrong) if isinstance(wrong, str) else wrong
     with pytest.raises(Invalid, match=f"{field}: .*{low} to {high}") as caught:
@@ -46,21 +46,21 @@ def test_other_numbers_are_refused_with_field_value_and_range(field: str, wrong:
 
 
 @pytest.mark.parametrize("field", ["priority", "delay_ms"])
-def test_numbers_without_a_default_of_none_refuse_none(field: str) -> None:
-    """None stands for the queue's value only where there is one."""
+def test_none_is_refused_where_it_is_not_the_default(field: str) -> None:
+    """None means the queue's value only where there is one."""
     with pytest.raises(Invalid, match=field):
         check_message(with_field(field, None))
 
 
 @pytest.mark.parametrize("field", ["ttl_ms", "max_attempts", "key", "group"])
-def test_none_is_the_queues_own_value(field: str) -> None:
+def test_none_means_the_queues_own_value(field: str) -> None:
     """Or no value at all."""
     check_message(with_field(field, None))
 
 
 @pytest.mark.parametrize("wrong", [None, "text", bytearray(b"x"), memoryview(b"x"), 1, ["x"]])
 def test_a_body_is_bytes(wrong: object) -> None:
-    """Nothing that could change under way, and no text with a guessed encoding."""
+    """Mutable buffers and text are refused."""
     with pytest.raises(Invalid, match="body"):
         check_message(with_field("body", wrong))
 
@@ -77,22 +77,22 @@ TEXTS = {"key": limits.KEY_CHARS_MAX, "group": limits.GROUP_CHARS_MAX}
 
 
 @pytest.mark.parametrize("field", TEXTS)
-def test_texts_up_to_their_length_are_taken(field: str) -> None:
-    """Characters count, not bytes."""
+def test_texts_up_to_the_maximum_length_are_accepted(field: str) -> None:
+    """Counted in characters, not bytes."""
     check_message(with_field(field, "é" * TEXTS[field]))
 
 
 @pytest.mark.parametrize("field", TEXTS)
 @pytest.mark.parametrize("wrong", ["", "long", "a\0b", "\ud800", "a\udfff", 1, True, b"x", ["x"]], ids=repr)
 def test_other_texts_are_refused(field: str, wrong: object) -> None:
-    """Empty, too long, with NUL, a lone surrogate, or no text."""
+    """Empty, too long, with NUL or a lone surrogate, or not text."""
     value = "x" * (TEXTS[field] + 1) if wrong == "long" else wrong
     with pytest.raises(Invalid, match=field):
         check_message(with_field(field, value))
 
 
-def test_attributes_within_their_limits_are_taken() -> None:
-    """As many and as long as allowed."""
+def test_attributes_within_their_limits_are_accepted() -> None:
+    """At the maximum number and length."""
     check_message(with_field("attributes", {}))
     check_message(with_field("attributes", {f"{n:0256}": "" for n in range(limits.ATTRIBUTES_MAX)}))
     check_message(with_field("attributes", {"a": "x" * (limits.ATTRIBUTES_BYTES_MAX - 1)}))
@@ -118,27 +118,27 @@ def test_attributes_within_their_limits_are_taken() -> None:
     ids=lambda value: repr(value)[:24],
 )
 def test_other_attributes_are_refused(wrong: object) -> None:
-    """Names and values are texts, few, and not too large together."""
+    """Names and values must be texts, few, and not too large together."""
     with pytest.raises((Invalid, TooLarge), match="attributes"):
         check_message(with_field("attributes", wrong))
 
 
 @pytest.mark.parametrize("wrong", [None, [], "", 0, ()])
-def test_empty_things_that_are_no_mapping_are_refused_as_attributes(wrong: object) -> None:
-    """They would be stored beside a group and could not be read again."""
+def test_empty_values_that_are_not_mappings_are_refused_as_attributes(wrong: object) -> None:
+    """Stored with a group, they could not be read again."""
     with pytest.raises(Invalid, match="attributes"):
         check_message(with_field("attributes", wrong))
 
 
-def test_attribute_names_count_in_bytes_as_values_do() -> None:
-    """Three bytes a character, 32 names of 256: within the characters, over the bytes with the value."""
+def test_attribute_names_and_values_are_counted_in_bytes() -> None:
+    """The names are short in characters, and exceed the limit in bytes together with the values."""
     names = {("€" * 250) + f"{n:02}": "x" * 1_400 for n in range(32)}
     with pytest.raises(TooLarge, match="attributes"):
         check_message(with_field("attributes", names))
 
 
-def test_a_checked_number_refuses_a_subclass_that_pretends() -> None:
-    """An int is an int."""
+def test_subclasses_of_int_are_refused() -> None:
+    """Only an int itself is accepted."""
 
     class Pretender(int):
         pass
@@ -147,14 +147,14 @@ def test_a_checked_number_refuses_a_subclass_that_pretends() -> None:
         check_field("n", Pretender(1), limits.Priority)
 
 
-def test_a_huge_wrong_value_is_not_echoed_whole() -> None:
-    """An error stays readable."""
+def test_a_huge_invalid_value_is_truncated_in_the_error() -> None:
+    """The error stays readable."""
     with pytest.raises(Invalid) as caught:
         check_field("n", "x" * 10_000, limits.Priority)
     assert len(caught.value.message) < 120
 
 
-def test_a_checked_text_is_returned() -> None:
+def test_a_valid_text_is_returned() -> None:
     """Unchanged."""
     assert check_field("t", "ok", limits.GroupName) == "ok"
 
@@ -162,15 +162,15 @@ def test_a_checked_text_is_returned() -> None:
 @pytest.mark.parametrize(
     "result", [Result("completed", b""), Result("failed", None, "why"), Result("failed", b"part", "why")]
 )
-def test_whole_results_are_taken(result: Result) -> None:
-    """A failed one may bring what it has."""
+def test_complete_results_are_accepted(result: Result) -> None:
+    """A failed one may have a body."""
     check_result(result)
 
 
 @pytest.mark.parametrize(
     "result", [Result("completed"), Result("failed"), Result("pending"), Result("failed", None, "\0")]
 )
-def test_half_results_are_refused(result: Result) -> None:
+def test_incomplete_results_are_refused(result: Result) -> None:
     """The error names the result."""
     with pytest.raises(TenantqError, match="result"):
         check_result(result)

@@ -7,8 +7,8 @@ from tenantq.errors import Invalid
 
 
 @pytest.mark.parametrize("name", ["abc", "a-b", "0a0", "default", "a" * 32, "a--b", "123"])
-def test_a_tenant_name_is_3_to_32_of_lower_case_digits_and_hyphen(name: str) -> None:
-    """These are returned as they are."""
+def test_a_tenant_name_is_3_to_32_lower_case_letters_digits_and_hyphens(name: str) -> None:
+    """Valid names are returned unchanged."""
     assert check_tenant_name(name) == name
 
 
@@ -35,15 +35,15 @@ def test_a_tenant_name_is_3_to_32_of_lower_case_digits_and_hyphen(name: str) -> 
     ],
 )
 def test_other_tenant_names_are_refused_without_echo(name: object) -> None:
-    """The error says what is allowed, not what was sent."""
+    """The error says what is allowed, and does not show the name."""
     with pytest.raises(Invalid, match="tenant: ") as caught:
         check_tenant_name(name)
     assert "../x" not in caught.value.message
 
 
 @pytest.mark.parametrize("name", ["a", "A", "_", "-", "x-y", "x_y", "0", "q" * 80, "a.fifo", "q" * 75 + ".fifo"])
-def test_a_queue_name_is_1_to_80_with_an_optional_fifo_ending(name: str) -> None:
-    """The ending counts towards the 80."""
+def test_a_queue_name_is_1_to_80_characters_with_an_optional_fifo_suffix(name: str) -> None:
+    """The suffix counts towards the 80."""
     assert check_queue_name(name) == name
 
 
@@ -68,7 +68,7 @@ def test_a_queue_name_is_1_to_80_with_an_optional_fifo_ending(name: str) -> None
     ],
 )
 def test_other_queue_names_are_refused(name: object) -> None:
-    """With the field's name first."""
+    """The error begins with the field's name."""
     with pytest.raises(Invalid, match="queue: "):
         check_queue_name(name)
 
@@ -81,14 +81,14 @@ def test_other_queue_names_are_refused(name: object) -> None:
         ("q" * 76, "q" * 76 + "-dlq"),
     ],
 )
-def test_the_dead_letter_queues_name_is_the_queues_and_dlq(queue: str, letters: str) -> None:
-    """FIFO stays FIFO."""
+def test_the_name_of_a_dead_letter_queue_is_the_queue_and_dlq(queue: str, letters: str) -> None:
+    """The FIFO suffix is kept."""
     assert dead_letter_name(queue) == letters
 
 
 @pytest.mark.parametrize("queue", ["q" * 80, "q" * 75 + ".fifo", "q" * 76 + "-dlq", "q" * 77, "q" * 76 + "abcd"])
-def test_a_long_name_has_a_dead_letter_queue_of_its_own(queue: str) -> None:
-    """Its name is valid, is not the queue itself, and is no other queue's."""
+def test_a_long_name_has_a_unique_dead_letter_queue(queue: str) -> None:
+    """Its name is valid and differs from the queue and from every other queue's."""
     letters = dead_letter_name(queue)
     assert check_queue_name(letters) == letters
     assert letters != queue

@@ -1,4 +1,4 @@
-"""What callers are told of errors."""
+"""Error replies to callers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tenantq.wire.json_bytes import SHORT_BYTES, bytes_of, text_or_base64
 
 
 @pytest.mark.parametrize("kind", [StoreFailed, StoreDamaged, DiskFull])
-def test_what_failed_in_the_store_is_not_told_to_callers(kind: type[StoreFailed]) -> None:
-    """Its text names files and devices, which are the operator's business; theirs is what to do."""
+def test_store_errors_are_hidden_from_callers(kind: type[StoreFailed]) -> None:
+    """Their texts name files and devices. The reply says what to do."""
     error = kind("/srv/data/db/000008.log: Too many open files")
     for told in (problem_of(error, "id").detail, item_error(error).detail):
         assert "/srv" not in told
@@ -20,8 +20,8 @@ def test_what_failed_in_the_store_is_not_told_to_callers(kind: type[StoreFailed]
         assert "log" in told
 
 
-def test_a_name_that_cannot_be_one_is_not_repeated() -> None:
-    """Nobody has a megabyte of its own sent back, and the platform has no name."""
+def test_an_invalid_name_is_not_echoed() -> None:
+    """A megabyte is not sent back, and the platform has no name."""
     assert problem_of(Forbidden(tenant="x" * 1_000_000), "id").tenant is None
     assert problem_of(Forbidden(tenant=""), "id").tenant is None
     assert problem_of(Forbidden(tenant="acme"), "id").tenant == "acme"
@@ -40,7 +40,7 @@ def test_a_name_that_cannot_be_one_is_not_repeated() -> None:
     ],
 )
 def test_bodies_never_grow_much_in_json(body: bytes, is_text: bool) -> None:  # noqa: FBT001  # as given above
-    """What JSON would write six times as long goes as base64, if there is much of it; either way it comes back as it was."""
+    """Bodies that JSON would expand sixfold are sent as base64. Both forms round-trip."""
     text, base64 = text_or_base64(body)
     assert (text is not None, base64 is not None) == (is_text, not is_text)
     assert bytes_of(text, base64, "body") == body

@@ -1,4 +1,4 @@
-"""What ``from tenantq import …`` offers."""
+"""The names that ``from tenantq import …`` offers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import tenantq
 from tenantq import errors
 
 
-def test_the_list_of_public_names_is_true() -> None:
-    """Sorted, every name is there, and every error is among them."""
+def test_public_names_are_sorted_and_importable() -> None:
+    """Every error is among them."""
     assert tenantq.__all__ == sorted(tenantq.__all__)
     for name in tenantq.__all__:
         assert getattr(tenantq, name).__name__ == name

@@ -1,4 +1,4 @@
-"""Addresses of Redis stores: what is understood, what is refused, and that a password is never shown."""
+"""Redis addresses: which are accepted, which are refused, and that a password is never shown."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tenantq.store.redis.address import RedisAddress, parse_address
         ("unix:///run/redis.sock", RedisAddress(socket="/run/redis.sock")),
     ],
 )  # fmt: skip
-def test_an_address_is_understood(url: str, address: RedisAddress) -> None:
-    """With its nodes, who asks, the database and TLS."""
+def test_addresses_are_parsed(url: str, address: RedisAddress) -> None:
+    """Nodes, user, database and TLS."""
     assert parse_address(url) == address
 
 
@@ -33,16 +33,16 @@ def test_an_address_is_understood(url: str, address: RedisAddress) -> None:
         "redis://host/x", "redis+cluster://a/1", "redis://:s3cret@host?what=1", "redis://:s3cret@host?x", "redis+cluster://a,,b", "redis://:s3cret@[::1",
     ],
 )  # fmt: skip
-def test_what_is_no_address_is_refused_without_showing_it(url: str) -> None:
-    """A password may stand in it."""
+def test_an_invalid_address_is_refused_without_showing_it(url: str) -> None:
+    """It may contain a password."""
     with pytest.raises(Invalid, match=r"^store: ") as refused:
         parse_address(url)
     assert "s3cret" not in str(refused.value)
-    assert refused.value.__cause__ is None  # its text would show it
+    assert refused.value.__cause__ is None  # the chained error would show it
 
 
 def test_a_password_is_never_shown() -> None:
-    """Neither as text nor in a representation."""
+    """Neither by str nor by repr."""
     address = parse_address("rediss+cluster://user:s3cret@a:1,[::1]:2")
     assert str(address) == repr(address) == "rediss+cluster://a:1,[::1]:2"
     assert "s3cret" not in repr(ServerSettings(store="redis://user:s3cret@a:1"))

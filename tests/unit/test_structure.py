@@ -22,7 +22,7 @@ OLD_VOCABULARY = re.compile(
 
 
 class ClassFacts(NamedTuple):
-    """What the tests need to know about one class."""
+    """What these tests need to know about a class."""
 
     file: str
     bases: list[str]
@@ -51,7 +51,7 @@ CLASSES = _classes()
 
 
 def _own_bases(name: str) -> int:
-    """Return how many of our own classes the longest chain above this class has."""
+    """Return the length of the longest chain of our own base classes."""
     return max(
         (1 + _own_bases(base) for facts in CLASSES[name] for base in facts.bases if base in CLASSES and base != name),
         default=0,
@@ -65,7 +65,7 @@ def _is_error(name: str) -> bool:
 
 
 def test_the_scan_finds_the_code_base() -> None:
-    """The checks below look at several hundred classes, not at an empty directory."""
+    """Several hundred classes are checked, not an empty directory."""
     assert len(CLASSES) > 300
 
 
@@ -81,7 +81,7 @@ def test_no_class_has_more_public_methods_than_a_reader_can_hold() -> None:
 
 
 def test_inheritance_is_shallow() -> None:
-    """No class stands on a chain of more than two of our own classes; errors form a tree of their own."""
+    """No class has a chain of more than two of our own base classes; errors form their own tree."""
     deep = {
         f"{CLASSES[name][0].file}: {name}": _own_bases(name)
         for name in CLASSES
@@ -101,12 +101,12 @@ def test_a_class_name_means_one_thing() -> None:
 
 
 def test_modules_use_standard_terms() -> None:
-    """No module or package goes back to a name that only this project would understand."""
+    """No module or package returns to a name that only this project would understand."""
     modules = [path for path in SOURCE.rglob("*") if path.suffix == ".py" or path.is_dir()]
     assert [str(path.relative_to(SOURCE)) for path in modules if OLD_VOCABULARY.fullmatch(path.stem)] == []
 
 
-def test_everything_else_is_in_a_package() -> None:
-    """Only errors, settings and what tests of users need are single modules at the top."""
+def test_only_a_few_modules_are_outside_packages() -> None:
+    """Errors, settings and the test support for users are single modules at the top."""
     top = {path.stem for path in (SOURCE / "tenantq").glob("*.py")}
     assert top == {"__init__", "__main__", "errors", "settings", "testing"}

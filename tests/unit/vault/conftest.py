@@ -1,4 +1,4 @@
-"""Fixtures: a vault on a book and key managements in memory."""
+"""Fixtures: a vault on an in-memory book and in-memory key management systems."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.unit.vault.doubles import House
+from tests.unit.vault.doubles import VaultEnvironment
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-async def house(clock: ManualClock) -> AsyncIterator[House]:
-    """Build a vault on the manual clock, closed in any case."""
-    house = House(clock)
-    yield house
-    await house.vault.close()
+async def env(clock: ManualClock) -> AsyncIterator[VaultEnvironment]:
+    """Create a vault on the manual clock and close it after the test."""
+    env = VaultEnvironment(clock)
+    yield env
+    await env.vault.close()

@@ -1,4 +1,4 @@
-"""A book in memory, and a key management system in memory that can be held up, switched off and counted."""
+"""An in-memory book, and an in-memory key management system that can be delayed, switched off and counted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ID = bytes(range(16))
 
 
 class MemoryBook:
-    """Wrapped keys in a dictionary; every write gives other tasks a turn first, as a store would."""
+    """Wrapped keys in a dictionary; every write first gives other tasks a turn, like a store."""
 
     def __init__(self) -> None:
         self.keys: dict[int, dict[int, WrappedKey]] = {}
@@ -76,7 +76,7 @@ class MemoryBook:
 
 
 class MemoryKms:
-    """AES-GCM with a key for each name. ``error`` makes every call fail, ``gate`` holds every call up."""
+    """AES-GCM with a key for each name. ``error`` makes every call fail, ``gate`` delays every call."""
 
     def __init__(self, name: str = "local") -> None:
         self.name = name
@@ -84,7 +84,7 @@ class MemoryKms:
         self.gate: asyncio.Event | None = None
         self.wraps: list[str] = []
         self.unwraps: list[str] = []
-        self.seen: set[bytes] = set()  # every plaintext key that came by
+        self.seen: set[bytes] = set()  # every plaintext key that was wrapped
         self._keys: dict[str, AESGCM] = {}
 
     def check_key(self, key: str) -> None:
@@ -134,8 +134,8 @@ class MemoryKms:
             raise self.error
 
 
-class House:
-    """A vault with all that it stands on."""
+class VaultEnvironment:
+    """A vault with its clock, book and key management systems."""
 
     def __init__(self, clock: Clock, settings: VaultSettings | None = None) -> None:
         self.clock = clock
@@ -146,18 +146,18 @@ class House:
         self.vault = self.restarted()
 
     def restarted(self) -> Vault:
-        """Return a vault that has nothing in memory, on the same book and key managements."""
+        """Return a vault with an empty cache on the same book and key management systems."""
         return Vault(self.book, {"local": self.kms, "aws-kms": self.other}, self.clock, os.urandom, self.settings)
 
 
 async def settle() -> None:
-    """Let everything that can go on beside go on."""
+    """Let all background work that can continue do so."""
     for _ in range(60):
         await asyncio.sleep(0)
 
 
-async def opened(vault: Vault, blob: bytes, tenant_id: int = 7) -> bytes:
-    """Open a body of the queue ``q``, loading what it takes."""
+async def decrypted(vault: Vault, blob: bytes, tenant_id: int = 7) -> bytes:
+    """Decrypt a body of the queue ``q``, loading its keys first."""
     reader = vault.reader(tenant_id)
     await reader.load([blob])
     return reader.decrypt("q", ID, "body", blob)

@@ -1,4 +1,4 @@
-"""Records: what was sealed opens where it was sealed, and nowhere else."""
+"""Encrypted records decrypt only in the place they were encrypted for."""
 
 from __future__ import annotations
 
@@ -33,15 +33,13 @@ BODIES = st.binary(max_size=300)
 
 
 def encrypt(key: DataKey, place: tuple[str, bytes, Kind], plaintext: bytes) -> bytes:
-    """Seal with a fresh nonce."""
+    """Encrypt with a fresh nonce."""
     return key.encrypt(*place, plaintext, os.urandom(NONCE_BYTES))
 
 
 @given(tenant=TENANTS, number=NUMBERS, place=PLACES, body=BODIES)
-def test_what_was_sealed_opens_where_it_was_sealed(
-    tenant: int, number: int, place: tuple[str, bytes, Kind], body: bytes
-) -> None:
-    """With another object of the same key, too; the record names the key's number and has a fixed overhead."""
+def test_a_record_decrypts_in_its_place(tenant: int, number: int, place: tuple[str, bytes, Kind], body: bytes) -> None:
+    """Also with another object of the same key. The record names the key's number and has a fixed overhead."""
     blob = encrypt(DataKey(tenant, number, KEY), place, body)
     assert DataKey(tenant, number, KEY).decrypt(*place, blob) == body
     assert key_number(blob) == number
@@ -49,8 +47,8 @@ def test_what_was_sealed_opens_where_it_was_sealed(
 
 
 @given(place=PLACES, body=BODIES, data=st.data())
-def test_any_changed_byte_breaks_the_seal(place: tuple[str, bytes, Kind], body: bytes, data: st.DataObject) -> None:
-    """Wherever it is, in the head, the nonce, the ciphertext or the tag."""
+def test_any_changed_byte_is_detected(place: tuple[str, bytes, Kind], body: bytes, data: st.DataObject) -> None:
+    """In the header, the nonce, the ciphertext or the tag."""
     key = DataKey(7, 3, KEY)
     blob = bytearray(encrypt(key, place, body))
     at = data.draw(st.integers(0, len(blob) - 1))
@@ -60,10 +58,10 @@ def test_any_changed_byte_breaks_the_seal(place: tuple[str, bytes, Kind], body: 
 
 
 @given(place=PLACES, body=BODIES, data=st.data())
-def test_a_shorter_or_longer_record_does_not_open(
+def test_a_shorter_or_longer_record_does_not_decrypt(
     place: tuple[str, bytes, Kind], body: bytes, data: st.DataObject
 ) -> None:
-    """Cut anywhere, down to nothing, or with something behind."""
+    """Truncated at any length, or with extra bytes."""
     key = DataKey(7, 3, KEY)
     blob = encrypt(key, place, body)
     for other in (blob[: data.draw(st.integers(0, len(blob) - 1))], blob + data.draw(st.binary(min_size=1))):
@@ -72,10 +70,10 @@ def test_a_shorter_or_longer_record_does_not_open(
 
 
 @given(place=PLACES, other=PLACES, body=BODIES)
-def test_56_a_record_moved_to_another_queue_message_or_kind_does_not_open(
+def test_56_a_record_moved_to_another_queue_message_or_kind_does_not_decrypt(
     place: tuple[str, bytes, Kind], other: tuple[str, bytes, Kind], body: bytes
 ) -> None:
-    """Each part alone is enough."""
+    """Each difference alone is enough."""
     key = DataKey(7, 3, KEY)
     blob = encrypt(key, place, body)
     for part in range(3):
@@ -86,20 +84,18 @@ def test_56_a_record_moved_to_another_queue_message_or_kind_does_not_open(
 
 
 @given(tenants=st.lists(TENANTS, min_size=2, max_size=2, unique=True), place=PLACES, body=BODIES)
-def test_56_a_record_moved_to_another_tenant_does_not_open_even_with_the_same_key(
+def test_56_a_record_moved_to_another_tenant_does_not_decrypt_with_the_same_key(
     tenants: list[int], place: tuple[str, bytes, Kind], body: bytes
 ) -> None:
-    """The tenant is bound by itself, not only by having other keys."""
+    """The tenant itself is authenticated, not only implied by its keys."""
     one, two = (DataKey(tenant, 1, KEY) for tenant in tenants)
     with pytest.raises(SealBroken):
         two.decrypt(*place, encrypt(one, place, body))
 
 
 @given(place=PLACES, body=BODIES)
-def test_a_record_does_not_open_with_another_key_or_under_another_number(
-    place: tuple[str, bytes, Kind], body: bytes
-) -> None:
-    """The number is bound as well."""
+def test_a_record_does_not_decrypt_with_another_key_or_number(place: tuple[str, bytes, Kind], body: bytes) -> None:
+    """The number is authenticated too."""
     blob = encrypt(DataKey(7, 1, KEY), place, body)
     for key in (DataKey(7, 1, bytes(32)), DataKey(7, 2, KEY)):
         with pytest.raises(SealBroken):
@@ -107,8 +103,8 @@ def test_a_record_does_not_open_with_another_key_or_under_another_number(
 
 
 @given(queues=st.lists(QUEUES, min_size=2, max_size=2, unique=True), id=IDS)
-def test_no_two_places_are_authenticated_by_the_same_bytes(queues: list[str], id: bytes) -> None:
-    """A queue's name cannot run into the id: an id has exactly 16 bytes, or it is refused."""
+def test_every_place_has_distinct_authenticated_data(queues: list[str], id: bytes) -> None:
+    """A queue name cannot extend into the ID, which must have exactly 16 bytes."""
     key = DataKey(7, 1, KEY)
     for wrong in (id + queues[0].encode(), id[:-1], b""):
         with pytest.raises(Invalid):
@@ -118,7 +114,7 @@ def test_no_two_places_are_authenticated_by_the_same_bytes(queues: list[str], id
 
 
 def test_an_unknown_kind_is_refused() -> None:
-    """On both ways."""
+    """For encryption and decryption."""
     key = DataKey(7, 1, KEY)
     with pytest.raises(Invalid, match="body, attributes, result"):
         key.encrypt("q", bytes(16), "other", b"", os.urandom(NONCE_BYTES))  # type: ignore[arg-type]  # wrong on purpose
@@ -129,14 +125,14 @@ def test_an_unknown_kind_is_refused() -> None:
 @pytest.mark.parametrize(
     "blob", [b"", b"\xe1", b"plain text that is long enough to be one", bytes(40), b"\xe2" + bytes(40)]
 )
-def test_what_is_no_record_has_no_number(blob: bytes) -> None:
-    """Also one of a version that is not known."""
+def test_invalid_records_have_no_key_number(blob: bytes) -> None:
+    """Including records of an unknown version."""
     with pytest.raises(SealBroken, match="version"):
         key_number(blob)
 
 
 def test_the_format_of_a_record_is_fixed() -> None:
-    """So that records written today open tomorrow: made here by hand, after the documentation."""
+    """A record built by hand from the documentation decrypts, so today's records can be read later."""
     id, queue, nonce = bytes(range(16)), "orders.fifo", b"n" * 12
     head = bytes([FORMAT]) + (5).to_bytes(4)
     aad = head + (7).to_bytes(4) + b"r" + id + queue.encode()
@@ -145,8 +141,8 @@ def test_the_format_of_a_record_is_fixed() -> None:
     assert DataKey(7, 5, KEY).encrypt(queue, id, "result", b"hello", nonce) == blob
 
 
-def test_a_broken_seal_says_where_and_nothing_of_what() -> None:
-    """Queue and message are named; neither bytes nor key show."""
+def test_a_decryption_error_names_only_the_place() -> None:
+    """Queue and message are named; neither bytes nor key are shown."""
     key = DataKey(7, 1, KEY)
     blob = key.encrypt("orders", bytes(16), "body", b"very secret", os.urandom(NONCE_BYTES))
     with pytest.raises(SealBroken) as caught:
@@ -159,7 +155,7 @@ def test_a_broken_seal_says_where_and_nothing_of_what() -> None:
 
 @given(body=BODIES, other=BODIES)
 def test_digests_are_equal_for_equal_plaintext_of_one_tenant_only(body: bytes, other: bytes) -> None:
-    """They differ for other bodies, other tenants and other secrets, and from the digest without a key."""
+    """They differ for other bodies, tenants and secrets, and from the digest without a key."""
     secret = TenantSecret(7, 0, KEY)
     digest = secret.digest(body)
     assert len(digest) == DIGEST_BYTES

@@ -1,4 +1,4 @@
-"""Bounds that an administrator may set for data keys."""
+"""The configurable limits of data keys."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def test_the_defaults_are_in_range() -> None:
         ("cached_keys_max", 0),
     ],
 )
-def test_other_bounds_are_refused(field: str, value: int) -> None:
-    """The text names the setting and its range."""
+def test_limits_out_of_range_are_refused(field: str, value: int) -> None:
+    """The error names the setting and its range."""
     with pytest.raises(Invalid, match=rf"^vault\.{field}: "):
         validated(msgspec.structs.replace(VaultSettings(), **{field: value}), "vault.")
 
 
 @pytest.mark.parametrize("value", [0, -1, 1_000, 11 * 366 * DAY_MS])
-def test_other_times_of_rotation_are_refused(value: int) -> None:
-    """From an hour to ten years."""
+def test_rotation_periods_out_of_range_are_refused(value: int) -> None:
+    """The range is one hour to ten years."""
     with pytest.raises(Invalid, match=r"^encryption\.rotate_every_ms"):
         validated(KeyPolicy(REF, value), "encryption.")

@@ -1,4 +1,4 @@
-"""The vault: keys are made, used, shown in figures, and never in a text."""
+"""The vault creates, uses and reports keys, and no text shows them."""
 
 from __future__ import annotations
 
@@ -18,80 +18,80 @@ from tenantq.errors import (
 from tenantq.kms.interface import KeyRef
 from tenantq.vault.envelope import key_number
 from tenantq.vault.settings import KeyPolicy
-from tests.unit.vault.doubles import HOUR_MS, ID, OTHER, POLICY, REF, House, opened, settle
+from tests.unit.vault.doubles import HOUR_MS, ID, OTHER, POLICY, REF, VaultEnvironment, decrypted, settle
 
 if TYPE_CHECKING:
     from tenantq.runtime.clock import ManualClock
 
 
-async def test_the_first_call_makes_a_secret_and_a_data_key(house: House) -> None:
-    """Both are stored wrapped, in the tenant's context, and tried before they are used."""
-    sealer = await house.vault.ready(7, POLICY)
-    blob = sealer.encrypt("q", ID, "body", b"hello")
-    assert sealer.decrypt("q", ID, "body", blob) == b"hello"
-    assert sorted(house.book.keys[7]) == [0, 1]
-    assert {key.key for key in house.book.keys[7].values()} == {REF}
-    assert house.kms.wraps == house.kms.unwraps == ["0", "1"]
+async def test_the_first_call_creates_a_secret_and_a_data_key(env: VaultEnvironment) -> None:
+    """Both are stored wrapped in the tenant's context, and verified before they are used."""
+    cipher = await env.vault.ready(7, POLICY)
+    blob = cipher.encrypt("q", ID, "body", b"hello")
+    assert cipher.decrypt("q", ID, "body", blob) == b"hello"
+    assert sorted(env.book.keys[7]) == [0, 1]
+    assert {key.key for key in env.book.keys[7].values()} == {REF}
+    assert env.kms.wraps == env.kms.unwraps == ["0", "1"]
 
 
-async def test_a_ready_sealer_is_had_without_waiting(house: House) -> None:
-    """Until something has to be renewed, or the policy is another one."""
-    assert house.vault.cipher(7, POLICY) is None
-    sealer = await house.vault.ready(7, POLICY)
-    assert house.vault.cipher(7, POLICY) is sealer
-    assert house.vault.cipher(7, KeyPolicy(REF)) is sealer
-    assert house.vault.cipher(7, KeyPolicy(OTHER)) is None
-    assert house.vault.cipher(8, POLICY) is None
+async def test_a_cached_cipher_is_returned_without_waiting(env: VaultEnvironment) -> None:
+    """Until a key has to be renewed or the policy changes."""
+    assert env.vault.cipher(7, POLICY) is None
+    cipher = await env.vault.ready(7, POLICY)
+    assert env.vault.cipher(7, POLICY) is cipher
+    assert env.vault.cipher(7, KeyPolicy(REF)) is cipher
+    assert env.vault.cipher(7, KeyPolicy(OTHER)) is None
+    assert env.vault.cipher(8, POLICY) is None
 
 
-async def test_after_a_restart_everything_opens_and_the_same_key_seals_on(house: House) -> None:
-    """Nothing is made anew."""
-    sealer = await house.vault.ready(7, POLICY)
-    blob, digest = sealer.encrypt("q", ID, "body", b"hello"), sealer.digest(b"hello")
-    again = house.restarted()
-    assert await opened(again, blob) == b"hello"
-    sealer = await again.ready(7, POLICY)
-    assert key_number(sealer.encrypt("q", ID, "body", b"more")) == 1
-    assert sealer.digest(b"hello") == digest
-    assert house.kms.wraps == ["0", "1"]
+async def test_after_a_restart_everything_decrypts_and_the_same_key_encrypts(env: VaultEnvironment) -> None:
+    """No key is created."""
+    cipher = await env.vault.ready(7, POLICY)
+    blob, digest = cipher.encrypt("q", ID, "body", b"hello"), cipher.digest(b"hello")
+    again = env.restarted()
+    assert await decrypted(again, blob) == b"hello"
+    cipher = await again.ready(7, POLICY)
+    assert key_number(cipher.encrypt("q", ID, "body", b"more")) == 1
+    assert cipher.digest(b"hello") == digest
+    assert env.kms.wraps == ["0", "1"]
     await again.close()
 
 
-async def test_56_what_one_tenant_sealed_no_other_opens(house: House) -> None:
-    """Neither with its own keys, nor when its stored keys are exchanged for the first one's."""
-    blob = (await house.vault.ready(7, POLICY)).encrypt("q", ID, "body", b"hello")
-    await house.vault.ready(8, POLICY)
+async def test_56_records_of_one_tenant_do_not_decrypt_for_another(env: VaultEnvironment) -> None:
+    """Neither with its own keys, nor if its stored keys are replaced with the first tenant's."""
+    blob = (await env.vault.ready(7, POLICY)).encrypt("q", ID, "body", b"hello")
+    await env.vault.ready(8, POLICY)
     with pytest.raises(SealBroken):
-        await opened(house.vault, blob, 8)
-    house.book.keys[8] = dict(house.book.keys[7])
+        await decrypted(env.vault, blob, 8)
+    env.book.keys[8] = dict(env.book.keys[7])
     with pytest.raises(SealBroken):
-        await opened(house.restarted(), blob, 8)
+        await decrypted(env.restarted(), blob, 8)
 
 
-async def test_opening_needs_no_policy_so_it_goes_on_where_encryption_was_switched_off(house: House) -> None:
-    """Also when the key that seals could not be had."""
-    blob = (await house.vault.ready(7, POLICY)).encrypt("q", ID, "body", b"hello")
-    assert await opened(house.restarted(), blob) == b"hello"
+async def test_decryption_needs_no_policy(env: VaultEnvironment) -> None:
+    """It continues after encryption is switched off, also if the encrypting key is unavailable."""
+    blob = (await env.vault.ready(7, POLICY)).encrypt("q", ID, "body", b"hello")
+    assert await decrypted(env.restarted(), blob) == b"hello"
 
 
-async def test_a_record_of_a_key_that_never_was_is_broken_and_does_not_disturb_others(house: House) -> None:
-    """Nor does something that is no record at all, or one that names the secret."""
-    sealer = await house.vault.ready(7, POLICY)
-    good = sealer.encrypt("q", ID, "body", b"hello")
+async def test_a_record_with_an_unknown_key_does_not_affect_others(env: VaultEnvironment) -> None:
+    """Nor does invalid data, or a record that names the secret."""
+    cipher = await env.vault.ready(7, POLICY)
+    good = cipher.encrypt("q", ID, "body", b"hello")
     strange = good[:1] + (99).to_bytes(4) + good[5:]
     secret = good[:1] + bytes(4) + good[5:]
     blobs = [strange, b"plain", secret, good]
-    await sealer.load(blobs)
+    await cipher.load(blobs)
     for blob in blobs[:3]:
         with pytest.raises(SealBroken):
-            sealer.decrypt("q", ID, "body", blob)
-    assert sealer.decrypt("q", ID, "body", good) == b"hello"
+            cipher.decrypt("q", ID, "body", blob)
+    assert cipher.decrypt("q", ID, "body", good) == b"hello"
 
 
-async def test_a_key_without_load_is_not_at_hand(house: House) -> None:
-    """A typed error, not a guess."""
-    blob = (await house.vault.ready(7, POLICY)).encrypt("q", ID, "body", b"hello")
-    reader = house.restarted().reader(7)
+async def test_decrypting_without_loading_the_key_is_a_typed_error(env: VaultEnvironment) -> None:
+    """The key is not guessed."""
+    blob = (await env.vault.ready(7, POLICY)).encrypt("q", ID, "body", b"hello")
+    reader = env.restarted().reader(7)
     with pytest.raises(KmsUnavailable):
         reader.decrypt("q", ID, "body", blob)
     with pytest.raises(KmsUnavailable):
@@ -100,80 +100,78 @@ async def test_a_key_without_load_is_not_at_hand(house: House) -> None:
         reader.digest(b"x")
 
 
-async def test_stored_keys_that_were_changed_or_exchanged_break_the_seal(house: House) -> None:
+async def test_changed_or_swapped_stored_keys_do_not_unwrap(env: VaultEnvironment) -> None:
     """A wrapped key is bound to its tenant and number."""
-    sealer = await house.vault.ready(7, POLICY)
-    first = sealer.encrypt("q", ID, "body", b"hello")
-    await house.vault.rotate(7)
-    second = sealer.encrypt("q", ID, "body", b"hello")
-    keys = house.book.keys[7]
+    cipher = await env.vault.ready(7, POLICY)
+    first = cipher.encrypt("q", ID, "body", b"hello")
+    await env.vault.rotate(7)
+    second = cipher.encrypt("q", ID, "body", b"hello")
+    keys = env.book.keys[7]
     keys[1], keys[2] = (
         type(keys[1])(1, REF, keys[2].wrapped, 0),
         type(keys[2])(2, REF, bytes((keys[2].wrapped[0] ^ 1,)) + keys[2].wrapped[1:], 0),
     )
     for blob in (first, second):
         with pytest.raises(SealBroken):
-            await opened(house.restarted(), blob)
+            await decrypted(env.restarted(), blob)
 
 
-async def test_health_shows_every_key_and_what_is_in_memory(house: House) -> None:
-    """And a key can be tried."""
-    await house.vault.ready(7, POLICY)
-    await house.vault.ready(8, KeyPolicy(OTHER))
-    health = house.vault.health()
+async def test_health_shows_every_key_and_what_is_in_memory(env: VaultEnvironment) -> None:
+    """And a key can be checked."""
+    await env.vault.ready(7, POLICY)
+    await env.vault.ready(8, KeyPolicy(OTHER))
+    health = env.vault.health()
     assert [(key.provider, key.key, key.state) for key in health.keys] == [
         ("local", "main", "ok"),
         ("aws-kms", "alias/other", "ok"),
     ]
     assert (health.tenants, health.cached_keys, health.ok) == (2, 4, True)
-    house.kms.error = KmsUnavailable()
-    assert not house.vault.health().ok
-    assert (await house.vault.check(REF)).state == "unavailable"
+    env.kms.error = KmsUnavailable()
+    assert not env.vault.health().ok
+    assert (await env.vault.check(REF)).state == "unavailable"
     with pytest.raises(KmsError, match="no key management system 'gcp-kms'"):
-        await house.vault.check(KeyRef("gcp-kms", "x"))
+        await env.vault.check(KeyRef("gcp-kms", "x"))
 
 
-async def test_a_closed_vault_holds_no_keys_and_gives_none(house: House) -> None:
-    """Work under way ends with a typed error."""
-    sealer = await house.vault.ready(7, POLICY)
-    blob = sealer.encrypt("q", ID, "body", b"hello")
-    house.kms.gate = asyncio.Event()
-    rotation = asyncio.create_task(house.vault.rotate(7))
+async def test_a_closed_vault_has_no_keys(env: VaultEnvironment) -> None:
+    """Pending calls end with a typed error."""
+    cipher = await env.vault.ready(7, POLICY)
+    blob = cipher.encrypt("q", ID, "body", b"hello")
+    env.kms.gate = asyncio.Event()
+    rotation = asyncio.create_task(env.vault.rotate(7))
     await settle()
-    await house.vault.close()
+    await env.vault.close()
     with pytest.raises(KmsUnavailable):
         await rotation
-    assert house.vault.health().cached_keys == 0
-    for later in (sealer.load([blob]), house.vault.ready(7, POLICY)):
+    assert env.vault.health().cached_keys == 0
+    for later in (cipher.load([blob]), env.vault.ready(7, POLICY)):
         with pytest.raises(KmsUnavailable):
             await later
 
 
-async def test_no_key_shows_in_any_text(house: House, clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
-    """Neither in what objects say of themselves, nor in the log, nor in errors."""
+async def test_no_text_shows_a_key(env: VaultEnvironment, clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither representations nor the log nor errors."""
     caplog.set_level(logging.DEBUG)
-    sealer = await house.vault.ready(7, POLICY)
-    blob = sealer.encrypt("q", ID, "body", b"marked plaintext")
-    await house.vault.rotate(7)
-    await house.vault.rewrap(7, OTHER)
-    texts = [
-        repr(thing) for thing in (house.vault, sealer, house.vault.health(), house.book.keys, *sealer._held.values())
-    ]
-    texts += [repr(sealer._keys), repr(house.vault._cache), repr(house.vault._context)]
+    cipher = await env.vault.ready(7, POLICY)
+    blob = cipher.encrypt("q", ID, "body", b"marked plaintext")
+    await env.vault.rotate(7)
+    await env.vault.rewrap(7, OTHER)
+    texts = [repr(thing) for thing in (env.vault, cipher, env.vault.health(), env.book.keys, *cipher._held.values())]
+    texts += [repr(cipher._keys), repr(env.vault._cache), repr(env.vault._context)]
     errors: list[TenantqError] = []
     for queue, broken in (("other", blob), ("q", blob[:-1])):
         with pytest.raises(TenantqError) as caught:
-            sealer.decrypt(queue, ID, "body", broken)
+            cipher.decrypt(queue, ID, "body", broken)
         errors.append(caught.value)
-    house.kms.error = house.other.error = KmsUnavailable("out of order")
+    env.kms.error = env.other.error = KmsUnavailable("out of order")
     clock.advance(2 * HOUR_MS)
     with pytest.raises(TenantqError) as caught:
-        await house.vault.ready(7, POLICY)
+        await env.vault.ready(7, POLICY)
     errors.append(caught.value)
     texts += [repr(vars(error)) + str(error) + repr(error.__context__) for error in errors]
     texts += [record.getMessage() + repr(vars(record)) for record in caplog.records]
     everything = "\n".join(texts)
-    assert len(house.kms.seen) == 3
-    for key in house.kms.seen | house.other.seen | {b"marked plaintext"}:
+    assert len(env.kms.seen) == 3
+    for key in env.kms.seen | env.other.seen | {b"marked plaintext"}:
         for form in (key.hex(), repr(key)[2:-1], base64.b64encode(key).decode()):
             assert form not in everything

@@ -1,4 +1,4 @@
-"""A fake server for workers, and quick settings."""
+"""A fake server for workers, and fast settings."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def server() -> Iterator[FakeServer]:
 
 @pytest.fixture
 def client(server: FakeServer) -> Client:
-    """Return a client of its administrator."""
+    """Return a client with an administrator's key."""
     return server.client()
 
 
 @pytest.fixture
 def make_worker(server: FakeServer) -> Iterator[Callable[..., Worker]]:
-    """Make workers of that server; what they have opened is closed."""
+    """Create workers for that server and close what they opened."""
     made: list[Worker] = []
 
     def make(**options: Any) -> Worker:
@@ -45,7 +45,7 @@ def make_worker(server: FakeServer) -> Iterator[Callable[..., Worker]]:
 
 
 async def soon(condition: Callable[[], bool]) -> None:
-    """Return when something has happened on another thread or over the wire."""
+    """Wait until something has happened on another thread or over the network."""
     async with asyncio.timeout(20):
         while not condition():  # noqa: ASYNC110  # no event of this loop tells of it
             await asyncio.sleep(0.005)

@@ -1,4 +1,4 @@
-"""What a worker holds: no more than it may, in fair turns of its queues, and nothing that it cannot work on."""
+"""What a worker holds: no more than its capacity, shared fairly by its queues, and nothing it cannot work on."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ def in_flight(client: Client, *queues: str) -> list[int]:
     return [client.queue(queue).stats().in_flight for queue in queues]
 
 
-async def test_queues_share_the_room(make_worker: Make, server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What idle queues bring when the capacity is used up goes back at once, uses no attempt, and is done in its turn."""
+async def test_queues_share_the_capacity(
+    make_worker: Make, server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages of idle queues that arrive at full capacity are released at once, use no attempt, and run in their turn."""
     worker = make_worker(concurrency=1, prefetch=0)
     names = ("a", "b", "c")
     go = asyncio.Event()
@@ -65,7 +67,7 @@ async def test_queues_share_the_room(make_worker: Make, server: FakeServer, monk
     assert await serving
 
 
-async def test_a_queue_without_messages_takes_no_room_from_the_others(make_worker: Make, server: FakeServer) -> None:
+async def test_an_empty_queue_takes_no_capacity_from_the_others(make_worker: Make, server: FakeServer) -> None:
     """However long its polls wait."""
     worker = make_worker(concurrency=2, prefetch=0)
     together = asyncio.Barrier(2)
@@ -87,8 +89,8 @@ async def test_a_queue_without_messages_takes_no_room_from_the_others(make_worke
         assert await serving
 
 
-async def test_who_asks_waits_for_its_turn_and_for_what_others_have_reserved() -> None:
-    """A reservation ends with the poll, or after a while in any case."""
+async def test_capacity_is_granted_in_turn_and_after_reservations() -> None:
+    """A reservation ends with its poll."""
     capacity = WorkerCapacity(2, 0)
     first = await capacity.ask(1, reserve=True)
     assert first.count == 2
@@ -102,8 +104,8 @@ async def test_who_asks_waits_for_its_turn_and_for_what_others_have_reserved() -
     assert (await third).count == 1
 
 
-async def test_a_reservation_does_not_outlive_a_poll_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A limit may have the client pause; the other queues go on."""
+async def test_a_reservation_expires_during_a_long_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rate limit may pause the client; the other queues continue."""
     monkeypatch.setattr("tenantq.worker.capacity.RESERVED_S", 0.01)
     capacity = WorkerCapacity(1, 0)
     slow = await capacity.ask(1, reserve=True)
@@ -113,8 +115,8 @@ async def test_a_reservation_does_not_outlive_a_poll_that_takes_long(monkeypatch
     assert (await capacity.ask(1, reserve=False)).count == 1
 
 
-def test_no_poll_asks_for_more_than_a_poll_may_bring(make_worker: Make, client: Client) -> None:
-    """However many handlers may run at a time."""
+def test_no_poll_asks_for_more_than_the_servers_maximum(make_worker: Make, client: Client) -> None:
+    """Regardless of the concurrency."""
     worker = make_worker(concurrency=600)
     done: list[int] = []
 
@@ -127,8 +129,8 @@ def test_no_poll_asks_for_more_than_a_poll_may_bring(make_worker: Make, client: 
     assert sorted(done) == list(range(10))
 
 
-def test_a_burst_does_what_its_handlers_add(make_worker: Make, client: Client) -> None:
-    """Also for queues that were empty, or not even there, when the others were not."""
+def test_a_burst_processes_messages_added_by_its_handlers(make_worker: Make, client: Client) -> None:
+    """Also in queues that were empty or missing at the start."""
     worker = make_worker()
     done: list[str] = []
 
@@ -150,10 +152,10 @@ def test_a_burst_does_what_its_handlers_add(make_worker: Make, client: Client) -
     assert sorted(done) == ["x", "y"]
 
 
-async def test_a_worker_whose_places_are_all_kept_holds_nothing(
+async def test_a_worker_with_no_free_slot_holds_no_messages(
     make_worker: Make, server: FakeServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Others can have what it had taken ahead; when a thread ends it works again. Until then it has not finished."""
+    """Other workers can have its prefetched messages. It continues when a thread ends, and is not finished until then."""
     worker = make_worker(concurrency=1, prefetch=2, drain_ms=0)
     go = threading.Event()
     seen: list[str] = []

@@ -1,4 +1,4 @@
-"""Fleets of named tenants: who refuses is left out, the others are served."""
+"""Fleets of named tenants: those that refuse are skipped, and the others are served."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = ("acme", "bolt")
 
 @pytest.fixture
 def key(client: Client) -> CreatedKey:
-    """Return a key that may consume in two tenants, and belongs to a third."""
+    """Return a key that may consume in two tenants and belongs to a third."""
     client.tenant("home").configure()
     key = client.tenant("home").create_key("worker", role="consumer")
     for name in NAMES:
@@ -32,21 +32,21 @@ def key(client: Client) -> CreatedKey:
 
 
 def serving(server: FakeServer, key: CreatedKey, *tenants: str) -> tuple[Worker, list[tuple[str, str]]]:
-    """Return a worker for tenants, and what it has done."""
+    """Return a worker for tenants and a list of what it processed."""
     worker = Worker(server.settings(token=key.token), fleet=True, tenants=tenants, wait_ms=100)
     done: list[tuple[str, str]] = []
     worker.task("mail")(lambda message: done.append((message.tenant, message.text)))
     return worker, done
 
 
-async def test_a_tenant_that_revokes_its_grant_stops_nothing_for_the_others(
+async def test_a_tenant_that_revokes_its_grant_does_not_affect_the_others(
     server: FakeServer,
     client: Client,
     key: CreatedKey,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Its name is logged once, and once more when it is back; what waited there meanwhile is done."""
+    """The loss and the return are logged once each, and messages added meanwhile are processed."""
     monkeypatch.setattr("tenantq.worker.poller.RECHECK_MS", 20)
     worker, done = serving(server, key, *NAMES)
     task = asyncio.create_task(worker.serve())
@@ -57,7 +57,7 @@ async def test_a_tenant_that_revokes_its_grant_stops_nothing_for_the_others(
     client.tenant("acme").queue("mail").add("2")
     await soon(lambda: ("acme", "2") in done)
     client.tenant("bolt").queue("mail").add("3")
-    await asyncio.sleep(0.1)  # some tries
+    await asyncio.sleep(0.1)  # a few attempts
     assert len(done) == 2
     client.tenant("bolt").grant(f"key:{key.key_id}", role="consumer")
     await soon(lambda: ("bolt", "3") in done)
@@ -72,14 +72,14 @@ async def test_a_tenant_that_revokes_its_grant_stops_nothing_for_the_others(
     assert client.tenant("bolt").queue("mail").stats().nacked_total == 0
 
 
-async def test_a_tenant_that_is_not_there_is_waited_for_apart_from_the_others(
+async def test_a_missing_tenant_is_retried_separately_from_the_others(
     server: FakeServer,
     client: Client,
     key: CreatedKey,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It is served when it has been made, and again after somebody deleted another."""
+    """It is served once it is created, also after another tenant was deleted."""
     monkeypatch.setattr("tenantq.worker.poller.RECHECK_MS", 20)
     worker = Worker(server.settings(), fleet=True, tenants=["acme", "late"], wait_ms=100)
     done: list[tuple[str, str]] = []
@@ -97,8 +97,8 @@ async def test_a_tenant_that_is_not_there_is_waited_for_apart_from_the_others(
     assert await task
 
 
-def test_a_burst_does_not_wait_for_tenants_who_refuse(server: FakeServer, client: Client, key: CreatedKey) -> None:
-    """It does what it may do. A key that may poll nowhere is an error."""
+def test_a_burst_does_not_wait_for_tenants_that_refuse(server: FakeServer, client: Client, key: CreatedKey) -> None:
+    """It processes the others. A key that may poll no tenant is an error."""
     worker, done = serving(server, key, "acme", "foreign")
     client.tenant("acme").queue("mail").add("1")
     assert worker.run(burst=True)
@@ -108,14 +108,14 @@ def test_a_burst_does_not_wait_for_tenants_who_refuse(server: FakeServer, client
         nowhere.run(burst=True)
 
 
-async def test_a_credential_that_ends_while_everybody_is_left_out_ends_the_worker(
+async def test_an_expired_credential_ends_the_worker_while_all_tenants_are_skipped(
     server: FakeServer,
     client: Client,
     key: CreatedKey,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """As it does while somebody is served."""
+    """As it does while a tenant is served."""
     monkeypatch.setattr("tenantq.worker.poller.RECHECK_MS", 20)
     worker, done = serving(server, key, "acme")
     client.tenant("acme").queue("mail").add("1")

@@ -1,4 +1,4 @@
-"""Handlers and hooks that would end more than themselves end nothing but their message."""
+"""Handlers and hooks that raise SystemExit or similar affect only their own message."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     Make = Callable[..., Worker]
 
 
-def test_a_handler_that_raises_what_ends_more_than_itself_has_failed(
+def test_a_handler_that_raises_exit_or_cancellation_has_failed(
     make_worker: Make, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also one that cancels its own task, whether it meets that or not; each uses an attempt, and nothing stays leased."""
+    """Also one that cancels its own task. Each uses an attempt, and no message stays leased."""
     worker = make_worker(lease_ms=1_000)
     ran: list[str] = []
 
@@ -49,8 +49,8 @@ def test_a_handler_that_raises_what_ends_more_than_itself_has_failed(
     assert "internal error in the worker" not in caplog.text
 
 
-def test_hooks_that_exit_end_nothing_but_their_message(make_worker: Make, client: Client) -> None:
-    """Before a handler it has failed; afterwards nothing changes."""
+def test_hooks_that_exit_affect_only_their_message(make_worker: Make, client: Client) -> None:
+    """Before a handler the message fails; afterwards nothing changes."""
 
     def leave(message: Received, *_: object) -> None:
         if message.text in ("before", "after"):

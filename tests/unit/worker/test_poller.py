@@ -1,4 +1,4 @@
-"""Polling: stubborn about a server in trouble, and plain about what no patience mends."""
+"""Polling: persistent while the server is in trouble, and ended by permanent errors."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     Make = Callable[..., Worker]
 
 
-async def test_a_queue_that_is_not_there_yet_is_waited_for(
+async def test_a_worker_waits_for_a_missing_queue(
     make_worker: Make, server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its first message is worked on soon after it came."""
+    """It processes the first message soon after the queue is created."""
     monkeypatch.setattr("tenantq.worker.poller._ABSENT_PAUSE_MS", 10)
     worker = make_worker()
     done = asyncio.Event()
@@ -44,8 +44,8 @@ async def test_a_queue_that_is_not_there_yet_is_waited_for(
     assert await serving
 
 
-async def test_a_worker_outlives_an_outage(server: FakeServer) -> None:
-    """When the server is back it goes on, and nothing was lost."""
+async def test_a_worker_survives_an_outage(server: FakeServer) -> None:
+    """It continues when the server is back, and nothing is lost."""
     worker = Worker(server.settings(retries=1), wait_ms=1_000)
     done: list[str] = []
 
@@ -66,24 +66,24 @@ async def test_a_worker_outlives_an_outage(server: FakeServer) -> None:
         assert await serving
 
 
-def test_a_wrong_token_ends_the_worker_with_its_error(server: FakeServer) -> None:
-    """Nobody wants a worker that silently never works."""
+def test_an_invalid_token_ends_the_worker_with_its_error(server: FakeServer) -> None:
+    """It would otherwise silently do nothing."""
     worker = Worker(server.settings(token="tq_wrong"))  # noqa: S106  # of nobody
     worker.task("mail")(lambda _: None)
     with pytest.raises(Unauthenticated):
         worker.run()
 
 
-async def test_an_address_that_leads_nowhere_is_told_once(
+async def test_a_wrong_url_is_logged_once(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is no queue that will come; but somebody may mend what stands between. A burst ends with the error."""
+    """It is not a missing queue, but a proxy may be repaired. A burst ends with the error."""
     monkeypatch.setattr("tenantq.worker.poller._BACKOFF", Backoff(1, 5))
     worker = Worker(msgspec.structs.replace(server.settings(), prefix="/v1"))
     worker.task("mail")(lambda _: None)
     serving = asyncio.create_task(worker.serve())
     await soon(lambda: "Check the address" in caplog.text)
-    await asyncio.sleep(0.1)  # some polls more
+    await asyncio.sleep(0.1)  # a few more polls
     worker.stop()
     assert await serving
     assert [record.levelname for record in caplog.records if record.levelno > logging.INFO] == ["ERROR"]
@@ -103,10 +103,10 @@ def test_a_key_that_may_not_poll_ends_the_worker(server: FakeServer, client: Cli
         worker.run(burst=burst)
 
 
-async def test_a_worker_outlives_a_permission_that_is_withdrawn_for_a_while(
+async def test_a_worker_survives_a_temporarily_revoked_permission(
     server: FakeServer, client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is an error in the log at once, and work continues when the permission is back."""
+    """It logs an error at once, and work continues when the permission is back."""
     monkeypatch.setattr("tenantq.worker.poller._BACKOFF", Backoff(1, 5))
     worker = Worker(server.settings(), wait_ms=100)
     done: list[str] = []

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     Make = Callable[..., Worker]
 
 
-def test_no_more_handlers_run_than_allowed_and_no_place_idles(make_worker: Make, client: Client) -> None:
-    """Coroutines and threads share the places."""
+def test_exactly_the_allowed_number_of_handlers_runs(make_worker: Make, client: Client) -> None:
+    """Coroutines and threads share the slots, and no slot stays idle."""
     worker = make_worker(concurrency=4)
     running = most = done = 0
     lock = threading.Lock()
@@ -58,7 +58,7 @@ def test_no_more_handlers_run_than_allowed_and_no_place_idles(make_worker: Make,
     assert most <= 4
 
 
-def test_polls_take_many_at_a_time(make_worker: Make, client: Client) -> None:
+def test_polls_lease_many_messages_at_a_time(make_worker: Make, client: Client) -> None:
     """A thousand quick messages take far fewer requests."""
     worker = make_worker(concurrency=50)
     done: list[int] = []
@@ -73,8 +73,8 @@ def test_polls_take_many_at_a_time(make_worker: Make, client: Client) -> None:
     assert client.queue("quick").stats().acked_total == 1_000
 
 
-async def test_stopping_lets_handlers_finish_and_gives_the_rest_back(make_worker: Make, server: FakeServer) -> None:
-    """What runs is acked, what waits here is released at once, with no attempt used up."""
+async def test_stopping_lets_handlers_finish_and_releases_the_rest(make_worker: Make, server: FakeServer) -> None:
+    """Running messages are acked; waiting ones are released at once and use no attempt."""
     worker = make_worker(concurrency=2, prefetch=2)
     go = asyncio.Event()
     begun = 0
@@ -101,8 +101,8 @@ async def test_stopping_lets_handlers_finish_and_gives_the_rest_back(make_worker
         assert [message.attempt for message in await queue.poll(4)] == [1, 1]
 
 
-async def test_what_does_not_finish_in_time_is_given_back(make_worker: Make, server: FakeServer) -> None:
-    """A coroutine is cancelled; a thread is left to itself; both messages are free for others at once."""
+async def test_messages_that_do_not_finish_in_time_are_released(make_worker: Make, server: FakeServer) -> None:
+    """A coroutine is cancelled, a thread is abandoned, and both messages are available to others at once."""
     worker = make_worker(drain_ms=50)
     begun: list[str] = []
     go = threading.Event()
@@ -130,8 +130,8 @@ async def test_what_does_not_finish_in_time_is_given_back(make_worker: Make, ser
     go.set()
 
 
-async def test_forcing_does_not_wait(make_worker: Make, server: FakeServer) -> None:
-    """However long the drain may take."""
+async def test_a_forced_stop_does_not_wait(make_worker: Make, server: FakeServer) -> None:
+    """Regardless of the drain time."""
     worker = make_worker(drain_ms=3_600_000)
     begun = asyncio.Event()
 
@@ -151,7 +151,7 @@ async def test_forcing_does_not_wait(make_worker: Make, server: FakeServer) -> N
 
 
 async def test_cancelling_serve_drains_as_well(make_worker: Make, server: FakeServer) -> None:
-    """A worker inside a larger program gives back what it holds."""
+    """A worker inside a larger program releases its messages."""
     worker = make_worker(drain_ms=10)
     begun = asyncio.Event()
 
@@ -170,8 +170,8 @@ async def test_cancelling_serve_drains_as_well(make_worker: Make, server: FakeSe
         assert (await client.queue("loop").stats()).ready == 1
 
 
-async def test_leases_are_kept_alive_while_messages_are_held(make_worker: Make, server: FakeServer) -> None:
-    """Those that run and those that wait for a place. In real time: a worker's clock is its own."""
+async def test_leases_are_extended_while_messages_are_held(make_worker: Make, server: FakeServer) -> None:
+    """For running and waiting messages. In real time, because a worker uses its own clock."""
     worker = make_worker(concurrency=1, prefetch=1, lease_ms=1_000)
     go = asyncio.Event()
     attempts: list[int] = []
@@ -196,7 +196,7 @@ async def test_leases_are_kept_alive_while_messages_are_held(make_worker: Make, 
 
 
 def test_a_fleet_serves_all_tenants(make_worker: Make, client: Client) -> None:
-    """Or those that are named; each message is settled where it came from."""
+    """Or the named ones. Each message is settled in its own tenant."""
     for name in ("acme", "bolt", "core"):
         client.tenant(name).configure()
         client.tenant(name).queue("mail").add_many(["x"] * 5)
@@ -218,7 +218,7 @@ def test_a_fleet_serves_all_tenants(make_worker: Make, client: Client) -> None:
 
 
 def test_a_worker_can_be_limited_to_some_of_its_queues(make_worker: Make, client: Client) -> None:
-    """The others are left for another process."""
+    """Another process can serve the others."""
     worker = make_worker(queues=["one"])
     seen: list[str] = []
     for name in ("one", "two"):
@@ -233,7 +233,7 @@ def test_a_worker_can_be_limited_to_some_of_its_queues(make_worker: Make, client
 
 
 def test_arguments_are_checked(server: FakeServer) -> None:
-    """By name, before anything runs."""
+    """The error names the argument, and nothing runs."""
     settings = server.settings()
     for options in ({"concurrency": 0}, {"prefetch": -1}, {"lease_ms": 10}, {"drain_ms": -1}, {"tenants": ["acme"]}):
         with pytest.raises(Invalid, match=next(iter(options))):
@@ -245,7 +245,7 @@ def test_arguments_are_checked(server: FakeServer) -> None:
 
 
 async def test_a_worker_runs_once_at_a_time(make_worker: Make) -> None:
-    """Two loops over one worker would share its bounds."""
+    """Two loops over one worker would share its limits."""
     worker = make_worker()
     worker.task("mail")(lambda _: None)
     serving = asyncio.create_task(worker.serve())
@@ -256,8 +256,8 @@ async def test_a_worker_runs_once_at_a_time(make_worker: Make) -> None:
     await serving
 
 
-def test_a_worker_is_made_from_an_address_or_any_client(server: FakeServer, client: Client) -> None:
-    """It takes their settings, and opens connections of its own."""
+def test_a_worker_is_created_from_a_url_or_any_client(server: FakeServer, client: Client) -> None:
+    """It uses their settings with its own connections."""
     assert "127.0.0.1:7070" in repr(Worker())
     for source in (client, AsyncClient(settings=server.settings())):
         worker = Worker(source)
@@ -276,8 +276,8 @@ not_a_worker = 7
 """
 
 
-def test_a_worker_is_found_by_its_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a module of the working directory; whatever is wrong is said plainly."""
+def test_a_worker_is_found_by_its_import_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a module of the working directory. Each mistake has a clear error."""
     (tmp_path / "shop_tasks.py").write_text(MODULE)
     (tmp_path / "shop_broken.py").write_text("import not_there_at_all\n")
     monkeypatch.chdir(tmp_path)
@@ -319,7 +319,7 @@ with FakeServer() as server:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_drains(number: signal.Signals) -> None:
-    """The handler that runs is finished, and the program goes on after run()."""
+    """The running handler finishes, and the program continues after run()."""
     with _program("20000", "0.3") as process:
         process.send_signal(number)
         out, _ = process.communicate(timeout=30)
@@ -327,12 +327,12 @@ def test_a_signal_drains(number: signal.Signals) -> None:
     assert process.returncode == 0
 
 
-def test_a_second_signal_forces() -> None:
-    """A thread that would sleep for an hour keeps nothing from ending."""
+def test_a_second_signal_forces_the_stop() -> None:
+    """A thread that would sleep for an hour does not delay it."""
     with _program("3600000", "3600") as process:
         process.send_signal(signal.SIGTERM)
         assert process.stderr is not None
-        while "stopping" not in process.stderr.readline():  # two signals of one kind may arrive as one
+        while "stopping" not in process.stderr.readline():  # two signals of one kind may be merged
             assert process.poll() is None
         process.send_signal(signal.SIGTERM)
         out, _ = process.communicate(timeout=30)

@@ -1,4 +1,4 @@
-"""Stopping: it takes as long as it may, whatever handlers do and however the server is."""
+"""Stopping takes no longer than allowed, whatever handlers and the server do."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def silence(server: FakeServer) -> Iterator[None]:
-    """Have the server answer nothing inside the block, and break no connection."""
+    """Make the server leave requests unanswered inside the block, without closing connections."""
     assert server._loop_thread is not None
     go = threading.Event()
 
@@ -39,10 +39,10 @@ def silence(server: FakeServer) -> Iterator[None]:
         go.set()
 
 
-async def test_a_handler_that_does_not_heed_its_cancellation_is_left_to_itself(
+async def test_a_handler_that_ignores_cancellation_is_abandoned(
     make_worker: Make, server: FakeServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its message is free for others, and who stopped the worker learns that it has not finished."""
+    """Its message is available to others, and the stop reports that it has not finished."""
     worker = make_worker(drain_ms=10)
     begun, go = asyncio.Event(), asyncio.Event()
 
@@ -87,7 +87,7 @@ with FakeServer() as server:
 """
 
 
-def test_a_signal_ends_a_process_whose_handler_does_not_heed_its_cancellation() -> None:
+def test_a_signal_ends_a_process_whose_handler_ignores_cancellation() -> None:
     """The event loop does not wait for it either."""
     with subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -101,8 +101,8 @@ def test_a_signal_ends_a_process_whose_handler_does_not_heed_its_cancellation() 
     assert process.returncode == 0
 
 
-async def test_a_server_that_does_not_answer_delays_no_stop(make_worker: Make, server: FakeServer) -> None:
-    """What could not be released in time comes back when its lease ends; forced, it is hardly waited for at all."""
+async def test_an_unresponsive_server_does_not_delay_a_stop(make_worker: Make, server: FakeServer) -> None:
+    """Messages that could not be released return when their leases end. A forced stop hardly waits."""
     loop = asyncio.get_running_loop()
     took: dict[bool, float] = {}
     for force in (False, True):
@@ -123,14 +123,12 @@ async def test_a_server_that_does_not_answer_delays_no_stop(make_worker: Make, s
             worker.stop(force=force)
             assert not await serving
             took[force] = loop.time() - started
-    assert took[False] < 8  # of 63 s and more that a client has patience for
+    assert took[False] < 8  # of the 63 s and more that a client would wait
     assert took[True] < 4
 
 
-async def test_threads_that_nobody_waits_for_are_given_the_time_of_the_drain(
-    make_worker: Make, server: FakeServer
-) -> None:
-    """One that ends in it has finished, though too late for its message."""
+async def test_timed_out_threads_get_the_drain_time(make_worker: Make, server: FakeServer) -> None:
+    """One that ends within it has finished, although too late for its message."""
     worker = make_worker(drain_ms=60_000)
     go = threading.Event()
 
@@ -150,8 +148,8 @@ async def test_threads_that_nobody_waits_for_are_given_the_time_of_the_drain(
         assert await serving
 
 
-def test_a_worker_whose_program_ends_without_it_gives_its_messages_back(make_worker: Make, server: FakeServer) -> None:
-    """Everything on the loop is cancelled then, also the handlers; no attempt is used up."""
+def test_a_worker_releases_its_messages_when_its_program_ends(make_worker: Make, server: FakeServer) -> None:
+    """All tasks on the loop are cancelled, including the handlers; no attempt is used."""
     worker = make_worker(drain_ms=10)
 
     async def program() -> None:
@@ -172,8 +170,8 @@ def test_a_worker_whose_program_ends_without_it_gives_its_messages_back(make_wor
     assert (queue.stats().ready, queue.stats().nacked_total) == (1, 0)
 
 
-async def test_a_stop_before_the_start_counts(make_worker: Make, server: FakeServer) -> None:
-    """It ends as soon as it runs, and only once."""
+async def test_a_stop_before_the_start_takes_effect(make_worker: Make, server: FakeServer) -> None:
+    """The worker ends as soon as it runs, and only once."""
     worker = make_worker()
     done: list[str] = []
     worker.task("mail")(lambda message: done.append(message.text))

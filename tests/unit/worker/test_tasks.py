@@ -1,4 +1,4 @@
-"""Tasks: handlers get what their types ask for, and what they do decides their message's fate."""
+"""Tasks: handlers get what their types ask for, and their outcome settles the message."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ class Job:
 
 
 class Model:
-    """What a pydantic model looks like from outside."""
+    """An object with the interface of a pydantic model."""
 
     def __init__(self, to: str) -> None:
         self.to = to
 
     @classmethod
     def model_validate_json(cls, data: bytes) -> Model:
-        """Return one from JSON."""
+        """Return an instance from JSON."""
         return cls(msgspec.json.decode(data)["to"])
 
 
 def test_a_handler_gets_what_its_first_parameter_asks_for(make_worker: Make, client: Client) -> None:
-    """Bytes, text, JSON of any shape, a model, or the message."""
+    """Bytes, text, JSON of any type, a model, or the message."""
     worker = make_worker()
     got: dict[str, Any] = {}
 
@@ -112,8 +112,8 @@ def test_a_handler_gets_what_its_first_parameter_asks_for(make_worker: Make, cli
     }  # fmt: skip
 
 
-def test_a_body_that_does_not_fit_fails_the_message(make_worker: Make, client: Client) -> None:
-    """With a reason that says what was expected."""
+def test_a_body_of_the_wrong_type_fails_the_message(make_worker: Make, client: Client) -> None:
+    """The reason says what was expected."""
     worker = make_worker()
 
     @worker.task("mail")
@@ -130,8 +130,8 @@ def test_a_body_that_does_not_fit_fails_the_message(make_worker: Make, client: C
     assert "not UTF-8 text" in client.queue("text").get(bytes_.id).history[0].reason
 
 
-def test_wrong_handlers_are_refused_when_they_are_made(make_worker: Make) -> None:
-    """Too many parameters, a second one that is no message, the other face's message, a queue that has a handler."""
+def test_invalid_handlers_are_refused_at_registration(make_worker: Make) -> None:
+    """Too many parameters, a second one that is not a message, the other client's message type, or a queue that already has a handler."""
     worker = make_worker()
 
     def none() -> None: ...
@@ -154,14 +154,14 @@ def test_wrong_handlers_are_refused_when_they_are_made(make_worker: Make) -> Non
         worker.task("other", timeout_ms=0)(lambda _: None)
 
 
-def test_a_task_can_be_called_and_given_messages(make_worker: Make, client: Client) -> None:
-    """Directly, as in a test of the handler; with add, from anywhere; from another handler."""
+def test_a_task_can_be_called_and_enqueued(make_worker: Make, client: Client) -> None:
+    """Directly, as in a test of the handler; with add, from anywhere; and from another handler."""
     worker = make_worker()
     seen: list[str] = []
 
     @worker.task("first", result=True)
     async def first(name: str) -> str:
-        """Pass it on."""
+        """Forward the message."""
         await second.add_async(f"{name}!", priority=3)
         return name.upper()
 
@@ -183,8 +183,8 @@ async def _add_async(task: Any) -> None:
     await task.add_async("from a loop")
 
 
-def test_results_are_kept_where_they_are_asked_for(make_worker: Make, client: Client) -> None:
-    """What is returned with result=True, or what was set on the message; None is a result, too."""
+def test_results_are_stored_on_request(make_worker: Make, client: Client) -> None:
+    """The return value with result=True, or a result set on the message. None is a result too."""
     worker = make_worker()
 
     @worker.task("returned", result=True)
@@ -212,7 +212,7 @@ def test_results_are_kept_where_they_are_asked_for(make_worker: Make, client: Cl
 def test_a_failed_handler_nacks_with_its_reason_and_its_delay(
     make_worker: Make, client: Client, server: FakeServer
 ) -> None:
-    """By a policy, by a rule of one's own, or the queue's lease_ms."""
+    """By a policy, by a custom rule, or by the queue's lease_ms."""
     worker = make_worker()
 
     @worker.task("policy", retry=Retry(base_ms=40_000, max_ms=60_000))
@@ -240,21 +240,21 @@ def test_a_failed_handler_nacks_with_its_reason_and_its_delay(
     assert client.queue("policy").get(added["policy"]).attempts == 2
 
 
-def test_pauses_grow_up_to_their_bound() -> None:
-    """Half to whole of base * factor^n; no attempt is too many."""
+def test_retry_delays_grow_up_to_their_maximum() -> None:
+    """Between half and all of base * factor^n, for any attempt."""
     retry = Retry(base_ms=100, max_ms=1_000, factor=3)
     assert [retry.delay_ms(attempt, MidpointRandom()) for attempt in (1, 2, 3, 4, 5_000)] == [75, 225, 675, 750, 750]
 
 
 @pytest.mark.parametrize("wrong", [{"base_ms": -5}, {"max_ms": -1}, {"factor": 0.5}, {"factor": float("nan")}])
-def test_pauses_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
-    """When they are made, not when the first message fails."""
+def test_invalid_retry_delays_are_refused(wrong: dict[str, Any]) -> None:
+    """At creation, not when the first message fails."""
     with pytest.raises(Invalid, match=next(iter(wrong))):
         Retry(**wrong)
 
 
 def test_a_coroutine_that_takes_too_long_is_cancelled(make_worker: Make, client: Client) -> None:
-    """And its message nacked with the reason "timeout"."""
+    """Its message is nacked with the reason "timeout"."""
     worker = make_worker()
     errors: list[BaseException] = []
     cancelled = threading.Event()
@@ -278,8 +278,8 @@ def test_a_coroutine_that_takes_too_long_is_cancelled(make_worker: Make, client:
     assert [type(error) for error in errors] == [TaskTimedOut]
 
 
-def test_a_thread_that_takes_too_long_keeps_its_place_until_it_ends(make_worker: Make, client: Client) -> None:
-    """Its message is nacked at once; no more threads than allowed ever run."""
+def test_a_timed_out_thread_keeps_its_slot_until_it_ends(make_worker: Make, client: Client) -> None:
+    """Its message is nacked at once, and no more threads than allowed ever run."""
     worker = make_worker(concurrency=1, prefetch=0)
     go = threading.Event()
     running = most = 0
@@ -305,8 +305,8 @@ def test_a_thread_that_takes_too_long_keeps_its_place_until_it_ends(make_worker:
     assert client.queue("slow").get(ids[0]).history[0].reason == "timeout"
 
 
-def test_a_timeout_of_the_handlers_own_is_an_ordinary_failure(make_worker: Make, client: Client) -> None:
-    """Only the task's is called timeout."""
+def test_a_timeout_inside_the_handler_is_an_ordinary_failure(make_worker: Make, client: Client) -> None:
+    """Only the task's own timeout has the reason "timeout"."""
     worker = make_worker()
 
     @worker.task("slow", timeout_ms=60_000)
@@ -334,13 +334,13 @@ def test_a_timeout_of_the_handlers_own_is_an_ordinary_failure(make_worker: Make,
     assert "SystemExit" in reasons["exits-too"]
 
 
-def test_whatever_can_be_called_is_a_handler(make_worker: Make, client: Client) -> None:
-    """An object with a call of its own, ordinary or a coroutine function; a method; a function with some arguments given."""
+def test_any_callable_can_be_a_handler(make_worker: Make, client: Client) -> None:
+    """An object with a plain or coroutine __call__, a method, or a partial function."""
     worker = make_worker()
     got: list[tuple[str, object]] = []
 
-    class Takes:
-        """Takes mail."""
+    class CallableHandler:
+        """Records mail."""
 
         def __call__(self, body: Mail) -> None:
             got.append(("object", body))
@@ -348,19 +348,19 @@ def test_whatever_can_be_called_is_a_handler(make_worker: Make, client: Client) 
         def method(self, body: str) -> None:
             got.append(("method", body))
 
-    class TakesToo:
+    class AsyncCallableHandler:
         async def __call__(self, body: Mail, message: AsyncMessage) -> None:
             got.append((message.queue, body))
 
     def both(name: str, body: Mail, *, extra: int) -> None:
         got.append((name, body))
 
-    task = worker.task("object")(Takes())
-    assert (task.name, task.__doc__) == ("Takes", "Takes mail.")
-    worker.task("coroutine")(TakesToo())
-    worker.task("method")(Takes().method)
+    task = worker.task("object")(CallableHandler())
+    assert (task.name, task.__doc__) == ("CallableHandler", "Records mail.")
+    worker.task("coroutine")(AsyncCallableHandler())
+    worker.task("method")(CallableHandler().method)
     assert worker.task("partial")(functools.partial(functools.partial(both, "partial"), extra=1)).name == "both"
-    worker.task("partial-coroutine")(functools.partial(TakesToo()))
+    worker.task("partial-coroutine")(functools.partial(AsyncCallableHandler()))
     for queue in ("object", "coroutine", "method", "partial", "partial-coroutine"):
         client.queue(queue).add({"to": "x"})
     assert worker.run(burst=True)
@@ -368,8 +368,8 @@ def test_whatever_can_be_called_is_a_handler(make_worker: Make, client: Client) 
     assert sorted(got, key=str) == sorted([*((name, Mail("x")) for name in names), ("method", '{"to":"x"}')], key=str)
 
 
-def test_a_message_that_its_handler_settles_is_left_alone(make_worker: Make, client: Client) -> None:
-    """In either kind of handler."""
+def test_a_message_settled_by_its_handler_is_not_settled_again(make_worker: Make, client: Client) -> None:
+    """In both kinds of handler."""
     worker = make_worker()
 
     @worker.task("sync")
@@ -390,7 +390,7 @@ def test_a_message_that_its_handler_settles_is_left_alone(make_worker: Make, cli
 
 
 def test_hooks_are_called_around_every_handler(make_worker: Make, client: Client) -> None:
-    """In order, ordinary or coroutine; an error before fails the message, one afterwards changes nothing."""
+    """In order, plain or coroutine. An error before the handler fails the message; one afterwards changes nothing."""
     told: list[str] = []
 
     async def before(message: Received) -> None:
@@ -424,10 +424,8 @@ def test_hooks_are_called_around_every_handler(make_worker: Make, client: Client
     assert client.queue("mail").stats().acked_total == 1
 
 
-def test_what_happens_is_logged_with_fields(
-    make_worker: Make, client: Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Task, tenant, queue, id, attempt, outcome and duration, for whatever formatter there is. No bodies."""
+def test_outcomes_are_logged_with_fields(make_worker: Make, client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    """Task, tenant, queue, ID, attempt, outcome and duration, for any formatter. No bodies."""
     worker = make_worker()
 
     @worker.task("mail")
@@ -450,7 +448,7 @@ def test_what_happens_is_logged_with_fields(
 def test_a_failure_is_logged_once_as_an_error_with_its_traceback(
     make_worker: Make, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With the trace of the message, if its producer sent one."""
+    """With the trace ID if the producer sent one."""
     worker = make_worker()
 
     @worker.task("mail")
@@ -469,7 +467,7 @@ def test_a_failure_is_logged_once_as_an_error_with_its_traceback(
 
 
 def test_a_running_worker_is_listed_with_its_name_and_version(make_worker: Make, client: Client) -> None:
-    """By default the name is made of host and process."""
+    """The default name consists of host and process."""
     worker = make_worker(name="mailer-7")
     seen: list[tuple[str, str, str]] = []
 
