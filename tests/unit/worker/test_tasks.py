@@ -169,7 +169,7 @@ def test_a_task_can_be_called_and_enqueued(make_worker: Make, client: Client) ->
     def second(name: str) -> None:
         seen.append(name)
 
-    assert first.__doc__ == "Pass it on."
+    assert first.__doc__ == "Forward the message."
     second("direct")
     added = first.add("x", key="once")
     worker.enqueue("second", "by name")
