@@ -1,4 +1,4 @@
-"""Texts of the product itself: string literals, help and default error messages. Run it to see what the rules find.
+"""Texts of the product: string literals, help and default error messages. Run it to list what breaks the rules.
 
 python -m tests.docs.product_texts [PACKAGE]
 """
@@ -53,7 +53,7 @@ def _docstring(node: ast.AST) -> ast.Constant | None:
 
 
 def _is_read_by_users(node: ast.AST) -> bool:
-    """Tell whether a docstring is help or an error's default text."""
+    """Return whether a docstring is help text or an error's default text."""
     if isinstance(node, ast.ClassDef):
         return any(isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "code" for one in node.body)
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -62,7 +62,7 @@ def _is_read_by_users(node: ast.AST) -> bool:
 
 
 def product_complaints(package: str = "") -> list[str]:
-    """Return what the rules of docs/style.toml say against these texts."""
+    """Return the violations of docs/style.toml in these texts."""
     return [
         f"{place}: {complaint}"
         for place, text in product_texts()

@@ -1,4 +1,4 @@
-"""The sentences of a Markdown page, without code, tables and generated parts; and the rules for them."""
+"""The sentences of a Markdown page, without code, tables and generated parts, and the rules for them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def paragraphs(page: str) -> Iterator[str]:
 
 
 def plain(text: str) -> str:
-    """Return Markdown as the reader sees it; code becomes one word."""
+    """Return the text of Markdown as the reader sees it; code becomes one word."""
     text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
     return re.sub(r"`[^`]*`", "code", text).replace("*", "").strip()
 
@@ -55,7 +55,7 @@ def sentences(paragraph: str) -> list[str]:
 
 
 def complaints(text: str) -> list[str]:
-    """Return what the rules say against a text that a user can read."""
+    """Return the rule violations in a text that a user can read."""
     found = [
         f"{text!r}: instead of {match[0]!r} write: {better}"
         for pattern, better in RULES["banned"].items()

@@ -1,7 +1,7 @@
 """Runs the console sessions of a page: every command in one shell, compared with what the page shows.
 
-In the output of a page, ``…`` in a line stands for anything, and a line of ``…`` for any lines. Columns may be aligned
-differently. A command without output on the page may print what it likes, but has to succeed; one whose page shows an
+In the output on a page, ``…`` in a line matches any text, and a line of ``…`` any lines. Columns may be aligned
+differently. A command without output on the page may print anything, but must succeed; one whose page shows an
 error (``tenantq: …``) may fail.
 """
 
@@ -68,7 +68,7 @@ def _line(step: Step) -> str:
     if step.file:
         return f"cat > {step.file} <<'END OF FILE'\n{step.command}END OF FILE"
     command = step.command
-    if command.endswith("&"):  # a server: the reader waits until it says that it is ready
+    if command.endswith("&"):  # a server: the reader waits until it is ready
         command += '\nuntil curl -sf "http://$TENANTQ_HTTP/readyz" >/dev/null; do sleep 0.1; done; sleep 0.2'
     if command.startswith("kill"):
         command += "; wait"
@@ -76,7 +76,7 @@ def _line(step: Step) -> str:
 
 
 def fits(shown: str, printed: str, code: int) -> bool:
-    """Tell whether a command did what the page shows."""
+    """Return whether the output of a command matches the page."""
     if code and "tenantq: " not in shown:
         return False
     if not shown.strip():

@@ -1,4 +1,4 @@
-"""The documentation holds together: generated parts are current, links lead somewhere, code blocks are code."""
+"""The documentation is consistent: generated parts are current, links resolve, and code blocks parse."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ HOW_TO = {
 
 
 def test_generated_parts_are_current() -> None:
-    """Run ``make docs`` after a change of commands, settings, routes, roles, SQS actions or tables."""
+    """Run ``make docs`` after changing commands, settings, routes, roles, SQS actions or tables."""
     stale = [str(path.relative_to(PROJECT)) for path, text, made in pages() if text != made]
     assert not stale, f"run 'make docs' and commit: {stale}"
 
 
 @pytest.mark.parametrize("path", WRITTEN, ids=lambda path: str(path.relative_to(PROJECT)))
-def test_code_blocks_are_code(path: Path) -> None:
-    """Python, TOML and JSON parse, and shell scripts are accepted by bash."""
+def test_code_blocks_are_valid(path: Path) -> None:
+    """Python, TOML and JSON parse, and bash accepts shell scripts."""
     for _, language, text in BLOCK.findall(path.read_text()):
         code = re.sub(r"^ {4}", "", text, flags=re.MULTILINE) if text.startswith("    ") else text
         assert language in LANGUAGES, language
@@ -58,7 +58,7 @@ def test_code_blocks_are_code(path: Path) -> None:
 
 
 def test_every_how_to_answers_one_question() -> None:
-    """Its title is the question, and the pages that were promised exist."""
+    """Its title is the question, and all promised pages exist."""
     found = {path.stem: path.read_text() for path in (DOCS / "how-to").glob("*.md") if path.stem != "index"}
     assert set(found) >= HOW_TO
     for name, text in found.items():
@@ -96,8 +96,8 @@ def test_every_behaviour_that_tests_cite_is_listed() -> None:
             assert int(number) in listed, (path, number)
 
 
-def test_links_in_the_readme_and_changelog_lead_somewhere() -> None:
-    """To files and headings of this repository. MkDocs checks those between pages."""
+def test_links_in_the_readme_and_changelog_resolve() -> None:
+    """To files and headings of this repository. MkDocs checks links between pages."""
     for path in (PROJECT / "README.md", PROJECT / "CHANGELOG.md"):
         for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", path.read_text()):
             found = path.parent / target
@@ -115,7 +115,7 @@ class _Assets(HTMLParser):
         self.loaded: set[str] = set()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note sources of scripts, styles, images and fonts."""
+        """Collect the sources of scripts, styles, images and fonts."""
         given = dict(attrs)
         if tag in {"script", "img", "iframe", "source"} and given.get("src"):
             self.loaded.add(str(given["src"]))
@@ -125,7 +125,7 @@ class _Assets(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the site; strict: a broken link or anchor, or a page outside the navigation, is an error."""
+    """Build the site in strict mode: a broken link or anchor, or a page outside the navigation, is an error."""
     place = tmp_path_factory.mktemp("site")
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(place)],
@@ -140,8 +140,8 @@ def _html(site: Path) -> Iterator[tuple[Path, str]]:
         yield path, path.read_text()
 
 
-def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
-    """Neither fonts nor scripts: it works offline, from the file system too."""
+def test_the_site_loads_nothing_from_other_hosts(site: Path) -> None:
+    """Neither fonts nor scripts: it works offline and from the file system."""
     for path, text in _html(site):
         reader = _Assets()
         reader.feed(text)

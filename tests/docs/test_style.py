@@ -1,4 +1,4 @@
-"""Sentences in the documentation are plain: none of the banned phrases, none too long, no misspelled words."""
+"""Sentences in the documentation are plain: no banned phrases, none too long, no misspelled words."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def test_sentences_are_plain(path: Path) -> None:
     assert not found, "\n".join(found)
 
 
-def test_the_rules_find_what_they_should() -> None:
-    """A sentence of 41 words, and wordings that were in the product once."""
+def test_the_rules_find_violations() -> None:
+    """A sentence of 41 words, and wordings that the product once had."""
     assert complaints(" ".join(["word"] * 41) + ".")
     assert not complaints(" ".join(["word"] * 40) + ".")
     for text in (
@@ -53,12 +53,12 @@ def test_texts_of_the_product_get_no_worse() -> None:
 
 
 def test_the_documentation_is_short() -> None:
-    """At most 40,000 words, as wc counts them, generated parts and decisions included."""
+    """At most 40,000 words by wc, including generated parts and decisions."""
     assert sum(len(path.read_text().split()) for path in (PROJECT / "docs").rglob("*.md")) <= WORDS_MAX
 
 
-def test_words_are_spelled_right(tmp_path: Path) -> None:
-    """In the documentation, and in the help of every command."""
+def test_words_are_spelled_correctly(tmp_path: Path) -> None:
+    """In the documentation and in the help of every command."""
     for path, command in walk(command_line, "tenantq"):
         text = command.get_help(click.Context(command, info_name=path))
         (tmp_path / f"{path.replace(' ', '-')}.txt").write_text(text)

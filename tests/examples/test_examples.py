@@ -18,7 +18,7 @@ import pytest
 from tenantq import Client
 from tests.acceptance.command import ADMIN_TOKEN, serving
 from tests.docs.prose import PROJECT
-from tests.pipeline.conftest import LITTLE_DATA, SOON_QUICK
+from tests.pipeline.conftest import FAST_STARTUP, SMALL_DATA
 from tests.redis_servers import free_port
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def test_spark_reads_the_usage_of_every_tenant(tmp_path: Path) -> None:
             queue.poll(1)[0].ack()
         server.process.terminate()
         server.process.wait(SECONDS_MAX)
-        settings = {"spark.driver.defaultJavaOptions": SOON_QUICK, "spark.ui.enabled": "false", **LITTLE_DATA}
+        settings = {"spark.driver.defaultJavaOptions": FAST_STARTUP, "spark.ui.enabled": "false", **SMALL_DATA}
         (tmp_path / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
         variables = {"SPARK_CONF_DIR": str(tmp_path), "SPARK_MASTER": "local[2]", "PYSPARK_PYTHON": sys.executable}
         printed = run(server, sys.executable, "spark_usage.py", data / "journal", cwd=EXAMPLES, **variables)

@@ -1,4 +1,4 @@
-"""Chromium without a window, driven over its debugging pipe: what a page looks like, how wide it is, what it asks for."""
+"""Headless Chromium, driven over its debugging pipe: screenshots, widths and network requests of a page."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 _ANSWER_S = 60
 
 
-class Seen:
+class PageActivity:
     """What happened while a page was loaded and read."""
 
     def __init__(self) -> None:
-        self.requests: list[str] = []  # addresses, but for the page itself
-        self.complaints: list[str] = []  # of the console and the page's scripts
-        self.received = b""  # over web sockets
+        self.requests: list[str] = []  # requested URLs, except the page itself
+        self.complaints: list[str] = []  # errors in the console and in scripts
+        self.received = b""  # over WebSockets
 
 
 class Chromium:
@@ -46,7 +46,7 @@ class Chromium:
         os.close(to_write)
         self._number, self._rest, self._session = 0, b"", ""
         self._loaded = False
-        self._seen = Seen()
+        self._seen = PageActivity()
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Network", "Log", "Runtime"):
@@ -65,7 +65,7 @@ class Chromium:
         shutil.rmtree(self._home, ignore_errors=True)
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """Ask the browser for something and wait for its answer."""
+        """Send a command to the browser and wait for its answer."""
         self._number += 1
         message: dict[str, Any] = {"id": self._number, "method": method, "params": params}
         if self._session and not method.startswith(("Target.", "Browser.")):
@@ -78,9 +78,11 @@ class Chromium:
                 found: dict[str, Any] = answer["result"]
                 return found
 
-    def open(self, page: Path | str, width: int, *, height: int = 900, dark: bool = False, media: str = "") -> Seen:
-        """Load a page in a window of this width; return what it asked for and complained about."""
-        self._seen = Seen()
+    def open(
+        self, page: Path | str, width: int, *, height: int = 900, dark: bool = False, media: str = ""
+    ) -> PageActivity:
+        """Load a page in a window of this width; return its requests and errors."""
+        self._seen = PageActivity()
         phone = width < 600
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=2 if phone else 1,
@@ -101,12 +103,12 @@ class Chromium:
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
-    def picture(self, file: Path) -> None:
-        """Save what the whole page looks like."""
+    def save_screenshot(self, file: Path) -> None:
+        """Save a screenshot of the whole page."""
         data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)["data"]
         file.write_bytes(base64.b64decode(data))
 
-    def paper(self) -> bytes:
+    def pdf(self) -> bytes:
         """Return the page as PDF."""
         return base64.b64decode(self.call("Page.printToPDF", preferCSSPageSize=True, printBackground=False)["data"])
 

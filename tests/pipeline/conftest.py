@@ -1,4 +1,4 @@
-"""Fixtures: one Spark session for all tests, a journal's directory and a lake."""
+"""Fixtures: one Spark session for all tests, a journal directory and a lake."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from tenantq.pipeline.run import run
 from tenantq.pipeline.run_options import RunOptions, RunReport
 from tenantq.pipeline.session import open_session
 from tests.pipeline.journals import DAY, MINUTE, START, JournalWriter, write_history
-from tests.pipeline.tenants_at_work import PRICES, write_days
+from tests.pipeline.platform_journal import PRICES, write_days
 
 RunPipeline = Callable[..., RunReport]
 
 NOW = START + 365 * DAY
-SOON_QUICK = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
-"""Options of a Java that has little to do many times: what it runs is compiled once, not again and again ever better."""
-LITTLE_DATA = {
+FAST_STARTUP = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
+"""Java options for many short jobs: code is compiled once and not optimized further."""
+SMALL_DATA = {
     "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",  # to compile code for a dozen rows takes longer than to do without
-    "spark.sql.ui.explainMode": "simple",  # the text of each plan, which nobody reads
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",  # for a dozen rows, compiling takes longer than running uncompiled
+    "spark.sql.ui.explainMode": "simple",  # nothing reads the plan text
 }
-"""Settings that make little data quick; the tables do not depend on them: on the cluster of test_cluster.py, Spark compiles."""
+"""Settings that make small data fast. The tables do not depend on them: in test_cluster.py, Spark compiles."""
 
 
-class Made(NamedTuple):
-    """A journal of two days, and the lake that one run made of it. Tests that change the lake take a copy."""
+class ProcessedJournal(NamedTuple):
+    """A journal of two days and the lake of one run over it. Tests that change the lake take a copy."""
 
     journal: DirectoryTarget
     writer: JournalWriter
@@ -46,24 +46,24 @@ class Made(NamedTuple):
     report: RunReport
 
     def copy(self, path: Path) -> Lake:
-        """Return a lake of one's own with the same tables."""
+        """Return a copy of the lake with the same tables."""
         shutil.copytree(self.lake.path, path)
         return Lake(path)
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """One session on two cores."""
+    """Return one session on two cores."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         session = open_session(
-            "local[2,2]",  # a task that fails is run once more, as on a cluster
+            "local[2,2]",  # a failed task is retried once, like on a cluster
             {
                 "spark.sql.shuffle.partitions": "2",
                 "spark.default.parallelism": "2",
                 "spark.driver.memory": "1g",
-                "spark.driver.defaultJavaOptions": SOON_QUICK,
-                **LITTLE_DATA,
+                "spark.driver.defaultJavaOptions": FAST_STARTUP,
+                **SMALL_DATA,
             },
         )
     yield session
@@ -71,7 +71,7 @@ def spark() -> Iterator[SparkSession]:
 
 
 class WatchedLake(Lake):
-    """A lake that writes down which tables Spark's plan of each staged table reads."""
+    """A lake that records which tables Spark's plan of each staged table reads."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -86,7 +86,7 @@ class WatchedLake(Lake):
         *,
         few: bool = False,
     ) -> None:
-        """Look at the files that the rows come from, then stage them."""
+        """Record the files that the rows come from, then stage them."""
         found = {re.sub(r"^.*/lake/(_staging/[^/]*/)?", "", file).split("/")[0] for file in rows.inputFiles()}
         self.read_from[table] = {"journal" if name == "file:" else name for name in found} - {table}
         super().stage(rows, table, covers, sizes, few=few)
@@ -94,7 +94,7 @@ class WatchedLake(Lake):
 
 @pytest.fixture(scope="session")
 def busy_lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> WatchedLake:
-    """Return the lake of some days of tenants at work, hostile ones among them. Tests only read it."""
+    """Return the lake of a few days of platform activity, including hostile names. Tests only read it."""
     root = tmp_path_factory.mktemp("busy")
     target = DirectoryTarget(root / "journal")
     target.path.mkdir()
@@ -103,43 +103,43 @@ def busy_lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             type(spark.range(1)), "persist", lambda rows, *_: rows
-        )  # a plan shows nothing behind what is kept
+        )  # a plan does not show the sources of persisted rows
         run(spark, str(target.path), lake, RunOptions(now_ms=NOW, prices=PRICES))
     return lake
 
 
 @pytest.fixture(scope="session")
-def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """Run the pipeline once for all who look at what it leaves."""
-    root = tmp_path_factory.mktemp("made")
+def processed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> ProcessedJournal:
+    """Run the pipeline once for all tests that read its output."""
+    root = tmp_path_factory.mktemp("processed")
     (root / "journal").mkdir()
     journal, lake = DirectoryTarget(root / "journal"), Lake(root / "lake")
     writer = write_history(journal, seed=3, rounds=30, every_ms=97 * MINUTE)
-    return Made(journal, writer, lake, run(spark, str(journal.path), lake, RunOptions(now_ms=NOW)))
+    return ProcessedJournal(journal, writer, lake, run(spark, str(journal.path), lake, RunOptions(now_ms=NOW)))
 
 
 @pytest.fixture
 def key(tmp_path: Path) -> SigningKey:
-    """Return the key that signs."""
+    """Return the signing key."""
     return SigningKey.load_or_make(tmp_path)
 
 
 @pytest.fixture
 def journal(tmp_path: Path) -> DirectoryTarget:
-    """Where segments are."""
+    """Return the directory of the segments."""
     (tmp_path / "journal").mkdir()
     return DirectoryTarget(tmp_path / "journal")
 
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    """Return a lake that is empty."""
+    """Return an empty lake."""
     return Lake(tmp_path / "lake")
 
 
 @pytest.fixture
 def pipeline(spark: SparkSession, journal: DirectoryTarget, lake: Lake) -> RunPipeline:
-    """Run the pipeline over the journal."""
+    """Return a function that runs the pipeline over the journal."""
 
     def once(**options: object) -> RunReport:
         into = options.pop("lake", lake)
@@ -152,11 +152,11 @@ _TOKEN = re.compile(r"-[^-/]*(?=\.parquet$)")
 
 
 def digests(lake: Lake) -> dict[str, str]:
-    """Return a digest of the rows in every file that is in a table's directory, by name without what makes it unique."""
+    """Return a digest of the rows of every table file, by its name without the unique part."""
     files = [file for file in lake.path.glob("[a-z]*/**/*.parquet") if "_delta_log" not in file.parts]
     return {_TOKEN.sub("", file.relative_to(lake.path).as_posix()): rows_digest(file) for file in sorted(files)}
 
 
 def rows_digest(file: Path) -> str:
-    """Return a digest of a file's rows, in order. Its bytes depend on the process that wrote it, too."""
+    """Return a digest of a file's rows in order. Its bytes also depend on the process that wrote it."""
     return hashlib.sha256(repr(pq.read_table(io.BytesIO(file.read_bytes())).to_pylist()).encode()).hexdigest()

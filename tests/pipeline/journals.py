@@ -1,4 +1,4 @@
-"""Journals for tests: records written by hand or by a seeded model of a queue, sealed, signed and laid out as the exporter does."""
+"""Journals for tests: records written by hand or by a seeded model of a queue, hashed, signed and laid out like the exporter's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 
 
 def message_id(number: int, ms: int = START) -> bytes:
-    """Return an id that was given out at ``ms``."""
+    """Return an ID that was generated at ``ms``."""
     return ((ms << 80) | 7 << 76 | 2 << 62 | number).to_bytes(16)
 
 
@@ -45,13 +45,13 @@ class JournalWriter:
         self.sealed.append(ChainedRecord(self.link, value[32:], record))
 
     def segment(self, *, write: bool = True) -> Manifest:
-        """Write what was appended since as one segment with its manifest."""
+        """Write the records appended since the last segment as one segment with its manifest."""
         records = self.sealed[self._written :]
         self._written = len(self.sealed)
         return self.write(records, write=write)
 
     def write(self, records: Sequence[ChainedRecord], *, write: bool = True, **changes: object) -> Manifest:
-        """Write any stretch of records as a segment."""
+        """Write any range of records as a segment."""
         data, rows = encode(records)
         first, last = records[0].record, records[-1].record
         previous = self.sealed[first.seq - 2].link if first.seq > 1 else GENESIS
@@ -71,7 +71,7 @@ class JournalWriter:
         return manifest
 
     def put(self, manifest: Manifest, data: bytes) -> None:
-        """Put a segment, its manifest and the head."""
+        """Store a segment, its manifest and the head."""
         self.target.write(manifest.file, data)
         self.target.write(manifest.name, msgspec.json.encode(manifest, order="sorted"))
         head = Head(shard=self.shard, last_seq=manifest.last_seq, last_link=manifest.last_link)
@@ -88,7 +88,7 @@ _ACTS = ("add", "add", "poll", "poll", "ack", "ack", "nack", "release", "expired
 
 
 class QueueModel:
-    """A seeded model of tenants at work: every entry is one that the engine could have written, in its order."""
+    """A seeded model of tenants: every entry could have been written by the engine, in this order."""
 
     def __init__(self, writer: JournalWriter, seed: int, tenants: Sequence[str] = ("acme", "umbrella")) -> None:
         self.writer, self.random, self.tenants = writer, random.Random(seed), tenants
@@ -103,11 +103,11 @@ class QueueModel:
         places = [(tenant, queue) for tenant in self.tenants for queue in ("work", "mail")]
         for tenant, queue in self.random.sample(places, self.random.randint(1, min(3, len(places)))):
             entries += self.act(self.random.choice(_ACTS), tenant, queue, ts)
-        # An id is touched by one operation of a round: a receipt is not known before the round that gives it is over.
+        # One operation of a round uses an ID: a receipt is unknown until the round that creates it has ended.
         self.writer.record(ts, *(entries or [entry("collect", principal="system", details="1 expiry entries")]))
 
     def act(self, op: str, tenant: str, queue: str, ts: int) -> list[JournalEntry]:
-        """Do one thing; return what the journal says of it."""
+        """Perform one operation and return its journal entry."""
         place = (tenant, queue)
         waiting, leased = self.waiting.setdefault(place, []), self.leased.setdefault(place, [])
         made = [] if place in self.known else [entry("create_queue", tenant, queue)]
@@ -182,7 +182,7 @@ def write_history(
     target: DirectoryTarget, *, seed: int = 1, rounds: int = 200, every_ms: int = 11 * MINUTE, key: SigningKey | None = None,
     tenants: Sequence[str] = ("acme", "umbrella"), shard: str = "0",
 ) -> JournalWriter:  # fmt: skip
-    """Write a history of ``rounds`` records, a segment for each hour."""
+    """Write a history of ``rounds`` records, one segment per hour."""
     writer = JournalWriter(target, key, shard)
     model = QueueModel(writer, seed, tenants)
     ts = START

@@ -1,4 +1,4 @@
-"""Kill the pipeline's commands at random moments, again and again: what they leave must be what nobody disturbed leaves.
+"""Kill the pipeline's commands repeatedly at random times: the result must equal that of an uninterrupted run.
 
 python -m tests.pipeline.kills --kills 20
 """
@@ -28,28 +28,28 @@ _MARK: Final = re.compile(r"(\.[0-9a-f]{8}|-[^-/]*)(?=\.parquet$)")
 _GONE_S: Final = 30
 
 
-class House:
-    """A journal, and lakes that commands make of it."""
+class KillRun:
+    """A journal, and the lakes that commands build from it."""
 
     def __init__(self, root: Path, seed: int) -> None:
         self._root, self._chance = root, random.Random(seed)
         self.kills: Counter[str] = Counter()
-        self.took: dict[str, float] = {}  # seconds of a command that nobody disturbed
-        self.expected: dict[str, dict[str, str]] = {}  # what it left
+        self.took: dict[str, float] = {}  # duration of an uninterrupted command in seconds
+        self.expected: dict[str, dict[str, str]] = {}  # its result
         (root / "journal").mkdir()
         write_history(DirectoryTarget(root / "journal"), seed=seed, rounds=20, every_ms=150 * MINUTE)
 
-    def undisturbed(self) -> None:
-        """Write down what commands leave, and how long they take."""
+    def run_uninterrupted(self) -> None:
+        """Record the result and the duration of each command."""
         for name in ("run", "archive", "erase"):
             begun = time.monotonic()
-            self._end(name, "undisturbed", self._begin(name, "undisturbed"))
+            self._end(name, "uninterrupted", self._begin(name, "uninterrupted"))
             self.took[name] = time.monotonic() - begun
-            self.expected[name] = self._seen("undisturbed")
+            self.expected[name] = self._result("uninterrupted")
         self.took["stream"], self.expected["stream"] = self.took["run"], self.expected["run"]
 
-    def disturbed(self, lake: str, kills: int) -> None:
-        """Take a lake through the commands, killing each up to so often, and look at it after each."""
+    def run_interrupted(self, lake: str, kills: int) -> None:
+        """Run the commands on a lake, killing each up to ``kills`` times, and compare the result of each."""
         for name in (self._chance.choice(("run", "stream")), "archive", "erase"):
             for _ in range(self._chance.randint(1, kills)):
                 process = self._begin(name, lake)
@@ -60,9 +60,9 @@ class House:
                 else:
                     self._end(name, lake, process)
             self._end(name, lake, self._begin(name, lake))
-            if self._seen(lake) != self.expected[name]:
-                differing = dict(self._seen(lake).items() ^ self.expected[name].items())
-                sys.exit(f"{lake}: after {name} it is not what an undisturbed one left: {sorted(differing)}")
+            if self._result(lake) != self.expected[name]:
+                differing = dict(self._result(lake).items() ^ self.expected[name].items())
+                sys.exit(f"{lake}: after {name} it differs from an uninterrupted run: {sorted(differing)}")
 
     def _begin(self, name: str, lake: str) -> subprocess.Popen[str]:
         journal = ("--journal", str(self._root / "journal"))
@@ -78,30 +78,30 @@ class House:
         )
 
     def _kill(self, name: str, process: subprocess.Popen[str]) -> None:
-        """Kill the command, or all that it started with it; either way everything must be gone soon."""
+        """Kill the command alone or with its children; in both cases all of them must end soon."""
         started = descendants(process.pid)
         if self._chance.random() < 0.5:
-            process.kill()  # Java, which goes on for a moment, must do no harm
+            process.kill()  # Java continues for a moment and must do no harm
         else:
             kill_tree(process.pid)
         process.communicate()
         self.kills[name] += 1
-        print(f"killed {name}, {self.kills.total()} in all", flush=True)
+        print(f"killed {name}, {self.kills.total()} in total", flush=True)
         end = time.monotonic() + _GONE_S
         while alive(started):
             if time.monotonic() > end:
-                sys.exit(f"{name} was killed, and what it had started is still there: {alive(started)}")
+                sys.exit(f"{name} was killed, and its children are still running: {alive(started)}")
             time.sleep(0.1)
 
     def _end(self, name: str, lake: str, process: subprocess.Popen[str]) -> None:
-        """Let a command run to its end. One that had been killed behind its last step has nothing more to erase."""
+        """Let a command run to its end. An erasure killed after its last step has nothing left to erase."""
         _, said = process.communicate()
         done = name == "erase" and process.returncode == _NOT_FOUND and self.kills["erase"]
         if (process.returncode or said) and not done:
             sys.exit(f"{lake}: {name} ended with exit code {process.returncode}: {said}")
 
-    def _seen(self, lake: str) -> dict[str, str]:
-        """Return a digest of the rows in each file of the lake and of cold storage; nothing may be left over."""
+    def _result(self, lake: str) -> dict[str, str]:
+        """Return a digest of the rows in each file of the lake and of cold storage, and exit if anything is left over."""
         place, cold = self._root / lake, self._root / f"{lake}-cold"
         left = [name for name in LEFT_OVER if (place / name).exists()]
         left += [str(path) for path in place.rglob(".*") if "_checkpoint" not in path.parts]
@@ -111,30 +111,30 @@ class House:
         found: dict[str, str] = {}
         for path in sorted(files):
             name = path.relative_to(self._root).as_posix().removeprefix(lake)
-            name = _MARK.sub("", name)  # of the erasure by which an archived file took the place of another
+            name = _MARK.sub("", name)  # the mark of the erasure that replaced an archived file
             found[name] = f"{found.get(name, '')} {rows_digest(path)}"
         certificates = sorted(path.name for path in (place / "erasures").glob("*.json"))
         return {**found, "certificates": ", ".join(certificates)}
 
 
 def main() -> None:
-    """Kill as often as asked, on lake after lake."""
+    """Kill as often as asked, on one lake after the other."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as place:
-        house = House(Path(place), given.seed)
-        house.undisturbed()
+        kill_run = KillRun(Path(place), given.seed)
+        kill_run.run_uninterrupted()
         number = 0
-        while house.kills.total() < given.kills:
+        while kill_run.kills.total() < given.kills:
             number += 1
-            house.disturbed(f"lake{number}", kills=4)
-    each = ", ".join(f"{name} {count}" for name, count in sorted(house.kills.items()))
+            kill_run.run_interrupted(f"lake{number}", kills=4)
+    each = ", ".join(f"{name} {count}" for name, count in sorted(kill_run.kills.items()))
     print(
-        f"{house.kills.total()} kills ({each}) on {number} lakes in {time.monotonic() - begun:.0f} s, seed {given.seed}: "
-        "every file has the rows of an undisturbed run"
+        f"{kill_run.kills.total()} kills ({each}) on {number} lakes in {time.monotonic() - begun:.0f} s, seed {given.seed}: "
+        "every file has the rows of an uninterrupted run"
     )
 
 

@@ -1,4 +1,4 @@
-"""What the tables must say, computed in plain Python, one row of the journal after the other."""
+"""The expected contents of the tables, computed in plain Python row by row from the journal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tenantq.journal.record import ChainedRecord
 
-Place = tuple[str, str]
+QueueKey = tuple[str, str]
 
 
 def journal_rows(sealed: Iterable[ChainedRecord]) -> list[JournalRow]:
@@ -24,14 +24,14 @@ def journal_rows(sealed: Iterable[ChainedRecord]) -> list[JournalRow]:
 
 
 class Oracle:
-    """Walks over a journal and keeps every message in its place."""
+    """Walks through a journal and tracks every message."""
 
     def __init__(self, found: Iterable[JournalRow]) -> None:
         self.lives: dict[tuple[str, str], dict[str, Any]] = {}
-        self.held: dict[Place, dict[str, int]] = defaultdict(dict)  # id -> size
-        self.leased: dict[Place, set[str]] = defaultdict(set)
+        self.held: dict[QueueKey, dict[str, int]] = defaultdict(dict)  # id -> size
+        self.leased: dict[QueueKey, set[str]] = defaultdict(set)
         self.hours: dict[tuple[str, str, int], dict[str, int]] = {}
-        self._levels: dict[Place, tuple[int, int]] = {}  # since when, bytes
+        self._levels: dict[QueueKey, tuple[int, int]] = {}  # start, bytes
         self._now = 0
         last: tuple[int, int] | None = None
         for row in found:
@@ -43,56 +43,56 @@ class Oracle:
         if last is not None:
             self._note_peaks(last[1])
             end = (last[1] // HOUR + 1) * HOUR
-            for place in list(self._levels):
-                self._pass_time(place, end)
+            for queue_key in list(self._levels):
+                self._pass_time(queue_key, end)
 
-    def _hour(self, place: Place, ts: int) -> dict[str, int]:
+    def _hour(self, queue_key: QueueKey, ts: int) -> dict[str, int]:
         names = ("operations", "messages_in", "messages_out", "bytes_in", "bytes_out", "byte_ms", "peak_backlog", "peak_in_flight", "denied", "throttled")  # fmt: skip
-        return self.hours.setdefault((*place, ts // HOUR), dict.fromkeys(names, 0))
+        return self.hours.setdefault((*queue_key, ts // HOUR), dict.fromkeys(names, 0))
 
-    def _pass_time(self, place: Place, now: int) -> None:
-        """Charge what lay in a queue since its last change, hour by hour."""
-        since, size = self._levels.get(place, (now, 0))
+    def _pass_time(self, queue_key: QueueKey, now: int) -> None:
+        """Charge the storage of a queue since its last change, hour by hour."""
+        since, size = self._levels.get(queue_key, (now, 0))
         while size and since < now:
             end = min(now, (since // HOUR + 1) * HOUR)
-            hour = self._hour(place, since)
+            hour = self._hour(queue_key, since)
             hour["byte_ms"] += size * (end - since)
-            hour["peak_backlog"] = max(hour["peak_backlog"], len(self.held[place]) - len(self.leased[place]))
-            hour["peak_in_flight"] = max(hour["peak_in_flight"], len(self.leased[place]))
+            hour["peak_backlog"] = max(hour["peak_backlog"], len(self.held[queue_key]) - len(self.leased[queue_key]))
+            hour["peak_in_flight"] = max(hour["peak_in_flight"], len(self.leased[queue_key]))
             since = end
-        self._levels[place] = (now, size)
+        self._levels[queue_key] = (now, size)
 
     def _note_peaks(self, ts: int) -> None:
-        for place, held in self.held.items():
+        for queue_key, held in self.held.items():
             if held:
-                hour = self._hour(place, ts)
-                hour["peak_backlog"] = max(hour["peak_backlog"], len(held) - len(self.leased[place]))
-                hour["peak_in_flight"] = max(hour["peak_in_flight"], len(self.leased[place]))
+                hour = self._hour(queue_key, ts)
+                hour["peak_backlog"] = max(hour["peak_backlog"], len(held) - len(self.leased[queue_key]))
+                hour["peak_in_flight"] = max(hour["peak_in_flight"], len(self.leased[queue_key]))
 
-    def _change(self, place: Place, ts: int) -> None:
-        self._levels[place] = (ts, sum(self.held[place].values()))
+    def _change(self, queue_key: QueueKey, ts: int) -> None:
+        self._levels[queue_key] = (ts, sum(self.held[queue_key].values()))
 
     def _take(self, row: JournalRow) -> None:
-        place = (row.tenant, row.queue)
-        hour = self._hour(place, row.ts)
+        queue_key = (row.tenant, row.queue)
+        hour = self._hour(queue_key, row.ts)
         hour["operations"] += row.count if row.outcome == "ok" and row.principal != "system" else 0
         hour["denied"] += row.count if row.outcome == "denied" else 0
         hour["throttled"] += row.count if row.outcome == "throttled" else 0
         if row.op == "purge" and row.outcome == "ok":
-            self._pass_time(place, row.ts)
-            for id in self.held[place]:
+            self._pass_time(queue_key, row.ts)
+            for id in self.held[queue_key]:
                 self._end(row, id, "purged")
-            self.held[place].clear()
-            self.leased[place].clear()
-            self._change(place, row.ts)
+            self.held[queue_key].clear()
+            self.leased[queue_key].clear()
+            self._change(queue_key, row.ts)
         if not row.message_id or row.outcome not in {"ok", "expired", "dead"}:
             return
-        self._pass_time(place, row.ts)
-        self._message(row, place, hour)
-        self._change(place, row.ts)
+        self._pass_time(queue_key, row.ts)
+        self._message(row, queue_key, hour)
+        self._change(queue_key, row.ts)
 
-    def _message(self, row: JournalRow, place: Place, hour: dict[str, int]) -> None:
-        id, held, leased = row.message_id, self.held[place], self.leased[place]
+    def _message(self, row: JournalRow, queue_key: QueueKey, hour: dict[str, int]) -> None:
+        id, held, leased = row.message_id, self.held[queue_key], self.leased[queue_key]
         life = self.lives.setdefault(
             (row.tenant, id), {"queue": None, "bytes": 0, "waits": [], "times": [], "outcome": "", "ended_at": None, "dead_letters": 0}
         )  # fmt: skip
@@ -116,7 +116,7 @@ class Oracle:
         elif row.op in {"nack", "release", "lease_expired"}:
             leased.discard(id)
             life["times"].append(row.process_ms)
-            if life["outcome"] != "dead":  # the move to the dead letters is told before what led to it
+            if life["outcome"] != "dead":  # the move to the dead letters is journaled before its cause
                 life["outcome"] = "waiting"
         elif row.op in {"dead_letter", "redrive"}:
             match = re.match(r"to ([^:]*)", row.details)

@@ -1,4 +1,4 @@
-"""The archive: old days leave the lake verified, come back as the same bytes, and are deleted when their time is over."""
+"""The archive: old days are verified, moved out of the lake, restored unchanged, and deleted at the end of their retention."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tests.pipeline.conftest import Made
+    from tests.pipeline.conftest import ProcessedJournal
 
 THIRD_DAY = START + 2 * DAY
 DAY_OLD = Retention(default=RetentionRule(archive_after_days=1))
 
 
-def test_old_days_leave_in_few_files_and_come_back_as_the_same_bytes(
-    spark: SparkSession, made: Made, tmp_path: Path
+def test_old_days_are_archived_in_few_files_and_restored_unchanged(
+    spark: SparkSession, processed: ProcessedJournal, tmp_path: Path
 ) -> None:
-    """Killed in between, run again, restored by late rows: nothing is lost or doubled; a changed file is refused."""
-    lake, cold = made.copy(tmp_path / "lake"), tmp_path / "cold"
+    """Interrupted, repeated and restored by late rows, nothing is lost or duplicated; a changed file is refused."""
+    lake, cold = processed.copy(tmp_path / "lake"), tmp_path / "cold"
     before = digests(lake)
 
     def dying(step: str) -> None:
@@ -52,24 +52,26 @@ def test_old_days_leave_in_few_files_and_come_back_as_the_same_bytes(
     (file,) = cold.glob("bronze/date=2026-01-01/*")
     data = file.read_bytes()
     file.write_bytes(data[:-9] + b"x" + data[-8:])
-    late = made.lake.read(spark, "bronze").where("date = '2026-01-01'").limit(1)
+    late = processed.lake.read(spark, "bronze").where("date = '2026-01-01'").limit(1)
     with lake.locked(), pytest.raises(StoreDamaged, match="was changed"):
         bring_back(spark, lake, late)
     file.write_bytes(data)
     with lake.locked():
-        assert bring_back(spark, lake, made.lake.read(spark, "bronze").where("date = '2026-01-02'").limit(0)) == []
+        assert bring_back(spark, lake, processed.lake.read(spark, "bronze").where("date = '2026-01-02'").limit(0)) == []
         assert "bronze/2026-01-01" in bring_back(spark, lake, late)
         assert restore(spark, lake, lambda _: True) == []
     assert digests(lake) == before
 
 
-def test_what_is_over_its_time_is_deleted_unless_it_is_held(spark: SparkSession, made: Made, tmp_path: Path) -> None:
-    """A legal hold on one tenant keeps the days that have rows of it; what was deleted stays known as such."""
-    lake, cold = made.copy(tmp_path / "lake"), tmp_path / "cold"
+def test_days_past_their_retention_are_deleted_unless_held(
+    spark: SparkSession, processed: ProcessedJournal, tmp_path: Path
+) -> None:
+    """A legal hold on a tenant keeps the days that have its rows, and deleted days are remembered."""
+    lake, cold = processed.copy(tmp_path / "lake"), tmp_path / "cold"
     rules = Retention(tables={"bronze": RetentionRule(archive_after_days=1, delete_after_days=2)})
     archive(spark, lake, str(cold), rules, THIRD_DAY)
     with lake.locked():
-        hold = [("0", 99, 0, made.writer.sealed[-1].record.ts, "acme", PLACED, "a case", "2026-01-01")]
+        hold = [("0", 99, 0, processed.writer.sealed[-1].record.ts, "acme", PLACED, "a case", "2026-01-01")]
         frame = spark.createDataFrame(
             [(*row[:3], None, *row[4:]) for row in hold], TENANT_CHANGES
         )  # fmt: skip
@@ -97,16 +99,16 @@ def test_what_is_over_its_time_is_deleted_unless_it_is_held(spark: SparkSession,
         ("tables = ", "Invalid value"),
     ],
 )
-def test_rules_that_cannot_be_followed_are_refused(tmp_path: Path, text: str, what: str) -> None:
-    """What is wrong is named, with the table."""
+def test_invalid_retention_rules_are_refused(tmp_path: Path, text: str, what: str) -> None:
+    """The error names the table and the problem."""
     file = tmp_path / "rules.toml"
     file.write_text(text)
     with pytest.raises(Invalid, match=what):
         load_retention(file, None)
 
 
-def test_a_tables_own_rule_goes_before_the_default() -> None:
-    """What it does not say is said by the default."""
+def test_the_rule_of_a_table_overrides_the_default() -> None:
+    """Fields that it leaves out come from the default."""
     rules = check_retention(Retention(default=RetentionRule(90, 400), tables={"bronze": RetentionRule(30)}), "rules")
     assert rules.of("bronze") == RetentionRule(30, 400)
     assert rules.of("anomalies") == RetentionRule(90, 400)

@@ -26,8 +26,8 @@ BOOK = PriceBook(items=[Item("Operations", "operations", [Tier("2.00")])])
 LINE = "2026-01/acme/Operations"
 
 
-def test_a_correction_is_the_difference_that_approved_ones_leave() -> None:
-    """Late usage is one pending row per line; what was approved stays, and only the rest is pending again."""
+def test_a_correction_is_the_difference_to_approved_corrections() -> None:
+    """Late usage is one pending row per line; approved rows stay, and only the rest is pending again."""
     billed = month_lines([sums("acme", operations=5), sums("umbrella", operations=1)], BOOK)
     now = [sums("acme", operations=8), sums("umbrella", operations=1), sums("initech", operations=2)]
     month = ClosedMonth("ann", 0, BOOK)
@@ -47,7 +47,7 @@ def test_a_correction_is_the_difference_that_approved_ones_leave() -> None:
 def test_late_data_of_a_closed_month_is_corrected_by_approval_and_exports_are_reproducible(
     spark: SparkSession, journal: DirectoryTarget, lake: Lake, pipeline: RunPipeline, tmp_path: Path
 ) -> None:
-    """Closed lines stay to the byte, and a pinned version set gives the same export after later runs."""
+    """Closed lines stay byte for byte, and a pinned version set gives the same export after later runs."""
     writer = JournalWriter(journal)
     writer.record(START, entry("create_queue"), entry("add", ids=message_id(1), size=10))
     writer.segment()

@@ -1,4 +1,4 @@
-"""A real cluster: a standalone master and two workers give the tables that one machine gives."""
+"""A real Spark cluster of a master and two workers gives the same tables as one machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyspark
 
-from tests.pipeline.conftest import SOON_QUICK, digests
+from tests.pipeline.conftest import FAST_STARTUP, digests
 from tests.pipeline.journals import MINUTE, write_history
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _HOME = Path(pyspark.__file__).parent
 _SMALL = f"""
-spark.driver.defaultJavaOptions {SOON_QUICK}
-spark.executor.defaultJavaOptions {SOON_QUICK}
+spark.driver.defaultJavaOptions {FAST_STARTUP}
+spark.executor.defaultJavaOptions {FAST_STARTUP}
 spark.executor.memory 512m
 spark.sql.shuffle.partitions 3
 spark.sql.codegen.wholeStage false
@@ -35,7 +35,7 @@ spark.sql.ui.explainMode simple
 
 @contextmanager
 def daemon(name: str, *options: str, until: str, environment: dict[str, str]) -> Iterator[str]:
-    """Run one of Spark's own servers; give the line by which it says that it is there."""
+    """Run one of Spark's servers and yield the log line with its address."""
     command = [str(_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0", *options]  # fmt: skip
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stderr is not None
@@ -51,17 +51,17 @@ def daemon(name: str, *options: str, until: str, environment: dict[str, str]) ->
             reader.join()
 
 
-def test_a_cluster_gives_the_bytes_that_one_machine_gives(
+def test_a_cluster_writes_the_same_bytes_as_one_machine(
     journal: DirectoryTarget, lake: Lake, pipeline: RunPipeline, tmp_path: Path
 ) -> None:
-    """The command with --master runs on two workers, which are given the program, and every file is the same."""
+    """The command with --master runs on two workers, which receive the program."""
     write_history(journal, seed=6, rounds=12, every_ms=25 * MINUTE)
     pipeline()
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "spark-defaults.conf").write_text(_SMALL, encoding="ascii")
     environment = {
         **{name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "SPARK_CONF_DIR"}},
-        "SPARK_HOME": str(_HOME), "SPARK_DAEMON_JAVA_OPTS": SOON_QUICK, "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_NO_DAEMONIZE": "1",
+        "SPARK_HOME": str(_HOME), "SPARK_DAEMON_JAVA_OPTS": FAST_STARTUP, "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_NO_DAEMONIZE": "1",
     }  # fmt: skip
     with ExitStack() as stack:
         told = stack.enter_context(daemon("master.Master", until="Starting Spark master at", environment=environment))

@@ -1,4 +1,4 @@
-"""The real commands as processes: killed, stopped by a signal, run again; and what they say when they cannot."""
+"""The real commands as processes: killed, stopped by a signal, repeated, and their errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tenantq.pipeline.run_options import RunOptions
 from tenantq.pipeline.stream import stream
 from tenantq.pipeline.tables import TABLES
 from tests.acceptance.command import COMMAND, environment
-from tests.pipeline.conftest import LITTLE_DATA, NOW, SOON_QUICK, digests
+from tests.pipeline.conftest import FAST_STARTUP, NOW, SMALL_DATA, digests
 from tests.processes import alive, descendants, kill_tree
 
 if TYPE_CHECKING:
@@ -34,24 +34,24 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tests.pipeline.conftest import Made
+    from tests.pipeline.conftest import ProcessedJournal
 
 PATIENCE_S = 240
 
 
-_SMALL = {"spark.driver.defaultJavaOptions": SOON_QUICK, "spark.sql.shuffle.partitions": "2", **LITTLE_DATA}
+_SMALL = {"spark.driver.defaultJavaOptions": FAST_STARTUP, "spark.sql.shuffle.partitions": "2", **SMALL_DATA}
 
 
 @pytest.fixture
 def small(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return the environment of a command that has little to do."""
+    """Return the environment of a command with little data."""
     place = tmp_path_factory.mktemp("conf")
     (place / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in _SMALL.items()))
     return {"SPARK_CONF_DIR": str(place)}
 
 
 def begin(*arguments: object, **variables: str) -> subprocess.Popen[str]:
-    """Start a command of the pipeline."""
+    """Start a pipeline command."""
     return subprocess.Popen(
         [COMMAND, "pipeline", *map(str, arguments)],
         stdin=subprocess.DEVNULL,
@@ -64,25 +64,25 @@ def begin(*arguments: object, **variables: str) -> subprocess.Popen[str]:
 
 
 def until(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
-    """Look again and again until something is there; fail if the process ends before."""
+    """Poll until a condition holds; fail if the process ends before."""
     end = time.monotonic() + PATIENCE_S
     while not condition():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < end
-        time.sleep(0.005)  # another process is watched, whose time no clock of ours moves
+        time.sleep(0.005)  # no clock of ours controls another process
 
 
 def tables(lake: Lake) -> dict[str, str]:
-    """Return the digests of what anybody who reads the lake sees; nothing else may be left in it."""
+    """Return the digests of the visible table files; no temporary files may be left in the lake."""
     assert not {path.name for path in lake.path.iterdir()} & {"_staging", "_incoming"}
     return {name: value for name, value in digests(lake).items() if not name.startswith("_")}
 
 
-def test_a_run_that_was_stopped_and_a_stream_that_was_killed_leave_the_tables_of_one_run(
-    spark: SparkSession, made: Made, tmp_path: Path, small: dict[str, str]
+def test_after_a_stopped_run_and_a_killed_stream_the_tables_are_those_of_one_run(
+    spark: SparkSession, processed: ProcessedJournal, tmp_path: Path, small: dict[str, str]
 ) -> None:
-    """SIGTERM in the middle of the layers: one line, and Java is gone. SIGKILL to all, in the middle of the commit: the next one finishes."""
-    journal, lake = str(made.journal.path), Lake(tmp_path / "lake")
+    """SIGTERM between layers prints one line and ends Java. After SIGKILL during the commit, the next run completes it."""
+    journal, lake = str(processed.journal.path), Lake(tmp_path / "lake")
     common = ("--journal", f"file://{journal}", "--lake", lake.path, "--master", "local[2]")
     with begin("run", *common, **small) as stopped:
         until(lambda: list(lake.path.glob("_staging/*/bronze")), stopped)
@@ -105,17 +105,17 @@ def test_a_run_that_was_stopped_and_a_stream_that_was_killed_leave_the_tables_of
         until(lambda: list(lake.path.glob("*/_delta_log/*.json")), killed)
         kill_tree(killed.pid)
     stream(spark, journal, lake, RunOptions(now_ms=NOW)).wait()
-    assert tables(lake) == digests(made.lake)
+    assert tables(lake) == digests(processed.lake)
     assert run(spark, journal, lake, RunOptions(now_ms=NOW)).changed == []
 
 
-def test_a_small_run_needs_one_job_for_each_table(made: Made, tmp_path: Path) -> None:
-    """Jobs, not rows, cost the time of a small run. The summary of new rows and the sums of invoices are one more each."""
+def test_a_small_run_needs_one_job_for_each_table(processed: ProcessedJournal, tmp_path: Path) -> None:
+    """Jobs, not rows, dominate the time of a small run. The summary of new rows and the invoice totals need one more each."""
     log = tmp_path / "log"
     log.mkdir()
     wanted = {"enabled": "true", "dir": log.as_uri(), "compress": "false", "rolling.enabled": "false"}
     (tmp_path / "spark-defaults.conf").write_text("".join(f"spark.eventLog.{k} {v}\n" for k, v in wanted.items()))
-    arguments = ("--journal", made.journal.path, "--lake", tmp_path / "lake", "--master", "local[2]", "--json")
+    arguments = ("--journal", processed.journal.path, "--lake", tmp_path / "lake", "--master", "local[2]", "--json")
     process = begin("run", *arguments, SPARK_CONF_DIR=str(tmp_path))
     output, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, said
@@ -125,11 +125,11 @@ def test_a_small_run_needs_one_job_for_each_table(made: Made, tmp_path: Path) ->
     assert set(TABLES) - {"invoice_corrections"} <= json.loads(output)["stages"].keys()
 
 
-def test_an_archive_that_was_killed_goes_on_where_it_was(
-    spark: SparkSession, made: Made, tmp_path: Path, small: dict[str, str]
+def test_a_killed_archive_command_resumes(
+    spark: SparkSession, processed: ProcessedJournal, tmp_path: Path, small: dict[str, str]
 ) -> None:
-    """After the first day of a table is in cold storage: run again, each day is there once, and comes back as the same bytes."""
-    lake, cold = made.copy(tmp_path / "lake"), tmp_path / "cold"
+    """Killed after the first day of a table: run again, each day is archived once and restored unchanged."""
+    lake, cold = processed.copy(tmp_path / "lake"), tmp_path / "cold"
     given = ("--lake", lake.path, "--to", cold, "--older-than", "1d", "--master", "local[2]")
     with begin("archive", *given, **small) as killed:
         until(lambda: list(cold.glob("*/*/*.parquet")), killed)
@@ -140,12 +140,14 @@ def test_an_archive_that_was_killed_goes_on_where_it_was(
     )
     with lake.locked():
         restore(spark, lake, lambda _: True)
-    assert tables(lake) == digests(made.lake)
+    assert tables(lake) == digests(processed.lake)
 
 
-def test_a_report_whose_java_dies_says_so_in_one_line(made: Made, tmp_path: Path, small: dict[str, str]) -> None:
-    """As when memory runs out: an exit code of its own, and no page that is half written."""
-    given = ("--lake", made.lake.path, "--out", tmp_path / "pages", "--master", "local[2]")
+def test_a_report_reports_a_dead_java_process_in_one_line(
+    processed: ProcessedJournal, tmp_path: Path, small: dict[str, str]
+) -> None:
+    """As when memory runs out: with its own exit code and no partial page."""
+    given = ("--lake", processed.lake.path, "--out", tmp_path / "pages", "--master", "local[2]")
     with begin("report", *given, **small) as process:
         until(lambda: _at_work(process.pid), process)
         os.kill(_at_work(process.pid)[0], signal.SIGKILL)
@@ -157,7 +159,7 @@ def test_a_report_whose_java_dies_says_so_in_one_line(made: Made, tmp_path: Path
 
 
 def _at_work(pid: int) -> list[int]:
-    """Return a process's child that is Spark's Java, once tasks run in it."""
+    """Return a child process that is Spark's Java, once it runs tasks."""
     try:
         children = [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
         return [one for one in children if any(name.startswith("Executor task") for name in _threads(one))]
@@ -178,8 +180,8 @@ with StageProgress(["one"]) as progress:
 """
 
 
-def test_what_is_printed_beside_the_bar_goes_where_it_was_sent() -> None:
-    """The bar is on the terminal, stdout in a file: nothing of one is in the other."""
+def test_output_and_progress_bar_are_kept_apart() -> None:
+    """With the bar on the terminal and stdout in a file, neither contains the other."""
     terminal, end = os.openpty()
     done = subprocess.run(
         [sys.executable, "-c", _SHOWN], stdout=subprocess.PIPE, stderr=end, check=True, env=environment(TERM="xterm")
@@ -210,10 +212,10 @@ def test_what_is_printed_beside_the_bar_goes_where_it_was_sent() -> None:
         (("erase", "--lake", "{tmp}/lake", "--tenant", "acme"), 2, "Give --yes and --reason"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_done_is_one_line_and_an_exit_code(
+def test_errors_are_one_line_with_an_exit_code(
     arguments: tuple[str, ...], code: int, said: str, tmp_path: Path
 ) -> None:
-    """Told before Spark starts, where that can be; without Java there is no Spark."""
+    """Before Spark starts where possible; a missing Java is reported too."""
     (tmp_path / "manifest").mkdir()
     (tmp_path / "file").write_text("")
     tiers = '[{ from = "0", upto = "5", price = "1" }, { from = "9", price = "1" }]'
@@ -226,10 +228,10 @@ def test_what_cannot_be_done_is_one_line_and_an_exit_code(
 
 
 def test_version_sets_are_listed_and_pinned_without_spark(
-    made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    processed: ProcessedJournal, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The list names the Delta version of each table; a pin has a reason."""
-    lake = made.copy(tmp_path / "lake")
+    lake = processed.copy(tmp_path / "lake")
     given = ["pipeline", "versions", "--lake", str(lake.path), "--json"]
     assert command_line([*given, "--pin", "1", "--reason", "invoices of January"]) == 0
     (listed,) = json.loads(capsys.readouterr().out)
@@ -241,10 +243,10 @@ def test_version_sets_are_listed_and_pinned_without_spark(
     assert command_line([*given, "--pin", "1"]) == 2
 
 
-def test_examples_of_a_schedule_name_the_command_as_each_scheduler_reads_it(
+def test_schedule_examples_quote_the_command_for_each_scheduler(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Paths are absolute and quoted; a percent sign survives cron and systemd; the Airflow file is valid Python."""
+    """Paths are absolute and quoted, a percent sign survives cron and systemd, and the Airflow file is valid Python."""
     lake = tmp_path / "my lake 5%"
     assert (
         command_line(["pipeline", "schedule", "--journal", "s3://evidence/journal", "--lake", str(lake), "--json"]) == 0

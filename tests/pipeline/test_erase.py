@@ -1,4 +1,4 @@
-"""Erasure: nothing of the tenant is left in any layer or the archive, there is proof, and it never comes back."""
+"""Erasure removes a tenant from every layer and the archive, leaves a certificate, and is permanent."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tenantq.journal.signing import SigningKey
-    from tests.pipeline.conftest import Made
+    from tests.pipeline.conftest import ProcessedJournal
 
 GONE = "umbrella"
 
 
-def test_an_erased_tenant_is_nowhere_and_never_comes_back(
-    spark: SparkSession, made: Made, tmp_path: Path, key: SigningKey
+def test_an_erased_tenant_is_gone_from_every_table_and_stays_gone(
+    spark: SparkSession, processed: ProcessedJournal, tmp_path: Path, key: SigningKey
 ) -> None:
-    """Also from the archive, also when killed in between; the same journal run anew leaves the same tables without it."""
-    lake, cold = made.copy(tmp_path / "lake"), tmp_path / "cold"
+    """Also from the archive and after an interruption; a new run over the same journal gives the same tables without it."""
+    lake, cold = processed.copy(tmp_path / "lake"), tmp_path / "cold"
     archive(spark, lake, str(cold), DAY_OLD, THIRD_DAY)
 
     def dying(step: str) -> None:
@@ -46,7 +46,7 @@ def test_an_erased_tenant_is_nowhere_and_never_comes_back(
     with pytest.raises(Killed):
         erase(spark, lake, GONE, "asked by the customer", NOW, progress=dying)
     certificate, file = erase(spark, lake, GONE, "asked by the customer", NOW, key)
-    rows = made.lake.read(spark, "bronze").where(f"tenant = '{GONE}'").count()
+    rows = processed.lake.read(spark, "bronze").where(f"tenant = '{GONE}'").count()
     by_table: dict[str, int] = {}
     for one in certificate.removals:
         table = one.partition.split("/")[0]
@@ -67,7 +67,7 @@ def test_an_erased_tenant_is_nowhere_and_never_comes_back(
     with again.locked():
         again.stage_state(LakeState(erased=lake.state().erased))
         again.commit()
-    run(spark, str(made.journal.path), again, RunOptions(now_ms=NOW))
+    run(spark, str(processed.journal.path), again, RunOptions(now_ms=NOW))
     layers = ("bronze", "message_lives", "queue_hours", "ops_daily", "usage_hourly", "invoice_lines", "queue_resets")
     kept, anew = (
         {name: digest for name, digest in digests(one).items() if name.startswith(layers)} for one in (lake, again)
@@ -83,7 +83,7 @@ def test_an_erased_tenant_is_nowhere_and_never_comes_back(
 
 
 def test_a_tenant_under_a_legal_hold_is_not_erased(spark: SparkSession, lake: Lake) -> None:
-    """The hold is found in what the journal says; the refusal changes nothing. Nor is anything erased without a reason."""
+    """The hold is found in the journal, and the refusal changes nothing. Without a reason nothing is erased either."""
     with lake.locked():
         rows = [("0", 7, 0, None, "acme", PLACED, "a case", "2026-01-01")]
         lake.stage(spark.createDataFrame(rows, TENANT_CHANGES), "tenant_changes")

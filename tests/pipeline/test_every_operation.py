@@ -1,4 +1,4 @@
-"""Every operation of the engine, through journal, pipeline and reconciliation: the lake has what the queues count."""
+"""Every operation of the engine through journal, pipeline and reconciliation: the lake agrees with the queues' counters."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def work_with_messages(server: Server, clock: ManualClock) -> None:
 
 
 async def administer(server: Server) -> None:
-    """Do everything else that a caller can, once so that it works and once as a table of all acts has it."""
+    """Make every other call, once with valid arguments and once from the table of all calls."""
     service = server.service
     await service.tenants.put(CALL, "sealed", {"encryption": {"enabled": True}})
     await service.messages.add(CALL, "sealed", "work", [message("sealed")])
@@ -130,7 +130,7 @@ async def administer(server: Server) -> None:
 async def test_every_operation_reconciles_to_zero(
     clock: ManualClock, spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:
-    """After a clean stop of a store with a trimmed journal, nothing differs and nothing is left to export."""
+    """After a clean stop of a store with a trimmed journal, there is no difference and nothing left to export."""
     data = tmp_path / "data"
     export = ExportSettings(keep_records=4)
     settings = ServerSettings(data_dir=str(data), http="127.0.0.1:0", rpc="off", export=export)

@@ -1,4 +1,4 @@
-"""Gold tables against plain Python: many random tenants at once, and cases that can be computed by hand."""
+"""Gold tables compared with plain Python: many random tenants, and cases computed by hand."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ FIRST = date(2026, 1, 1)
 
 
 def usage_of(spark: SparkSession, days: dict[tuple[str, date], int]) -> DataFrame:
-    """Return usage_hourly in which a tenant took so many messages on a day, and stored as many."""
+    """Return usage_hourly in which a tenant added and stored a number of messages on a day."""
     zero = dict.fromkeys(USAGE_HOURLY.names, 0)
     rows = [
         {
@@ -65,7 +65,7 @@ def changed(tenant: str, quota: int, seq: int = 1) -> tuple[Any, ...]:
 
 
 def test_growth_is_the_line_through_the_last_28_days(spark: SparkSession) -> None:
-    """Trend, mean and the day of the quota of random tenants, with days missing, are those of plain least squares."""
+    """Trend, mean and the day of reaching the quota match plain least squares, with missing days."""
     chance = random.Random(11)
     days: dict[tuple[str, date], int] = {}
     quotas: dict[str, int] = {}
@@ -103,16 +103,16 @@ def _hit(day: date, value: int, quota: int, now: float, trend: float) -> str | N
     return f"{day + timedelta(ahead)}" if ahead <= 3_650 else None
 
 
-def test_a_straight_line_reaches_its_quota_on_the_day_it_must(spark: SparkSession) -> None:
-    """100 more each day from 100 on: a quota of 1,000 is reached on the tenth day. The last change of a quota counts."""
+def test_linear_growth_reaches_its_quota_on_the_computed_day(spark: SparkSession) -> None:
+    """100 more each day from 100 reaches a quota of 1,000 on the tenth day. The last change of a quota applies."""
     days = {("acme", FIRST + timedelta(at)): 100 * (at + 1) for at in range(5)}
     changes = spark.createDataFrame([changed("acme", 600), changed("acme", 1_000, seq=2)], TENANT_CHANGES)
     found = tenant_growth(usage_of(spark, days), changes, "2026-01-05").where("metric = 'messages_per_day'").collect()
     assert [(one["trend_per_day"], one["quota_hit_on"]) for one in found] == [(pytest.approx(100.0), "2026-01-10")]
 
 
-def test_service_levels_of_random_queues_are_those_of_plain_python(spark: SparkSession) -> None:
-    """Percentiles interpolate between values; rates and the error budget follow from counts."""
+def test_service_levels_of_random_queues_match_plain_python(spark: SparkSession) -> None:
+    """Percentiles are interpolated; rates and the error budget follow from counts."""
     chance = random.Random(4)
     rows: list[dict[str, Any]] = []
     waits: dict[str, list[int]] = defaultdict(list)
@@ -146,13 +146,13 @@ def test_service_levels_of_random_queues_are_those_of_plain_python(spark: SparkS
         assert one["error_budget_left"] == pytest.approx(1 - bad / 0.1)
 
 
-def test_denials_make_a_burst_only_within_a_minute_and_many_are_worse(spark: SparkSession) -> None:
-    """19 are none, 20 are medium, 200 high; evidence is the first twenty rows, told as journal offsets."""
+def test_denials_within_a_minute_are_a_burst_with_a_severity(spark: SparkSession) -> None:
+    """19 are none, 20 are medium and 200 high. The evidence is the first twenty rows as journal offsets."""
     rows: list[dict[str, Any]] = []
     for tenant, calls in (("calm", 19), ("loud", 20), ("mad", 200)):
         for number in range(calls):
             rows.append(row(len(rows) + 1, START + number, "poll", tenant=tenant, outcome="denied", message_id=""))
-    for number in range(40):  # as many, spread over minutes
+    for number in range(40):  # the same number, spread over minutes
         rows.append(row(len(rows) + 1, START + number * 10_000, "poll", tenant="slow", outcome="denied"))
     found = {one["tenant"]: one for one in denial_bursts(frame(spark, rows)).collect()}
     assert {name: (one["severity"], one["observed"]) for name, one in found.items()} == {
@@ -162,8 +162,8 @@ def test_denials_make_a_burst_only_within_a_minute_and_many_are_worse(spark: Spa
     assert len(found["mad"]["evidence"]) == 20
 
 
-def test_probing_and_the_servers_own_alerts_are_told(spark: SparkSession) -> None:
-    """Denied in two tenants is a mistake, in three it is probing; what the server raised stands as it was raised."""
+def test_probing_and_alerts_of_the_server_are_reported(spark: SparkSession) -> None:
+    """Denials in two tenants are a mistake, in three they are probing. Alerts of the server are copied unchanged."""
     rows = [
         row(number, START, "poll", tenant=tenant, principal=who, outcome="denied", message_id="")
         for number, (who, tenant) in enumerate([("key:1", "a"), ("key:1", "b"), *(("key:2", name) for name in "abc")])
@@ -175,8 +175,8 @@ def test_probing_and_the_servers_own_alerts_are_told(spark: SparkSession) -> Non
     assert (alert["kind"], alert["evidence"]) == ("alert:probing", ["0:9.0"])
 
 
-def test_a_volume_is_unusual_against_the_median_of_the_days_before(spark: SparkSession) -> None:
-    """One wild day neither hides the next nor makes usual days odd; a new tenant has no baseline yet."""
+def test_an_unusual_volume_is_compared_with_the_median_of_previous_days(spark: SparkSession) -> None:
+    """One extreme day neither hides the next nor makes normal days unusual, and a new tenant has no baseline yet."""
     days = {("steady", FIRST + timedelta(at)): 10_000 + at for at in range(12)}
     days[("steady", FIRST + timedelta(6))] = 90_000
     days[("steady", FIRST + timedelta(8))] = 100
@@ -189,8 +189,8 @@ def test_a_volume_is_unusual_against_the_median_of_the_days_before(spark: SparkS
     assert {one["evidence"][0] for one in found} == {f"usage_hourly/date=2026-01-0{day}/steady" for day in (7, 9)}
 
 
-def test_a_key_that_is_used_from_a_new_network_is_told_once(spark: SparkSession) -> None:
-    """Networks are /24 and /48; the first day of a key has no old ones, and the same network is new only once."""
+def test_a_key_used_from_a_new_network_is_reported_once(spark: SparkSession) -> None:
+    """Networks are /24 and /48. On the first day of a key no network is new."""
     rows = [
         row(1, START, "poll", remote="10.1.2.3:400"), row(2, START, "poll", remote="10.1.2.99:401"),
         row(3, START + DAY, "poll", remote="10.1.3.3:1"), row(4, START + 2 * DAY, "poll", remote="10.1.3.4:1"),
@@ -209,7 +209,7 @@ def test_a_key_that_is_used_from_a_new_network_is_told_once(spark: SparkSession)
 
 
 def test_evidence_of_controls_is_counted_with_the_verification(spark: SparkSession) -> None:
-    """Each control has its operations by tenant and day; what was verified passes, what is in quarantine fails."""
+    """Each control has its operations by tenant and day; verified segments pass, quarantined ones fail."""
     rows = [
         row(1, START, "create_key", message_id=""), row(2, START, "put_grant", message_id=""),
         row(3, START, "purge", details="2 messages", message_id=""), row(4, START, "peek", outcome="denied", count=4),
@@ -267,7 +267,7 @@ def test_evidence_of_controls_is_counted_with_the_verification(spark: SparkSessi
 
 
 def results(**controls: tuple[int, int]) -> str:
-    """Return what a server journals of its controls, each with how much evidence passed and failed."""
+    """Return the journal entries of a server's control checks, with the evidence that passed and failed."""
     return json.dumps(
         {
             name: {"status": "", "passed": passed, "failed": failed, "threshold": "a threshold", "text": "a fact"}
@@ -277,7 +277,7 @@ def results(**controls: tuple[int, int]) -> str:
 
 
 def evidence(table: DataFrame) -> dict[str, set[tuple[str, int, str]]]:
-    """Return what stands under each control."""
+    """Return the evidence of each control."""
     found: dict[str, set[tuple[str, int, str]]] = {}
     for one in table.collect():
         found.setdefault(one["control"], set()).add((one["evidence"], one["count"], one["status"]))
@@ -292,8 +292,8 @@ def test_reads_of_configuration_and_the_trail_are_not_billed(spark: SparkSession
     assert sum(one["operations"] for one in hours.collect()) == 1
 
 
-def test_a_deleted_tenant_ends_what_it_had_and_may_begin_anew(spark: SparkSession) -> None:
-    """Lives end with the tenant, storage is charged to that moment, and a new tenant of the name begins at nothing."""
+def test_deleting_a_tenant_ends_its_messages_and_its_name_can_be_reused(spark: SparkSession) -> None:
+    """Messages end with the tenant, storage is charged up to that time, and a new tenant with the name starts at zero."""
     old, new = (message_id(number).hex() for number in (1, 2))
     old, new = (f"{one[:8]}-{one[8:12]}-{one[12:16]}-{one[16:20]}-{one[20:]}" for one in (old, new))
     rows = frame(
@@ -316,8 +316,8 @@ def test_a_deleted_tenant_ends_what_it_had_and_may_begin_anew(spark: SparkSessio
     assert (int(by_hour["01"]["byte_ms"]), by_hour["01"]["peak_in_flight"]) == (7 * 30 * MINUTE, 0)
 
 
-def test_a_tenant_that_is_made_anew_on_another_shard_begins_at_nothing(spark: SparkSession) -> None:
-    """What one shard's journal says of an end is no end on another, whose records have numbers of their own."""
+def test_a_tenant_recreated_on_another_shard_starts_at_zero(spark: SparkSession) -> None:
+    """A deletion in one shard's journal does not apply to another, whose records are numbered separately."""
     old, new = (message_id(number).hex() for number in (1, 2))
     old, new = (f"{one[:8]}-{one[8:12]}-{one[12:16]}-{one[16:20]}-{one[20:]}" for one in (old, new))
     rows = frame(
@@ -336,8 +336,8 @@ def test_a_tenant_that_is_made_anew_on_another_shard_begins_at_nothing(spark: Sp
     assert found == {"00": (100 * 2 * MINUTE, 0), "01": (7 * 30 * MINUTE, 1)}
 
 
-def test_a_message_that_came_back_on_another_shard_lives_there(spark: SparkSession) -> None:
-    """Ids go along where a tenant is migrated away and back: the later shard tells how it ends, in one pass and bit by bit."""
+def test_a_message_migrated_to_another_shard_ends_there(spark: SparkSession) -> None:
+    """IDs are kept when a tenant is migrated away and back. The later shard decides the end, in one run and incrementally."""
     done, open_ = (message_id(number).hex() for number in (1, 2))
     done, open_ = (f"{one[:8]}-{one[8:12]}-{one[12:16]}-{one[16:20]}-{one[20:]}" for one in (done, open_))
     before = [
@@ -364,8 +364,8 @@ def test_a_message_that_came_back_on_another_shard_lives_there(spark: SparkSessi
     assertDataFrameEqual(known, whole)
 
 
-def test_compliance_counts_operations_that_the_journal_has() -> None:
-    """An operation that is never journaled would be evidence that never appears. The audit page lists all that are."""
+def test_compliance_counts_only_journaled_operations() -> None:
+    """An operation that is never journaled would be evidence that never appears. The audit page lists all of them."""
     page = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "audit.md").read_text()
     journaled = set(re.findall(r"`([a-z_]+)`", page))
     counted = {op for _, ops, _ in (*SOC2_ACTIVITIES.values(), *ACTIVITIES.values()) for op in ops} - {"*"}

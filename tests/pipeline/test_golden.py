@@ -1,4 +1,4 @@
-"""Golden tests of single transformations: late, duplicate, out-of-order, clock-skewed, empty, one giant tenant."""
+"""Golden tests of single transformations: late, duplicate, out-of-order, clock-skewed and empty input, and one giant tenant."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ID = "019b76da-a800-7000-8000-000000000001"
 
 
 def row(seq: int, ts: int, op: str, n: int = 0, **columns: Any) -> dict[str, Any]:
-    """Return one row of the journal."""
+    """Return a journal row."""
     blank: dict[str, Any] = dict.fromkeys(ROW_COLUMNS, "")
     numbers = dict.fromkeys(("bytes", "priority", "attempt", "wait_ms", "process_ms"), 0)
     at = datetime.fromtimestamp(ts / 1_000, UTC)
@@ -55,7 +55,7 @@ def row(seq: int, ts: int, op: str, n: int = 0, **columns: Any) -> dict[str, Any
 
 
 def frame(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
-    """Return bronze of these rows, computed once as in a lake, however many tables are made of it."""
+    """Return bronze with these rows, computed once like in a lake for any number of tables."""
     return bronze(spark.createDataFrame(rows, JOURNAL), RowRules(now_ms=NOW)).localCheckpoint()
 
 
@@ -65,13 +65,13 @@ def nothing(spark: SparkSession, schema: Any) -> DataFrame:
 
 
 def life(spark: SparkSession, rows: list[dict[str, Any]], known: DataFrame | None = None) -> DataFrame:
-    """Return lives of these rows."""
+    """Return the message lives in these rows."""
     before = known if known is not None else nothing(spark, MESSAGE_LIVES)
     return message_lives(life_events(frame(spark, rows)), before, nothing(spark, QUEUE_RESETS))
 
 
 def one_life() -> list[dict[str, Any]]:
-    """Return a message that fails once, over two days."""
+    """Return the rows of a message that fails once, over two days."""
     return [
         row(1, START, "add", bytes=70),
         row(2, START + MINUTE, "poll", bytes=70, wait_ms=MINUTE, attempt=1),
@@ -81,8 +81,8 @@ def one_life() -> list[dict[str, Any]]:
     ]
 
 
-def test_a_life_over_days_is_one_row(spark: SparkSession) -> None:
-    """Waits, times, attempts and the end are those of all its deliveries."""
+def test_a_message_life_over_several_days_is_one_row(spark: SparkSession) -> None:
+    """Waits, times, attempts and the end cover all its deliveries."""
     (found,) = life(spark, one_life()).collect()
     assert (found["first_wait_ms"], found["wait_ms"], found["process_ms"]) == (MINUTE, MINUTE + 5, MINUTE + 9)
     assert (found["attempts"], found["nacks"], found["outcome"], found["bytes"]) == (2, 1, "acked", 70)
@@ -90,21 +90,21 @@ def test_a_life_over_days_is_one_row(spark: SparkSession) -> None:
 
 
 def test_duplicates_and_disorder_change_nothing(spark: SparkSession) -> None:
-    """Rows that come twice and in any order give the same life."""
+    """Duplicate rows in any order give the same life."""
     shuffled = [*one_life(), *one_life()]
     random.Random(2).shuffle(shuffled)
     assertDataFrameEqual(life(spark, shuffled), life(spark, one_life()))
 
 
-def test_late_rows_are_merged_into_the_life_that_is_there(spark: SparkSession) -> None:
-    """A life in two parts, the later one first, equals the life in one."""
+def test_late_rows_are_merged_into_the_existing_life(spark: SparkSession) -> None:
+    """A life in two parts, the later one first, equals the life in one part."""
     rows = one_life()
     later = life(spark, rows[3:])
     assertDataFrameEqual(life(spark, rows[:3], later), life(spark, rows))
 
 
-def test_a_clock_that_went_back_does_not_turn_a_life_around(spark: SparkSession) -> None:
-    """The order is the journal's, not the wall clock's."""
+def test_a_clock_that_went_back_does_not_reorder_a_life(spark: SparkSession) -> None:
+    """Events follow the order of the journal, not the wall clock."""
     rows = one_life()
     rows[4]["ts"] = datetime.fromtimestamp((START - HOUR) / 1_000, UTC)
     (found,) = life(spark, rows).collect()
@@ -112,7 +112,7 @@ def test_a_clock_that_went_back_does_not_turn_a_life_around(spark: SparkSession)
 
 
 def test_no_rows_give_empty_tables(spark: SparkSession) -> None:
-    """Every transformation takes an empty table."""
+    """Every transformation accepts an empty table."""
     rows, lives = nothing(spark, BRONZE), nothing(spark, MESSAGE_LIVES)
     hours = queue_hours(rows, lives, nothing(spark, QUEUE_RESETS))
     assertDataFrameEqual(hours, nothing(spark, QUEUE_HOURS))
@@ -122,7 +122,7 @@ def test_no_rows_give_empty_tables(spark: SparkSession) -> None:
 
 
 def test_the_servers_own_tenants_are_kept_in_silver_and_in_no_gold_table(spark: SparkSession) -> None:
-    """What the probes of isolation do is nobody's usage, service level, anomaly or evidence."""
+    """Isolation probes count as no tenant's usage, service level, anomaly or evidence."""
     rows = [row(number, START + number, "poll", tenant=PROBE_TENANTS[0], outcome="denied") for number in range(1, 31)]
     for seq, tenant in ((40, "acme"), (50, PROBE_TENANTS[0]), (60, PROBE_TENANTS[1])):
         rows += [row(seq, START, "add", tenant=tenant, bytes=7), row(seq + 1, START, "poll", tenant=tenant, bytes=7)]
@@ -149,8 +149,8 @@ def test_the_servers_own_tenants_are_kept_in_silver_and_in_no_gold_table(spark: 
         assert {one["tenant"] for one in table.collect()} == {"acme", *PROBE_TENANTS}
 
 
-def test_bad_rows_are_told_with_reason_and_count(spark: SparkSession) -> None:
-    """What cannot be processed is counted by reason; the rest goes on."""
+def test_bad_rows_are_reported_with_reason_and_count(spark: SparkSession) -> None:
+    """The other rows are processed."""
     rows = [
         row(1, START, "add"), row(2, START, "levitate"), row(3, START, "levitate"), row(4, START, "add", bytes=-1),
         row(5, NOW + 2 * DAY, "add"), row(6, START, "add", tenant=None),
@@ -161,8 +161,8 @@ def test_bad_rows_are_told_with_reason_and_count(spark: SparkSession) -> None:
     assert bronze(raw, rules).count() == 1
 
 
-def test_a_lease_that_a_remove_ended_counts_in_its_hour_and_in_no_other(spark: SparkSession) -> None:
-    """The lives tell of it; an hour that is not computed now does not appear because of it."""
+def test_a_lease_ended_by_a_remove_counts_only_in_its_hour(spark: SparkSession) -> None:
+    """It comes from the message life, and adds no hour that is not being computed."""
     early = [
         row(1, START, "add", bytes=5),
         row(2, START + MINUTE, "poll", bytes=5),
@@ -179,8 +179,8 @@ def test_a_lease_that_a_remove_ended_counts_in_its_hour_and_in_no_other(spark: S
     assert hours["01"][0]["removed"] == 1
 
 
-def test_a_lease_that_a_remove_ended_counts_where_the_message_was_moved_to(spark: SparkSession) -> None:
-    """A message that was moved has events of two shards; the remove belongs to the second."""
+def test_a_lease_ended_by_a_remove_counts_on_the_current_shard(spark: SparkSession) -> None:
+    """A moved message has events of two shards, and the remove belongs to the second."""
     rows = [row(1, START, "add", shard="a", bytes=5)]
     rows += [
         row(2 + at, START + (1 + at) * MINUTE, op, shard="b", bytes=5)
@@ -191,8 +191,8 @@ def test_a_lease_that_a_remove_ended_counts_where_the_message_was_moved_to(spark
     assert {one["shard"]: (one["messages_net"], one["in_flight_net"]) for one in hours} == {"a": (1, 0), "b": (0, 0)}
 
 
-def test_one_giant_tenant_beside_small_ones_is_counted_right(spark: SparkSession) -> None:
-    """Nine rows of ten belong to one queue; peaks, levels and byte-hours are exact for it and for the others."""
+def test_one_giant_tenant_among_small_ones_is_counted_correctly(spark: SparkSession) -> None:
+    """Nine of ten rows belong to one queue; peaks, levels and byte-hours are exact for all."""
     rows = []
     for number in range(1_000):
         tenant = "giant" if number % 10 else f"small{number % 3}"
@@ -209,7 +209,7 @@ def test_one_giant_tenant_beside_small_ones_is_counted_right(spark: SparkSession
 
 
 def test_service_levels_are_exact(spark: SparkSession) -> None:
-    """Percentiles, rates and the age of the oldest message are those that can be computed by hand."""
+    """Percentiles, rates and the age of the oldest message match values computed by hand."""
     rows = [row(n, START + n, "poll", wait_ms=n * 1_000, message_id=str(n)) for n in range(1, 101)]
     rows += [
         row(200, START + 200, "ack", process_ms=7),
@@ -223,7 +223,7 @@ def test_service_levels_are_exact(spark: SparkSession) -> None:
 
 
 def test_anomalies_have_evidence(spark: SparkSession) -> None:
-    """Bursts, probing, odd volume and new places are found, with the rows that show them; what is usual is not."""
+    """Bursts, probing, unusual volume and new networks are found with the rows that show them; normal activity is not reported."""
     denied = [
         row(n, START + n, "poll", outcome="denied", tenant=f"t{n % 4}", message_id="", count=9) for n in range(1, 13)
     ]

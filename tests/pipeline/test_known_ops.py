@@ -1,4 +1,4 @@
-"""The pipeline knows every op that the server journals: one that it did not know would be missing from the bill."""
+"""The pipeline knows every operation that the server journals; an unknown one would be missing from the bill."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _place_of_action(function: ast.AsyncFunctionDef | ast.FunctionDef) -> int | 
 
 @cache
 def gate_actions() -> frozenset[str]:
-    """Return the actions that are named to admission, or to what passes them on to it: each may be refused, and journaled."""
+    """Return the actions passed to admission, directly or through helpers: each can be refused and journaled."""
     trees = [ast.parse(path.read_text()) for path in SOURCES if "tenantq/service" in path.as_posix()]
     takes_action = {
         node.name: place
@@ -41,14 +41,14 @@ def gate_actions() -> frozenset[str]:
     return frozenset(found)
 
 
-def test_every_op_of_the_journal_is_known_and_no_other() -> None:
-    """What the engine writes, what the gates may refuse, and the few that stand for themselves."""
-    by_hand = {"cancel_redrive", "unexplained", ANY}
-    assert journal_ops() | set(ACTIONS) | gate_actions() | by_hand == KNOWN_OPS
+def test_known_ops_are_exactly_the_journaled_ones() -> None:
+    """Operations of the engine, actions that can be refused, and a few special cases."""
+    special = {"cancel_redrive", "unexplained", ANY}
+    assert journal_ops() | set(ACTIONS) | gate_actions() | special == KNOWN_OPS
 
 
-def test_every_action_that_admission_is_told_of_is_known() -> None:
-    """Also those that need no permission: a login that is refused is journaled like any other call."""
+def test_every_action_passed_to_admission_is_known() -> None:
+    """Including those that need no permission: a refused login is journaled like any other call."""
     methods = {
         name
         for noun in (Admission, AuditNotes)

@@ -1,4 +1,4 @@
-"""The lake: a change happens wholly or not at all, wherever the process is killed, and any Delta reader reads it."""
+"""The lake: commits are atomic wherever the process is killed, and any Delta reader can read it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DAYS = ("2026-01-01", "2026-01-02", "2026-01-03")
 
 
 class Killed(BaseException):
-    """What a kill does to a process."""
+    """Simulates a killed process."""
 
 
 def stage(spark: SparkSession, lake: Lake, calls: int) -> None:
@@ -37,20 +37,20 @@ def stage(spark: SparkSession, lake: Lake, calls: int) -> None:
 
 
 def stage_states(spark: SparkSession, lake: Lake, number: int) -> None:
-    """Stage a second table, which has no partitions."""
+    """Stage a second table without partitions."""
     row = (f"manifest/{number}", "", "0", number, number, "", "", "", 1, "", "", False)
     lake.stage(spark.createDataFrame([row], SEGMENTS), "segments")
 
 
 def seen(spark: SparkSession, lake: Lake) -> set[int]:
-    """Return the values that the table has."""
+    """Return the values in the table."""
     return {row["calls"] for row in lake.read(spark, "ops_daily").collect()}
 
 
-def test_a_commit_killed_at_any_step_happens_wholly_or_not_at_all(
+def test_a_commit_killed_at_any_step_is_atomic(
     spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed before its version set is recorded, a commit to two tables is rolled back; afterwards it counts."""
+    """Killed before its version set is recorded, a commit to two tables is rolled back; afterwards it is complete."""
     steps = (
         (DeltaTables, "commit", 0),
         (DeltaTables, "commit", 1),
@@ -87,8 +87,8 @@ def test_a_commit_killed_at_any_step_happens_wholly_or_not_at_all(
         assert not (lake.path / "_staging").exists()
 
 
-def test_an_incomplete_log_entry_of_a_power_cut_is_dropped(spark: SparkSession, lake: Lake) -> None:
-    """The entry was written, but not its bytes; the table and the version sets are as recorded before."""
+def test_an_empty_log_entry_after_a_power_cut_is_dropped(spark: SparkSession, lake: Lake) -> None:
+    """The table and the version sets are as recorded before."""
     with lake.locked():
         stage(spark, lake, 1)
         lake.commit()
@@ -103,8 +103,8 @@ def test_an_incomplete_log_entry_of_a_power_cut_is_dropped(spark: SparkSession, 
     assert seen(spark, again) == {2}
 
 
-def test_a_second_writer_that_began_earlier_is_refused(spark: SparkSession, lake: Lake) -> None:
-    """Without a lock, as at a URL, the commit of rows that were computed from an older version fails."""
+def test_a_concurrent_writer_with_an_older_version_is_refused(spark: SparkSession, lake: Lake) -> None:
+    """Without a lock, as at a URL, the commit of rows computed from an older version fails."""
     with lake.locked():
         stage(spark, lake, 1)
         lake.commit()
@@ -120,7 +120,7 @@ def test_a_second_writer_that_began_earlier_is_refused(spark: SparkSession, lake
 
 
 def test_a_claim_keeps_other_processes_from_changing_a_lake_at_a_url(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It ends with the commit, or by time if its process was killed; a process that lives on after that is refused."""
+    """It ends with the commit, or expires if its process was killed; a process that continues after that is refused."""
     clock = ManualClock()
     with served_bucket(monkeypatch):
         one, other = (Lake("s3://evidence/lake", clock) for _ in range(2))
@@ -141,7 +141,7 @@ def test_a_claim_keeps_other_processes_from_changing_a_lake_at_a_url(monkeypatch
 
 
 def test_old_versions_stay_readable_while_they_are_kept_or_pinned(spark: SparkSession, lake: Lake) -> None:
-    """Every reader finds the newest rows; a kept or pinned version set also the older ones, until it is let go."""
+    """Every reader sees the newest rows, and kept or pinned version sets the older ones until they are released."""
     with lake.locked():
         for calls in (1, 2, 3):
             stage(spark, lake, calls)
@@ -169,7 +169,7 @@ def test_old_versions_stay_readable_while_they_are_kept_or_pinned(spark: SparkSe
 def test_files_of_old_versions_stay_while_a_tenant_in_them_is_under_a_legal_hold(
     spark: SparkSession, lake: Lake
 ) -> None:
-    """They are deleted with the first commit after the hold, and an erasure of another tenant deletes what it must."""
+    """They are deleted with the first commit after the hold; an erasure of another tenant still deletes its own rows."""
     when = datetime(2026, 1, 1, tzinfo=UTC)
 
     def hold(op: str, seq: int) -> None:
@@ -194,14 +194,14 @@ def test_files_of_old_versions_stay_while_a_tenant_in_them_is_under_a_legal_hold
         assert lake.tables.old_files("ops_daily") == []
 
 
-def test_two_runs_at_once_are_kept_apart(lake: Lake) -> None:
-    """The second is told, and changes nothing."""
+def test_a_second_concurrent_run_is_refused(lake: Lake) -> None:
+    """It changes nothing."""
     with lake.locked(), pytest.raises(Conflict, match="another run"), Lake(lake.path).locked():
         pass
 
 
-def test_what_did_not_change_is_not_written(spark: SparkSession, lake: Lake) -> None:
-    """The same rows staged again leave every file alone; a partition without rows goes."""
+def test_unchanged_partitions_are_not_rewritten(spark: SparkSession, lake: Lake) -> None:
+    """The same rows staged again change no file; a partition without rows is removed."""
     with lake.locked():
         stage(spark, lake, 1)
         assert len(lake.commit()) == 3
@@ -214,7 +214,7 @@ def test_what_did_not_change_is_not_written(spark: SparkSession, lake: Lake) -> 
 def test_filters_on_tenant_and_time_skip_files_and_row_groups(
     spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A day is one file, sorted by tenant, in row groups whose statistics say which of them can have a tenant."""
+    """A day is one file, sorted by tenant, with row group statistics on the tenant."""
     monkeypatch.setattr("tenantq.pipeline.lake.lake.ROW_GROUP_BYTES", 20_000)
     rows = spark.range(40_000).selectExpr(
         "concat('t', lpad(id % 50, 2, '0')) tenant", "cast(uuid() as string) op", "'ok' outcome", "id calls", "id rows",
@@ -242,8 +242,8 @@ def test_filters_on_tenant_and_time_skip_files_and_row_groups(
     assert "EqualTo(tenant,t20)" in said
 
 
-def test_what_cannot_be_a_lake_is_told_plainly(tmp_path: Path, spark: SparkSession) -> None:
-    """A file, a place where nothing can be made, nothing at all, and a state that is no state."""
+def test_an_unusable_lake_path_is_a_clear_error(tmp_path: Path, spark: SparkSession) -> None:
+    """A file, a read-only directory, a missing path, and an invalid state file."""
     (tmp_path / "file").write_text("")
     with pytest.raises(Invalid, match="but is a file"), Lake(tmp_path / "file").locked():
         pass

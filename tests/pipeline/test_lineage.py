@@ -1,4 +1,4 @@
-"""Lineage: the page says what the code does."""
+"""Lineage: the page matches the code."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 PROJECT = Path(__file__).resolve().parents[2]
 
 
-def test_the_lineage_is_what_spark_reads(busy_lake: WatchedLake) -> None:
-    """The plan by which each table was made in a real run reads exactly the tables that the page names."""
+def test_the_lineage_matches_what_spark_reads(busy_lake: WatchedLake) -> None:
+    """In a real run, the plan of each table reads exactly the tables that the page names."""
     assert set(busy_lake.read_from) == set(TABLES) - {"invoice_corrections"}  # no month is closed
     for name, found in busy_lake.read_from.items():
         if name in {"segments", "invoice_lines"}:
-            continue  # the driver computes their rows, so their plan begins there
-        # New rows go to silver straight from the segments; the plan reads rows for the quarantine only if some are bad.
+            continue  # the driver computes their rows, so their plans have no source
+        # New rows go to silver directly from the segments; the plan reads quarantine rows only if there are bad ones.
         seen = {"bronze" if one == "journal" and TABLES[name].layer != "bronze" else one for one in found}
-        seen |= {"queue_resets"} & set(TABLES[name].sources)  # few rows, which are part of the plan
+        seen |= {"queue_resets"} & set(TABLES[name].sources)  # a few rows that are part of the plan itself
         assert seen | ({"journal"} if name == "quarantine" else set()) == set(TABLES[name].sources), name
 
 
-def test_each_table_is_computed_by_the_function_of_its_name_in_a_file_of_its_own() -> None:
-    """The registry's sources come first, and the page names the function and its file."""
+def test_each_table_is_computed_by_a_function_and_file_of_its_name() -> None:
+    """Its first parameters are the registered sources, and the page names the function and its file."""
     files = set()
     seen = {JOURNAL}
     for node in lineage():
@@ -46,8 +46,8 @@ def test_each_table_is_computed_by_the_function_of_its_name_in_a_file_of_its_own
     assert len(files) == len(TABLES)
 
 
-def test_the_page_holds_together_in_a_browser(tmp_path: Path) -> None:
-    """Every table is on it and reachable; it is no wider than a phone and asks for nothing."""
+def test_the_page_works_in_a_browser(tmp_path: Path) -> None:
+    """Every table is on it and reachable; it fits a phone and makes no requests."""
     page = tmp_path / "lineage.html"
     page.write_bytes(as_html(lineage()))
     with Chromium() as browser:
@@ -61,8 +61,8 @@ def test_the_page_holds_together_in_a_browser(tmp_path: Path) -> None:
         )
 
 
-def test_the_command_writes_what_the_name_asks_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """HTML, Markdown, or JSON on stdout; another ending is refused."""
+def test_the_command_chooses_the_format_by_file_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """HTML, Markdown, or JSON on stdout; another extension is refused."""
     assert command_line(["pipeline", "lineage", "--out", str(tmp_path / "a.md")]) == 0
     assert (tmp_path / "a.md").read_bytes() == as_markdown(lineage())
     capsys.readouterr()

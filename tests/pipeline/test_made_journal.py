@@ -1,4 +1,4 @@
-"""The journals that benchmarks make are what a server would have written."""
+"""The generated journals of the benchmarks are like those of a server."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_a_made_journal_is_one_that_a_server_could_have_written(tmp_path: Path) -> None:
-    """Chain, hashes, signatures and rows are verified; segments are the encoder's bytes; lives follow from each other."""
+def test_a_generated_journal_is_valid(tmp_path: Path) -> None:
+    """Chain, hashes, signatures and rows verify, segments are the encoder's bytes, and message lives are consistent."""
     plan = Plan(rows=12_000, rows_per_day=40_000, shards=2, tenants=5, segment_rows=700)
     made = make_journal(tmp_path / "journal", plan, processes=1)
     target = DirectoryTarget(tmp_path / "journal")

@@ -1,4 +1,4 @@
-"""Pages and plots by themselves: figures, words for those who do not see, colours that can be read."""
+"""Pages and plots: figures, alternative text and readable colours."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ CSS = (Path(number_format.__file__).parent / "templates" / "page.css").read_text
         (number_format.exact("1000.0000000000"), "1,000"),
     ],
 )
-def test_figures_are_shown_as_people_read_them(shown: str, text: str) -> None:
-    """Rounded to be read, but never to all or none; money to the cent."""
+def test_figures_are_rounded_for_reading(shown: str, text: str) -> None:
+    """But never to all or none; money is exact to the cent."""
     assert shown == text
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=10, min_value=-(10**20), max_value=10**20))
 def test_an_exact_figure_loses_nothing(number: object) -> None:
-    """Without its separators it is the decimal that the table has."""
+    """Without its separators it equals the decimal in the table."""
     from decimal import Decimal  # noqa: PLC0415  # only here
 
     assert Decimal(number_format.exact(f"{number:f}").replace(",", "")) == number
@@ -60,7 +60,7 @@ def test_an_exact_figure_loses_nothing(number: object) -> None:
     st.lists(st.floats(0, 1e15), max_size=3),
 )
 def test_every_plot_stays_in_its_frame(values: list[float | None], levels: list[float]) -> None:
-    """Whatever the values, nothing is drawn outside, and nothing is no number."""
+    """For any values nothing is drawn outside, and no coordinate is NaN."""
     places = [f"2026-01-{at:02d}" for at in range(len(values))]
     series = [Series(name="a", values=values, kind="bar"), Series(name="b", values=values, kind="area")]
     drawn = str(draw_chart("t", places, series, levels=[ReferenceLine(name="l", value=value) for value in levels]))
@@ -71,8 +71,8 @@ def test_every_plot_stays_in_its_frame(values: list[float | None], levels: list[
     assert "inf" not in drawn.replace("infinity", "")
 
 
-def test_a_plot_says_in_words_what_it_shows_and_escapes_names() -> None:
-    """The text for those who cannot see it has the range, the last value and the level; names are text."""
+def test_a_plot_has_alternative_text_with_escaped_names() -> None:
+    """It has the range, the last value and the level."""
     drawn = draw_chart(
         'Messages "<b>', ["2026-01-01", "2026-01-02"], [Series(name="<script>", values=[1.0, 3.0])],
         levels=[ReferenceLine(name="quota", value=5.0)],
@@ -84,16 +84,16 @@ def test_a_plot_says_in_words_what_it_shows_and_escapes_names() -> None:
     assert "no data" in draw_chart("Nothing", [], [])
 
 
-def test_what_could_deceive_the_eye_is_shown_as_what_it_is() -> None:
-    """Marks that turn the direction, control characters and characters without width are replaced."""
+def test_deceptive_unicode_is_escaped() -> None:
+    """Direction marks, control characters and zero-width characters are replaced."""
     assert visible("a\u202eb\x00c\u200bd\ud800") == "a\ufffdb\ufffdc\ufffdd\ufffd"
     assert b"\xe2\x80\xae" not in render("empty.html", why="\u202e<i>")
     assert b"&lt;i&gt;" in render("empty.html", why="\u202e<i>")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark", "print"])
-def test_text_can_be_read_on_its_ground(scheme: str) -> None:
-    """Contrast is at least 4.5 for text and 3 for what is drawn, in every scheme."""
+def test_text_has_enough_contrast(scheme: str) -> None:
+    """At least 4.5 for text and 3 for graphics, in every colour scheme."""
     blocks = re.findall(r":root \{([^}]+)\}", CSS)
     colours = dict(re.findall(r"--([\w-]+): (#\w{6})", blocks[("light", "dark", "print").index(scheme)]))
     for ink in ("ink", "soft", "accent"):
@@ -105,8 +105,8 @@ def test_text_can_be_read_on_its_ground(scheme: str) -> None:
         assert _contrast(colours[f"c{number}"], colours["card"]) >= 3, number
 
 
-def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    """A file where a directory is needed is a typed error, and leaves nothing behind."""
+def test_an_unwritable_path_is_a_typed_error(tmp_path: Path) -> None:
+    """A file where a directory is needed; nothing is left behind."""
     (tmp_path / "file").write_text("")
     with pytest.raises(Invalid, match="cannot be written"):
         write_page(tmp_path / "file" / "page.html", b"")

@@ -1,4 +1,4 @@
-"""Prices: a book is checked whole, and lines add up to the cent."""
+"""Prices: a price book is validated as a whole, and lines add up to the cent."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def sums(tenant: str, **figures: int) -> dict[str, object]:
     return {"tenant": tenant, "period": "2030-01", **{name: Decimal(figures.get(name, 0)) for name in names}}
 
 
-def test_tiers_minimum_and_credit_make_the_total() -> None:
-    """Each part of a quantity has the price of its tier; the minimum fills up, a credit takes off."""
+def test_tiers_minimum_and_credit_add_up_to_the_total() -> None:
+    """Each part of a quantity has the price of its tier; the minimum adds the difference, and a credit subtracts."""
     book = PriceBook(
         minimum="5.00",
         items=[Item("Operations", "operations", [Tier("0", "0", "1000"), Tier("0.40", "1000")], "1000")],
@@ -47,7 +47,7 @@ def test_tiers_minimum_and_credit_make_the_total() -> None:
 
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=12), st.integers(0, 10**7))
 def test_shared_cost_is_allocated_to_the_last_cent(weights: list[int], cents: int) -> None:
-    """The shares are the cost, none is off by a cent or more from its exact part."""
+    """The shares add up to the cost, and each is less than a cent off its exact part."""
     amount = Decimal(cents) / 100
     book = PriceBook(shared=[SharedCost("Platform", str(amount), "operations")])
     lines = month_lines([sums(f"t{at:02d}", operations=weight) for at, weight in enumerate(weights)], book)
@@ -66,10 +66,10 @@ def test_shared_cost_is_allocated_to_the_last_cent(weights: list[int], cents: in
     minimum=st.integers(0, 10**5),
     credit=st.integers(0, 10**6),
 )
-def test_a_month_is_what_exact_fractions_say(
+def test_a_month_matches_exact_fractions(
     quantity: int, bounds: list[int], prices: list[int], unit: str, minimum: int, credit: int
 ) -> None:
-    """Each unit has the price of the tier it lies in; the line is rounded once; minimum before credit, never below nothing."""
+    """Each unit has the price of its tier, each line is rounded once, and the minimum comes before the credit, never below zero."""
     edges = [0, *bounds]
     tiers = [
         Tier(str(Decimal(prices[at]) / 10_000), str(start), str(edges[at + 1]) if at + 1 < len(edges) else None)
@@ -96,7 +96,7 @@ def test_a_month_is_what_exact_fractions_say(
 
 
 def test_tenants_pay_in_their_own_currency() -> None:
-    """Items, minimums and shared costs of a currency are for the tenants that pay in it."""
+    """Items, minimums and shared costs of a currency apply to the tenants that pay in it."""
     book = check_price_book(
         PriceBook(
             minimum="1.00",
@@ -123,8 +123,8 @@ def test_tenants_pay_in_their_own_currency() -> None:
             check_price_book(wrong, "book")
 
 
-def test_prices_hold_for_the_months_that_they_name() -> None:
-    """An item may follow another of its name; months without a price have no line, and only what changed has a new digest."""
+def test_prices_apply_to_the_months_that_they_name() -> None:
+    """An item may follow another of its name, months without a price have no line, and only changed months have a new digest."""
     old = Item("Operations", "operations", [Tier("1")], before="2030-02")
     new = Item("Operations", "operations", [Tier("2")], since="2030-02")
     book = check_price_book(PriceBook(items=[new, old]), "book")
@@ -146,15 +146,15 @@ def test_prices_hold_for_the_months_that_they_name() -> None:
         ([("2030-13", "")], "must be a month"),
     ],
 )
-def test_a_book_whose_times_have_a_gap_or_an_overlap_is_refused(times: list[tuple[str, str]], what: str) -> None:
-    """Items of one name follow each other month by month."""
+def test_a_price_book_with_gaps_or_overlaps_in_time_is_refused(times: list[tuple[str, str]], what: str) -> None:
+    """Items with one name must follow each other month by month."""
     items = [Item("Storage", "gb_hours", [Tier("1")], since=since, before=before) for since, before in times]
     with pytest.raises(Invalid, match=what):
         check_price_book(PriceBook(items=items), "book")
 
 
-def test_others_do_not_bear_the_share_of_a_tenant_that_was_erased() -> None:
-    """Its use still weighs, without a name and without a line."""
+def test_the_share_of_an_erased_tenant_is_not_charged_to_others() -> None:
+    """Its usage still counts, without a name and without a line."""
     book = PriceBook(shared=[SharedCost("Platform", "90.00", "operations")])
     lines = month_lines([sums("acme", operations=100)], book, [sums("", operations=200)])
     assert [(line["tenant"], line["amount"]) for line in lines] == [("acme", Decimal("30.00"))]
@@ -174,14 +174,14 @@ def test_others_do_not_bear_the_share_of_a_tenant_that_was_erased() -> None:
         ([], "at least one tier"),
     ],
 )
-def test_a_book_with_a_gap_or_an_overlap_is_refused(tiers: list[Tier], what: str) -> None:
-    """What is wrong is named, with the item."""
+def test_a_price_book_with_gaps_or_overlaps_in_tiers_is_refused(tiers: list[Tier], what: str) -> None:
+    """The error names the item."""
     with pytest.raises(Invalid, match=what):
         check_price_book(PriceBook(items=[Item("Storage", "gb_hours", tiers)]), "book")
 
 
-def test_a_book_is_read_from_toml(tmp_path: Path) -> None:
-    """A file is a book; what it does not know is refused."""
+def test_a_price_book_is_read_from_toml(tmp_path: Path) -> None:
+    """Unknown fields are refused."""
     file = tmp_path / "prices.toml"
     file.write_text('[[items]]\nname = "Ops"\nmetric = "operations"\ntiers = [{ from = "0", price = "0.1" }]\n')
     assert load_price_book(file).items[0].tiers[0].price == "0.1"

@@ -1,4 +1,4 @@
-"""Reconciliation: a real shard's counters against the lake made of its journal."""
+"""Reconciliation compares a real shard's counters with the lake built from its journal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.redis_servers import RedisServer
 
 
-async def test_totals_equal_the_queues_own_counters_to_the_last_message_and_byte(
+async def test_totals_equal_the_queue_counters_exactly(
     open_shard: OpenShard,
     clock: ManualClock,
     journal: DirectoryTarget,
@@ -40,7 +40,7 @@ async def test_totals_equal_the_queues_own_counters_to_the_last_message_and_byte
     pipeline: RunPipeline,
     tmp_path: Path,
 ) -> None:
-    """After adds, failures, dead letters, expiry, removal, purge and a queue made anew there is zero drift."""
+    """After adds, failures, dead letters, expiry, removal, purge and a recreated queue there is no drift."""
     shard = await open_shard()
     await put_queue(shard, T, Q, max_attempts=2, backoff_base_ms=0, backoff_max_ms=0)
     added = await shard.add(T, Q, [message("x" * number, priority=number % 3) for number in range(1, 13)])
@@ -96,7 +96,7 @@ async def test_totals_equal_the_queues_own_counters_to_the_last_message_and_byte
 async def test_a_tenant_that_has_moved_is_counted_on_all_its_shards(
     redis_server: RedisServer, journal: DirectoryTarget, spark: SparkSession, lake: Lake, pipeline: RunPipeline, tmp_path: Path
 ) -> None:  # fmt: skip
-    """There and back, with a queue that was created again on the other shard, and a tenant that was deleted there."""
+    """Moved there and back, with a queue recreated on the other shard and a tenant deleted there."""
     url, name = f"redis://127.0.0.1:{redis_server.port}", "reconciled"
     exports = {"export": {"target": str(journal.path)}}
     async with hosting(tmp_path / "data", url, name, **exports) as server, client_of(server) as client:

@@ -1,4 +1,4 @@
-"""Reports: whole and readable in a browser, exact, the same every time, and nothing of another tenant in them."""
+"""Reports: complete and readable in a browser, exact, reproducible, and without data of other tenants."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tenantq.errors import Invalid, NotFound
 from tenantq.pipeline.report.writer import file_name, write_reports
 from tenantq.pipeline.schemas import SEGMENTS, USAGE_HOURLY
 from tests.pipeline.chromium import Chromium
-from tests.pipeline.tenants_at_work import HOSTILE_QUEUE, HOSTILE_TENANT, TENANTS
+from tests.pipeline.platform_journal import HOSTILE_QUEUE, HOSTILE_TENANT, TENANTS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Elements(HTMLParser):
-    """What a page consists of."""
+    """The elements of a page."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -58,8 +58,8 @@ def reports(spark: SparkSession, busy_lake: Lake, tmp_path_factory: pytest.TempP
     return out
 
 
-def test_pages_hold_together_on_a_phone_a_desk_and_paper(reports: Path) -> None:
-    """No page is wider than its window, asks the network for anything, runs a script or complains."""
+def test_pages_work_on_phone_desktop_and_paper(reports: Path) -> None:
+    """No page is wider than its window, makes a network request, runs a script or logs an error."""
     pages = [reports / "index.html", *[reports / "tenants" / file_name(name) for name in ("globex", HOSTILE_TENANT)]]
     with Chromium() as browser:
         for page in pages:
@@ -71,11 +71,11 @@ def test_pages_hold_together_on_a_phone_a_desk_and_paper(reports: Path) -> None:
                 assert browser.read("document.querySelectorAll('svg.plot').length") >= 10
             browser.open(page, 760, media="print")
             assert browser.read("document.documentElement.scrollWidth") == 760, page.name
-            assert len(re.findall(rb"/Type\s*/Page\b", browser.paper())) >= 3
+            assert len(re.findall(rb"/Type\s*/Page\b", browser.pdf())) >= 3
 
 
-def test_whatever_the_journal_says_is_text_on_the_page(reports: Path) -> None:
-    """Names and details that are markup are shown, not obeyed; a name that is no tenant's makes a harmless file name."""
+def test_markup_in_the_journal_is_escaped(reports: Path) -> None:
+    """Names and details are shown as text, and an invalid tenant name becomes a harmless file name."""
     assert re.fullmatch(r"[a-z0-9-]+\.[0-9a-f]{16}\.html", file_name(HOSTILE_TENANT))
     assert file_name("../../etc/passwd") not in {"", "../../etc/passwd.html"}
     assert "/" not in file_name("../../etc/passwd")
@@ -90,7 +90,7 @@ def test_whatever_the_journal_says_is_text_on_the_page(reports: Path) -> None:
 
 
 def test_a_tenants_report_has_nothing_of_another_tenant(reports: Path) -> None:
-    """No name, queue, key or figure of another; the platform's report is a page of its own that none links to."""
+    """No name, queue, key or figure of another tenant. The platform's report is separate, and no report links to it."""
     marks = {name: {name, name[:4].strip("<") + "1"} for name in TENANTS}
     marks[HOSTILE_TENANT] = {HOSTILE_TENANT, HOSTILE_QUEUE, "key:scr1"}
     for name in TENANTS:
@@ -101,12 +101,12 @@ def test_a_tenants_report_has_nothing_of_another_tenant(reports: Path) -> None:
             for mark in marks[other]:
                 assert mark not in found.text, (name, mark)
                 assert mark not in page
-        assert "probing" not in found.text  # it names those that were probed
+        assert "probing" not in found.text  # it names the probed tenants
         assert all(link.startswith(("#", "data:,")) for link in found.links)
 
 
-def test_invoices_are_those_of_the_table_to_the_last_digit(spark: SparkSession, busy_lake: Lake, reports: Path) -> None:
-    """Every quantity and amount stands on the page as it stands in the table, and the total is their sum."""
+def test_invoices_match_the_table_to_the_last_digit(spark: SparkSession, busy_lake: Lake, reports: Path) -> None:
+    """Every quantity and amount is on the page, and the total is their sum."""
     rows = busy_lake.read(spark, "invoice_lines").where("tenant = 'globex'").collect()
     assert len(rows) >= 4
     values = Elements((reports / "tenants" / "globex.html").read_text()).values
@@ -119,7 +119,7 @@ def test_invoices_are_those_of_the_table_to_the_last_digit(spark: SparkSession, 
 def test_a_short_report_shows_hours_and_each_report_says_what_changed(
     spark: SparkSession, busy_lake: Lake, reports: Path, tmp_path: Path
 ) -> None:
-    """Fewer than three days are drawn by the hour; the platform's page says who used how much and who waited."""
+    """Fewer than three days are drawn by the hour; the platform's page shows each tenant's usage and waiting times."""
     write_reports(spark, busy_lake, tmp_path, from_date="2026-01-02", to_date="2026-01-03", tenant="globex")
     short = Elements((tmp_path / "tenants" / "globex.html").read_text()).text
     assert "Operations per hour" in short
@@ -135,13 +135,13 @@ def test_a_short_report_shows_hours_and_each_report_says_what_changed(
 
 
 def test_reports_of_the_same_lake_are_the_same_bytes(busy_lake: Lake, reports: Path, tmp_path: Path) -> None:
-    """Also where the command makes them."""
+    """Also when the command creates them."""
     assert command_line(["pipeline", "report", "--lake", str(busy_lake.path), "--out", str(tmp_path)]) == 0
     assert _digests(tmp_path) == _digests(reports)
 
 
-def test_what_is_missing_is_told(spark: SparkSession, busy_lake: Lake, lake: Lake, tmp_path: Path) -> None:
-    """No lake, no such tenant, no such day: typed errors. A lake without rows: a page that says so."""
+def test_missing_data_is_reported(spark: SparkSession, busy_lake: Lake, lake: Lake, tmp_path: Path) -> None:
+    """A missing lake, tenant or day is a typed error; an empty lake gives a page that says so."""
     with pytest.raises(NotFound, match="run tenantq pipeline run first"):
         write_reports(spark, lake, tmp_path)
     assert command_line(["pipeline", "report", "--lake", str(lake.path), "--out", str(tmp_path)]) == 3
@@ -159,8 +159,8 @@ def test_what_is_missing_is_told(spark: SparkSession, busy_lake: Lake, lake: Lak
     assert "Nothing to report yet" in (tmp_path / "index.html").read_text()
 
 
-def test_many_tenants_and_queues_stay_bounded(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
-    """A thousand tenants, one with a hundred queues: pages stay small, and what is not listed is counted."""
+def test_reports_stay_small_with_many_tenants_and_queues(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    """With a thousand tenants, one of them with a hundred queues, unlisted ones are counted."""
     zero = {name: 0 for name in USAGE_HOURLY.names if name not in {"byte_hours", "byte_ms"}}
     names = [("tenant-0000", f"queue-{at:03d}") for at in range(100)] + [(f"tenant-{at:04d}", "q") for at in range(1, 1_000)]  # fmt: skip
     usage = [{**zero, "tenant": tenant, "queue": queue, "operations": 1_000 - place % 100, "byte_hours": Decimal(1), "byte_ms": Decimal(1), "hour": "00", "date": "2026-01-01"} for place, (tenant, queue) in enumerate(names)]  # fmt: skip

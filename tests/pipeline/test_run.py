@@ -1,4 +1,4 @@
-"""Whole runs: the tables equal an oracle's, whatever the order and number of runs, and bad input harms nothing good."""
+"""Complete runs: the tables equal an oracle's for any order and number of runs, and bad input does not affect the rest."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tenantq.journal.export_target import DirectoryTarget
-    from tests.pipeline.conftest import Made, RunPipeline
+    from tests.pipeline.conftest import ProcessedJournal, RunPipeline
 
 
 def check_against_oracle(spark: SparkSession, lake: Lake, writers: list[JournalWriter]) -> None:
-    """Compare lives and usage with what plain Python makes of the same records."""
+    """Compare message lives and usage with plain Python results from the same records."""
     oracles = [Oracle(journal_rows(writer.sealed)) for writer in writers]
     lives = {
         (row["tenant"], row["message_id"]): {
@@ -76,40 +76,40 @@ def _no_spark(_: int) -> SparkSession:
     raise AssertionError("a run without new data must not start Spark")
 
 
-def test_72_a_rerun_and_any_order_of_arrival_give_the_oracles_events_exactly_once(
-    spark: SparkSession, made: Made, journal: DirectoryTarget, lake: Lake, pipeline: RunPipeline
+def test_72_reruns_and_any_order_of_arrival_give_each_event_exactly_once(
+    spark: SparkSession, processed: ProcessedJournal, journal: DirectoryTarget, lake: Lake, pipeline: RunPipeline
 ) -> None:
-    """One run, a run again, and segments that come late and in disorder leave the same bytes, equal to the oracle.
+    """One run, a rerun, and late segments in any order leave the same bytes, equal to the oracle.
 
-    What comes late re-opens only what it touches: no partition of an earlier day is written anew, but for lives begun there.
+    Late segments rewrite only the partitions they touch: none of an earlier day, except for message lives that began there.
     """
-    assert made.report.accepted == made.report.segments == len(made.writer.files)
-    assert not made.report.quarantined
-    check_against_oracle(spark, made.lake, [made.writer])
-    before = digests(made.lake)
-    again = run(_no_spark, str(made.journal.path), made.lake, RunOptions(now_ms=NOW))
+    assert processed.report.accepted == processed.report.segments == len(processed.writer.files)
+    assert not processed.report.quarantined
+    check_against_oracle(spark, processed.lake, [processed.writer])
+    before = digests(processed.lake)
+    again = run(_no_spark, str(processed.journal.path), processed.lake, RunOptions(now_ms=NOW))
     assert again.changed == []
-    assert digests(made.lake) == before
+    assert digests(processed.lake) == before
 
-    second_day = [one for one in made.writer.files if "date=2026-01-02" in one.file]
+    second_day = [one for one in processed.writer.files if "date=2026-01-02" in one.file]
     late = random.Random(5).sample(second_day, 3)
-    for part in ([one for one in made.writer.files if one not in late], late):
+    for part in ([one for one in processed.writer.files if one not in late], late):
         for manifest in part:
-            journal.write(manifest.file, made.journal.read(manifest.file))
-            journal.write(manifest.name, made.journal.read(manifest.name))
+            journal.write(manifest.file, processed.journal.read(manifest.file))
+            journal.write(manifest.name, processed.journal.read(manifest.name))
         report = pipeline()
     assert digests(lake) == before
     hours = {one.file.split("/shard=")[0] for one in late}
     assert {one for one in report.changed if one.startswith("bronze/")} == {f"bronze/{hour}" for hour in hours}
     earlier = {one for one in report.changed if one.partition("/")[2] < "date=2026-01-02" and "date=" in one}
     assert earlier <= {"message_lives/date=2026-01-01"}
-    assert 0 < len(report.changed) < len(made.report.changed) / 2
+    assert 0 < len(report.changed) < len(processed.report.changed) / 2
 
 
 def test_every_table_exists_after_a_run_also_without_rows(
     spark: SparkSession, journal: DirectoryTarget, lake: Lake, pipeline: RunPipeline
 ) -> None:
-    """An empty journal leaves empty tables that other readers can open; what gets rows later has only these."""
+    """An empty journal leaves empty tables that other readers can open; later rows are the only ones."""
     assert pipeline().changed == []
     for name, table in TABLES.items():
         found = pq.read_table(lake.path / name)
@@ -126,13 +126,13 @@ def test_every_table_exists_after_a_run_also_without_rows(
     assert pipeline().changed == []
 
 
-def test_a_stream_that_was_stopped_and_begun_again_gives_the_tables_of_a_batch(
-    spark: SparkSession, made: Made, tmp_path: Path
+def test_a_restarted_stream_gives_the_same_tables_as_a_batch(
+    spark: SparkSession, processed: ProcessedJournal, tmp_path: Path
 ) -> None:
-    """Stopped in good order after a micro-batch of a continuous stream; another ends when nothing is new. Same bytes."""
+    """A continuous stream is stopped after a micro-batch; another one ends when nothing is new."""
     options, streamed = RunOptions(now_ms=NOW), Lake(tmp_path / "streamed")
-    half = len(made.writer.files) * 2 // 3
-    journal = f"file://{made.journal.path}"
+    half = len(processed.writer.files) * 2 // 3
+    journal = f"file://{processed.journal.path}"
     reports: list[RunReport] = []
     first: Future[PipelineStream] = Future()
 
@@ -146,16 +146,16 @@ def test_a_stream_that_was_stopped_and_begun_again_gives_the_tables_of_a_batch(
     assert reports[0].watermark == "2026-01-02T05:43:00Z"
     rest = stream(spark, journal, streamed, options, files_per_batch=half, on_batch=reports.append)
     rest.wait()
-    assert sum(one.accepted for one in reports) == len(made.writer.files)
+    assert sum(one.accepted for one in reports) == len(processed.writer.files)
     tables = {name: value for name, value in digests(streamed).items() if not name.startswith("_")}
-    assert tables == digests(made.lake)
+    assert tables == digests(processed.lake)
 
 
-def test_a_run_that_is_killed_at_any_stage_leaves_the_bytes_of_one_that_was_not(
-    spark: SparkSession, made: Made, lake: Lake, monkeypatch: pytest.MonkeyPatch
+def test_a_run_killed_at_any_stage_leaves_the_same_bytes_when_repeated(
+    spark: SparkSession, processed: ProcessedJournal, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed in the middle of the layers, then in the middle of its commit: the next one begins as if it had not been."""
-    journal, options = str(made.journal.path), RunOptions(now_ms=NOW)
+    """Killed between layers, then during its commit."""
+    journal, options = str(processed.journal.path), RunOptions(now_ms=NOW)
 
     def dying(stage: str) -> None:
         if stage == "queue_resets":
@@ -176,17 +176,17 @@ def test_a_run_that_is_killed_at_any_stage_leaves_the_bytes_of_one_that_was_not(
         patch.setattr(DeltaTables, "commit", last)
         with pytest.raises(Killed):
             run(spark, journal, lake, options)
-    assert set(digests(lake)) < set(digests(made.lake))
+    assert set(digests(lake)) < set(digests(processed.lake))
     assert not lake.tables.sets
-    assert run(spark, journal, lake, options).changed == made.report.changed
-    assert digests(lake) == digests(made.lake)
+    assert run(spark, journal, lake, options).changed == processed.report.changed
+    assert digests(lake) == digests(processed.lake)
 
 
-def test_another_price_book_or_objective_computes_anew_what_it_touches(
-    spark: SparkSession, made: Made, tmp_path: Path
+def test_a_new_price_book_or_objective_recomputes_only_affected_rows(
+    spark: SparkSession, processed: ProcessedJournal, tmp_path: Path
 ) -> None:
-    """Only the lines of months that the book says something else about, and only service levels; and the report says so."""
-    lake, journal = made.copy(tmp_path / "copy"), str(made.journal.path)
+    """Lines of months with other prices, or service levels; the report says so."""
+    lake, journal = processed.copy(tmp_path / "copy"), str(processed.journal.path)
     dearer = PriceBook(items=[Item("Operations", "operations", [Tier("2.00")])])
     elsewhere = msgspec.structs.replace(DEFAULT, credits=[Credit("acme", "2031-05", "1.00", "another month")])
 
@@ -207,13 +207,13 @@ def test_another_price_book_or_objective_computes_anew_what_it_touches(
     assert {one.split("/")[0] for one in report.changed} == {"slo_daily"}
 
 
-def test_days_bound_which_segments_are_processed(made: Made, lake: Lake) -> None:
-    """The day is that of a segment's first record; both ends are included."""
+def test_a_range_of_days_selects_the_segments(processed: ProcessedJournal, lake: Lake) -> None:
+    """By the day of the first record; both ends are included."""
     days = {}
     for first, last in (("", "2026-01-01"), ("2026-01-02", ""), ("2026-01-02", "2026-01-02"), ("2027-01-01", "")):
         options = RunOptions(now_ms=NOW, from_date=first, to_date=last)
-        found = new_files(made.journal, str(made.journal.path), lake, options)
-        files = {manifest.name: manifest.file for manifest in made.writer.files}
+        found = new_files(processed.journal, str(processed.journal.path), lake, options)
+        files = {manifest.name: manifest.file for manifest in processed.writer.files}
         days[first, last] = {files[name][5:15] for name in found.manifests}
         assert found.strays == []
     assert list(days.values()) == [
@@ -224,7 +224,7 @@ def test_days_bound_which_segments_are_processed(made: Made, lake: Lake) -> None
 def test_bad_segments_and_rows_are_quarantined_and_the_good_are_processed(
     spark: SparkSession, journal: DirectoryTarget, lake: Lake, pipeline: RunPipeline
 ) -> None:
-    """Each kind of damage has its reason and count; everything else is in the tables, also what two segments hold."""
+    """Each kind of damage has its reason and count. Everything else is in the tables, including records that two segments contain."""
     writer = JournalWriter(journal)
     for number in range(11):
         size = -7 if number == 6 else 10
@@ -245,7 +245,7 @@ def test_bad_segments_and_rows_are_quarantined_and_the_good_are_processed(
     journal.write(moved.name.replace("-", "-9"), journal.read(moved.name))
     writer.record(NOW + 40 * 24 * HOUR, entry("add", ids=message_id(99), size=3))
     writer.segment()
-    writer.write(writer.sealed[6:8])  # what two other segments hold, once more
+    writer.write(writer.sealed[6:8])  # records of two other segments again
     report = pipeline()
     assert report.quarantined == {
         "changed_segment": 2, "future_timestamp": 1, "missing_manifest": 1, "missing_records": 7, "missing_segment": 2,
@@ -261,24 +261,24 @@ def test_bad_segments_and_rows_are_quarantined_and_the_good_are_processed(
     assert {row["evidence"] for row in failed} == {f"quarantined: {reason}" for reason in report.quarantined}
 
 
-def test_an_invoice_line_is_traced_back_to_journal_offsets(spark: SparkSession, made: Made) -> None:
-    """The rows behind a line are those that were charged, and their quantities add up to the line's."""
-    found = explain(spark, made.lake, "2026-01/acme/Operations")
+def test_an_invoice_line_is_traced_back_to_journal_offsets(spark: SparkSession, processed: ProcessedJournal) -> None:
+    """The rows behind a line are those that were charged, and their quantities add up to it."""
+    found = explain(spark, processed.lake, "2026-01/acme/Operations")
     charged = [
         row
-        for row in journal_rows(made.writer.sealed)
+        for row in journal_rows(processed.writer.sealed)
         if row.tenant == "acme" and row.outcome == "ok" and row.principal != "system"
     ]
     assert found.rows == len(charged)
     assert int(found.line["quantity"]) == int(found.quantity) == sum(row.count for row in charged)
-    assert offsets(spark, made.lake, "2026-01/acme/Operations") == [f"0:{row.seq}.{row.n}" for row in charged]
+    assert offsets(spark, processed.lake, "2026-01/acme/Operations") == [f"0:{row.seq}.{row.n}" for row in charged]
     with pytest.raises(NotFound, match="no such invoice line"):
-        explain(spark, made.lake, "2026-01/nobody/Operations")
+        explain(spark, processed.lake, "2026-01/nobody/Operations")
 
 
 @contextmanager
-def as_nobody() -> Iterator[None]:
-    """Be somebody whom permissions bind."""
+def as_unprivileged_user() -> Iterator[None]:
+    """Run as a user that file permissions apply to."""
     me = os.geteuid()
     if me == 0:
         os.seteuid(65_534)
@@ -289,13 +289,13 @@ def as_nobody() -> Iterator[None]:
             os.seteuid(me)
 
 
-def test_a_journal_that_cannot_be_read_is_told_plainly(tmp_path: Path) -> None:
-    """Missing, unreadable, not a journal, out of reach: each is a typed error that names it."""
+def test_an_unreadable_journal_is_a_typed_error(tmp_path: Path) -> None:
+    """Missing, unreadable, not a journal or unreachable; the error names it."""
     place = tmp_path / "a place"
     (place / "manifest" / "shard=0").mkdir(parents=True)
     assert journal_path(f"file://{str(place).replace(' ', '%20')}") == str(place)
     place.chmod(0)
-    with as_nobody(), pytest.raises(Invalid, match="cannot be read: Permission denied"):
+    with as_unprivileged_user(), pytest.raises(Invalid, match="cannot be read: Permission denied"):
         journal_path(str(place))
     place.chmod(0o755)
     (tmp_path / "other" / "things").mkdir(parents=True)
@@ -305,7 +305,7 @@ def test_a_journal_that_cannot_be_read_is_told_plainly(tmp_path: Path) -> None:
         journal_path("s3://bucket/journal")
 
 
-def test_a_journal_and_a_lake_behind_urls_work_like_directories(
+def test_a_journal_and_a_lake_at_urls_work_like_directories(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only new segments are fetched. An empty prefix and an unreachable bucket are reported. Any Delta reader works."""
@@ -345,13 +345,13 @@ def _fetch_and_forget(spark: SparkSession, lake: Lake) -> None:
     assert (report.segments, report.accepted, report.rows) == (2, 1, 2)
     assert report.quarantined == {"missing_segment": 2}
     far.write(writer.files[1].file, encode(writer.sealed[1:])[0])
-    far.delete(writer.files[0].file)  # is not looked at again
+    far.delete(writer.files[0].file)  # is not read again
     assert run(spark, url, lake, RunOptions(now_ms=NOW)).accepted == 1
     assert lake.read(spark, "message_lives").count() == 2
     assert not (lake.path / "_incoming").exists()
 
 
-def test_a_journal_that_is_not_there_is_told_plainly(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
-    """A wrong directory is a typed error, before anything is written."""
+def test_a_missing_journal_is_a_typed_error(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    """Before anything is written."""
     with pytest.raises(Invalid, match="is not a directory"):
         run(spark, str(tmp_path / "nowhere"), lake, RunOptions(now_ms=NOW))

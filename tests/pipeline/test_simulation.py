@@ -1,4 +1,4 @@
-"""Simulation: placement is that of the plain function, loads are those of the usage, residency is never bent."""
+"""Simulation: placement matches the plain function, loads match the usage, and residency is never violated."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ bytes = 1000
 
 
 @given(st.lists(st.integers(0, 2**64 - 1), max_size=50), st.integers(1, 10_000))
-def test_whole_columns_are_hashed_as_single_keys_are(keys: list[int], buckets: int) -> None:
-    """The vectorised function equals the plain one; without a bucket there is no place."""
+def test_the_vectorized_hash_equals_the_plain_one(keys: list[int], buckets: int) -> None:
+    """Without buckets there is no placement."""
     column = np.array(keys, dtype=np.uint64)
     assert jump_hash_many(column, buckets).tolist() == [jump_hash(key, buckets) for key in keys]
     assert jump_hash_many(column, 0).tolist() == [NOWHERE] * len(keys)
 
 
-def test_spark_places_tenants_as_the_plain_function_does(spark: SparkSession) -> None:
-    """Among the shards of the allowed regions, in their order; the new ones stand at the end."""
+def test_spark_places_tenants_like_the_plain_function(spark: SparkSession) -> None:
+    """Among the shards of the allowed regions, in their order, with new shards at the end."""
     before = Topology(tuple(TopologyShard(f"s{at}", ("eu", "us", "")[at % 3]) for at in range(17)))
     after = before.grown(4, {"ap": 3})
     regions = ("", "eu", "eu,us", "ap")
@@ -69,7 +69,7 @@ def test_spark_places_tenants_as_the_plain_function_does(spark: SparkSession) ->
 
 @pytest.fixture
 def used(spark: SparkSession, lake: Lake) -> tuple[Lake, list[dict[str, Any]]]:
-    """Return a lake with two hours of 60 tenants' usage; some may only be in some regions."""
+    """Return a lake with two hours of usage of 60 tenants; some are restricted to regions."""
     zero = {name: 0 for name in USAGE_HOURLY.names if name not in {"byte_hours", "byte_ms"}}
     rows = [
         {**zero, "tenant": f"tenant-{at:02d}", "queue": queue, "operations": at + hour * 5, "bytes_stored": at * 3 + hour,
@@ -88,10 +88,10 @@ def used(spark: SparkSession, lake: Lake) -> tuple[Lake, list[dict[str, Any]]]:
     return lake, rows
 
 
-def test_loads_and_moves_are_those_that_can_be_computed_by_hand(
+def test_loads_and_moves_match_plain_python(
     used: tuple[Lake, list[dict[str, Any]]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Busiest hours, stored bytes, fullness and moves of the command equal plain Python; a tenant moves with all of its queues."""
+    """Busiest hours, stored bytes, fill levels and moves; a tenant moves with all of its queues."""
     lake, rows = used
     (tmp_path / "shards.toml").write_text(TOPOLOGY)
     before = load_topology(tmp_path / "shards.toml")
@@ -136,10 +136,10 @@ def test_loads_and_moves_are_those_that_can_be_computed_by_hand(
         assert browser.read("document.querySelectorAll('svg.plot').length") == 4
 
 
-def test_tenants_that_no_shard_may_hold_are_named(
+def test_tenants_that_no_shard_can_host_are_named(
     spark: SparkSession, used: tuple[Lake, list[dict[str, Any]]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An error, never another region; with a shard in one of their regions they are placed for the first time."""
+    """An error, never another region. With a shard in one of their regions they are placed for the first time."""
     lake, _ = used
     (tmp_path / "us.toml").write_text('[[shards]]\nname = "us"\nregion = "us"\n')
     arguments = ["--lake", str(lake.path), "--topology", str(tmp_path / "us.toml"), "--out", str(tmp_path / "out")]
@@ -157,8 +157,8 @@ def test_tenants_that_no_shard_may_hold_are_named(
     assert b"1 \xe2\x86\x92 2 shards" in simulation_page(found)
 
 
-def test_the_last_word_on_regions_counts(spark: SparkSession) -> None:
-    """A later change replaces them, one that does not name them leaves them, a tenant made anew starts without."""
+def test_the_last_change_of_regions_applies(spark: SparkSession) -> None:
+    """A change that does not name regions leaves them, and a recreated tenant starts without."""
     said = [
         ("a", "create_tenant", '{"regions":["us","eu"]}'), ("a", "configure_tenant", 'version 2: {"weight":3}'),
         ("b", "create_tenant", '{"regions":["us"]}'), ("b", "configure_tenant", 'version 2: {"regions":[]}'),
@@ -183,15 +183,15 @@ def test_the_last_word_on_regions_counts(spark: SparkSession) -> None:
         ("[[", "topology"),
     ],
 )
-def test_a_wrong_topology_is_refused_by_name(tmp_path: Path, text: str, what: str) -> None:
-    """What is wrong is told, with the file."""
+def test_an_invalid_topology_is_refused(tmp_path: Path, text: str, what: str) -> None:
+    """The error names the file and the problem."""
     (tmp_path / "t.toml").write_text(text)
     with pytest.raises(Invalid, match=what):
         load_topology(tmp_path / "t.toml")
 
 
-def test_new_shards_stand_at_the_end_and_take_what_their_region_takes(tmp_path: Path) -> None:
-    """Dealt to regions in turn, with names of their own."""
+def test_new_shards_are_appended_and_distributed_over_the_regions(tmp_path: Path) -> None:
+    """In turn, with unique names."""
     (tmp_path / "t.toml").write_text(TOPOLOGY)
     grown = load_topology(tmp_path / "t.toml").grown(3, {"ap": 1})
     assert [shard.name for shard in grown.shards[5:]] == ["eu-new-1", "us-new-1", "eu-new-2", "ap-new-1"]

@@ -1,4 +1,4 @@
-"""Skew: one tenant with nine of ten rows is dealt out to files and tasks, the same way however its rows came."""
+"""Skew: a tenant with nine of ten rows is split into files and tasks, deterministically for any arrival order."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def giant(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "journal"
 
 
-def test_a_large_partition_is_dealt_out_to_files_alike_however_it_came(
+def test_a_large_partition_is_split_into_files_deterministically(
     spark: SparkSession, giant: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each file has about its share of the giant, no message is in two, and two runs leave the bytes that one leaves."""
+    """Each file has about its share of the giant, no message is in two files, and two runs leave the same bytes as one."""
     for name, rows in _PIECE_ROWS.items():
         table = TABLES[name]
         assert table.split is not None
@@ -75,7 +75,7 @@ def test_a_large_partition_is_dealt_out_to_files_alike_however_it_came(
 
 @pytest.fixture
 def eight_tasks(spark: SparkSession) -> Iterator[SparkSession]:
-    """Return a session whose shuffles go to eight tasks, whatever there is."""
+    """Return a session whose shuffles always use eight tasks."""
     settings = {"spark.sql.shuffle.partitions": str(_TASKS), "spark.sql.adaptive.enabled": "false"}
     before = {name: spark.conf.get(name) for name in settings}
     for name, value in settings.items():
@@ -86,7 +86,7 @@ def eight_tasks(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 def test_the_work_of_a_giant_tenant_is_spread_over_tasks(eight_tasks: SparkSession, giant: Path) -> None:
-    """Wherever many rows are shuffled, most tasks get some of the giant and none gets most of it."""
+    """In every large shuffle, most tasks get some of the giant's rows and none gets most of them."""
     spark = eight_tasks
     files = [str(file) for file in giant.glob("date=*/*/*/*.parquet")]
     rows = bronze(spark.read.schema(SEGMENT_ROW).parquet(*files), RowRules(now_ms=NOW, unique=True))
@@ -103,11 +103,11 @@ def test_the_work_of_a_giant_tenant_is_spread_over_tasks(eight_tasks: SparkSessi
         sizes = _of_giant(spread)
         assert len(sizes) >= _TASKS - 2, (name, sizes)
         assert max(sizes) < 0.4 * sum(sizes), (name, sizes)
-    (alone,) = _of_giant(rows.repartition("tenant"))  # what they avoid
+    (alone,) = _of_giant(rows.repartition("tenant"))  # what splitting avoids
     assert alone > 0.75 * rows.count()
 
 
 def _of_giant(rows: DataFrame) -> list[int]:
-    """Return how many rows of the giant each task has that has some."""
+    """Return the number of the giant's rows in each task that has any."""
     counted = rows.where(f.col("tenant") == "giant").groupBy(f.spark_partition_id()).count()
     return [row["count"] for row in counted.collect()]

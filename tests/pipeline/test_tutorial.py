@@ -1,4 +1,4 @@
-"""The tutorial: every command of it, in order, prints what the page shows."""
+"""Every command of the tutorial, in order, prints what the page shows."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import pytest
 
 from tests.acceptance.command import COMMAND, environment
 from tests.docs.sessions import Step, run_session, steps
-from tests.pipeline.conftest import LITTLE_DATA, SOON_QUICK
+from tests.pipeline.conftest import FAST_STARTUP, SMALL_DATA
 from tests.redis_servers import free_port
 
 PROJECT = Path(__file__).resolve().parents[2]
 SECONDS_MAX = 570
 
 
-@pytest.mark.timeout(600)  # it starts Spark three times, as the reader does
+@pytest.mark.timeout(600)  # it starts Spark three times, like the reader
 def test_every_command_of_the_tutorial_works(tmp_path: Path) -> None:
-    """From the first tenant to the invoices; only the installation is not repeated."""
+    """From the first tenant to the invoices; only the installation is left out."""
     venv, install, path, directory, *session = steps((PROJECT / "docs" / "tutorial.md").read_text())
     assert venv.command == "python3 -m venv .venv"
     assert install.command == ".venv/bin/pip install --quiet '.[console,parquet]'"
@@ -28,7 +28,7 @@ def test_every_command_of_the_tutorial_works(tmp_path: Path) -> None:
     session.remove(Step("make -C .. pipeline", ""))
     subprocess.run(["make", "--dry-run", "--silent", "pipeline"], check=True, cwd=PROJECT, capture_output=True)
     assert len(session) > 30
-    spark = {"spark.driver.extraJavaOptions": SOON_QUICK, "spark.ui.enabled": "false", **LITTLE_DATA}
+    spark = {"spark.driver.extraJavaOptions": FAST_STARTUP, "spark.ui.enabled": "false", **SMALL_DATA}
     (tmp_path / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in spark.items()))
     port = free_port()
     variables = environment(

@@ -1,4 +1,4 @@
-"""A segment whose rows, records or columns were changed is refused, and the reason names the column."""
+"""A segment with changed rows, records or columns is refused, and the reason names the column."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def table_of(journal: DirectoryTarget) -> tuple[Manifest, pa.Table]:
     return manifest, pq.read_table(io.BytesIO(journal.read(manifest.file)))
 
 
-def judged(journal: DirectoryTarget, manifest: Manifest, table: pa.Table) -> dict[str, Any]:
-    """Put another table in the segment's place, with a manifest that fits it, and verify that."""
+def verified(journal: DirectoryTarget, manifest: Manifest, table: pa.Table) -> dict[str, Any]:
+    """Replace the segment's table and adapt the manifest, and verify the result."""
     data = to_parquet(table)
     manifest = msgspec.structs.replace(manifest, sha256=hashlib.sha256(data).hexdigest(), rows=table.num_rows)
     journal.write(manifest.file, data)
@@ -43,53 +43,53 @@ def judged(journal: DirectoryTarget, manifest: Manifest, table: pa.Table) -> dic
     return verdict(journal, manifest.name, None)
 
 
-def test_a_segment_as_it_was_written_is_accepted(journal: DirectoryTarget) -> None:
-    """Entries with many messages, with one value for all of them, and without any are all understood."""
+def test_an_unchanged_segment_is_accepted(journal: DirectoryTarget) -> None:
+    """With entries of many messages, with one value for all of them, and without messages."""
     manifest, table = table_of(journal)
     (name,) = manifest_names(journal)
     assert read_manifest(journal, name) == manifest
     assert verdict(journal, name, None)["reason"] == ""
-    assert judged(journal, manifest, table)["reason"] == ""
+    assert verified(journal, manifest, table)["reason"] == ""
 
 
 @pytest.mark.parametrize("name", [field.name for field in SCHEMA if field.name not in {"link", "payload"}])
-def test_a_changed_row_is_refused_whatever_its_column(journal: DirectoryTarget, name: str) -> None:
-    """One value that is not what was journaled is enough, in any column, and in the last row too."""
+def test_a_changed_value_in_any_column_is_refused(journal: DirectoryTarget, name: str) -> None:
+    """One value is enough, also in the last row."""
     manifest, table = table_of(journal)
     place = table.schema.get_field_index(name)
     for row in (0, 3, table.num_rows - 1):
         values = table[name].cast(pa.int64()).to_pylist() if name == "ts" else table[name].to_pylist()
         values[row] = values[row] + "x" if isinstance(values[row], str) else values[row] + 1
         changed = table.set_column(place, SCHEMA.field(name), pa.array(values, SCHEMA.field(name).type))
-        found = judged(journal, manifest, changed)
+        found = verified(journal, manifest, changed)
         assert (found["reason"], found["details"].rpartition(" ")[2]) == ("rows_differ", name)
 
 
-def test_rows_that_are_missing_or_twice_are_refused(journal: DirectoryTarget) -> None:
-    """A manifest that fits the file does not help: the records say how many rows there are."""
+def test_missing_and_duplicate_rows_are_refused(journal: DirectoryTarget) -> None:
+    """Although the manifest matches the file: the records say how many rows there are."""
     manifest, table = table_of(journal)
     rest = pa.concat_tables([table.slice(0, 3), table.slice(4)])
     twice = pa.concat_tables([table.slice(0, 4), table.slice(3)])
     for changed in (rest, twice):
-        assert judged(journal, manifest, changed)["reason"] == "rows_differ"
+        assert verified(journal, manifest, changed)["reason"] == "rows_differ"
 
 
-def test_a_record_that_was_taken_out_breaks_the_chain(journal: DirectoryTarget) -> None:
-    """With its rows gone, the next record does not follow the one before."""
+def test_a_removed_record_breaks_the_chain(journal: DirectoryTarget) -> None:
+    """The next record does not follow the previous one."""
     manifest, table = table_of(journal)
     without = pa.concat_tables([table.slice(0, 6), table.slice(12)])
-    assert judged(journal, manifest, without)["reason"] == "broken_chain"
+    assert verified(journal, manifest, without)["reason"] == "broken_chain"
 
 
-def test_a_record_with_half_an_id_is_refused(journal: DirectoryTarget) -> None:
-    """Such a record is in the chain and no server writes it: it must not end the run."""
+def test_a_record_with_a_truncated_id_is_refused(journal: DirectoryTarget) -> None:
+    """It is in the chain although no server writes it, and must not end the run."""
     writer = JournalWriter(journal)
     writer.record(START, entry("add", ids=message_id(1)[:9], size=1))
     assert verdict(journal, writer.segment().name, None)["reason"] == "rows_differ"
 
 
-def test_texts_of_many_ids_are_those_of_each() -> None:
-    """The fast way writes what the usual one writes."""
+def test_the_fast_id_formatting_equals_the_usual_one() -> None:
+    """For many IDs at once."""
     ids = [message_id(number, START + number) for number in range(50)]
     assert id_texts(b"".join(ids)).to_pylist() == [id_text(one) for one in ids]
     assert id_texts(b"").to_pylist() == []

@@ -18,7 +18,7 @@ from tenantq import Client
 from tenantq.console.web_server import WebSettings, serve_console
 from tenantq.runtime.clock import SystemClock
 from tests.acceptance.command import ADMIN_TOKEN, COMMAND, SECONDS_MAX, read_until
-from tests.pipeline.chromium import Chromium, Seen
+from tests.pipeline.chromium import Chromium, PageActivity
 from tests.processes import alive, descendants
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def test_a_browser_shows_the_console_of_its_user(scenario_served: Served, token:
         browser.read("document.querySelector('button').click()")
         _until(browser, lambda: b"browser-tenant" in seen.received and b"mail" in seen.received, seen)
         assert b"hidden-tenant" not in seen.received
-        browser.picture(tmp_path / "console.png")
+        browser.save_screenshot(tmp_path / "console.png")
         browser.read("document.querySelector('textarea').focus()")
         browser.read("window.open = (url) => { window.opened = url }")
         _press(browser, "h", 72)
@@ -178,7 +178,7 @@ def _press(browser: Chromium, key: str, code: int) -> None:
     browser.call("Input.dispatchKeyEvent", type="keyUp", **common)
 
 
-def _until(browser: Chromium, condition: Callable[[], bool], seen: Seen) -> None:
+def _until(browser: Chromium, condition: Callable[[], bool], seen: PageActivity) -> None:
     late = time.monotonic() + SECONDS_MAX
     while not condition():
         assert time.monotonic() < late, (seen.received[-2_000:], seen.complaints)

@@ -15,7 +15,7 @@ from tenantq.errors import KmsError, Unavailable
 from tenantq.kms.settings import AwsSettings, KmsSettings, RetrySettings
 from tests.contract.http.real_server import ADMIN, real_server
 from tests.unit.kms.http_double import Answer, serving
-from tests.unit.kms.test_aws import REGION, Front, id_of, new_key, refusal
+from tests.unit.kms.test_aws import REGION, AwsFront, id_of, new_key, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,12 +28,12 @@ THROTTLED = refusal("ThrottlingException")
 
 
 @contextmanager
-def aws() -> Iterator[Front]:
+def aws() -> Iterator[AwsFront]:
     """Run moto's server and the front before it."""
     moto = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     moto.start()
     port = moto.get_host_and_port()[1]
-    front = Front(port)
+    front = AwsFront(port)
     front.admin = boto3.client("kms", region_name=REGION, endpoint_url=f"http://127.0.0.1:{port}")
     try:
         with serving(front):
@@ -44,7 +44,7 @@ def aws() -> Iterator[Front]:
         moto._server.server_close()  # type: ignore[union-attr]  # moto leaves the socket open
 
 
-def server(data_dir: Path, front: Front, key: str) -> Server:
+def server(data_dir: Path, front: AwsFront, key: str) -> Server:
     """Return a server whose tenants use a key of AWS unless they name another."""
     kms = KmsSettings(
         default_key=f"aws-kms:{key}",

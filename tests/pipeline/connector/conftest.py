@@ -1,4 +1,4 @@
-"""Fixtures: the session with the connector, a history in a journal, a real server on loopback."""
+"""Fixtures: a session with the connector, a journal with history, and a real server on loopback."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-class Place:
-    """A tenant of a real server, and what leads to it."""
+class TenantAccess:
+    """A tenant of a real server, with its URL, token and client."""
 
     def __init__(self, server: RealServer, tenant: str) -> None:
         settings = server.settings(tenant)
@@ -29,7 +29,7 @@ class Place:
         self.client = Client(settings=settings)
 
     def options(self, **more: Any) -> dict[str, Any]:
-        """Return the connector's options that lead here."""
+        """Return the connector options for this tenant."""
         return {"url": self.url, "token": self.token, **more}
 
     def bodies(self, queue: str) -> list[bytes]:
@@ -45,14 +45,14 @@ class Place:
 
 @pytest.fixture(scope="session")
 def connected(spark: SparkSession) -> SparkSession:
-    """Return the session that knows the format."""
+    """Return a session with the format registered."""
     register(spark)
     return spark
 
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> DirectoryTarget:
-    """Return a journal of two shards that nobody changes."""
+    """Return a journal of two shards that no test changes."""
     target = DirectoryTarget(tmp_path_factory.mktemp("journal"))
     write_history(target, rounds=60)
     write_history(target, rounds=40, seed=2, shard="1")
@@ -61,7 +61,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> DirectoryTarget:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
-    """Serve on loopback."""
+    """Run a server on loopback."""
     started = RealServer(tmp_path_factory.mktemp("server") / "data")
     started.start()
     try:
@@ -71,14 +71,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
 
 
 @pytest.fixture(scope="module")
-def place(server: RealServer) -> Iterator[Place]:
-    """Return a tenant that is administered by who writes."""
-    found = Place(server, "acme")
+def tenant_access(server: RealServer) -> Iterator[TenantAccess]:
+    """Return access to a tenant as its administrator."""
+    found = TenantAccess(server, "acme")
     yield found
     found.client.close()
 
 
 def read_journal(spark: SparkSession, target: DirectoryTarget | Path, **options: Any) -> DataFrame:
-    """Return a journal as the connector reads it."""
+    """Read a journal with the connector."""
     path = target.path if isinstance(target, DirectoryTarget) else target
     return spark.read.format("tenantq").option("journal", str(path)).options(**options).load()

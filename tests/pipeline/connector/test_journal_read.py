@@ -1,4 +1,4 @@
-"""Reading a journal through Spark: all of it, and the parts that filters leave."""
+"""Reading a journal with Spark: in full and with filters."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def _reader(target: DirectoryTarget, **options: str) -> FilteringJournalReader:
 
 
 def _rows(reader: FilteringJournalReader, tasks: list[InputPartition] | None = None) -> list[dict[str, object]]:
-    """Read without Spark what a task would."""
+    """Read without Spark the rows that a task would read."""
     tasks = list(reader.partitions()) if tasks is None else tasks
     return [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
 
 
 @cache
 def _everything(journal: Path) -> list[dict[str, object]]:
-    """Return all rows of a journal that nobody changes."""
+    """Return all rows of a journal that does not change."""
     return _rows(_reader(DirectoryTarget(journal)))
 
 
@@ -72,15 +72,15 @@ def _files(reader: FilteringJournalReader) -> list[str]:
 
 
 def test_every_row_is_read_with_the_columns_of_the_journal(connected: SparkSession, history: DirectoryTarget) -> None:
-    """What the connector reads is what Spark's own Parquet reader finds in the segments."""
+    """The connector reads the same rows as Spark's own Parquet reader."""
     plain = connected.read.schema(JOURNAL).parquet(str(history.path) + "/date=*").select(*JOURNAL.names)
     read = read_journal(connected, history)
     assert read.schema == JOURNAL
     assert sorted(read.collect()) == sorted(plain.collect())
 
 
-def test_filters_change_nothing_but_what_is_read(connected: SparkSession, history: DirectoryTarget) -> None:
-    """The same question gives the same rows, whether the source applies it or Spark."""
+def test_pushed_filters_do_not_change_results(connected: SparkSession, history: DirectoryTarget) -> None:
+    """The same query gives the same rows, whether the source or Spark applies the filter."""
     unpushed = read_journal(connected, history).cache()
     for condition in (
         "tenant = 'acme' and op in ('add', 'poll') and queue <> 'mail' and upper(tenant) = 'ACME'",
@@ -95,7 +95,7 @@ def test_filters_change_nothing_but_what_is_read(connected: SparkSession, histor
 
 
 def test_a_frame_can_be_used_for_many_queries(connected: SparkSession, history: DirectoryTarget) -> None:
-    """What one query filters away is there for the next: without pushdown, which is the default."""
+    """Rows filtered out by one query are available to the next, without pushdown, which is the default."""
     frame = read_journal(connected, history)
     assert frame.where("seq = 1").count() < 20
     assert frame.select("shard", "seq").distinct().count() == 100
@@ -129,7 +129,7 @@ def _filters(draw: st.DrawFn) -> Filter:
 
 
 def _holds(one: Filter, row: dict[str, object]) -> bool:
-    """Say in plain Python what a filter means."""
+    """Evaluate a filter in plain Python."""
     if isinstance(one, Not):
         return not _holds(one.child, row)
     value: Any = row[one.attribute[0]]  # type: ignore[attr-defined]
@@ -154,8 +154,8 @@ def _holds(one: Filter, row: dict[str, object]) -> bool:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(filters=st.lists(_filters(), max_size=4))
-def test_any_filters_leave_the_rows_for_which_they_hold(history: DirectoryTarget, filters: list[Filter]) -> None:
-    """Skipped segments and row groups hold nothing that was wanted, and no other row comes through."""
+def test_any_filters_return_exactly_the_matching_rows(history: DirectoryTarget, filters: list[Filter]) -> None:
+    """Skipped segments and row groups contain no matching row."""
     everything = _everything(history.path)
     reader = _reader(history)
     left = list(reader.pushFilters(filters))
@@ -165,7 +165,7 @@ def test_any_filters_leave_the_rows_for_which_they_hold(history: DirectoryTarget
 
 
 def test_segments_are_skipped_by_shard_records_and_times(history: DirectoryTarget) -> None:
-    """A filter on what the manifest tells keeps whole files from being opened."""
+    """A filter on values in the manifest avoids opening whole files."""
     everything = _files(_reader(history))
     assert len(everything) == 19
     at = datetime.fromtimestamp((START + 3 * HOUR) / 1_000).astimezone()
@@ -182,7 +182,7 @@ def test_segments_are_skipped_by_shard_records_and_times(history: DirectoryTarge
 
 
 def test_row_groups_are_skipped_by_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row group whose bounds exclude the filter is not read: its bytes may even be damaged."""
+    """A row group whose bounds exclude the filter is not read, even if its bytes are damaged."""
     target = DirectoryTarget(tmp_path)
     writer = JournalWriter(target)
     monkeypatch.setattr("tenantq.journal.segment._ROWS_PER_GROUP", 10)
@@ -210,8 +210,8 @@ def test_small_segments_are_packed_into_tasks_and_read_once(history: DirectoryTa
     assert _rows(packed) == _rows(single)
 
 
-def test_a_segment_without_a_manifest_is_not_there(tmp_path: Path) -> None:
-    """The exporter writes the manifest last: what has none may be half of something."""
+def test_a_segment_without_a_manifest_is_ignored(tmp_path: Path) -> None:
+    """The exporter writes the manifest last, so the segment may be incomplete."""
     target = DirectoryTarget(tmp_path)
     writer = write_history(target, rounds=12)
     before = len(_rows(_reader(target)))
@@ -220,7 +220,7 @@ def test_a_segment_without_a_manifest_is_not_there(tmp_path: Path) -> None:
 
 
 def test_overlapping_segments_give_each_record_once(tmp_path: Path) -> None:
-    """A part that was exported twice, in other bounds, does not come twice."""
+    """Records exported twice with different bounds are read once."""
     target = DirectoryTarget(tmp_path)
     writer = write_history(target, rounds=20)
     once = _rows(_reader(target))
@@ -231,7 +231,7 @@ def test_overlapping_segments_give_each_record_once(tmp_path: Path) -> None:
 
 
 def test_columns_can_be_chosen_by_a_schema(connected: SparkSession, history: DirectoryTarget) -> None:
-    """Only these are read; the chain's columns are there for who asks."""
+    """Only these are read; the hash chain's columns are available on request."""
     chosen = (
         connected.read.format("tenantq").schema("op string, link binary").option("journal", str(history.path)).load()
     )
@@ -241,7 +241,7 @@ def test_columns_can_be_chosen_by_a_schema(connected: SparkSession, history: Dir
 
 
 def test_verification_is_an_option(tmp_path: Path, key: SigningKey) -> None:
-    """Hash, chain and signature are checked where asked for, and the error says which file and what to do."""
+    """Hash, chain and signature are checked on request, and the error names the file and says what to do."""
     target = DirectoryTarget(tmp_path / "journal")
     (tmp_path / "journal").mkdir()
     writer = write_history(target, rounds=8, key=key)
@@ -289,14 +289,14 @@ def test_a_missing_segment_is_named(tmp_path: Path) -> None:
         ({"journal": ".", "publicKey": "/no/key"}, "public key /no/key: No such file"),
     ],
 )
-def test_wrong_options_are_named(options: dict[str, str], said: str) -> None:
-    """Whoever mistypes an option learns which, and what there is."""
+def test_invalid_options_are_named(options: dict[str, str], said: str) -> None:
+    """The error lists the known options."""
     with pytest.raises(Invalid, match=said.replace("(", r"\(")):
         FilteringJournalReader(read_options(JournalOptions, options), JOURNAL).partitions()
 
 
 def test_errors_reach_the_user_of_spark(connected: SparkSession, history: DirectoryTarget) -> None:
-    """Options and schemas are refused when the query is planned, in the words of the connector."""
+    """Options and schemas are refused when the query is planned, with the connector's own message."""
     with pytest.raises(PySparkException, match="option jurnal: unknown option"):
         read_journal(connected, history, jurnal="x").count()
     frame = connected.read.format("tenantq").schema("tenant int").option("journal", str(history.path)).load()
@@ -308,12 +308,12 @@ def test_errors_reach_the_user_of_spark(connected: SparkSession, history: Direct
 
 
 def test_an_empty_journal_has_no_rows(connected: SparkSession, tmp_path: Path) -> None:
-    """A server that has not exported yet is no error."""
+    """A server that has not exported anything yet is no error."""
     assert read_journal(connected, tmp_path).count() == 0
 
 
-def test_spark_finds_the_format_by_itself(connected: SparkSession, history: DirectoryTarget) -> None:
-    """Where the package is installed nothing has to be registered; Spark must only be told to push filters."""
+def test_spark_finds_the_installed_format(connected: SparkSession, history: DirectoryTarget) -> None:
+    """With the package installed, nothing has to be registered; only filter pushdown has to be enabled."""
     fresh = connected.newSession()
     fresh.conf.set(PUSHDOWN, "false")
     assert DefaultSource is TenantqSource

@@ -1,4 +1,4 @@
-"""Following a journal: fixed offsets, limits, restarts, new shards, gaps."""
+"""Streaming a journal: fixed offsets, limits, restarts, new shards, gaps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _stream(target: DirectoryTarget, **options: str) -> JournalStreamReader:
 
 
 def _read(stream: JournalStreamReader, start: dict[str, Any], end: dict[str, Any]) -> Rows:
-    """Read without Spark what a batch's tasks would."""
+    """Read without Spark the rows that a batch's tasks would read."""
     return [
         (row["shard"], row["seq"], row["n"])
         for task in stream.partitions(start, end)
@@ -43,7 +43,7 @@ def _read(stream: JournalStreamReader, start: dict[str, Any], end: dict[str, Any
 def _batches(
     stream: JournalStreamReader, limit: ReadLimit | None = None, start: dict[str, Any] | None = None
 ) -> list[Rows]:
-    """Read batch after batch, as Spark does, until nothing is new."""
+    """Read batch after batch, like Spark, until nothing is new."""
     found: list[Rows] = []
     start = stream.initialOffset() if start is None else start
     while True:
@@ -57,7 +57,7 @@ def _batches(
 
 
 def test_every_row_comes_once_in_batches_within_the_limit(history: DirectoryTarget) -> None:
-    """However batches are bounded, together they hold the journal; records are not divided, and shards advance together."""
+    """For any limit, the batches together contain the journal; records are not split, and shards advance together."""
     (everything,) = _batches(_stream(history), ReadAllAvailable())
     for limit in (
         ReadMaxRows(1),
@@ -79,8 +79,8 @@ def test_every_row_comes_once_in_batches_within_the_limit(history: DirectoryTarg
     assert hours[0] == {"0", "1"}
 
 
-def test_offsets_are_monotonic_and_stand_for_the_same_rows_for_ever(journal: DirectoryTarget) -> None:
-    """A batch read again, after the journal has grown, has the rows it had."""
+def test_offsets_are_monotonic_and_always_denote_the_same_rows(journal: DirectoryTarget) -> None:
+    """A batch read again after the journal has grown has the same rows."""
     writer = JournalWriter(journal)
     model = QueueModel(writer, 3)
     stream = _stream(journal, maxRowsPerBatch="9")
@@ -100,7 +100,7 @@ def test_offsets_are_monotonic_and_stand_for_the_same_rows_for_ever(journal: Dir
 
 
 def test_the_first_batch_is_the_same_after_a_crash_although_latest_has_moved(journal: DirectoryTarget) -> None:
-    """Spark asks anew where a query begins if it crashed in its first batch; the batch still begins where it did."""
+    """Spark asks again for the start after a crash in the first batch, and gets the same start."""
     writer = JournalWriter(journal)
     model = QueueModel(writer, 3)
 
@@ -123,8 +123,8 @@ def test_the_first_batch_is_the_same_after_a_crash_although_latest_has_moved(jou
     assert {seq for _, seq, _ in _batches(restarted, start=end)[0]} == {3}
 
 
-def test_a_query_can_begin_anywhere(history: DirectoryTarget) -> None:
-    """Behind given records; shards that are not named are read whole."""
+def test_a_query_can_start_at_any_record(history: DirectoryTarget) -> None:
+    """After given records; shards that are not named are read in full."""
     (rows,) = _batches(_stream(history, startingOffsets='{"0": 58}'))
     assert {seq for shard, seq, _ in rows if shard == "0"} == {59, 60}
     assert {seq for shard, seq, _ in rows if shard == "1"} == set(range(1, 41))
@@ -134,7 +134,7 @@ def test_a_query_can_begin_anywhere(history: DirectoryTarget) -> None:
 
 
 def test_a_gap_stops_the_stream_unless_it_may_be_skipped(journal: DirectoryTarget) -> None:
-    """What is missing between segments may still come: it is never passed over in silence."""
+    """Missing records may still arrive, so they are never skipped silently."""
     writer = write_history(journal, rounds=30)
     missing = writer.files[2]
     text = journal.read(missing.name)
@@ -154,8 +154,8 @@ def test_a_gap_stops_the_stream_unless_it_may_be_skipped(journal: DirectoryTarge
         waiting.partitions(waiting.initialOffset(), end)
 
 
-def test_one_limit_can_be_given(history: DirectoryTarget) -> None:
-    """Spark knows one; two are refused."""
+def test_only_one_limit_can_be_given(history: DirectoryTarget) -> None:
+    """Two limits are refused."""
     assert _stream(history, maxBytesPerBatch="5").getDefaultReadLimit() == ReadMaxBytes(5)
     with pytest.raises(Invalid, match="maxRowsPerBatch and maxSegmentsPerBatch: only one limit"):
         _stream(history, maxRowsPerBatch="1", maxSegmentsPerBatch="1")
@@ -175,10 +175,10 @@ def _collected(spark: SparkSession, path: Path) -> Rows:
     return sorted((row.shard, row.seq, row.n) for row in rows)
 
 
-def test_a_restarted_query_goes_on_without_loss_or_repetition(
+def test_a_restarted_query_continues_without_loss_or_repetition(
     connected: SparkSession, journal: DirectoryTarget, tmp_path: Path
 ) -> None:
-    """Stopped, killed before it could note a batch as done, and started again while a shard appears: each row once."""
+    """Stopped, killed before it recorded a batch as done, and restarted while a shard appears: each row is read once."""
     first, second = JournalWriter(journal), JournalWriter(journal, shard="1")
     models = QueueModel(first, 5), QueueModel(second, 6)
     for number in range(20):
@@ -190,7 +190,7 @@ def test_a_restarted_query_goes_on_without_loss_or_repetition(
     assert len(query.recentProgress) > 1
 
     last = max((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda file: int(file.name))
-    last.unlink()  # as if the process had died before it wrote this
+    last.unlink()  # as if the process had died before writing this
     (tmp_path / "checkpoint" / "commits" / f".{last.name}.crc").unlink(missing_ok=True)
     for number in range(20, 30):
         models[0].round(START + number * MINUTE)
@@ -202,8 +202,10 @@ def test_a_restarted_query_goes_on_without_loss_or_repetition(
     assert _collected(connected, tmp_path) == sorted(everything)
 
 
-def test_a_stream_says_what_is_wrong(connected: SparkSession, journal: DirectoryTarget, tmp_path: Path) -> None:
-    """Wrong options end the query in the connector's words."""
+def test_invalid_options_end_the_stream_with_a_clear_error(
+    connected: SparkSession, journal: DirectoryTarget, tmp_path: Path
+) -> None:
+    """With the connector's own message."""
     writer = JournalWriter(journal)
     writer.record(START, entry("add", size=1))
     writer.segment()

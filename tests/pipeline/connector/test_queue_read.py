@@ -1,4 +1,4 @@
-"""Reading a queue through Spark: what it holds at one moment."""
+"""Reading a queue with Spark: its contents at one point in time."""
 
 from __future__ import annotations
 
@@ -19,41 +19,43 @@ from tenantq.pipeline.schemas import MESSAGES
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tests.pipeline.connector.conftest import Place
+    from tests.pipeline.connector.conftest import TenantAccess
 
 
-def _load(spark: SparkSession, place: Place, **options: object) -> DataFrame:
-    return spark.read.format("tenantq").options(**place.options(**options)).load()
+def _load(spark: SparkSession, tenant_access: TenantAccess, **options: object) -> DataFrame:
+    return spark.read.format("tenantq").options(**tenant_access.options(**options)).load()
 
 
-def _reader(place: Place, **options: str) -> QueueReader:
-    return QueueReader(read_options(SnapshotOptions, place.options(**options)), MESSAGES)
+def _reader(tenant_access: TenantAccess, **options: str) -> QueueReader:
+    return QueueReader(read_options(SnapshotOptions, tenant_access.options(**options)), MESSAGES)
 
 
-def test_messages_are_read_with_everything_known_of_them(connected: SparkSession, place: Place) -> None:
-    """Bodies as bytes, times as times, the state of each, and why dead letters are dead."""
-    queue = place.client.queue("facts")
+def test_messages_are_read_with_all_their_fields(connected: SparkSession, tenant_access: TenantAccess) -> None:
+    """Bodies as bytes, times as timestamps, the state of each, and the reason of dead letters."""
+    queue = tenant_access.client.queue("facts")
     queue.configure(max_attempts=1)
     queue.add_many(
         [NewMessage(body=b"\xff\x00", attributes={"a": "b"}, group="g"), NewMessage(body=b"later", delay_ms=60_000)]
     )
     queue.add("dead", priority=9)
     queue.poll(1)[0].nack(reason="broken")
-    rows = {bytes(row.body): row for row in _load(connected, place, queue="facts", partitionMessages=1).collect()}
+    rows = {
+        bytes(row.body): row for row in _load(connected, tenant_access, queue="facts", partitionMessages=1).collect()
+    }
     assert set(rows) == {b"\xff\x00", b"later"}
     first, later = rows[b"\xff\x00"], rows[b"later"]
     assert (first.state, first.attributes, first.group, first.tenant) == ("ready", {"a": "b"}, "g", "acme")
     assert (later.state, (later.visible_at - later.added_at).total_seconds()) == ("delayed", 60)
-    (letter,) = _load(connected, place, queue="facts-dlq").collect()
+    (letter,) = _load(connected, tenant_access, queue="facts-dlq").collect()
     assert (letter.dead.source, letter.dead.attempts, letter.history[0].reason) == ("facts", 1, "broken")
     assert first.dead is None
 
 
-def test_all_tasks_see_one_moment(place: Place) -> None:
-    """What is consumed and added between the tasks of a query changes nothing in it."""
-    queue = place.client.queue("moment")
+def test_all_tasks_read_one_snapshot(tenant_access: TenantAccess) -> None:
+    """Messages consumed and added between the tasks of a query do not change its result."""
+    queue = tenant_access.client.queue("moment")
     queue.add_many([f"{number:03}" for number in range(100)])
-    reader = _reader(place, queue="moment", partitionMessages="30")
+    reader = _reader(tenant_access, queue="moment", partitionMessages="30")
     parts = reader.partitions()
     assert len(parts) == 4
     found: list[bytes] = []
@@ -63,19 +65,21 @@ def test_all_tasks_see_one_moment(place: Place) -> None:
         queue.ack_many(queue.poll(30))
         queue.add("new")
     assert found == [b"%03d" % number for number in range(100)]
-    assert len(place.bodies("moment")) < 50
+    assert len(tenant_access.bodies("moment")) < 50
 
 
-def test_a_snapshot_can_be_shared_by_queries_and_columns_chosen(connected: SparkSession, place: Place) -> None:
+def test_a_snapshot_can_be_shared_by_queries_and_columns_chosen(
+    connected: SparkSession, tenant_access: TenantAccess
+) -> None:
     """Two queries over one snapshot agree, although the queue has changed."""
-    queue = place.client.queue("shared")
+    queue = tenant_access.client.queue("shared")
     queue.add_many(["a", "b"])
     taken = queue.open_snapshot()
     queue.add("c")
     shared = (
         connected.read.format("tenantq")
         .schema("body binary, state string")
-        .options(**place.options(queue="shared", snapshot=taken.snapshot))
+        .options(**tenant_access.options(queue="shared", snapshot=taken.snapshot))
         .load()
     )
     assert shared.columns == ["body", "state"]
@@ -85,43 +89,43 @@ def test_a_snapshot_can_be_shared_by_queries_and_columns_chosen(connected: Spark
         shared.count()
 
 
-def test_bodies_are_null_for_who_may_not_read_them(place: Place) -> None:
-    """A viewer's token can count, not read."""
-    place.client.queue("hidden").add("geheim", attributes={"a": "b"})
-    with Client(settings=place.server.settings("acme", role="viewer")) as viewer:
+def test_bodies_are_null_without_permission_to_read_them(tenant_access: TenantAccess) -> None:
+    """A viewer's token can count messages, but not read them."""
+    tenant_access.client.queue("hidden").add("geheim", attributes={"a": "b"})
+    with Client(settings=tenant_access.server.settings("acme", role="viewer")) as viewer:
         token = viewer.settings.token
-    reader = _reader(place, queue="hidden", token=str(token))
+    reader = _reader(tenant_access, queue="hidden", token=str(token))
     (row,) = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
     assert (row["body"], row["attributes"], row["state"]) == (None, None, "ready")
 
 
-def test_a_token_shows_in_no_plan_and_no_error(
-    connected: SparkSession, place: Place, capsys: pytest.CaptureFixture[str]
+def test_no_plan_or_error_shows_the_token(
+    connected: SparkSession, tenant_access: TenantAccess, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Explained, printed, or failed: the token is not there."""
-    place.client.queue("plans").add("x")
-    frame = _load(connected, place, queue="plans").where("priority = 0")
+    """Explained, printed or failed."""
+    tenant_access.client.queue("plans").add("x")
+    frame = _load(connected, tenant_access, queue="plans").where("priority = 0")
     frame.explain(extended=True)
     shown = capsys.readouterr().out + repr(frame) + str(frame._jdf.queryExecution().toString())
     with pytest.raises(PySparkException) as caught:
-        _load(connected, place, queue="nowhere").count()
+        _load(connected, tenant_access, queue="nowhere").count()
     assert "not_found" in str(caught.value) or "nowhere" in str(caught.value)
-    assert place.token not in shown + str(caught.value)
+    assert tenant_access.token not in shown + str(caught.value)
     assert "tenantq" in shown
 
 
-def test_what_cannot_be_read_is_named(place: Place) -> None:
-    """Unknown queue, wrong token, a server that is not there, options that contradict each other."""
+def test_unreadable_sources_are_named(tenant_access: TenantAccess) -> None:
+    """Unknown queue, wrong token, unreachable server, conflicting options."""
     with pytest.raises(NotFound):
-        _reader(place, queue="nowhere").partitions()
+        _reader(tenant_access, queue="nowhere").partitions()
     with pytest.raises(Unauthenticated):
-        _reader(place, queue="q", token="tq_wrong_token").partitions()  # noqa: S106  # it opens nothing
+        _reader(tenant_access, queue="q", token="tq_wrong_token").partitions()  # noqa: S106  # it opens nothing
     with pytest.raises(Invalid, match="option queue: is missing"):
-        _reader(place)
+        _reader(tenant_access)
     with pytest.raises(Invalid, match="queue: invalid value"):
-        _reader(place, queue="no/name")
+        _reader(tenant_access, queue="no/name")
     with pytest.raises(Invalid, match="url: must start with http"):
-        _reader(place, queue="q", url="ftp://x").partitions()
+        _reader(tenant_access, queue="q", url="ftp://x").partitions()
     for options, said in (
         ({"url": "http://x", "journal": "y"}, "give url to read a queue, or journal to read a journal"),
         ({}, "to read a journal, or"),
@@ -132,8 +136,10 @@ def test_what_cannot_be_read_is_named(place: Place) -> None:
         TenantqSource({"url": "http://x"}).streamReader(MESSAGES)
 
 
-def test_a_server_that_is_not_there_is_given_up(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With an error that says so, after a few tries."""
+def test_an_unreachable_server_is_an_error_after_a_few_attempts(
+    tenant_access: TenantAccess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error says so."""
     monkeypatch.setattr("tenantq.pipeline.connector.queue_reader._RETRIES", NO_RETRIES)
     with pytest.raises(ConnectionFailed):
-        _reader(place, queue="q", url="http://127.0.0.1:9").partitions()
+        _reader(tenant_access, queue="q", url="http://127.0.0.1:9").partitions()

@@ -1,4 +1,4 @@
-"""Writing to queues through Spark: every row a message, once, whatever happens to the tasks."""
+"""Writing to queues with Spark: every row becomes one message, whatever happens to the tasks."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tenantq.journal.export_target import DirectoryTarget
-    from tests.pipeline.connector.conftest import Place
+    from tests.pipeline.connector.conftest import TenantAccess
 
 
-def _options(place: Place, **more: str) -> WriteOptions:
-    return read_options(WriteOptions, place.options(**more))
+def _options(tenant_access: TenantAccess, **more: str) -> WriteOptions:
+    return read_options(WriteOptions, tenant_access.options(**more))
 
 
 def _schema(columns: str) -> StructType:
@@ -57,26 +57,28 @@ def _batches(bodies: list[Any], size: int = 4) -> Iterator[pa.RecordBatch]:
 # ---- with Spark ----
 
 
-def test_every_column_reaches_the_message(connected: SparkSession, place: Place) -> None:
-    """Body, priority, delay, lifetime, key, group, attributes, attempts, and the queue by column or option."""
+def test_every_column_reaches_the_message(connected: SparkSession, tenant_access: TenantAccess) -> None:
+    """Body, priority, delay, time to live, key, group, attributes, attempts, and the queue by column or option."""
     connected.sql(
         """select cast('a' as binary) body, 7 priority, cast(null as int) delay_ms, 60000L ttl_ms, 'k1' key, 'g' `group`,
                   map('color', 'red') attributes, 3 max_attempts, cast(null as string) queue, 'acme' tenant
            union all
            select unhex('ff00'), null, 5000, null, null, null, null, null, 'columns-two', null"""
-    ).write.format("tenantq").mode("append").options(**place.options(queue="columns-one")).save()
-    (first,) = place.client.queue("columns-one").peek().messages
+    ).write.format("tenantq").mode("append").options(**tenant_access.options(queue="columns-one")).save()
+    (first,) = tenant_access.client.queue("columns-one").peek().messages
     assert (first.body, first.priority, first.group, first.attributes) == (b"a", 7, "g", {"color": "red"})
     assert (first.max_attempts, first.expires_at) == (3, first.visible_at + 60_000)
-    assert place.client.queue("columns-one").add("a", key="k1").duplicate
-    (second,) = place.client.queue("columns-two").peek().messages
+    assert tenant_access.client.queue("columns-one").add("a", key="k1").duplicate
+    (second,) = tenant_access.client.queue("columns-two").peek().messages
     assert (second.body, second.priority, second.visible_at - second.added_at) == (b"\xff\x00", 0, 5_000)
 
 
-def test_a_task_that_fails_halfway_and_is_run_again_adds_each_row_once(connected: SparkSession, place: Place) -> None:
-    """The second attempt sees the same rows in another order, among them some that are alike."""
-    options = place.options(queue="halfway")
-    url, token = place.url, place.token
+def test_a_task_retried_after_a_failure_adds_each_row_once(
+    connected: SparkSession, tenant_access: TenantAccess
+) -> None:
+    """The second attempt sees the same rows in another order, some of them identical."""
+    options = tenant_access.options(queue="halfway")
+    url, token = tenant_access.url, tenant_access.token
 
     def unreliable(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext  # noqa: PLC0415  # inside the worker
@@ -90,7 +92,7 @@ def test_a_task_that_fails_halfway_and_is_run_again_adds_each_row_once(connected
         yield pa.RecordBatch.from_pylist(rows[: len(rows) // 2])
         if context.partitionId() == 0:
             with Client(url, token) as client:
-                for _ in range(600):  # until the writer behind this has sent them
+                for _ in range(600):  # until the writer after this has sent them
                     if client.queue("halfway").stats().ready >= len(rows) // 2:
                         break
                     threading.Event().wait(0.05)
@@ -101,13 +103,13 @@ def test_a_task_that_fails_halfway_and_is_run_again_adds_each_row_once(connected
     expected = sorted(row.body.encode() for row in frame.collect())
     spread = frame.mapInArrow(unreliable, "body string")
     spread.write.format("tenantq").mode("append").options(**options, batchSize=5).save()
-    assert place.bodies("halfway") == expected
+    assert tenant_access.bodies("halfway") == expected
 
 
-def test_a_stream_adds_each_row_once_through_a_crash(
-    connected: SparkSession, place: Place, journal: DirectoryTarget, tmp_path: Path
+def test_a_stream_adds_each_row_once_despite_a_crash(
+    connected: SparkSession, tenant_access: TenantAccess, journal: DirectoryTarget, tmp_path: Path
 ) -> None:
-    """A micro-batch whose end was not noted is written again, and adds nothing again: by the sink, and by foreachBatch."""
+    """A micro-batch that was not recorded as done is written again and adds nothing, with the sink and with foreachBatch."""
     writer = JournalWriter(journal)
     model = QueueModel(writer, 5)
     for number in range(12):
@@ -115,12 +117,12 @@ def test_a_stream_adds_each_row_once_through_a_crash(
     manifest = writer.segment()
 
     def add(batch: DataFrame, _: int) -> None:
-        batch.write.format("tenantq").mode("append").options(**place.options(queue="each-batch")).save()
+        batch.write.format("tenantq").mode("append").options(**tenant_access.options(queue="each-batch")).save()
 
     def run() -> None:
         source = connected.readStream.format("tenantq").option("journal", str(journal.path)).load()
         rows = source.selectExpr("concat_ws('/', op, message_id) body").writeStream.trigger(availableNow=True)
-        sink = rows.format("tenantq").options(**place.options(queue="streamed"))
+        sink = rows.format("tenantq").options(**tenant_access.options(queue="streamed"))
         queries = [sink.option("checkpointLocation", str(tmp_path / "sink")).start()]
         each = source.selectExpr("concat_ws('/', op, message_id) body").writeStream.trigger(availableNow=True)
         queries.append(each.foreachBatch(add).option("checkpointLocation", str(tmp_path / "each")).start())
@@ -128,39 +130,43 @@ def test_a_stream_adds_each_row_once_through_a_crash(
             query.awaitTermination()
 
     run()
-    assert len(place.bodies("streamed")) == len(place.bodies("each-batch")) == manifest.rows
+    assert len(tenant_access.bodies("streamed")) == len(tenant_access.bodies("each-batch")) == manifest.rows
     for name in ("0", ".0.crc"):
         for sink in ("sink", "each"):
             (tmp_path / sink / "commits" / name).unlink()
     model.round(START + 20 * MINUTE)
     more = writer.segment()
     run()
-    assert len(place.bodies("streamed")) == len(place.bodies("each-batch")) == manifest.rows + more.rows
+    assert len(tenant_access.bodies("streamed")) == len(tenant_access.bodies("each-batch")) == manifest.rows + more.rows
 
 
-def test_errors_of_a_write_reach_the_user_of_spark(connected: SparkSession, place: Place) -> None:
-    """In the connector's words, and never with the token."""
+def test_errors_of_a_write_reach_the_user_of_spark(connected: SparkSession, tenant_access: TenantAccess) -> None:
+    """With the connector's own message, and without the token."""
     write = connected.range(1).selectExpr("id text").write.format("tenantq").mode("append")
     with pytest.raises(PySparkException, match=r"column 'text': unknown column"):
-        write.options(**place.options(queue="errors")).save()
+        write.options(**tenant_access.options(queue="errors")).save()
     body = connected.range(1).selectExpr("'x' body")
     with pytest.raises(PySparkException, match=r"only .mode\(.append.\) is supported"):
-        body.write.format("tenantq").mode("overwrite").options(**place.options(queue="errors")).save()
-    wrong = place.options(queue="errors", token="tq_wrong_token-that-opens-nothing")  # noqa: S106  # it does not
+        body.write.format("tenantq").mode("overwrite").options(**tenant_access.options(queue="errors")).save()
+    wrong = tenant_access.options(queue="errors", token="tq_wrong_token-that-opens-nothing")  # noqa: S106  # it does not
     with pytest.raises(PySparkException, match=r"row 0 of partition \d, for errors: unauthenticated") as caught:
         body.write.format("tenantq").mode("append").options(**wrong).save()
     assert "opens-nothing" not in str(caught.value)
-    assert str(caught.value).count("Traceback") == 1  # Spark's own; neither our calls nor causes
+    assert str(caught.value).count("Traceback") == 1  # Spark's own; neither our calls nor our causes
     assert "enqueue.py" not in str(caught.value)
-    with pytest.raises(AnalysisException, match="url: must start with http:// or https://"):  # when it is planned
-        body.write.format("tenantq").mode("append").options(**place.options(queue="errors", url="nonsense")).save()
+    with pytest.raises(
+        AnalysisException, match="url: must start with http:// or https://"
+    ):  # when the query is planned
+        body.write.format("tenantq").mode("append").options(
+            **tenant_access.options(queue="errors", url="nonsense")
+        ).save()
 
 
 # ---- the parts ----
 
 
 def test_rows_without_a_key_get_one_that_does_not_depend_on_their_order() -> None:
-    """The same multiset of rows has the same keys; alike rows have different ones; another write, partition or content differs."""
+    """The same multiset of rows has the same keys, identical rows have different ones, and another write, partition or content differs."""
 
     def row(body: bytes, **more: Any) -> OutgoingRow:
         return OutgoingRow(0, None, "q", NewMessage(body=body, **more))
@@ -182,32 +188,32 @@ def test_rows_without_a_key_get_one_that_does_not_depend_on_their_order() -> Non
     assert keys([row(b"a", key="mine")], "any", 9) == ["mine"]
 
 
-def test_the_same_partition_run_twice_at_once_adds_each_row_once(place: Place) -> None:
-    """Speculative execution: two attempts race, in different orders, and each row is added by one of them."""
+def test_the_same_partition_run_twice_at_once_adds_each_row_once(tenant_access: TenantAccess) -> None:
+    """Speculative execution: two attempts race in different orders, and one of them adds each row."""
     bodies = [f"row {number % 70}" for number in range(100)]
     told: list[Any] = []
 
     def attempt(seed: int) -> None:
         mine = bodies[:]
         random.Random(seed).shuffle(mine)
-        told.append(add_rows(_batches(mine), _options(place, queue="speculative", batchSize="7"), "one-write"))
+        told.append(add_rows(_batches(mine), _options(tenant_access, queue="speculative", batchSize="7"), "one-write"))
 
     threads = [threading.Thread(target=attempt, args=(seed,)) for seed in (1, 2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert place.bodies("speculative") == sorted(body.encode() for body in bodies)
+    assert tenant_access.bodies("speculative") == sorted(body.encode() for body in bodies)
     assert [one.rows for one in told] == [100, 100]
     assert sum(one.added for one in told) == sum(one.duplicates for one in told) == 100
 
 
-def test_a_write_id_makes_the_whole_write_repeatable_and_alike_rows_can_be_one(place: Place) -> None:
-    """Again under the same id: nothing is added. Under another, or without one: all of it."""
+def test_a_write_id_makes_the_write_repeatable(tenant_access: TenantAccess) -> None:
+    """The same ID again adds nothing, another or none adds everything. Identical rows can become one message."""
     bodies = ["x", "y", "x"]
 
     def write(partition_rows: list[str], **options: str) -> tuple[int, int]:
-        given = _options(place, **options)
+        given = _options(tenant_access, **options)
         writer = QueueWriter(given, _schema("body string"), overwrite=False)
         told = writer.write(_batches(partition_rows))
         writer.commit([told])
@@ -221,26 +227,30 @@ def test_a_write_id_makes_the_whole_write_repeatable_and_alike_rows_can_be_one(p
     assert write(bodies, queue="once", writeId="monday", identicalRows="once") == (2, 1)
 
 
-def test_a_rate_limit_is_waited_for(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refused rows are sent again when the server says that they may; a bound ends the waiting with a clear error."""
-    place.client.queue("slow").configure(limits={"write": {"ops_per_sec": 10, "burst": 10}})
-    told = add_rows(_batches([f"{number}" for number in range(25)], 50), _options(place, queue="slow"), "w")
-    assert (told.rows, told.added, len(place.bodies("slow"))) == (25, 25, 25)
-    monkeypatch.setattr(queue_writer, "_RETRIES", NO_RETRIES)  # the client's own patience is enough for this limit
+def test_a_rate_limited_write_waits(tenant_access: TenantAccess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused rows are sent again when the server allows it; a limit on the wait ends it with a clear error."""
+    tenant_access.client.queue("slow").configure(limits={"write": {"ops_per_sec": 10, "burst": 10}})
+    told = add_rows(_batches([f"{number}" for number in range(25)], 50), _options(tenant_access, queue="slow"), "w")
+    assert (told.rows, told.added, len(tenant_access.bodies("slow"))) == (25, 25, 25)
+    monkeypatch.setattr(queue_writer, "_RETRIES", NO_RETRIES)  # the client's own retries are enough for this limit
     with pytest.raises(
         RateLimited,
         match=r"row \d+ of partition 0, for slow: rate_limited: .*maxWaitMs.*rows of this task were taken before",
     ):
-        add_rows(_batches([f"{number}" for number in range(25)], 50), _options(place, queue="slow", maxWaitMs="0"), "v")
+        add_rows(
+            _batches([f"{number}" for number in range(25)], 50),
+            _options(tenant_access, queue="slow", maxWaitMs="0"),
+            "v",
+        )
 
 
-class _Scripted:
-    """A queue that answers as it is told: for pauses that no test should wait for."""
+class _ScriptedQueue:
+    """A queue with scripted answers, for pauses that are too long for a test."""
 
     def __init__(self, *answers: TenantqError | None) -> None:
         self.answers = list(answers)
 
-    def queue(self, _: str) -> _Scripted:
+    def queue(self, _: str) -> _ScriptedQueue:
         return self
 
     def add_many(self, messages: Any, *, errors: str) -> list[Any]:
@@ -252,14 +262,14 @@ class _Scripted:
 
 
 def _send(*answers: TenantqError | None, max_wait_ms: int = 60_000) -> list[float]:
-    """Send a row past these answers; return the pauses."""
+    """Send a row with these answers; return the pauses."""
     now, pauses = [0.0], list[float]()
 
     def sleep(seconds: float) -> None:
         pauses.append(seconds)
         now[0] += seconds
 
-    client: Any = _Scripted(*answers)
+    client: Any = _ScriptedQueue(*answers)
     sender = BatchSender(
         client, batch_size=1, max_wait_ms=max_wait_ms, task="partition 3", sleep=sleep, monotonic=lambda: now[0]
     )
@@ -267,8 +277,8 @@ def _send(*answers: TenantqError | None, max_wait_ms: int = 60_000) -> list[floa
     return pauses
 
 
-def test_pauses_follow_the_server_and_grow_where_it_says_nothing() -> None:
-    """Retry-After counts; without one each pause is twice the last; what lies beyond the bound is not waited for."""
+def test_pauses_follow_retry_after_and_double_without_it() -> None:
+    """A pause beyond the limit is not waited for."""
     assert _send(RateLimited(retry_after_ms=3_000), None) == [3.0]
     assert _send(*[ConnectionFailed() for _ in range(4)], None) == [0.2, 0.4, 0.8, 1.6]
     with pytest.raises(
@@ -279,13 +289,13 @@ def test_pauses_follow_the_server_and_grow_where_it_says_nothing() -> None:
         _send(*[ConnectionFailed() for _ in range(20)])
 
 
-def test_a_row_that_cannot_be_a_message_is_named(place: Place) -> None:
-    """Which row, of which partition, and what is wrong; never its body."""
+def test_an_invalid_row_is_named(tenant_access: TenantAccess) -> None:
+    """Its position, its partition and the problem; never its body."""
 
     def refused(rows: list[dict[str, Any]], **options: str) -> str:
         batch = pa.RecordBatch.from_pylist(rows)
         with pytest.raises(TenantqError) as caught:
-            add_rows(iter([batch]), _options(place, **options), "w")
+            add_rows(iter([batch]), _options(tenant_access, **options), "w")
         assert "geheim" not in str(caught.value)
         return str(caught.value)
 
@@ -300,10 +310,10 @@ def test_a_row_that_cannot_be_a_message_is_named(place: Place) -> None:
     assert "too_large: body: 1800000 bytes, the limit is 1048576" in too_long
 
 
-def test_a_queue_that_must_exist_and_does_not_is_an_error(place: Place) -> None:
-    """Where a tenant makes its queues by hand, a mistyped name makes none."""
-    other = type(place)(place.server, "strict")
-    with Client(settings=place.server.settings()) as admin:
+def test_a_missing_queue_is_an_error_if_queues_are_not_created_automatically(tenant_access: TenantAccess) -> None:
+    """A mistyped name creates no queue."""
+    other = type(tenant_access)(tenant_access.server, "strict")
+    with Client(settings=tenant_access.server.settings()) as admin:
         admin.tenant("strict").configure(create_queues=False)
     with pytest.raises(NotFound, match="row 0 of partition 0, for mistyped: not_found"):
         add_rows(_batches(["x"]), _options(other, queue="mistyped"), "w")
@@ -328,23 +338,23 @@ def test_a_queue_that_must_exist_and_does_not_is_an_error(place: Place) -> None:
         ("body string", {"queue": "q", "path": "x"}, "option path: unknown option"),
     ],
 )
-def test_what_cannot_be_written_is_refused_when_it_is_planned(schema: str, options: dict[str, str], said: str) -> None:
-    """Before anything is sent, in words that name the column or option."""
+def test_invalid_writes_are_refused_when_planned(schema: str, options: dict[str, str], said: str) -> None:
+    """Before anything is sent, naming the column or option."""
     with pytest.raises(Invalid, match=said.replace("(", r"\(")):
         check_columns(_schema(schema), read_options(WriteOptions, {"url": "http://127.0.0.1:1", **options}))
 
 
-def test_a_token_comes_from_an_option_or_the_environment_and_never_shows(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+def test_a_token_from_an_option_or_the_environment_is_never_shown(
+    tenant_access: TenantAccess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No text of the options holds it."""
+    """No text of the options contains it."""
     monkeypatch.delenv("TENANTQ_TOKEN", raising=False)
-    options = _options(place, queue="secret")
-    assert place.token not in repr(options) + str(options)
-    bare = read_options(WriteOptions, {"url": place.url, "queue": "secret"})
+    options = _options(tenant_access, queue="secret")
+    assert tenant_access.token not in repr(options) + str(options)
+    bare = read_options(WriteOptions, {"url": tenant_access.url, "queue": "secret"})
     with pytest.raises(Invalid, match="token: is missing"):
         add_rows(_batches(["x"]), bare, "w")
-    monkeypatch.setenv("TENANTQ_TOKEN", place.token)
+    monkeypatch.setenv("TENANTQ_TOKEN", tenant_access.token)
     assert add_rows(_batches(["x"]), bare, "w").added == 1
     monkeypatch.setenv("TENANTQ_TOKEN", "tq_wrong_one")
     with pytest.raises(Unauthenticated) as caught:

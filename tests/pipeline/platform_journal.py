@@ -1,4 +1,4 @@
-"""A journal as a platform leaves it: tenants that grow, one whose workers break for a day, attacks, hostile names."""
+"""The journal of a platform: growing tenants, one whose workers fail for a day, attacks, and hostile names."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Platform:
         self.number = 0
 
     def begin(self) -> None:
-        """Make the tenants, with quotas and regions."""
+        """Create the tenants, with quotas and regions."""
         quotas = '{"quotas":{"messages_per_day":400,"backlog":900,"stored_bytes":3000000}'
         for place, tenant in enumerate(self.tenants):
             regions = ',"regions":["eu"]}' if place % 2 else "}"
@@ -69,7 +69,7 @@ class Platform:
         sizes = [draw(200, 9_000) for _ in ids]
         who = {"principal": f"key:{tenant[:4].strip('<')}1", "remote": "198.51.100.7:4711"}
         self.writer.record(ts, entry("add", tenant, queue, ids=b"".join(ids), size=sizes, priority=5, **who))
-        taken = count - draw(0, 1)  # some stay: what is stored grows
+        taken = count - draw(0, 1)  # some stay, so the stored bytes grow
         waits = [draw(10, 4_000) * (40 if broken else 1) for _ in range(taken)]
         got = {"ids": b"".join(ids[:taken]), "size": sizes[:taken]}
         self.writer.record(
@@ -87,7 +87,7 @@ class Platform:
             self.writer.record(ts + 6 * MINUTE, entry("ack", tenant, queue, **got, **times, **who))
 
     def _attack(self, ts: int) -> None:
-        """Write a burst of denials, probing over tenants, a throttled flood, a key in a new place, an alert with hostile text."""
+        """Write a burst of denials, attempts on other tenants, a throttled flood, a key from a new network, and an alert with hostile text."""
         found: list[JournalEntry] = [
             entry("peek", tenant, "", principal="key:evil", outcome="denied", error_code="forbidden", count=90,
                   remote="203.0.113.9:999")
@@ -102,7 +102,7 @@ class Platform:
 def write_days(
     target: DirectoryTarget, *, days: int, rounds: int, key: SigningKey | None = None, tenants: Sequence[str] = TENANTS
 ) -> JournalWriter:
-    """Write so many days; the second to last is the bad one."""
+    """Write a number of days; the second to last is the bad one."""
     writer = JournalWriter(target, key)
     platform = Platform(writer, tenants)
     platform.begin()
