@@ -1,4 +1,4 @@
-# Everything that is installed goes into .venv and examples/typescript/node_modules; nothing outside the project is touched.
+# Everything is installed into .venv and examples/typescript/node_modules; nothing outside the project changes.
 PYTHON ?= python3
 BIN := .venv/bin
 KILLS ?= 500
@@ -66,11 +66,11 @@ clean:
 	rm -rf .venv examples/typescript/node_modules examples/typescript/build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 # strace injects disk errors into the crash tests, curl is one of the clients of the HTTP tests, Spark needs Java, reports are checked
-# in Chromium, Redis is the second store, migrations read from PostgreSQL and RabbitMQ, one example is in TypeScript, and promtool checks alert rules. Installed with apt where allowed; otherwise one sentence says what is missing.
+# in Chromium, Redis is the second store, migrations read from PostgreSQL and RabbitMQ, one example is in TypeScript, and promtool checks alert rules. They are installed with apt where possible; otherwise a message names what is missing.
 define INSTALL_TOOLS
 for tool in $$tools; do package=$$tool; [ $$tool = java ] && package=openjdk-17-jre-headless; [ $$tool = psql ] && package=postgresql; [ $$tool = promtool ] && package=prometheus; \
   command -v $$tool >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq $$package >/dev/null; } \
-  || echo "$$tool is missing, and what needs it cannot run: install $$package with your package manager"; done
+  || echo "$$tool is missing and its tests cannot run. Install $$package with your package manager."; done
 endef
 
 .venv/tools: .venv/installed

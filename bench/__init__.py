@@ -1,1 +1,1 @@
-"""Benchmarks: what tenantq costs, beside the bare cost of the same work, in one run."""
+"""Benchmarks: what tenantq costs, compared with the bare cost of the same work in one run."""

@@ -1,4 +1,4 @@
-"""Run the benchmarks: ``python -m bench [--only NAME] [--quick]``. Nothing else should run on the machine."""
+"""Run the benchmarks: ``python -m bench [--only NAME] [--quick]``. No other load should run on the machine."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from bench import (
+    admission,
     cluster,
     console,
     cycles,
@@ -24,7 +25,6 @@ from bench import (
     secrets,
     shards,
     transport,
-    way_in,
 )
 
 SECTIONS = {
@@ -36,7 +36,7 @@ SECTIONS = {
     "scrape": scrape.run,
     "console": console.run,
     "gates": gates.run,
-    "way_in": way_in.run,
+    "admission": admission.run,
     "request-heads": request_heads.run,
     "secrets": secrets.run,
     "transport": transport.run,
@@ -50,10 +50,10 @@ SECTIONS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="bench", description="What tenantq costs. Read the ratios, not the absolutes."
+        prog="bench", description="Measure what tenantq costs. Compare ratios, not absolute figures."
     )
     parser.add_argument("--only", choices=sorted(SECTIONS), help="run one section")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the work, to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="do a tenth of the work, to check that it runs")
     options = parser.parse_args()
     for name, section in SECTIONS.items():
         if options.only in (None, name):

@@ -1,4 +1,4 @@
-"""The bare cost: the same puts, deletes and syncs on the same store, with no queue around them."""
+"""The bare cost: the same puts, deletes and syncs on the same store, without a queue."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COUNTERS = bytes(110)
 
 
 class Bare:
-    """Writes what the engine writes, row by row, round by round."""
+    """Writes the same rows as the engine, round by round."""
 
     def __init__(self, path: Path, syncs_per_batch: float = 1.0) -> None:
         self.store = RocksStore(path)
@@ -74,7 +74,7 @@ class Bare:
 
 
 def bare_us(path: Path, *, messages: int, batches: int, syncs: int, cycle: bool) -> float:
-    """Return microseconds a message for adds, or for add, lease and ack, in as many batches and syncs as the engine took."""
+    """Return microseconds per message for adds, or for add, lease and ack, with the engine's number of batches and syncs."""
     bare = Bare(path, min(1.0, syncs / batches))
     rounds = max(1, batches // 3 if cycle else batches)
     per_round = max(1, messages // rounds)

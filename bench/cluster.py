@@ -36,7 +36,7 @@ HANG_S: Final = 30.0
 
 
 class Prober:
-    """Adds one message after the other to one tenant, and remembers when each was confirmed."""
+    """Adds messages to one tenant one after the other, and records when each was confirmed."""
 
     def __init__(self, client: AsyncClient, tenant: str, shard: int) -> None:
         self.shard = shard
@@ -60,7 +60,7 @@ class Prober:
             await asyncio.sleep(pause_s)
 
     def gap(self, since: float) -> float:
-        """Return the longest time between two confirmed adds, of which the second is after ``since``."""
+        """Return the longest time between two confirmed adds, the second of which is after ``since``."""
         times = [*self.times, time.perf_counter()]
         return max(b - a for a, b in itertools.pairwise(times) if b >= since)
 
@@ -77,7 +77,7 @@ class Cluster:
         self.tenants: dict[int, str] = {}  # by shard
 
     async def until_whole(self, count: int, *, without: str = "", balanced: bool = False) -> Any:
-        """Wait until so many servers own all shards, without a former one, and no shard is on its way; return the cluster."""
+        """Wait until this many servers own all shards, no former server is left and no shard is moving; return the cluster."""
         even = 0
         while True:
             with contextlib.suppress(TenantqError):
@@ -85,12 +85,12 @@ class Cluster:
                 shares = [one.shards for one in found.members if not one.draining and one.id != without]
                 if len(shares) == count and sum(shares) == SHARDS and not any(one.moving_to for one in found.shards):
                     even += 1
-                    if not balanced or max(shares) - min(shares) <= 8 or even > 120:  # load may be spread better
+                    if not balanced or max(shares) - min(shares) <= 8 or even > 120:  # balancing may still move shards
                         return found
             await asyncio.sleep(0.25)
 
     def busiest(self, found: Any) -> str:
-        """Return the id of the server that owns most of the tenants."""
+        """Return the ID of the server that owns most tenants."""
         owners: list[str] = [one.owner for one in found.shards if one.number in self.tenants]
         return max(set(owners), key=owners.count)
 
@@ -108,7 +108,7 @@ class Cluster:
 
     @contextlib.asynccontextmanager
     async def probing(self, pause_s: float = 0.02) -> Any:
-        """Probe all tenants for the length of the block."""
+        """Probe all tenants while the block runs."""
         probers = [Prober(self.client, tenant, shard) for shard, tenant in self.tenants.items()]
         tasks = [asyncio.ensure_future(one.run(pause_s)) for one in probers]
         try:
@@ -119,7 +119,7 @@ class Cluster:
             await asyncio.gather(*tasks)
 
     async def close(self) -> None:
-        """End everything."""
+        """Stop everything."""
         await self.client.close()
         for server in self.servers:
             if not server.is_gone:
@@ -128,7 +128,7 @@ class Cluster:
 
 
 async def throughput(cluster: Cluster) -> None:
-    """Measure the throughput of one, two and three servers, and how evenly the primaries work."""
+    """Measure the throughput of one, two and three servers, and how evenly the primaries are loaded."""
     table = Table("servers", "adds/s", "p50 ms", "p99 ms", "keys per primary", "commits per primary")
     for count, server in enumerate(cluster.servers, 1):
         server.start()
@@ -226,7 +226,7 @@ def _show_gaps(what: str, gaps: list[float], errors: int) -> None:
 
 
 async def hang(cluster: Cluster) -> None:
-    """Measure shards of two primaries while the third, which has the cluster's own rows, hangs."""
+    """Measure shards on two primaries while the third, which has the cluster's own rows, hangs."""
     await _start(cluster)
     slot = key_slot(f"{{{NAME}}}".encode())
     hanging = next(node for node in cluster.nodes.primaries() if RedisNodes.holds(node, slot))
@@ -262,7 +262,7 @@ async def _watch_health(cluster: Cluster, seconds: float) -> float:
 
 
 async def _start(cluster: Cluster) -> Any:
-    """Start the servers that do not run, and return the cluster once they share the shards."""
+    """Start the servers that are not running, and return the cluster once they share the shards."""
     for server in cluster.servers:
         if server.process is None:
             server.start()

@@ -1,4 +1,4 @@
-"""What a console costs the server that it watches: the calls of its refreshes, at its interval, with many tenants and queues."""
+"""What a console costs its server: the calls of its refreshes, at its interval, with many tenants and queues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
     from pathlib import Path
 
-    from bench.processes import Serving
+    from bench.processes import RunningServer
 
 _SHOWN = "tenant-0"
 
@@ -43,10 +43,10 @@ async def run(directory: Path, *, quick: bool) -> None:
                 await asyncio.sleep(REFRESH_MS / 1_000)
                 await _measured(server, table, name, work(client, refreshes))
         table.show()
-    print(f"{tenants:,} tenants, {queues:,} queues, a refresh every {REFRESH_MS} ms. wanted: less than 5 % of a core")
+    print(f"{tenants:,} tenants, {queues:,} queues, a refresh every {REFRESH_MS} ms. Target: less than 5 % of a core")
 
 
-async def _measured(server: Serving, table: Table, name: str, work: Coroutine[Any, Any, None]) -> None:
+async def _measured(server: RunningServer, table: Table, name: str, work: Coroutine[Any, Any, None]) -> None:
     started, cpu_s = time.perf_counter(), server.cpu_s()
     await work
     took_s, used_s = time.perf_counter() - started, server.cpu_s() - cpu_s
@@ -58,7 +58,7 @@ async def _nothing(_: AsyncClient, refreshes: int) -> None:
 
 
 async def _refresh(client: AsyncClient, refreshes: int) -> None:
-    """Make the calls of a console, as its app does."""
+    """Make the calls of the console application."""
     reader = ConsoleReader(client, SystemClock())
     for turn in range(refreshes):
         ends = time.perf_counter() + REFRESH_MS / 1_000

@@ -1,4 +1,4 @@
-"""Adds and full cycles in process, fsync on, 100-byte bodies, beside the bare cost of the same rows and syncs."""
+"""Adds and full cycles in process, fsync on, 100-byte bodies, compared with the bare cost of the same rows and syncs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BODY = NewMessage(body=b"x" * 100)
 
 
 async def add(shard: Shard, batch: int, times: int, waits: list[float]) -> None:
-    """Add batches, and note how long each took."""
+    """Add batches, and record how long each took."""
     messages = [_BODY] * batch
     for _ in range(times):
         started = time.perf_counter()
@@ -30,7 +30,7 @@ async def add(shard: Shard, batch: int, times: int, waits: list[float]) -> None:
 
 
 async def cycle(shard: Shard, batch: int, times: int, waits: list[float]) -> None:
-    """Add, poll and ack batches, and note how long each took."""
+    """Add, poll and ack batches, and record how long each took."""
     messages = [_BODY] * batch
     for _ in range(times):
         started = time.perf_counter()

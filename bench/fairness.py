@@ -1,4 +1,4 @@
-"""What a noisy neighbour costs, measured at the engine: shares, weights, waits in rounds, and the price of fairness."""
+"""What a noisy neighbour costs in the engine: shares, weights, waits in rounds, and the price of fairness."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class FifoLines(FairLines):
         self.waiting.extendleft(reversed(operations))
 
     def next_line(self) -> TenantLine:
-        return TenantLine()  # nobody has had a turn before
+        return TenantLine()  # no tenant has had a turn before
 
     def take_turn(self, budget: float, *, whole: bool = True) -> list[Any]:  # noqa: ARG002  # it is always whole
         turn: list[Any] = []
@@ -76,7 +76,7 @@ def _jain(shares: list[float]) -> float:
 
 
 class _Watch:
-    """Counts the rounds that a tenant's operations wait, and the time that the engine itself works."""
+    """Counts the rounds that a tenant's operations wait, and the CPU time of the engine."""
 
     def __init__(self, shard: Shard, tenant: str) -> None:
         self.rounds: list[float] = []
@@ -106,10 +106,10 @@ class _Watch:
         shard.loop._step = watched_step  # type: ignore[method-assign]
 
 
-async def _quiet_beside_flood(
+async def _quiet_during_flood(
     directory: Path, *, flooders: int, queues: int, operations: int
 ) -> tuple[list[float], list[float], list[float]]:
-    """One operation at a time of a quiet tenant beside 1,000 loud callers: rounds, engine seconds, whole seconds."""
+    """Run one operation at a time of a quiet tenant next to 1,000 busy callers: rounds, engine seconds, total seconds."""
     engine: list[float] = []
     whole: list[float] = []
     async with Shard(directory) as shard:
@@ -162,14 +162,14 @@ async def run(directory: Path, *, quick: bool) -> None:
     off = max(abs(served[name] / total / (weight / parts) - 1) for name, weight in weights.items())
     print(f"weights 1:2:5 over {total} dispatches: {dict(served)}, at most {off:.2%} off (2 % allowed)")
     table = Table(
-        "1,000 loud callers", "rounds p50", "rounds p99", "rounds max", "engine ms p50", "engine ms p99", "whole ms p99"
+        "1,000 busy callers", "rounds p50", "rounds p99", "rounds max", "engine ms p50", "engine ms p99", "total ms p99"
     )
     for label, flooders, queues in (
         ("one tenant, one queue", 1, 1),
         ("one tenant, 1,000 queues", 1, 1_000),
         ("100 tenants", 100, 1),
     ):
-        rounds, engine, whole = await _quiet_beside_flood(
+        rounds, engine, whole = await _quiet_during_flood(
             directory / f"flood-{flooders}-{queues}", flooders=flooders, queues=queues, operations=50 if quick else 500
         )
         table.row(
@@ -181,12 +181,12 @@ async def run(directory: Path, *, quick: bool) -> None:
             ),
         )
     table.show()
-    print("(the callers run in the same process: whole ms is mostly their own work)")
+    print("(the callers run in the same process, so the total time is mostly theirs)")
     await _price_of_fairness(directory, quick=quick)
 
 
 async def _price_of_fairness(directory: Path, *, quick: bool) -> None:
-    """Ten tenants with full lines: drain them fairly and first-in-first-out, in turns, and compare the best of each."""
+    """Drain ten tenants with full lines fairly and first-in-first-out, in turns, and compare the best of each."""
     operations, best = 300 if quick else 4_000, {"fair": 9e9, "fifo": 9e9, "large": 9e9}
     for attempt in range(3 if quick else 12):
         for name, least in best.items():

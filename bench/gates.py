@@ -26,7 +26,7 @@ _REPEATS = 20
 
 
 def _best_us(call: Callable[[], object], times: int) -> float:
-    """Return what a call takes of the processor, in microseconds: the best of many runs, to leave the neighbours out."""
+    """Return the CPU time of a call in microseconds: the best of many runs, to exclude other load."""
     best = float("inf")
     for _ in range(_REPEATS):
         started = time.thread_time()
@@ -71,7 +71,7 @@ def _calls() -> dict[str, Callable[[], object]]:
 
 
 def _memory(*, tenants: int) -> None:
-    """Give every tenant limits of its own and use them all, for reading and writing."""
+    """Give every tenant its own limits and use all of them, for reads and writes."""
     names = [f"tenant-{n}" for n in range(tenants)]
     tracemalloc.start()
     limits = [_own_limits(n) for n in range(tenants)]
@@ -84,18 +84,18 @@ def _memory(*, tenants: int) -> None:
     tracemalloc.stop()
     print(
         f"{tenants:,} tenants with four active buckets each: {buckets / 1e6:.0f} MB, {buckets / tenants:.0f} bytes a tenant; "
-        f"their settings {settings / 1e6:.0f} MB (all have to do with 150 MB)"
+        f"their settings {settings / 1e6:.0f} MB (target for all: 150 MB)"
     )
     started, slices = time.thread_time(), 0
-    while len(rates):  # they are full again a moment after they were used
+    while len(rates):  # they are full again a moment after their use
         rates.collect()
         slices += 1
     spent = time.thread_time() - started
-    print(f"collected again in {slices} slices of {spent / slices * 1e3:.1f} ms")
+    print(f"removed in {slices} slices of {spent / slices * 1e3:.1f} ms")
 
 
 def _own_limits(n: int) -> Limits:
-    """Return limits that share no number with another tenant's."""
+    """Return limits that differ from every other tenant's in all numbers."""
     ops, size = 1_000_000 + n, 1_000_000_000 + n
     return Limits(
         write=Rate(ops_per_sec=ops, bytes_per_sec=size, burst=2 * ops), read=Rate(ops_per_sec=ops, bytes_per_sec=size)

@@ -117,11 +117,11 @@ async def run(directory: Path, *, quick: bool) -> None:
             f"{turn_ms:.1f}", f"{peak_mb:.0f}", "" if good else "over",
         )  # fmt: skip
     table.show()
-    print(f"wanted: ratio at most {_RATIO_MAX}, p99 at most {_P99_MS_MAX} ms, no turn above {_TURN_MS_MAX} ms")
+    print(f"target: ratio at most {_RATIO_MAX}, p99 at most {_P99_MS_MAX} ms, no turn above {_TURN_MS_MAX} ms")
 
 
 async def _prepare(url: str, heavy: Heavy) -> str:
-    """Fill the attacker's queue as the case needs it; return a token that may do everything in its tenant."""
+    """Fill the attacker's queue for the case; return a token with all rights in its tenant."""
     async with AsyncClient(url, token=TOKEN) as admin:
         token = (await admin.tenant("flooder").create_key("heavy", role="tenant-admin")).token
     async with AsyncClient(url, token=token) as client:
@@ -141,7 +141,7 @@ async def _attack(name: str, url: str, token: str, seconds: int) -> AsyncIterato
         sys.executable, "-m", "bench.heavy", name, url, token, str(seconds), stdout=asyncio.subprocess.PIPE
     )
     assert process.stdout is not None
-    await process.stdout.readline()  # its request is made
+    await process.stdout.readline()  # its request is prepared
     await asyncio.sleep(0.5)
     try:
         yield

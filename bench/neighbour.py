@@ -1,6 +1,6 @@
 """The noisy neighbour: what a flood of one tenant costs another, over HTTP.
 
-A victim adds 50 messages a second. Alone; while another tenant floods a second server of the same machine (control); and while it floods
+A victim adds 50 messages a second: alone, while another tenant floods a second server on the same machine (control), and while it floods
 the victim's own server (shared). The isolation index is the shared p99 over the control's: what the neighbour costs beyond the machine.
 """
 
@@ -43,7 +43,7 @@ async def run(directory: Path, *, quick: bool) -> None:
         alone = await measure(mine, victim, seconds=seconds)
         _row(table, "alone", "", alone, "")
         control, shared = list[tuple[list[float], list[float]]](), list[tuple[list[float], list[float]]]()
-        for round in range(3):  # in turns, so that a slow moment of the machine hits both
+        for round in range(3):  # in turns, so that a slow phase of the machine affects both
             for url, token, into in ((other, other_flooder, control), (mine, flooder, shared)):
                 async with _flood(directory / f"{round}.lua", url, token, seconds + 2) as rate:
                     into.append((await measure(mine, victim, seconds=seconds), rate))
@@ -51,7 +51,7 @@ async def run(directory: Path, *, quick: bool) -> None:
         for (waits, rate), name in ((control[-1], "control"), (shared[-1], "shared")):
             _row(table, name, f"{rate[0]:,.0f}", waits, f"{sorted(index)[1]:.2f}" if name == "shared" else "")
     table.show()
-    print(f"isolation index, three turns: {', '.join(f'{one:.2f}' for one in index)} (wanted at most 1.5)")
+    print(f"isolation index, three turns: {', '.join(f'{one:.2f}' for one in index)} (target: at most 1.5)")
 
 
 async def tenants(url: str) -> tuple[str, str]:
@@ -87,7 +87,7 @@ async def measure(url: str, token: str, *, seconds: int) -> list[float]:
 
 @contextlib.asynccontextmanager
 async def _flood(script: Path, url: str, token: str, seconds: int) -> AsyncIterator[list[float]]:
-    """Flood a server while the block runs; the list has the rate afterwards."""
+    """Flood a server while the block runs; the list then has the rate."""
     script.write_text(_FLOOD.format(token=token, body="x" * 100))  # noqa: ASYNC240  # before anything is measured
     rate = [0.0]
     process = await asyncio.create_subprocess_exec(

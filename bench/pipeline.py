@@ -1,4 +1,4 @@
-"""The pipeline: synthetic journals of growing size through all layers, one with a giant tenant, compared with DuckDB."""
+"""The pipeline: synthetic journals of growing size through all layers, one of them with a giant tenant, compared with DuckDB."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from bench.made_journal import Made, Plan, make_journal
-from bench.process_memory import Ran, run_sampled
+from bench.process_memory import SampledRun, run_sampled
+from bench.synthetic_journal import Plan, WrittenJournal, make_journal
 from bench.table import Table
 from bench.two_tables import by_duckdb
 
@@ -37,10 +37,10 @@ class _Report(msgspec.Struct):
 class _Whole(msgspec.Struct):
     """One run through all layers."""
 
-    made: Made
+    made: WrittenJournal
     made_s: float
     report: _Report
-    ran: Ran
+    ran: SampledRun
     written: int
     files: int
 
@@ -54,7 +54,7 @@ async def run(directory: Path, *, quick: bool) -> None:
     table = Table(
         "rows", "made in s", "journal MB", "run s", "CPU s", "rows/s", "us/row", "Java MB", "Python MB", "lake MB", "files"
     )  # fmt: skip
-    beside = Table("rows", "Spark s", "DuckDB s", "ratio", "rows compared", "rows that differ")
+    comparison = Table("rows", "Spark s", "DuckDB s", "ratio", "rows compared", "rows that differ")
     runs: list[_Whole] = []
     small = _through_all_layers(directory / "small", Plan(rows=_SMALL))
     _add(table, f"{small.report.rows:,}", small)
@@ -62,7 +62,7 @@ async def run(directory: Path, *, quick: bool) -> None:
         place = directory / str(size)
         runs.append(_through_all_layers(place, Plan(rows=size)))
         _add(table, f"{runs[-1].report.rows:,}", runs[-1])
-        _both(beside, place)
+        _both(comparison, place)
         shutil.rmtree(place)
     giant = _through_all_layers(directory / "giant", Plan(rows=_SIZES[0], giant=True))
     _add(table, f"{giant.report.rows:,} (giant)", giant)
@@ -71,10 +71,14 @@ async def run(directory: Path, *, quick: bool) -> None:
         print(f"  {name:<16} {seconds:8.2f} s")
     for less, more in pairwise(runs):
         growth = more.us_per_row / less.us_per_row
-        print(f"a row's time at {more.made.rows:,} against {less.made.rows:,} rows: {growth:.2f} (at most {_GROWTH})")
-    print(f"one tenant with nine of ten rows: {giant.us_per_row / runs[0].us_per_row:.2f} of the time of many tenants")
-    print(f"usage_hourly and slo_daily from the same files (aim: ratio at most {_RATIO}):")
-    beside.show()
+        print(
+            f"time per row at {more.made.rows:,} compared with {less.made.rows:,} rows: {growth:.2f} (at most {_GROWTH})"
+        )
+    print(
+        f"one tenant with nine of ten rows: {giant.us_per_row / runs[0].us_per_row:.2f} of the time with many tenants"
+    )
+    print(f"usage_hourly and slo_daily from the same files (target: ratio at most {_RATIO}):")
+    comparison.show()
 
 
 def _through_all_layers(place: Path, plan: Plan) -> _Whole:
@@ -88,10 +92,13 @@ def _through_all_layers(place: Path, plan: Plan) -> _Whole:
     ran = run_sampled(command, {"SPARK_LOCAL_DIRS": str(place / "spark")})
     report = msgspec.json.decode(ran.output, type=_Report)
     if report.quarantined or report.rows != made.rows or report.accepted != made.segments:
-        raise SystemExit(f"{made.rows} rows were made, but the run says {report}")
+        raise SystemExit(f"{made.rows} rows were written, but the run reports {report}")
     sizes = [file.stat().st_size for file in (place / "lake").rglob("*.parquet")]
     whole = _Whole(made, spent, report, ran, sum(sizes), len(sizes))
-    print(f"{made.rows:,} rows made in {spent:.0f} s, through all layers in {whole.ran.seconds:.1f} s", flush=True)
+    print(
+        f"{made.rows:,} rows written in {spent:.0f} s, processed through all layers in {whole.ran.seconds:.1f} s",
+        flush=True,
+    )
     return whole
 
 
@@ -103,9 +110,9 @@ def _add(table: Table, name: str, whole: _Whole) -> None:
     )  # fmt: skip
 
 
-def _both(beside: Table, place: Path) -> None:
+def _both(comparison: Table, place: Path) -> None:
     journal, tables = place / "journal", place / "tables"
     ran = run_sampled([sys.executable, "-m", "bench.two_tables", str(journal), str(tables), MEMORY], {})
     spark = float(ran.output.split()[-1])
     duck, rows, differing = by_duckdb(journal, tables)
-    beside.row(place.name, f"{spark:.1f}", f"{duck:.1f}", f"{spark / duck:.1f}", f"{rows:,}", differing)
+    comparison.row(place.name, f"{spark:.1f}", f"{duck:.1f}", f"{spark / duck:.1f}", f"{rows:,}", differing)

@@ -1,4 +1,4 @@
-"""The time and the CPU seconds of a command and its children, and the most memory they had, sampled while it runs."""
+"""Duration, CPU seconds and peak memory of a command and its children, sampled while it runs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _EVERY_S = 0.2
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-class Ran(msgspec.Struct):
-    """What a command printed, and the peaks."""
+class SampledRun(msgspec.Struct):
+    """The output of a command, and its peaks."""
 
     output: str
     seconds: float = 0.0  # from its start to its end
@@ -29,13 +29,13 @@ class Ran(msgspec.Struct):
     python_mb: float = 0.0  # of all Python processes together
 
 
-def run_sampled(command: Sequence[str], environment: dict[str, str]) -> Ran:
-    """Run a command to its end; raise CalledProcessError with what it said if it fails."""
+def run_sampled(command: Sequence[str], environment: dict[str, str]) -> SampledRun:
+    """Run a command to its end. Raises CalledProcessError with its output if it fails."""
     started, before = time.perf_counter(), _children_s()
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
     )
-    ran, over = Ran(""), threading.Event()
+    ran, over = SampledRun(""), threading.Event()
 
     def sample() -> None:
         while not over.wait(_EVERY_S):
@@ -54,13 +54,13 @@ def run_sampled(command: Sequence[str], environment: dict[str, str]) -> Ran:
 
 
 def _children_s() -> float:
-    """Return the CPU seconds of all ended children and theirs."""
+    """Return the CPU seconds of all ended descendants."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def _resident(root: int) -> tuple[int, int]:
-    """Return the bytes of Java and of Python below a process."""
+    """Return the resident bytes of the Java and Python processes below a process."""
     parents: dict[int, int] = {}
     held: dict[int, tuple[str, int]] = {}
     for place in Path("/proc").glob("[0-9]*"):
@@ -68,7 +68,7 @@ def _resident(root: int) -> tuple[int, int]:
             name, _, rest = (place / "stat").read_text(encoding="utf-8").rpartition(")")
             pages = int((place / "statm").read_text(encoding="ascii").split()[1])
         except OSError:
-            continue  # it has ended meanwhile
+            continue  # it ended meanwhile
         parents[int(place.name)] = int(rest.split()[1])
         held[int(place.name)] = (name.partition("(")[2], pages * _PAGE)
     java = python = 0

@@ -1,4 +1,4 @@
-"""Servers as processes of their own, as users run them: started on loopback, stopped by their id."""
+"""Servers as separate processes, as users run them: started on loopback, stopped by process ID."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 TOKEN = "bench-admin-token-0123456789"  # noqa: S105  # of a server that lives for one measurement
 
 
-class Serving(NamedTuple):
+class RunningServer(NamedTuple):
     """A server that is ready."""
 
     url: str
@@ -42,11 +42,11 @@ class Serving(NamedTuple):
         raise RuntimeError("the server did not write its longest turn")
 
     def peak_mb(self) -> float:
-        """Return the most memory that the process has had so far."""
+        """Return the peak memory of the process so far."""
         return int(re.findall(r"VmHWM:\s+(\d+)", Path(f"/proc/{self.pid}/status").read_text())[0]) * 1_024 / 1e6
 
     def cpu_s(self) -> float:
-        """Return the time that it has had of the processors so far."""
+        """Return the CPU time of the process so far."""
         user, system = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
@@ -59,8 +59,8 @@ def tenantq(directory: Path, **environment: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def serving(directory: Path, *, module: str = "tenantq", **environment: str) -> Iterator[Serving]:
-    """Run ``tenantq serve`` and yield all that is known of it; Cap'n Proto is off unless the environment says otherwise."""
+def serving(directory: Path, *, module: str = "tenantq", **environment: str) -> Iterator[RunningServer]:
+    """Run ``tenantq serve`` and yield it. Cap'n Proto is off unless the environment says otherwise."""
     command = [sys.executable, "-m", module, "serve", "--data-dir", str(directory), "--http", "127.0.0.1:0"]
     process = subprocess.Popen(
         command,
@@ -85,7 +85,9 @@ def serving(directory: Path, *, module: str = "tenantq", **environment: str) -> 
         url, rpc = re.search(r"http://[\d.]+:\d+", printed), re.search(r"Cap'n Proto on [\d.]+:(\d+)", printed)
         if url is None:
             raise RuntimeError(f"the server did not start: {printed}")
-        yield Serving(url[0], int(rpc[1]) if rpc is not None else None, process.pid, directory.with_suffix(".turns"))
+        yield RunningServer(
+            url[0], int(rpc[1]) if rpc is not None else None, process.pid, directory.with_suffix(".turns")
+        )
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)

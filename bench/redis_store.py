@@ -1,4 +1,4 @@
-"""The two stores side by side: the same engine on RocksDB and on a Redis of its own, both on this disk, both synced."""
+"""The two stores compared: the same engine on RocksDB and on its own Redis, both on this disk and both synced."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def run(directory: Path, *, quick: bool) -> None:
 
 
 async def _memory(server: RedisServer, directory: Path) -> None:
-    """Print what a message takes in Redis beside its body."""
+    """Print how much memory a message takes in Redis in addition to its body."""
     server.client().flushall()
     async with Shard(directory / "memory", open_store=OnRedis(server, directory / "memory", "fsync")) as shard:
         await add(shard, 100, 10, [])
@@ -69,5 +69,5 @@ async def _memory(server: RedisServer, directory: Path) -> None:
             await shard.poll("default", "bench", max=1_000)
         leased = (server.client().info("memory")["used_memory"] - before) / 10_000
     print(
-        f"a waiting message takes {waiting:.0f} bytes beside its body, with its part of the journal; to be leased {leased:+.0f}"
+        f"a waiting message takes {waiting:.0f} bytes in addition to its body, including its part of the journal; a lease adds {leased:+.0f}"
     )

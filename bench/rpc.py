@@ -1,6 +1,6 @@
-"""Over Cap'n Proto: adds beside the same adds over HTTP, one server process, fsync on, 100-byte bodies, the client on the same two cores.
+"""Over Cap'n Proto: adds compared with the same adds over HTTP, one server process, fsync on, 100-byte bodies, the client on the same two cores.
 
-And what the listener costs HTTP where nobody uses it: the same adds over HTTP with it on and off, in turns.
+Also what the listener costs HTTP while it is unused: the same adds over HTTP with it on and off, in turns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from bench.processes import Serving
+    from bench.processes import RunningServer
 
 _BODY = b"x" * 100
 _LOOPS = 64
@@ -27,7 +27,7 @@ _QUEUE = "bench"
 
 
 class Measured:
-    """Messages a second and what each cost the server's process, a turn each."""
+    """Messages per second and the CPU time of the server for each message, by turn."""
 
     def __init__(self) -> None:
         self.rates: list[float] = []
@@ -52,7 +52,7 @@ async def run(directory: Path, *, quick: bool) -> None:
             with serving(directory / f"{rpc[-2:]}-{turn}", TENANTQ_RPC=rpc) as server:
                 async with AsyncClient(server.url, token=TOKEN, coalesce=True, connections=_LOOPS) as client:
                     await _http(server, client, name, figures, scale)
-    table = Table("over", "operation", "messages/s", "server us a message", "turns, messages/s")
+    table = Table("over", "operation", "messages/s", "server us per message", "turns, messages/s")
     for (over, operation), one in figures.items():
         rate, cost = statistics.median(one.rates), statistics.median(one.costs_us)
         table.row(over, operation, f"{rate:,.0f}", f"{cost:.1f}", ", ".join(f"{rate:,.0f}" for rate in one.rates))
@@ -76,7 +76,7 @@ def _ratios(ours: list[float], theirs: list[float]) -> str:
 
 
 async def _timed(
-    server: Serving, measured: Measured, batch: int, loops: int, times: int, work: Callable[[], Awaitable[Any]]
+    server: RunningServer, measured: Measured, batch: int, loops: int, times: int, work: Callable[[], Awaitable[Any]]
 ) -> None:
     async def loop(times: int) -> None:
         for _ in range(times):
@@ -90,7 +90,7 @@ async def _timed(
     measured.costs_us.append((server.cpu_s() - used) / messages * 1e6)
 
 
-async def _rpc(server: Serving, figures: Figures, scale: int) -> None:
+async def _rpc(server: RunningServer, figures: Figures, scale: int) -> None:
     import capnp  # noqa: PLC0415  # as above
 
     from tenantq.rpc.schema import SCHEMA  # noqa: PLC0415  # as above
@@ -115,7 +115,7 @@ async def _rpc(server: Serving, figures: Figures, scale: int) -> None:
     stream.close()
 
 
-async def _http(server: Serving, client: AsyncClient, over: str, figures: Figures, scale: int) -> None:
+async def _http(server: RunningServer, client: AsyncClient, over: str, figures: Figures, scale: int) -> None:
     queue = client.queue(_QUEUE)
     body, hundred = _BODY.decode(), [_BODY.decode()] * 100
     unary, batches = _of(figures, over)

@@ -31,7 +31,7 @@ async def fill(path: Path, messages: int) -> None:
 
 
 async def drain_rate(shard: Shard, messages: int) -> float:
-    """Poll and ack in hundreds, putting as many back first so that the depth stays; return messages a second."""
+    """Poll and ack in hundreds, adding as many first so that the depth stays the same; return messages per second."""
     spent = 0.0
     for _ in range(messages // 100):
         await shard.add(_T, _Q, _BATCH[:100])
@@ -43,7 +43,7 @@ async def drain_rate(shard: Shard, messages: int) -> float:
 
 
 async def _reopen(path: Path, sample: int) -> None:
-    """Run in a process of its own: open, serve once, measure."""
+    """Open, serve once and measure, in a separate process."""
     started = time.perf_counter()
     async with Shard(path) as shard:
         opened = time.perf_counter()
@@ -85,7 +85,7 @@ async def run(directory: Path, *, quick: bool) -> None:
     table.show()
     small, large = (max(rates[size]) for size in sizes)
     print(
-        f"poll+ack at {sizes[1]:,} against {sizes[0]:,} messages: {large / small:.2f} (at least 0.90), best of {len(rates[sizes[0]])}"
+        f"poll+ack at {sizes[1]:,} compared with {sizes[0]:,} messages: {large / small:.2f} (at least 0.90), best of {len(rates[sizes[0]])}"
     )
     await _many_queues(directory / "many", tenants=1_000 if quick else 10_000)
 
@@ -113,6 +113,6 @@ async def _many_queues(path: Path, *, tenants: int) -> None:
     output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     opened, resident, cpu = (float(word) for word in output.split())
     print(
-        f"{tenants * 10:,} queues in {tenants:,} tenants: made in {made:.1f} s, open in {opened:.2f} s, {resident:.0f} MB, "
+        f"{tenants * 10:,} queues in {tenants:,} tenants: created in {made:.1f} s, opened in {opened:.2f} s, {resident:.0f} MB, "
         f"idle {cpu:.2f} % of a core"
     )

@@ -1,4 +1,4 @@
-"""What a scrape of the metrics costs with many active queues: its duration, and how long it holds the event loop."""
+"""What a scrape of the metrics costs with many active queues: its duration, and how long it blocks the event loop."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _SCRAPES = 10
 
 
 async def run(directory: Path, *, quick: bool) -> None:
-    """Scrape a shard whose queues all work between two scrapes."""
+    """Scrape a shard whose queues are all active between two scrapes."""
     queues = 1_000 if quick else 10_000
     async with open_service(directory / "scrape") as (service, admin):
         names = [(f"tenant-{at % _TENANTS}", f"queue-{at // _TENANTS}") for at in range(queues)]
         for at in range(_TENANTS):
             await service.tenants.put(admin, f"tenant-{at}", {"quotas": {"backlog": 10**9}})
-        table = Table("scrape", "queues", "KiB", "ms", "longest hold of the loop, ms", "its CPU, ms")
-        gc.set_threshold(10_000)  # as a server does, and below
+        table = Table("scrape", "queues", "KiB", "ms", "longest block of the loop, ms", "its CPU, ms")
+        gc.set_threshold(10_000)  # like a server; also below
         for number in range(_SCRAPES + 1):
             for start in range(0, queues, 64):
                 await asyncio.gather(*(_work(service, admin, *one) for one in names[start : start + 64]))
@@ -39,7 +39,7 @@ async def run(directory: Path, *, quick: bool) -> None:
             size, took_s, hold_s, cpu_s = await _scrape(service, admin)
             table.row(number, queues, size // 1_024, f"{took_s * 1e3:.0f}", f"{hold_s * 1e3:.1f}", f"{cpu_s * 1e3:.1f}")
         table.show()
-        print("wanted: at most 250 ms, and at most 5 ms at a time")
+        print("target: at most 250 ms in total and 5 ms at a time")
 
 
 async def _work(service: Service, call: Call, tenant: str, queue: str) -> None:
@@ -49,7 +49,7 @@ async def _work(service: Service, call: Call, tenant: str, queue: str) -> None:
 
 
 async def _scrape(service: Service, call: Call) -> tuple[int, float, float, float]:
-    """Return the size of the metrics, how long the scrape took, and its longest turn: in all, and in CPU time."""
+    """Return the size of the metrics, the duration of the scrape, and its longest turn in wall and CPU time."""
     longest_s, last = 0.0, time.perf_counter()
     longest_cpu_s, last_cpu = 0.0, time.thread_time()
 

@@ -36,7 +36,7 @@ _JOURNAL_MAX = 15
 
 @asynccontextmanager
 async def _two_tenants(path: Path) -> AsyncIterator[tuple[Service, dict[str, Call]]]:
-    """Yield a service with one tenant in plain and one encrypted, and a caller of each."""
+    """Yield a service with an unencrypted and an encrypted tenant, and a caller of each."""
     async with open_service(path) as (service, admin):
         calls = {}
         for name, enabled in (("plain", False), ("sealed", True)):
@@ -58,7 +58,7 @@ async def _cycles(service: Service, call: Call, times: int) -> None:
 
 
 async def _timed(service: Service, call: Call, callers: int, times: int) -> float:
-    """Return the messages a second that so many callers get through."""
+    """Return the messages per second of a number of callers."""
     gc.collect()
     started = time.perf_counter()
     await asyncio.gather(*(_cycles(service, call, times) for _ in range(callers)))
@@ -67,7 +67,7 @@ async def _timed(service: Service, call: Call, callers: int, times: int) -> floa
 
 @contextmanager
 def _no_journal() -> Iterator[None]:
-    """Have rounds journal nothing: no entries, no columns, no record, no hash."""
+    """Make rounds write no journal: no entries, columns, records or hashes."""
     nothing = JournalEntry("nothing", "", "", "")
 
     def log(effects: Effects, *_: object, **__: object) -> None:
@@ -93,7 +93,7 @@ def _no_journal() -> Iterator[None]:
 async def _compare(
     table: Table, what: str, most: int, sides: list[Callable[[], Coroutine[Any, Any, float]]], turns: int, callers: int
 ) -> None:
-    """Let two sides take turns, and tell what the second loses against the first."""
+    """Run two sides in turns, and report what the second loses against the first."""
     for side in sides:
         await side()  # once to warm up
     speeds: list[list[float]] = [[], []]
@@ -106,7 +106,7 @@ async def _compare(
 
 
 async def run(directory: Path, *, quick: bool) -> None:
-    table = Table("cost of", "callers", "without msgs/s", "with msgs/s", "loss %", "wanted at most", "met")
+    table = Table("cost of", "callers", "without msgs/s", "with msgs/s", "loss %", "target at most", "met")
     turns = 5 if quick else 21
     async with _two_tenants(directory / "one") as (service, calls), _two_tenants(directory / "two") as (other, others):
         for callers in (1, 16):

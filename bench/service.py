@@ -1,4 +1,4 @@
-"""A service on a store of its own, for benchmarks without a transport."""
+"""A service on its own store, for benchmarks without a transport."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,7 +18,7 @@ _ADMIN = "bench-admin-token-0123456789"
 
 @asynccontextmanager
 async def open_service(path: Path) -> AsyncIterator[tuple[Service, Call]]:
-    """Yield a service and the call of its administrator."""
+    """Yield a service and a call with an administrator's credential."""
     clock = SystemClock()
     async with Shard(path) as shard:
         admission = Admission(shard, clock, GateSettings(), BackgroundTasks().start)

@@ -1,7 +1,7 @@
-"""Several shards behind one address: adds of one message by wrk, with one shard and with two, straight to the owner and passed on.
+"""Several shards behind one address: adds of one message by wrk, with one and two shards, sent to the owner or forwarded.
 
-Every shard has a tenant of its own, and a load of its own that adds to it: to the owner's address, or to the other shard's, which passes all of
-it on. On two cores the shards share them with the load, so that two shards cannot do twice what one does: read the ratios of the last two rows.
+Every shard has its own tenant and its own load, which sends to the owner's address or to the other shard's, which forwards everything.
+On two cores the shards compete with the load, so two shards cannot do twice the work of one: compare the last two rows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ wrk.body = '{{"messages":[{{"body":"{body}"}}]}}'
 
 async def run(directory: Path, *, quick: bool) -> None:
     if shutil.which("wrk") is None:
-        print("wrk is not installed: nothing else is quick enough to be of use here")
+        print("wrk is not installed; no other load generator is fast enough")
         return
     script = directory / "add.lua"
     script.write_text(_SCRIPT.format(token=TOKEN, body="x" * 100))
@@ -64,7 +64,7 @@ async def _places(url: str, shards: int) -> tuple[list[str], list[str]]:
 def _load(
     table: Table, script: Path, shards: int, how: str, tenants: list[str], targets: list[str], seconds: int
 ) -> None:
-    """Run a load for each shard at the same time, and say what they got together."""
+    """Run a load for each shard at the same time, and add up their rates."""
     command = ["wrk", "-t1", f"-c{_CONNECTIONS // shards}", f"-d{seconds}s", "--latency", "-s", str(script)]
     running = [
         subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Plain tables for figures."""
+"""Plain tables of figures."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ class Table:
 
 
 def percentile(values: list[float], percent: float) -> float:
-    """Return the value that ``percent`` of all are at most."""
+    """Return the smallest value that at least ``percent`` of the values do not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]

@@ -1,4 +1,4 @@
-"""Over HTTP: one server process, fsync on, 100-byte bodies, the client on the same two cores, beside Redis Streams.
+"""Over HTTP: one server process, fsync on, 100-byte bodies, the client on the same two cores, compared with Redis Streams.
 
 The same work is asked of both in one run: adds with 64 in flight, adds by 100, full cycles in 64 loops of one message, and by 100.
 They take turns, each alone with the client, after the same warming up: the machine changes its pace from minute to minute.
@@ -43,7 +43,7 @@ wrk.body = '{{"messages":[{{"body":"{body}"}}]}}'
 
 
 class Measured:
-    """The rates of one operation by one client, a turn each, and what every call of it took."""
+    """The rates of one operation by one client, by turn, and the duration of every call."""
 
     def __init__(self, batch: int) -> None:
         self.batch = batch
@@ -55,7 +55,7 @@ Figures = dict[tuple[str, str], Measured]  # by client and operation
 
 
 async def run(directory: Path, *, quick: bool) -> None:
-    table = Table("who", "operation", "batch", "messages/s", "p50 ms", "p99 ms")
+    table = Table("client", "operation", "batch", "messages/s", "p50 ms", "p99 ms")
     scale = 10 if quick else 1
     figures: Figures = {}
     with tenantq(directory / "wrk") as url:
@@ -89,7 +89,7 @@ async def run(directory: Path, *, quick: bool) -> None:
     for operation, least in (("adds", 3.0), ("cycles", 3.0), ("cycles by 100", 1.0)):
         for peer in (_PLAIN, _HIREDIS):
             if (peer, operation) in figures:
-                _compare(figures, peer, operation, f"; wanted {least:g}" if peer == _PLAIN else "")
+                _compare(figures, peer, operation, f"; target {least:g}" if peer == _PLAIN else "")
 
 
 def _compare(figures: Figures, peer: str, operation: str, wanted: str) -> None:
@@ -102,7 +102,7 @@ def _compare(figures: Figures, peer: str, operation: str, wanted: str) -> None:
 async def _timed(
     figures: Figures, who: str, operation: str, batch: int, loops: int, times: int, work: LoadCall
 ) -> None:  # fmt: skip
-    """Run ``work`` in so many loops at once, so many times each, and note the rate of messages."""
+    """Run ``work`` in a number of concurrent loops, a number of times each, and record the message rate."""
     measured = figures.setdefault((who, operation), Measured(batch))
     await drive_times(work, loops=loops, times=1 + times // 10)  # connections, queues, caches
     tally = await drive_times(work, loops=loops, times=times, latencies=measured.latencies)
@@ -116,7 +116,7 @@ async def _timed(
 
 def _wrk(directory: Path, url: str, table: Table, *, seconds: int) -> None:
     if shutil.which("wrk") is None:
-        print("wrk is not installed: the load from native code is left out")
+        print("wrk is not installed: skipping the native load")
         return
     script = directory / "add.lua"
     script.write_text(_WRK.format(token=TOKEN, body=_BODY))

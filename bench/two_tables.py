@@ -1,4 +1,4 @@
-"""``usage_hourly`` and ``slo_daily`` from the same segments, by Spark and by DuckDB, and whether they are equal.
+"""``usage_hourly`` and ``slo_daily`` from the same segments, computed by Spark and by DuckDB and compared.
 
 Spark runs the pipeline's own functions, without verification and without the lake; DuckDB runs two_tables.sql.
 """
@@ -34,7 +34,7 @@ _SLO: Final = (
 
 
 def by_spark(journal: Path, into: Path, memory: str) -> float:
-    """Write both tables; return the seconds, without the start of Spark."""
+    """Write both tables; return the seconds without the startup of Spark."""
     spark = open_session(None, {"spark.driver.memory": memory})
     started = time.perf_counter()
     files = [str(file) for file in sorted(journal.glob("date=*/*/*/*.parquet"))]
@@ -44,7 +44,7 @@ def by_spark(journal: Path, into: Path, memory: str) -> float:
     removed = rows.where("op = 'remove' AND outcome = 'ok'").select("tenant", "message_id")
     of_removed_messages = events.join(
         f.broadcast(removed), ["tenant", "message_id"], "left_semi"
-    )  # few, so not all events are shuffled
+    )  # a few rows, so that not all events are shuffled
     of_removed = message_lives(of_removed_messages, None, resets)
     hours = str(into / "queue_hours")
     queue_hours(rows, of_removed, resets).write.mode("overwrite").parquet(hours)
@@ -79,5 +79,5 @@ def by_duckdb(journal: Path, spark_tables: Path) -> tuple[float, int, int]:
     return spent, rows, differing
 
 
-if __name__ == "__main__":  # a separate process, for its memory to be measured
+if __name__ == "__main__":  # a separate process, so that its memory can be measured
     print(by_spark(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]))

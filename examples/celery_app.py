@@ -12,11 +12,11 @@ from celery import Celery
 
 app = Celery("celery_app", broker=os.environ["CELERY_BROKER_URL"])
 app.conf.broker_transport_options = {
-    "region": "eu-north-1",  # any: it is only part of the signature
+    "region": "eu-north-1",  # any value: it is only part of the signature
     "is_secure": False,  # True if the server has TLS
     "wait_time_seconds": 20,  # long polls
 }
-app.conf.task_acks_late = True  # a task whose worker dies comes again
+app.conf.task_acks_late = True  # a task whose worker dies is redelivered
 
 
 @app.task(autoretry_for=(ConnectionError,), retry_backoff=True)

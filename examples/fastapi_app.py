@@ -1,6 +1,6 @@
-"""A web service in which every customer has queues of their own.
+"""A web service in which every customer has their own queues.
 
-A customer is a tenant: its work, limits and audit trail are separate from everybody else's. The customer comes from the
+A customer is a tenant: its work, limits and audit trail are separate from those of other customers. The customer comes from the
 API key of the request, never from its body.
 
     pip install tenantq fastapi uvicorn

@@ -1,6 +1,6 @@
 """Usage of every tenant, from the journal: messages, bytes and how long they waited.
 
-The journal has a row for every change, so nothing has to be asked of the server. The same code runs on a cluster.
+The journal has a row for every change, so the server gets no requests. The same code runs on a cluster.
 
     pip install 'tenantq[spark]'
     python spark_usage.py tenantq-data/journal

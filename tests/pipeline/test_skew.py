@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as f
 
-from bench.made_journal import Plan, make_journal
+from bench.synthetic_journal import Plan, make_journal
 from tenantq.journal.manifest import MANIFESTS
 from tenantq.pipeline.bronze.rows import RowRules, bronze
 from tenantq.pipeline.gold.slo_daily import values

@@ -20,6 +20,6 @@ class Confirmation:
 
 @worker.task("confirmations", timeout_ms=30_000)
 def confirm(confirmation: Confirmation) -> None:
-    """Confirm an order. A message can come twice, so doing it again must change nothing."""
+    """Confirm an order. A message can be delivered twice, so confirming must be idempotent."""
     close_old_connections()
     Order.objects.filter(id=confirmation.order_id, confirmed=False).update(confirmed=True)

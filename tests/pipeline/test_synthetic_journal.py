@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.made_journal import Plan, make_journal
+from bench.synthetic_journal import Plan, make_journal
 from tenantq.journal.export_target import DirectoryTarget
 from tenantq.journal.record import ChainedRecord, decode_record
 from tenantq.journal.segment import decode, encode

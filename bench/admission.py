@@ -1,4 +1,4 @@
-"""The whole way in: what all gates together cost a call, and what a shard with many tenants that have limits takes in memory."""
+"""Complete admission: what all gates together cost a call, and the memory of a shard with many tenants that have limits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RATE = {"ops_per_sec": 100_000_000, "bytes_per_sec": 1 << 36}
 
 
 async def run(directory: Path, *, quick: bool) -> None:
-    async with open_service(directory / "way-in") as (service, admin):
+    async with open_service(directory / "admission") as (service, admin):
         await service.tenants.put(admin, "acme", {"limits": {"write": _RATE}, "quotas": {"backlog": 10**9}})
         await service.queues.put(admin, "acme", "q", {"limits": {"write": _RATE}})
         key = await service.access.create_key(admin, "acme", "bench", Grant(role="producer"))
@@ -44,12 +44,12 @@ async def _cost(admission: Admission, call: Call, times: int) -> None:
                 pass
         best = min(best, time.thread_time() - started)
     print(
-        f"all gates together, credential cached, four buckets: {best / times * 1e6:.1f} us a call (wanted at most 15)"
+        f"all gates together, credential cached, four buckets: {best / times * 1e6:.1f} us per call (target: at most 15)"
     )
 
 
 async def _memory(path: Path, tenants: int) -> None:
-    """Open a store of so many tenants that another process has made, and have each use its limits."""
+    """Open a store of tenants that another process created, and use the limits of each."""
     maker = multiprocessing.get_context("spawn").Process(target=_make, args=(path, tenants))
     maker.start()
     maker.join()
@@ -62,7 +62,9 @@ async def _memory(path: Path, tenants: int) -> None:
             rates.admit(Charge.of(name, state.config.limits, None, None, "read", 1, 100))
         gc.collect()
         grown = _resident_mb() - before
-    print(f"{tenants:,} tenants with limits, all in use: {grown:.0f} MB more resident (wanted at most 150 for 100,000)")
+    print(
+        f"{tenants:,} tenants with limits, all in use: {grown:.0f} MB more resident memory (target: at most 150 for 100,000)"
+    )
 
 
 def _make(path: Path, tenants: int) -> None:

@@ -1,8 +1,8 @@
 """A synthetic journal of any size: seeded, vectorised, with real hash chains, hashes and signatures.
 
-Messages live as in the engine: added in batches, delivered after a wait, acked, or failed and tried again up to three times,
+Messages behave as in the engine: added in batches, delivered after a wait, acked, or failed and retried up to three times,
 then moved to the dead letters; some expire, some are removed or purged; calls are denied and throttled. A tenant belongs to one
-shard. Shards are independent of each other, so each is made by a process of its own.
+shard. Shards are independent, so a separate process writes each.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ _EVENT: Final = np.dtype(
 """An event of a message, or a call without one (``low`` is 0). ``group`` has the rows of one call."""
 
 
-class Made(msgspec.Struct, frozen=True):
-    """The journal that was written."""
+class WrittenJournal(msgspec.Struct, frozen=True):
+    """The written journal."""
 
     rows: int
     records: int
@@ -88,12 +88,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     rows_per_day: int = 10_000_000
     seed: int = 1
     shards: int = 4
-    tenants: int = 200  # of each shard; sizes follow a power law
+    tenants: int = 200  # per shard; sizes follow a power law
     giant: bool = False  # one tenant has 90 % of the rows
     segment_rows: int = 50_000
 
 
-def make_journal(directory: Path, plan: Plan, processes: int = 2) -> Made:
+def make_journal(directory: Path, plan: Plan, processes: int = 2) -> WrittenJournal:
     """Write a journal of about ``plan.rows`` rows to ``directory``. The signing key is in its parent."""
     directory.mkdir(parents=True, exist_ok=True)
     SigningKey.load_or_make(directory.parent)
@@ -107,11 +107,11 @@ def make_journal(directory: Path, plan: Plan, processes: int = 2) -> Made:
         return _total(list(pool.map(_make_shard, *zip(*wanted, strict=True))))
 
 
-def _total(parts: Sequence[Made]) -> Made:
-    return Made(*(sum(column) for column in zip(*map(msgspec.structs.astuple, parts), strict=True)))
+def _total(parts: Sequence[WrittenJournal]) -> WrittenJournal:
+    return WrittenJournal(*(sum(column) for column in zip(*map(msgspec.structs.astuple, parts), strict=True)))
 
 
-def _make_shard(directory: Path, plan: Plan, shard: int, rows: int) -> Made:
+def _make_shard(directory: Path, plan: Plan, shard: int, rows: int) -> WrittenJournal:
     hours = max(1, round(plan.rows / plan.rows_per_day * 24))
     traffic, writer = _Traffic(plan, shard), _Writer(directory, plan, shard, SigningKey.load_or_make(directory.parent))
     for hour in range(hours):
@@ -280,12 +280,12 @@ class _Writer:
         self._seq, self._link = 0, GENESIS
         self._rows = self._segments = self._bytes = 0
 
-    def finish(self) -> Made:
-        """Write the head; return what was written."""
+    def finish(self) -> WrittenJournal:
+        """Write the head and return the totals."""
         head = Head(shard=self._shard, last_seq=self._seq, last_link=self._link.hex(), key_id=self._key.public.id)
         head = msgspec.structs.replace(head, signature=self._key.sign(head.signed_text()))
         self._target.write(head.name, msgspec.json.encode(head, order="sorted"))
-        return Made(self._rows, self._seq, self._segments, self._bytes)
+        return WrittenJournal(self._rows, self._seq, self._segments, self._bytes)
 
     def write(self, events: NDArray[Any], traffic: _Traffic) -> None:
         """Write the events of an hour."""
