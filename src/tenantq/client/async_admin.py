@@ -111,7 +111,7 @@ class AsyncAdminScope:
         await self._session.request("DELETE", target, NoneType, repeatable=False)
 
     async def apply_template(self, name: str, *, owner: str | None = None, dry_run: bool = False) -> list[AppliedItem]:
-        """Apply a template to the tenant, each queue at once or not at all, and return what became of each.
+        """Apply a template to the tenant, each queue at once or not at all, and return the outcome of each.
 
         ``owner`` is the tenant that shares it, or empty for the platform. By default its own comes first.
         """
@@ -151,11 +151,11 @@ class AsyncPlatform(AsyncAdminScope):
         return await self._session.request("POST", "/v1/alerts/test", AlertTestReply, body, repeatable=False)
 
     async def containments(self) -> list[ContainmentItem]:
-        """Return what the server did because of alerts and what is still in force, dry runs among them."""
+        """Return what the server did because of alerts and what is still in force, including dry runs."""
         return (await self._session.request("GET", "/v1/containments", ContainmentsReply)).containments
 
     async def release_containment(self, id: str) -> ContainmentItem:
-        """End a containment before its time is over, and return what it was."""
+        """End a containment before its time is over, and return it."""
         target = f"/v1/containments/{quote(id, safe='')}"
         return await self._session.request("DELETE", target, ContainmentItem, repeatable=False)
 

@@ -13,7 +13,7 @@ _MAYBE_NON_FINITE: Final = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")  # NaN and 
 
 
 def to_bytes(value: object, field: str = "body") -> bytes:
-    """Return the bytes of a body: bytes as they are, text as UTF-8, anything else as JSON.
+    """Return the bytes of a body: bytes unchanged, text as UTF-8, anything else as JSON.
 
     JSON can be anything that msgspec encodes (dict, list, numbers, dates, UUIDs, Structs, dataclasses) and, also inside these, any
     object with ``model_dump_json()``, such as a pydantic model. NaN and infinity are refused, because JSON cannot express them.

@@ -24,7 +24,7 @@ class Explanation(msgspec.Struct):
 
 
 def explain(spark: SparkSession, lake: Lake, line: str) -> Explanation:
-    """Return the explanation of ``line`` (period/tenant/item); raise NotFound if there is no such line."""
+    """Return the explanation of ``line`` (period/tenant/item). Raises NotFound if the line does not exist."""
     found, rows = behind(spark, lake, line)
     grouped = rows.groupBy("date", "hour", "queue", "shard").agg(
         f.min("seq").alias("first_seq"), f.max("seq").alias("last_seq"), f.count("*").alias("rows"),

@@ -141,7 +141,7 @@ DEFAULT: Final = PriceBook(
 
 
 def load_price_book(file: Path | None) -> PriceBook:
-    """Read and check a book; raise Invalid with what is wrong."""
+    """Read and check a book. Raises Invalid."""
     if file is None:
         return check_price_book(DEFAULT, "the default price book")
     return check_price_book(read_toml(file, PriceBook, "price book"), f"price book {file}")

@@ -84,7 +84,7 @@ class GrantItem(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     actions: tuple[str, ...]
     queues: tuple[str, ...]
     expires_at: int | None
-    reviewed_at: int | None = None  # when it was made or last reviewed
+    reviewed_at: int | None = None  # when it was created or last reviewed
 
 
 class CredentialGrant(WireReply, frozen=True, kw_only=True, omit_defaults=False):

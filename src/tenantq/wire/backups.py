@@ -26,7 +26,7 @@ class BackupReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     last_seq: int | None = None  # the last journal record that it holds
     size: int | None = None  # bytes
     segments_upto: int | None = None  # exported segments up to this record are in it; 0: none
-    version: str | None = None  # of the server that made it
+    version: str | None = None  # of the server that created it
     error: str = ""
 
 

@@ -26,7 +26,7 @@ class ClusterShardItem(WireReply, frozen=True, kw_only=True, omit_defaults=False
 
     number: int
     region: str
-    owner: str | None  # id of the member that serves it; None: nobody at the moment
+    owner: str | None  # id of the member that serves it; None: no member at the moment
     epoch: int | None  # counts its owners
     moving_to: str | None  # id of the member that it is on its way to
     load: float

@@ -1,4 +1,4 @@
-"""One message in work: runs its handler, settles its lease, logs the outcome."""
+"""One message in progress: runs its handler, settles its lease, logs the outcome."""
 
 import asyncio
 import contextlib

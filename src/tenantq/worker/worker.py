@@ -71,7 +71,7 @@ class Worker:
         """Create a worker for a server's address, or for the server of a client. Nothing is sent before it runs.
 
         ``queues`` limits it to some of its tasks. ``drain_ms`` is how long handlers may continue after a stop.
-        ``name`` identifies it in ``tenantq workers``; by default it is made of host and process.
+        ``name`` identifies it in ``tenantq workers``; by default it consists of host and process.
         """
         if isinstance(client, Settings):
             self.settings = client

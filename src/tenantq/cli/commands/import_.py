@@ -118,7 +118,7 @@ def _import_grants(tenant: Tenant, grants: list[GrantItem]) -> int:
     new = [one for one in new if one.expires_at is None or one.expires_at > now]
     for grant in new:
         fields = msgspec.structs.asdict(grant)
-        del fields["reviewed_at"]  # a new grant counts as reviewed when it is made
+        del fields["reviewed_at"]  # a new grant counts as reviewed when it is created
         tenant.grant(**fields)
     return len(new)
 

@@ -53,7 +53,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         there = self._spans()
         if where == "latest":
             return Offset.beginning(_ends(there)).plain()
-        # Of several ranges of a shard, the first one comes last here, and counts.
+        # If a shard has several ranges, the first one is set last and wins.
         firsts = {span.shard: span.first - 1 for span in reversed(there)}
         return Offset.beginning(dict(sorted(firsts.items()))).plain()
 

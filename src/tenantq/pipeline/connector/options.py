@@ -37,7 +37,7 @@ class JournalOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class StreamOptions(JournalOptions, frozen=True, kw_only=True):
     """How a journal is followed."""
 
-    starting_offsets: str = "earliest"  # or "latest", or an offset as JSON; counts for a new checkpoint only
+    starting_offsets: str = "earliest"  # or "latest", or an offset as JSON; applies to a new checkpoint only
     max_rows_per_batch: _Count | None = None
     max_segments_per_batch: _Count | None = None
     max_bytes_per_batch: _Count | None = None

@@ -110,7 +110,7 @@ def partition_values(partition: str) -> dict[str, str | None]:
 def same_rows(some: list[Path], others: list[Path]) -> bool:
     """Return whether two lists of files have the same rows in the same order, file by file.
 
-    Bytes are no measure: what else is in a Parquet file depends on the process and the version that wrote it.
+    Bytes are not compared, because the rest of a Parquet file depends on the process and the version that wrote it.
     """
     return len(some) == len(others) and all(map(_same_rows, some, others))
 

@@ -176,7 +176,7 @@ class DeltaTables:
         return table in self.newest.tables
 
     def files(self, table: str, version: int | None = None) -> list[DataFile]:
-        """Return the files of a table, in the newest version set or in a version of its own."""
+        """Return the files of a table, in the newest version set or in a given version."""
         if version is None:
             version = self.newest.tables.get(table, -1)
         if version >= 0 and (table, version) not in self._files:

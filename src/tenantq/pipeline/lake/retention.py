@@ -43,7 +43,7 @@ class Retention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load_retention(file: Path | None, older_than_days: int | None) -> Retention:
-    """Read rules. ``older_than_days`` replaces the default. Raise Invalid with what is wrong."""
+    """Read rules. ``older_than_days`` replaces the default. Raises Invalid."""
     rules = Retention() if file is None else read_toml(file, Retention, "retention rules")
     if older_than_days is not None:
         rules = msgspec.structs.replace(

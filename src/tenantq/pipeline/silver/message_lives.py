@@ -98,13 +98,13 @@ def _merged(parts: DataFrame, place: tuple[str, ...], *, with_known: bool) -> Da
     """Merge events and known lives into one row per message.
 
     Rows are sorted by the keys they are grouped by, which is also the order they are written in: one shuffle and one sort
-    do for both. Without pieces, ids come first, because most of them differ within the prefix that the sort compares.
+    serve both. Without pieces, ids come first, because most of them differ within the prefix that the sort compares.
     """
     op, at = f.col("op"), f.col("ts").alias("at")
     state = f.lit(None).cast("string")
     for name, value in _STATES.items():
         state = f.when(op == name, value).otherwise(state)
-    # The end of a lease refers to an earlier record, so it comes first in its own, whatever its number there.
+    # The end of a lease refers to an earlier record, so it comes first in its own record, regardless of its number there.
     order = f.when(op.isin("nack", "release", "lease_expired"), f.lit(-1)).otherwise(f.col("n"))
     last = f.struct(
         "seq", order.alias("place"), state.alias("state"), f.coalesce("target", "queue").alias("queue"), at, "shard"

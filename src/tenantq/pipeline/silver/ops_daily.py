@@ -1,4 +1,4 @@
-"""Silver ``ops_daily``: how often each tenant did what, with which outcome, by day."""
+"""Silver ``ops_daily``: the number of operations by tenant, operation, outcome and day."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
