@@ -75,7 +75,7 @@ class ScriptedTransport:
         self.closed = False
 
     async def send(self, request: ApiRequest[Any]) -> HttpReply:
-        """Follow the next line of the script; the last one counts for ever."""
+        """Follow the next entry of the script; the last one repeats."""
         self.requests.append(request)
         step = self.script[0] if len(self.script) == 1 else self.script.pop(0)
         if callable(step):

@@ -84,7 +84,7 @@ class UnserializableModel(Model):
     """A model with a value that cannot be serialized."""
 
     def model_dump_json(self) -> str:
-        """Fail in a way of its own."""
+        """Fail with an error of the model's own."""
         raise KeyError("unable to serialize unknown type")
 
 

@@ -144,7 +144,7 @@ async def test_a_tenant_of_unknown_location_is_not_treated_as_local(clock: Manua
 
 
 class Members:
-    """Other processes with one shard each, asked as if they were one call away."""
+    """Other processes with one shard each, one call away."""
 
     def __init__(self, books: dict[int, MemoryBook]) -> None:
         self.books = books
@@ -172,10 +172,10 @@ class Members:
         return FoundKey(self.books[int(member)].key(arguments[0]), [int(member)])
 
 
-async def test_a_key_is_looked_up_once_for_all_who_ask_and_unknown_only_if_all_shards_say_so(
+async def test_concurrent_lookups_of_a_key_share_one_request(
     clock: ManualClock,
 ) -> None:
-    """A token that no shard knows is not asked for again for a moment; one that a silent shard may know is."""
+    """A key is unknown only if all shards say so. That is cached for a moment, but not while a shard is silent."""
     members, book = Members({0: MemoryBook(), 2: MemoryBook()}), MemoryBook()
     here = OneShard(1, cast("Shard", SimpleNamespace(state=SimpleNamespace(access=book))))
     lookups = CredentialLookups(

@@ -1,4 +1,4 @@
-"""A fleet poll over several shards that ends early releases everything that was leased for it."""
+"""Fleet polls over several shards: a caller gets at most what it asked for, and messages it does not get are released."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CALL = Call(bearer="key")
 
 
 class Shards:
-    """Replaces the calls to other shards, and records what is released where."""
+    """Three shards that deliver the messages they have and record what is released."""
 
     count = 3
 
@@ -62,7 +62,7 @@ class Shards:
         self.released.append((shard, len(deliveries)))
 
     def polls(self) -> ClusterFleetPolls:
-        """Return the polls of the first shard, of which the others are asked directly."""
+        """Return the polls of the first shard, which calls the others directly."""
 
         async def authenticate(_: str | None, __: object) -> Principal:
             return Principal("key:1", None)
@@ -87,7 +87,7 @@ class Shards:
 
 
 async def test_messages_leased_for_a_caller_that_left_are_released() -> None:
-    """Those that had arrived, those that this shard leases while stopping, and those of other shards."""
+    """On the shard that leased them, while another shard was still being asked."""
     shards = Shards(2, 5, 0)
     shards.hangs = 1
     polling = asyncio.ensure_future(shards.polls().poll(CALL, "mail", max=4))
@@ -100,7 +100,7 @@ async def test_messages_leased_for_a_caller_that_left_are_released() -> None:
 
 
 async def test_a_caller_gets_at_most_what_it_asked_for_from_all_shards() -> None:
-    """Shards without messages are not asked, and what one has too little another one gives."""
+    """Shards without messages are not asked, and others make up for those with too few."""
     shards = Shards(1, 5, 0)
     got = await shards.polls().poll(CALL, "mail", max=4)
     assert sorted(one.tenant for one in got) == ["of-0", "of-1", "of-1", "of-1"]
@@ -117,7 +117,7 @@ async def test_a_poll_that_names_a_forbidden_tenant_is_refused_before_anything_i
     assert (shards.messages, shards.calls[-1]) == ([0, 1, 1], (2, "fleet.poll"))
 
 
-async def test_a_poll_that_names_a_tenant_that_a_silent_shard_may_have_is_told_so() -> None:
+async def test_a_poll_of_a_tenant_that_a_silent_shard_may_have_is_unavailable() -> None:
     """The name may be known again when the shard is back."""
     polls = Shards(0, 1, 1).polls()
     cast("Directory", polls._directory).lose(1)

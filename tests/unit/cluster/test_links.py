@@ -341,7 +341,7 @@ async def test_a_large_payload_is_written_in_slices() -> None:
     written: list[int] = []
 
     class Transport:
-        """Notes how much is written at a time."""
+        """Records how much is written at a time."""
 
         def write(self, data: bytes) -> None:
             written.append(len(data))
