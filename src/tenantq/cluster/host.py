@@ -13,6 +13,7 @@ from tenantq.cluster.shard_thread import HostedShard, ShardThread
 from tenantq.domain.cluster_view import Member
 from tenantq.errors import StoreFailed, StoreFormat
 from tenantq.runtime.clock import Clock
+from tenantq.runtime.futures import BackgroundTasks
 
 log = logging.getLogger("tenantq.shards")
 
@@ -38,7 +39,7 @@ class ShardHost:
         self.fault: BaseException | None = None  # why the last shard could not be opened, unless its store failed
         self.successors: dict[int, str] = {}  # by shard: the member that it was released to
         self._opening = asyncio.Semaphore(OPENING_MAX)
-        self._watching: set[asyncio.Task[None]] = set()
+        self._watching = BackgroundTasks()
         self._loads = ShardLoads(clock.monotonic_ms())
 
     # ---- membership ----
@@ -73,9 +74,7 @@ class ShardHost:
             raise
         self.fault = None
         self.successors.pop(shard, None)
-        task = asyncio.get_running_loop().create_task(self._watch(thread))
-        self._watching.add(task)
-        task.add_done_callback(self._watching.discard)
+        self._watching.start(self._watch(thread))
         self.on_change()
 
     async def release(self, shard: int, successor: Member | None = None, *, exports: bool = False) -> None:
@@ -94,7 +93,7 @@ class ShardHost:
     async def close(self, *, exports: bool = True) -> None:
         """Give all shards up."""
         await asyncio.gather(*(self.release(number, exports=exports) for number in list(self._threads)))
-        await asyncio.gather(*self._watching, return_exceptions=True)
+        await self._watching.finish()
 
     async def _watch(self, thread: ShardThread) -> None:
         """Forget a shard when its thread has ended. A shard that lost its store ends alone; the process continues."""

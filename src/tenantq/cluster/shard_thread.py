@@ -14,6 +14,7 @@ from tenantq.cluster.error_codec import NotOwner
 from tenantq.domain.message import LOCAL, Delivery
 from tenantq.engine.shard import Shard
 from tenantq.errors import StoreFailed
+from tenantq.runtime.futures import first_of
 from tenantq.service.call import Call
 from tenantq.service.service import Service
 from tenantq.service.tenant_export import TenantExport
@@ -315,11 +316,8 @@ class ShardThread:
     async def _serve_until_closed(self) -> None:
         self.is_open = True
         self._tell(lambda: _complete(self._opened))
-        waits = [asyncio.ensure_future(one.wait()) for one in (self._closing, self.hosted.shard.loop.stopped)]
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        await first_of(self._closing.wait(), self.shard.loop.stopped.wait())
         self.is_open = False
-        for one in waits:
-            one.cancel()
         await self._finish_calls()
 
     async def _finish_calls(self) -> None:

@@ -4,15 +4,36 @@ import asyncio
 import logging
 from asyncio import Future
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 log = logging.getLogger("tenantq")
+_R = TypeVar("_R")
 
 
 def wake(future: Future[None] | None) -> None:
     """Complete a future unless it is done."""
     if future is not None and not future.done():
         future.set_result(None)
+
+
+async def first_of(*waits: Coroutine[Any, Any, object]) -> None:
+    """Return when one of these is done, and cancel the others."""
+    tasks = [asyncio.ensure_future(one) for one in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for one in tasks:
+            one.cancel()
+
+
+async def run_until(stop: Future[Any], work: Coroutine[Any, Any, _R]) -> Future[_R]:
+    """Run ``work``, and cancel it when ``stop`` is done first. Return its task, which has ended."""
+    task = asyncio.ensure_future(work)
+    await asyncio.wait([task, stop], return_when=asyncio.FIRST_COMPLETED)
+    if not task.done():
+        task.cancel()
+        await asyncio.wait([task])
+    return task
 
 
 class BackgroundTasks:

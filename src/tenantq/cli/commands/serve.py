@@ -29,6 +29,7 @@ from tenantq.cluster.supervision.removed_shards import check_empty
 from tenantq.cluster.supervision.supervisor import Supervisor
 from tenantq.errors import Invalid, TenantqError, Unavailable
 from tenantq.gates.api_key import check_token
+from tenantq.runtime.futures import first_of, run_until
 from tenantq.server import Server
 from tenantq.server.cluster_member import HostServer
 from tenantq.settings import ADMIN_TOKEN, OFF, RPC_DEFAULT, ServerSettings, load_settings, shown_address, shown_url
@@ -257,7 +258,8 @@ async def _serve(settings: ServerSettings, admin_token: str | None) -> int:
         rpc = shown_address("rpc", server.transports.rpc_address, server.rpc_port)
     _announce(url, rpc)
     log.info("ready", extra={"url": url, "rpc": rpc or OFF, "pid": os.getpid()})
-    failed = await _until_stopped(server, signals)
+    await first_of(signals.asked.wait(), server.failed())
+    failed = server.failure is not None
     log.info("stopping", extra={"because": "the store failed" if failed else signals.name})
     code = await closed(server, 0 if failed else None)
     if code == exit_codes.OK:
@@ -267,13 +269,9 @@ async def _serve(settings: ServerSettings, admin_token: str | None) -> int:
 
 async def started(server: Server | HostServer, signals: StopSignals) -> str | None:
     """Start a server and return its URL, or None if a signal arrived before. Raises a typed error if it cannot start."""
-    starting = asyncio.ensure_future(_start(server))
     asked = asyncio.ensure_future(signals.asked.wait())
     try:
-        await asyncio.wait([starting, asked], return_when=asyncio.FIRST_COMPLETED)
-        if not starting.done():
-            starting.cancel()
-            await asyncio.wait([starting])
+        starting = await run_until(asked, _start(server))
         return None if starting.cancelled() else starting.result()
     finally:
         asked.cancel()
@@ -308,17 +306,6 @@ async def closed(server: Server | HostServer, grace_ms: int | None = None) -> in
         return exit_codes.OK
     click.echo(f"tenantq: the store failed and the server stopped: {failure.message} [unavailable]", err=True)
     return exit_codes.ERROR
-
-
-async def _until_stopped(server: Server | HostServer, signals: StopSignals) -> bool:
-    """Wait for a signal or a failure of the store. Returns whether the store failed."""
-    waits = [asyncio.ensure_future(wait) for wait in (signals.asked.wait(), server.failed())]
-    try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()
-    return server.failure is not None
 
 
 def show_token(token: str, url: str) -> None:

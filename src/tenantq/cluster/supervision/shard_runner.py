@@ -9,7 +9,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -17,6 +17,7 @@ from tenantq.cluster.addresses import SharedAddress
 from tenantq.cluster.shard_spec import Sockets
 from tenantq.cluster.supervision.messages import ALIVE_EVERY_MS, CLOSE, LENGTH_BYTES, ShardStartup, ShardStatus
 from tenantq.errors import TenantqError, Unavailable
+from tenantq.runtime.futures import run_until
 from tenantq.server import Server
 from tenantq.server.cluster_member import HostServer
 
@@ -83,7 +84,10 @@ class ShardRunner:
         self._reader, self._writer = await asyncio.open_connection(sock=self._control)
         server, command = self.server, asyncio.ensure_future(self._next_command())
         try:
-            self.has_started = await _started(server, command)
+            starting = await run_until(command, server.start())
+            self.has_started = not starting.cancelled()  # else it was told to stop meanwhile, or the supervisor is gone
+            if self.has_started:
+                starting.result()
         except (TenantqError, OSError) as error:
             failure = error if isinstance(error, TenantqError) else _unavailable(error)
             self._report(ShardStatus(state="failed", code=failure.code, message=failure.message))
@@ -125,20 +129,6 @@ class ShardRunner:
             return await self._reader.readline()
         except OSError:
             return b""
-
-
-async def _started(server: Server | HostServer, command: asyncio.Future[bytes]) -> bool:
-    """Start the server; False if it was told to stop meanwhile, or the supervisor is gone."""
-    starting = asyncio.ensure_future(server.start())
-    waits: list[asyncio.Future[Any]] = [starting, command]
-    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    if not starting.done():
-        starting.cancel()
-        await asyncio.wait([starting])
-    if starting.cancelled():
-        return False
-    starting.result()
-    return True
 
 
 def _unavailable(error: OSError) -> Unavailable:

@@ -34,6 +34,7 @@ from tenantq.domain.placement import TopologyShard
 from tenantq.errors import StoreDamaged, StoreLocked
 from tenantq.runtime.backoff import Backoff
 from tenantq.runtime.clock import SystemClock
+from tenantq.runtime.futures import first_of
 from tenantq.settings import OFF, RPC_DEFAULT, ServerSettings, shown_address, shown_url
 from tenantq.store.directory_lock import DirectoryLock
 
@@ -144,12 +145,7 @@ class Supervisor:
                 return
 
     async def _wait_for(self, event: asyncio.Event, asked: asyncio.Event) -> None:
-        waits = [asyncio.ensure_future(one.wait()) for one in (event, asked)]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
+        await first_of(event.wait(), asked.wait())
         self._stopping = asked.is_set()
 
     def _check_started(self, shard: ShardProcess) -> None:
@@ -163,12 +159,7 @@ class Supervisor:
 
     async def run(self, asked: asyncio.Event) -> str:
         """Serve until a stop is requested. Return the reason if the server has to stop by itself, else an empty text."""
-        waits = [asyncio.ensure_future(one.wait()) for one in (asked, self._failed)]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
+        await first_of(asked.wait(), self._failed.wait())
         return self._failure
 
     async def stop(self) -> bool:
