@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from collections import OrderedDict
 from typing import Any, Final
 
 from tenantq.cluster.member_queries import FoundKey, OtherMembers
@@ -12,6 +11,7 @@ from tenantq.cluster.shard_routing import RoutingDirectory
 from tenantq.domain.access import StoredKey
 from tenantq.errors import ShardDown, TenantqError
 from tenantq.gates.authenticate import REMOTE_TRUST_MS
+from tenantq.runtime.bounded_dict import BoundedDict
 from tenantq.runtime.clock import Clock
 
 UNKNOWN_MAX: Final = 10_000
@@ -44,7 +44,7 @@ class CredentialLookups:
         self._members = members
         self._calls = calls
         self._clock = clock
-        self._unknown: OrderedDict[bytes, int] = OrderedDict()  # by hash: until when
+        self._unknown: BoundedDict[bytes, int] = BoundedDict(UNKNOWN_MAX)  # by hash: until when
         self._asking: dict[bytes, asyncio.Future[StoredKey | None]] = {}  # by hash
 
     def is_unknown(self, hash: bytes) -> bool:
@@ -75,8 +75,6 @@ class CredentialLookups:
                 break
             await self._calls.hold(min(missing), until_ms)
         self._unknown[hash] = self._clock.monotonic_ms() + REMOTE_TRUST_MS
-        while len(self._unknown) > UNKNOWN_MAX:
-            self._unknown.popitem(last=False)
         return None
 
     async def _ask_others(self, hash: bytes, missing: set[int]) -> StoredKey | None:

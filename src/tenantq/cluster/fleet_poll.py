@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from http import HTTPStatus
 from typing import Any, Final
@@ -19,6 +18,7 @@ from tenantq.domain.message import Delivery
 from tenantq.engine.polls import check_poll
 from tenantq.errors import ShardDown, TenantqError, Unavailable
 from tenantq.gates.authenticate import REMOTE_TRUST_MS, Authenticator
+from tenantq.runtime.bounded_dict import BoundedDict
 from tenantq.runtime.clock import Clock
 from tenantq.service.admission import own_tenant
 from tenantq.service.call import Call
@@ -40,7 +40,9 @@ class WeightedShares:
     """Divides polls of a queue over the shards that have work, in proportion to the weights of the tenants with work."""
 
     def __init__(self) -> None:
-        self._owed: OrderedDict[str, dict[int, float]] = OrderedDict()  # by queue and shard: what rounding left
+        self._owed: BoundedDict[str, dict[int, float]] = BoundedDict(
+            REMEMBERED_MAX
+        )  # by queue and shard: left by rounding
 
     def divide(self, queue: str, count: int, weights: dict[int, int]) -> dict[int, int]:
         """Return how many of ``count`` messages each shard may give. What a shard gets too little now it gets later."""
@@ -58,8 +60,6 @@ class WeightedShares:
                 shares[shard] -= taken
                 left += taken
         self._owed[queue] = {shard: max(-1.0, min(1.0, exact[shard] - shares[shard])) for shard in exact}
-        while len(self._owed) > REMEMBERED_MAX:
-            self._owed.popitem(last=False)
         return {shard: share for shard, share in shares.items() if share}
 
 
@@ -96,7 +96,9 @@ class ClusterFleetPolls:
         self._clock = clock
         self._background = background
         self._shares = WeightedShares()
-        self._allowed: OrderedDict[tuple[str | None, str], int] = OrderedDict()  # by credential and queue: until when
+        self._allowed: BoundedDict[tuple[str, str], int] = BoundedDict(
+            REMEMBERED_MAX
+        )  # by credential and queue: until when
 
     async def poll(
         self,
@@ -178,7 +180,7 @@ class ClusterFleetPolls:
 
     async def _may_poll(self, call: Call, queue: str, own: int) -> bool:
         """Return whether the caller may poll the queue in some tenant, most likely one of the shard ``own``."""
-        who = (call.bearer, queue)
+        who = (call.bearer or "", queue)
         now_ms = self._clock.monotonic_ms()
         if call.bearer is not None and self._allowed.get(who, 0) > now_ms:
             return True
@@ -189,8 +191,6 @@ class ClusterFleetPolls:
                 return False
         if call.bearer is not None:
             self._allowed[who] = now_ms + REMOTE_TRUST_MS
-            while len(self._allowed) > REMEMBERED_MAX:
-                self._allowed.popitem(last=False)
         return True
 
     # ---- messages ----

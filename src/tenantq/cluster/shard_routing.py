@@ -3,8 +3,10 @@
 from typing import Final, Protocol
 
 from tenantq.cluster.layout import HOME
+from tenantq.domain.placement import Topology
 from tenantq.errors import Forbidden, Unauthenticated
 from tenantq.gates.authenticate import Authenticator
+from tenantq.runtime.bounded_dict import BoundedDict
 from tenantq.service.admission import own_tenant
 from tenantq.service.call import Call
 
@@ -20,7 +22,11 @@ class RoutingDirectory(Protocol):
 
     @property
     def number(self) -> int:
-        """The shard that refuses calls that no shard can answer."""
+        """The shard that refuses calls that no shard can answer; of a shard, it is the shard itself."""
+
+    @property
+    def topology(self) -> Topology:
+        """All shards, and where clients reach them."""
 
     def find(self, tenant: str) -> int | None:
         """Return the shard of a tenant; None if it is not known."""
@@ -36,9 +42,6 @@ class RoutingDirectory(Protocol):
 
     def check_reachable(self, tenant: str) -> None:
         """Raise ShardDown for a tenant whose shard does not run."""
-
-    def address_of(self, shard: int) -> str:
-        """Return where clients reach a shard; empty if it is not known."""
 
 
 class Credentials(Protocol):
@@ -56,7 +59,7 @@ class ShardRouting:
     def __init__(self, directory: RoutingDirectory, admission: Credentials) -> None:
         self.directory = directory
         self._admission = admission
-        self._tenant_of: dict[str, str] = {}  # by bearer
+        self._tenant_of: BoundedDict[str, str] = BoundedDict(TENANTS_CACHED_MAX)  # by bearer
 
     @property
     def number(self) -> int:
@@ -104,7 +107,7 @@ class ShardRouting:
     def owner_address(self, call: Call, tenant: str | None) -> str:
         """Return where clients reach the owner directly; empty if that is this shard, or not known."""
         owner = self.known_owner(call, tenant)
-        return "" if owner is None or owner == self.number else self.directory.address_of(owner)
+        return "" if owner is None or owner == self.number else self.directory.topology.shards[owner].address
 
     async def _own_tenant(self, call: Call) -> str | None:
         """Return the tenant of a credential; None if it is not valid."""
@@ -115,7 +118,5 @@ class ShardRouting:
             return None
         tenant = own_tenant(principal)
         if call.bearer is not None:
-            if len(self._tenant_of) >= TENANTS_CACHED_MAX:
-                self._tenant_of.clear()
             self._tenant_of[call.bearer] = tenant
         return tenant

@@ -6,9 +6,7 @@ invalid when it expires, when stored keys or revocations change, and when the ke
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Mapping
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -18,7 +16,9 @@ from tenantq.domain.names import DEFAULT_TENANT
 from tenantq.errors import Forbidden, TenantqError, Unauthenticated
 from tenantq.gates.api_key import TOKEN_CHARS_MAX, ApiKeySource, check_key, find_key, key_principal
 from tenantq.gates.certificate import CertificateMap
+from tenantq.runtime.bounded_dict import BoundedDict
 from tenantq.runtime.clock import Clock
+from tenantq.runtime.futures import BackgroundTasks
 
 if TYPE_CHECKING:
     from tenantq.gates.json_web_token import JwtVerifier
@@ -123,14 +123,16 @@ class Authenticator:
         self._certificates = certificates
         self._anonymous = anonymous_default
         self._key_generation = jwt.current_generation if jwt is not None else lambda: _NO_GENERATION
-        self._cache_max = CACHE_MAX if jwt is None else jwt.settings.cache_max
+        most = CACHE_MAX if jwt is None else jwt.settings.cache_max
         self._chars_max = TOKEN_CHARS_MAX if jwt is None else max(TOKEN_CHARS_MAX, jwt.settings.token_bytes_max)
-        self._tokens: OrderedDict[bytes, _Verified] = OrderedDict()  # by hash; least recently used first
-        self._holders: OrderedDict[object, _Verified | None] = OrderedDict()  # of certificates, by names and end
-        self._cleared: dict[str, int] = {}  # principals of certificates: until when another shard's answer is trusted
+        self._tokens: BoundedDict[bytes, _Verified] = BoundedDict(most)  # by hash; least recently used first
+        self._holders: BoundedDict[object, _Verified | None] = BoundedDict(most)  # of certificates, by names and end
+        self._cleared: BoundedDict[str, int] = BoundedDict(
+            most
+        )  # principals of certificates: until when they are trusted
         self.other_shards: OtherShardCredentials | None = None  # set if there are several shards
         self.last_used: dict[str, int] = {}  # key ID: wall clock; cleared when stored
-        self._refreshing: set[asyncio.Task[None]] = set()
+        self._refreshing = BackgroundTasks()
 
     def cached(self, bearer: str | None, certificate: Mapping[str, Any] | None) -> Principal | None:
         """Return the principal if these credentials are cached and still valid; None: use ``authenticate``."""
@@ -208,7 +210,7 @@ class Authenticator:
         if key is not None:
             self.last_used[key.id] = now
             verified = _Verified(key_principal(key), self._source.version, key_id=key.id)
-            self._remember(self._tokens, hash, verified)
+            self._tokens[hash] = verified
             return verified.principal
         if self._jwt is None or (self.other_shards is not None and bearer.count(".") != _DOTS):
             return await self._key_of_other_shard(hash)
@@ -223,7 +225,7 @@ class Authenticator:
             if await self.other_shards.token_revoked(tenant, token.token_id, token.principal.id):
                 raise Unauthenticated
             verified.believe(self._clock.monotonic_ms())
-        self._remember(self._tokens, hash, verified)
+        self._tokens[hash] = verified
         return verified.principal
 
     # ---- other shards ----
@@ -237,7 +239,7 @@ class Authenticator:
         check_key(key, now)
         verified = _Verified(key_principal(key), self._source.version)
         verified.believe(self._clock.monotonic_ms())
-        self._remember(self._tokens, hash, verified)
+        self._tokens[hash] = verified
         return verified.principal
 
     async def _refresh(self, hash: bytes) -> None:
@@ -255,8 +257,6 @@ class Authenticator:
         assert principal.tenant is not None
         if await self.other_shards.token_revoked(principal.tenant, None, principal.id):
             raise Unauthenticated
-        if len(self._cleared) >= self._cache_max:
-            self._cleared.clear()
         self._cleared[principal.id] = self._clock.monotonic_ms() + REMOTE_TRUST_MS
 
     def _is_clear(self, principal: Principal) -> bool:
@@ -272,9 +272,7 @@ class Authenticator:
             left_ms = verified.believed_until_ms - self._clock.monotonic_ms()
             if 0 < left_ms <= REMOTE_TRUST_MS // 2 and not verified.refreshing:
                 verified.refreshing = True
-                task = asyncio.get_running_loop().create_task(self._refresh(hash))
-                self._refreshing.add(task)
-                task.add_done_callback(self._refreshing.discard)
+                self._refreshing.start(self._refresh(hash))
             return left_ms > 0 and not self._revoked(verified, now)
         if verified.key_id is None:
             is_here = self.other_shards is None or self.other_shards.is_here(verified.principal.tenant)
@@ -292,11 +290,6 @@ class Authenticator:
         principal = verified.principal
         return self._source.token_revoked(principal.tenant, verified.token_id, principal.id, now)
 
-    def _remember(self, cache: OrderedDict[Any, Any], key: object, what: _Verified | None) -> None:
-        cache[key] = what
-        while len(cache) > self._cache_max:
-            cache.popitem(last=False)
-
     # ---- certificates ----
 
     def _holder(self, certificate: Mapping[str, Any]) -> Principal | None:
@@ -311,7 +304,7 @@ class Authenticator:
         if verified is _UNKNOWN:
             principal = self._certificates.find(certificate)
             verified = None if principal is None else _Verified(principal, _ASK)
-            self._remember(self._holders, names, verified)
+            self._holders[names] = verified
         if verified is None:
             return None
         now = self._clock.wall_ms()

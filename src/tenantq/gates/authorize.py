@@ -6,12 +6,12 @@
 - The platform's administrator may do everything in all tenants.
 """
 
-from collections import OrderedDict
 from collections.abc import Collection, Iterator
 from typing import Final, Protocol
 
 from tenantq.domain.access import MATRIX, Grant, Principal, check_grant
 from tenantq.errors import Forbidden
+from tenantq.runtime.bounded_dict import BoundedDict
 from tenantq.runtime.clock import Clock
 
 PLATFORM_ACTIONS: Final = MATRIX["platform-admin"] - MATRIX["tenant-admin"]
@@ -42,12 +42,15 @@ class Authorizer:
     def __init__(self, source: GrantSource, clock: Clock, *, decisions_max: int = DECISIONS_MAX) -> None:
         self._source = source
         self._clock = clock
-        self._decisions_max = decisions_max
         self._version = source.version
         # By identity of the principal, which is cheaper than by value. Each entry keeps its principal alive, so that
         # the identity is not reused. The number is the wall time at which the permission ends.
-        self._decisions: OrderedDict[tuple[int, str, str, str | None], tuple[int, Principal]] = OrderedDict()
-        self._tenants: OrderedDict[tuple[int, str, str | None], tuple[int, Principal, list[str] | None]] = OrderedDict()
+        self._decisions: BoundedDict[tuple[int, str, str, str | None], tuple[int, Principal]] = BoundedDict(
+            decisions_max
+        )
+        self._tenants: BoundedDict[tuple[int, str, str | None], tuple[int, Principal, list[str] | None]] = BoundedDict(
+            TENANT_LISTS_MAX
+        )
 
     def check(self, principal: Principal, tenant: str, action: str, queue: str | None = None) -> None:
         """Raise Forbidden unless ``principal`` may do this. The text does not reveal whether the tenant exists."""
@@ -66,8 +69,6 @@ class Authorizer:
         if decision is None or _DENIED < decision[0] <= now:
             decision = (self._until(principal, tenant, action, queue, now), principal)
             self._decisions[what] = decision
-            if len(self._decisions) > self._decisions_max:
-                self._decisions.popitem(last=False)
         return decision[0] != _DENIED
 
     def is_stranger(self, principal: Principal, tenant: str) -> bool:
@@ -84,8 +85,6 @@ class Authorizer:
         if known is None or known[0] <= now:
             known = self._find_tenants(principal, action, queue, now)
             self._tenants[what] = known
-            if len(self._tenants) > TENANT_LISTS_MAX:
-                self._tenants.popitem(last=False)
         return None if known[2] is None else list(known[2])
 
     def patterns(self, principal: Principal, tenant: str, action: str) -> tuple[str, ...] | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Annotated, Final
@@ -13,6 +12,7 @@ import msgspec
 
 from tenantq.domain.alert_rules import AlertKind, Severity
 from tenantq.domain.validation import about, between
+from tenantq.runtime.bounded_dict import BoundedDict
 from tenantq.runtime.clock import Clock
 
 log = logging.getLogger("tenantq")
@@ -97,10 +97,8 @@ class Signals:
         self._clock = clock
         self.settings = settings  # may be replaced at any time
         self._raise_alert = raise_alert
-        self._subjects_max = subjects_max
-        self._keys_max = keys_max
-        self._windows: OrderedDict[tuple[str, str, str], _Window] = OrderedDict()
-        self._keys: OrderedDict[str, _Key] = OrderedDict()
+        self._windows: BoundedDict[tuple[str, str, str], _Window] = BoundedDict(subjects_max)
+        self._keys: BoundedDict[str, _Key] = BoundedDict(keys_max)
 
     def denied(self, principal: str, tenant: str, home: str = "") -> None:
         """Note a call to ``tenant``, which may be empty, that was denied to a principal of ``home``."""
@@ -158,8 +156,6 @@ class Signals:
 
     def _remember(self, principal: str, key: _Key) -> _Key:
         self._keys[principal] = key
-        while len(self._keys) > self._keys_max:
-            self._keys.popitem(last=False)
         return key
 
     def _note(
@@ -179,8 +175,6 @@ class Signals:
         window = self._windows.get(key)
         if window is None:
             window = self._windows[key] = _Window()
-            if len(self._windows) > self._subjects_max:
-                self._windows.popitem(last=False)
         self._windows.move_to_end(key)
         if window.add(now, length_ms) <= most or now < window.quiet_until:
             return

@@ -4,7 +4,6 @@ The secret never travels. It is recomputed from the key's id, and counts only if
 """
 
 import hmac
-from collections import OrderedDict
 from typing import Final
 
 import msgspec
@@ -12,6 +11,7 @@ import msgspec
 from tenantq.errors import SignatureRefused
 from tenantq.gates.api_key import ApiKeySource, token_hash
 from tenantq.gates.key_maker import KeyMaker
+from tenantq.runtime.bounded_dict import BoundedDict
 from tenantq.runtime.clock import Clock
 
 ALGORITHM: Final = "AWS4-HMAC-SHA256"
@@ -56,7 +56,7 @@ class Signatures:
         self._source = source
         self._keys = keys
         self._clock = clock
-        self._derived: OrderedDict[tuple[str, str, str, str], _SigningKey] = OrderedDict()
+        self._derived: BoundedDict[tuple[str, str, str, str], _SigningKey] = BoundedDict(SIGNING_KEYS_MAX)
 
     def token(self, signed: SignedRequest) -> str:
         """Return the token of the signing key. Raises SignatureRefused."""
@@ -99,6 +99,4 @@ class Signatures:
         for part in (signed.day, signed.region, signed.service, "aws4_request"):
             derived = hmac.digest(derived, part.encode(), "sha256")
         made = self._derived[what] = _SigningKey(derived, token, key.token_hash)
-        if len(self._derived) > SIGNING_KEYS_MAX:
-            self._derived.popitem(last=False)
         return made

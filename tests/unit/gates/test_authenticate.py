@@ -284,7 +284,7 @@ async def test_the_credential_cache_is_bounded_and_holds_no_token(
     for number in range(5):
         await refused(gate, None, certificate(f"{number}.example"))
     assert len(gate._holders) == 3
-    assert Authenticator(book, clock)._cache_max == CACHE_MAX
+    assert Authenticator(book, clock)._tokens.most == CACHE_MAX
 
 
 async def test_refusals_are_not_cached(gate: Authenticator, book: MemoryBook, clock: ManualClock) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from tenantq.engine.queue_state import QueueState, TenantState
 from tenantq.engine.work_counters import PROCESSING, TOTALS, WAITS, TenantCounters, WorkSums
 from tenantq.gates.worker_registry import WorkerRegistry
+from tenantq.runtime.bounded_dict import BoundedDict
 from tenantq.runtime.clock import Clock
 from tenantq.runtime.loop_slices import next_slice
 from tenantq.service.metrics.labels import OTHER, Labelled, Ranking, hottest
@@ -78,7 +78,9 @@ class WorkMetrics:
         self._shard, self._workers, self._settings = shard, workers, settings
         self._catalog = shard.state.catalog
         self._ranking = Ranking(self._catalog, clock)
-        self._views: OrderedDict[int, Labelled[QueueState]] = OrderedDict()  # of tenants that read their own metrics
+        self._views: BoundedDict[int, Labelled[QueueState]] = BoundedDict(
+            _VIEWS_MAX
+        )  # of tenants that read their own metrics
         self._reading = asyncio.Lock()
 
     async def write_all(self, text: MetricsText, share: int) -> None:
@@ -107,8 +109,6 @@ class WorkMetrics:
     def _view(self, tenant: TenantState) -> Labelled[QueueState]:
         view = self._views.pop(tenant.id, None) or Labelled[QueueState]()
         self._views[tenant.id] = view
-        while len(self._views) > _VIEWS_MAX:
-            self._views.popitem(last=False)
         return view
 
 
