@@ -40,10 +40,6 @@ class Directory:
         """Return whether another shard has announced a tenant."""
         return self._shard_of.get(tenant, self.number) != self.number
 
-    def address_of(self, shard: int) -> str:
-        """Return where clients reach a shard; empty if it is not known."""
-        return self.topology.shards[shard].address
-
     def is_known(self, shard: int) -> bool:
         """Return whether a shard runs and has announced its tenants."""
         return shard in self._known

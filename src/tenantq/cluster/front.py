@@ -294,7 +294,7 @@ class FrontShards:
         owner = self._routing.known_owner(call, tenant)
         if owner is None or self._context.host.thread(owner) is not None:
             return ""
-        return self._routing.directory.address_of(owner)
+        return self._routing.directory.topology.shards[owner].address
 
     def readiness(self) -> dict[str, Any]:
         """Return nothing: the status has it all."""

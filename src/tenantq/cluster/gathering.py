@@ -12,13 +12,16 @@ import msgspec
 from tenantq.backup.backups import BackupItem
 from tenantq.backup.manifest import BackupManifest
 from tenantq.cluster.audit_merge import ALL_READ, merge_pages, parse_cursor
+from tenantq.cluster.credentials import ShardCredentials
 from tenantq.cluster.directory import announced
 from tenantq.cluster.error_codec import shard_down
+from tenantq.cluster.fleet_shares import FleetShares
 from tenantq.cluster.layout import HOME
 from tenantq.cluster.metrics_gathering import METRICS_MS, gather_metrics
+from tenantq.cluster.peer_queries import PeerQueries
+from tenantq.cluster.routed_service import FACETS
 from tenantq.cluster.shard_calls import QUICK_MS, READ_MS, CallsFromShard
-from tenantq.cluster.shard_routing import ShardRouting
-from tenantq.domain.placement import Topology
+from tenantq.cluster.shard_routing import RoutingDirectory, ShardRouting
 from tenantq.errors import TenantqError, no_tenant
 from tenantq.journal.erasure_certificate import ErasureCertificate
 from tenantq.journal.record import JournalEntry
@@ -37,21 +40,7 @@ STEPS_MAX = 20
 
 
 class ShardFacts(Protocol):
-    """What one shard knows about the others."""
-
-    @property
-    def number(self) -> int:
-        """Its own number."""
-
-    @property
-    def topology(self) -> Topology:
-        """All shards."""
-
-    def find(self, tenant: str) -> int | None:
-        """Return the shard of a tenant; None if it is not known."""
-
-    async def refresh(self) -> None:
-        """Read which tenants are new, if the others do not announce theirs."""
+    """What one shard tells the others, and knows about them."""
 
     def may_create(self, tenant: str) -> bool:
         """Return whether an unknown tenant may be created on this shard."""
@@ -66,29 +55,40 @@ class ShardFacts(Protocol):
 class Gathering(OtherShards):
     """The other shards of a server, as the service of one shard uses them."""
 
-    def __init__(self, facts: ShardFacts, calls: CallsFromShard) -> None:
+    def __init__(self, directory: RoutingDirectory, facts: ShardFacts, calls: CallsFromShard) -> None:
+        self._directory = directory
         self._facts = facts
         self._calls = calls
-        self.number = facts.number
+        self.number = directory.number
         self.service: Service
-        self._routing: ShardRouting
+        self.routing: ShardRouting
 
-    def serve(self, service: Service, routing: ShardRouting) -> None:
-        """Set the service of this shard, once it exists."""
-        self.service = service
-        self._routing = routing
+    def serve(self, service: Service, credentials: ShardCredentials) -> dict[str, object]:
+        """Set the service of this shard, once it exists. Return by name the objects whose methods other shards call."""
+        self.service, admission = service, service.admission
+        self.routing = ShardRouting(self._directory, admission)
+        admission.authenticator.other_shards = credentials
+        admission.notes.note_entries = self.note_entries
+        return {name: getattr(service, name) for name in FACETS} | {
+            "admission": admission,
+            "fleet": service.fleet,
+            "fleet_shares": FleetShares(service),
+            "peer": PeerQueries(service),
+        }
 
     def owner_address(self, call: Call, tenant: str | None) -> str:
         """Return the address of another shard that owns the tenant; empty if it is this one."""
-        return self._routing.owner_address(call, tenant)
+        return self.routing.owner_address(call, tenant)
 
     def shards(self, _: ShardItem) -> list[ShardItem]:
         """Return all shards of the server."""
-        return [ShardItem(name=one.name, region=one.region, address=one.address) for one in self._facts.topology.shards]
+        return [
+            ShardItem(name=one.name, region=one.region, address=one.address) for one in self._directory.topology.shards
+        ]
 
     def has_shard_in(self, regions: Iterable[str]) -> bool:
         """Return whether another shard is in one of these regions."""
-        return any(place != self.number for place in self._facts.topology.eligible(regions))
+        return any(place != self.number for place in self._directory.topology.eligible(regions))
 
     # ---- tenants ----
 
@@ -132,7 +132,7 @@ class Gathering(OtherShards):
             found: AuditPage = await self._calls.query(shard, "audit.query_local", wanted)
             return found
 
-        return await self._merged(query, range(len(self._facts.topology.shards)), read)
+        return await self._merged(query, range(len(self._directory.topology.shards)), read)
 
     async def tenant_audit(
         self,
@@ -166,11 +166,11 @@ class Gathering(OtherShards):
     async def note_entries(self, entries: list[JournalEntry]) -> None:
         """Write entries to the journal of their tenant's shard, or to this shard's if that one does not answer."""
         by_shard: dict[int, list[JournalEntry]] = {}
-        if any(one.tenant and self._facts.find(one.tenant) is None for one in entries):
+        if any(one.tenant and self._directory.find(one.tenant) is None for one in entries):
             with suppress(TenantqError):  # another member has just created the tenant
-                await self._facts.refresh()
+                await self._directory.refresh()
         for one in entries:
-            shard = self._facts.find(one.tenant) if one.tenant else None
+            shard = self._directory.find(one.tenant) if one.tenant else None
             by_shard.setdefault(self.number if shard is None else shard, []).append(one)
         here = by_shard.pop(self.number, [])
         for shard, theirs in by_shard.items():
@@ -217,10 +217,10 @@ class Gathering(OtherShards):
 
     async def at_owner(self, tenant: str, path: str, local: Callable[..., Awaitable[_T]], *arguments: Any) -> _T:
         """Call a method on the shard of a tenant. Raises NotFound if no shard has it."""
-        shard = self._facts.find(tenant) if tenant else HOME
+        shard = self._directory.find(tenant) if tenant else HOME
         if shard is None:
-            await self._facts.refresh()
-            shard = self._facts.find(tenant)
+            await self._directory.refresh()
+            shard = self._directory.find(tenant)
         if shard is None:
             raise no_tenant(tenant)
         if shard == self.number:
@@ -230,7 +230,7 @@ class Gathering(OtherShards):
 
     async def metrics(self, _: Callable[[], Awaitable[bytes]]) -> bytes:
         """Return the metrics of all shards that run, each with a label of its shard, and which shards run."""
-        names = {number: shard.name for number, shard in enumerate(self._facts.topology.shards)}
+        names = {number: shard.name for number, shard in enumerate(self._directory.topology.shards)}
         return await gather_metrics(self._ask_metrics, names)
 
     async def _ask_metrics(self, shard: int, name: str, share: int) -> bytes:
@@ -242,13 +242,13 @@ class Gathering(OtherShards):
     def readiness(self) -> dict[str, Any]:
         """Return the readiness of each shard by name: of this one in full, of the others as of their last heartbeat."""
         found: dict[int, Any] = {self.number: self.service.status.readiness()}
-        for shard in range(len(self._facts.topology.shards)):
+        for shard in range(len(self._directory.topology.shards)):
             if shard == self.number:
                 continue
             is_up, ready = self._facts.is_up(shard)
             status = "ready" if ready else "failed" if is_up else "down"
             found[shard] = {"status": status, "ready": ready, "reason": "" if is_up else shard_down(shard).message}
-        return {self._facts.topology.shards[shard].name: found[shard] for shard in sorted(found)}
+        return {self._directory.topology.shards[shard].name: found[shard] for shard in sorted(found)}
 
 
 async def audit_page(

@@ -6,15 +6,11 @@ from typing import Any, Protocol
 
 from tenantq.cluster.credentials import CredentialLookups, ShardCredentials
 from tenantq.cluster.directory import announced
-from tenantq.cluster.fleet_shares import FleetShares
 from tenantq.cluster.gathering import Gathering
 from tenantq.cluster.host import ShardHost
 from tenantq.cluster.member_queries import OtherMembers
-from tenantq.cluster.peer_queries import PeerQueries
-from tenantq.cluster.routed_service import FACETS
 from tenantq.cluster.shard_calls import CallsFromShard, ShardCalls
 from tenantq.cluster.shard_memory import ShardMemory
-from tenantq.cluster.shard_routing import ShardRouting
 from tenantq.cluster.tenant_directory import TenantDirectory, TenantPlacements
 from tenantq.cluster.tenant_moves import TenantArrivals, TenantMoves
 from tenantq.domain.placement import Topology
@@ -119,24 +115,14 @@ class HostedNode:
         context, number = self._context, self._number
         directory = context.directory(lambda: number, lambda: self.shard.state.catalog.tenants)
         calls = CallsFromShard(number, context.calls, context.main)
-        gathering = Gathering(directory, calls)
+        gathering = Gathering(directory, directory, calls)
         await self._runtime.open(gathering)
         service = self._runtime.service
-        admission = service.admission
-        admission.authenticator.other_shards = context.credentials(number, directory)
-        admission.notes.note_entries = gathering.note_entries
-        gathering.serve(service, ShardRouting(directory, admission))
+        self.facets |= gathering.serve(service, context.credentials(number, directory))
         service.shard.state.on_fleet_work = context.on_fleet_work
-        self.facets |= {name: getattr(service, name) for name in FACETS}
-        self.facets |= {
-            "admission": admission,
-            "fleet": service.fleet,
-            "fleet_shares": FleetShares(service),
-            "peer": PeerQueries(service),
-            "arrivals": TenantArrivals(self.shard),
-        }
         self._moves = TenantMoves(number, self.shard, context.placements, calls)
-        self.facets["moves"] = context.moves[number] = self._moves
+        self.facets |= {"arrivals": TenantArrivals(self.shard), "moves": self._moves}
+        context.moves[number] = self._moves
         for tenant in announced(number, list(service.shard.state.catalog.tenants)):
             if context.placements.find(tenant) is None:  # of a store that had no directory yet
                 await context.placements.put(tenant, number)

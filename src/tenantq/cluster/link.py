@@ -9,23 +9,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import count
 from typing import Final
 
+from tenantq.cluster import frames
 from tenantq.cluster.error_codec import decode_error, shard_down
-from tenantq.cluster.frames import (
-    CHALLENGE,
-    FAILED,
-    HELLO,
-    PART,
-    PING,
-    PONG,
-    PROOF,
-    PULL,
-    REPLY,
-    REQUEST,
-    STOP,
-    WELCOME,
-    Frame,
-    PeerConnection,
-)
+from tenantq.cluster.frames import Frame, PeerConnection
 from tenantq.cluster.handshake import CALLER, SERVER, PeerName, is_nonce, is_proof, nonce, proof
 from tenantq.errors import ShardDown, TenantqError, Unavailable
 
@@ -70,7 +56,7 @@ class PendingReply:
 
     def stop(self, *, is_gone: bool) -> None:
         """Tell the other shard to reply now with what there is; with ``is_gone``, nobody reads the reply."""
-        self._link.send(STOP, self._id, is_gone)
+        self._link.send(frames.STOP, self._id, is_gone)
         if is_gone:
             self._link.forget(self._id)
 
@@ -79,7 +65,7 @@ class PendingReply:
         try:
             while True:
                 self._part = asyncio.get_running_loop().create_future()
-                self._link.send(PULL, self._id)
+                self._link.send(frames.PULL, self._id)
                 part = await self._part
                 if part is None:
                     return
@@ -152,7 +138,7 @@ class Link:
                 )
                 self._connection = connection
                 self._nonce = nonce()
-                connection.send(HELLO, self._hello[1], self._nonce)
+                connection.send(frames.HELLO, self._hello[1], self._nonce)
                 await self._ended.wait()
             except OSError:
                 log.debug("%s is out of reach", self.number)
@@ -177,7 +163,7 @@ class Link:
         self._missed = 0 if connection.has_heard or is_late else self._missed + 1
         connection.has_heard = False
         if self._missed < HEARTBEATS_MISSED_MAX:
-            connection.send(PING)
+            connection.send(frames.PING)
             return False
         log.warning("shard or server %s does not answer; it counts as down until it does", self.number)
         connection.close()
@@ -192,7 +178,7 @@ class Link:
             raise Unavailable(f"shard {self.number} has more to answer already than it can take. Try again later.")
         id = next(self._ids)
         pending = self._pending[id] = PendingReply(self, id)
-        self.send(REQUEST, id, kind, payload)
+        self.send(frames.REQUEST, id, kind, payload)
         return pending
 
     def send(self, *frame: object) -> None:
@@ -210,10 +196,12 @@ class Link:
         """Prove who called, once the other end has proved that it is a shard of this server."""
         secret, number = self._hello
         match frame:
-            case [kind, servers, given] if kind == CHALLENGE and is_nonce(servers):
+            case [frames.CHALLENGE, servers, given] if is_nonce(servers):
                 if is_proof(given, proof(secret, SERVER, number, self._nonce, servers, connection.binding)):
                     connection.is_authenticated = True
-                    connection.send(PROOF, proof(secret, CALLER, number, self._nonce, servers, connection.binding))
+                    connection.send(
+                        frames.PROOF, proof(secret, CALLER, number, self._nonce, servers, connection.binding)
+                    )
                     return
         log.warning("the process at the internal address of %s does not know the secret", self.number)
         connection.close()
@@ -223,27 +211,27 @@ class Link:
             self._shake_hands(connection, frame)
             return
         kind = frame[0]
-        if kind == PONG:
+        if kind == frames.PONG:
             self.is_ready = frame[1]
             return
-        if kind == WELCOME:
+        if kind == frames.WELCOME:
             self.is_up, self._missed = True, 0
-            self.send(PING)
+            self.send(frames.PING)
             asyncio.get_running_loop().create_task(self._begin())  # it handles its errors
             return
         id = frame[1]
         pending = self._pending.get(id)
         if pending is None:
             return  # nobody waits for it any more
-        if kind == PART:
+        if kind == frames.PART:
             if frame[2] is None:
                 del self._pending[id]
             pending.receive_part(bytes(frame[2]) if frame[2] is not None else None)
             return
-        pending.has_parts = kind == REPLY and frame[3]
+        pending.has_parts = kind == frames.REPLY and frame[3]
         if not pending.has_parts:
             del self._pending[id]
-        if kind == FAILED:
+        if kind == frames.FAILED:
             pending.fail(decode_error(frame[2]))
         elif not pending.reply.done():
             pending.reply.set_result(frame[2])

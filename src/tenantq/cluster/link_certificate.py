@@ -2,7 +2,6 @@
 
 import datetime as dt
 import hashlib
-import ipaddress
 import ssl
 from pathlib import Path
 from typing import Final
@@ -53,11 +52,3 @@ def client_context() -> ssl.SSLContext:
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether an address never leaves this machine, so that it needs no encryption."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -16,7 +16,7 @@ from tenantq.cluster.heartbeats import Heartbeats
 from tenantq.cluster.host import ShardHost
 from tenantq.cluster.link import Link
 from tenantq.cluster.link_calls import KIND, LinkCalls, LinkedShard
-from tenantq.cluster.link_certificate import LinkCertificate, client_context, is_loopback
+from tenantq.cluster.link_certificate import LinkCertificate, client_context
 from tenantq.cluster.member_queries import MemberQueries
 from tenantq.cluster.peer_server import PeerServer
 from tenantq.cluster.routed_service import shard_methods
@@ -25,6 +25,7 @@ from tenantq.cluster.shard_memory import ShardMemory
 from tenantq.cluster.shard_thread import ShardThread
 from tenantq.cluster.tenant_moves import TenantArrivals, TenantMoves
 from tenantq.domain.cluster_view import ClusterView, Member
+from tenantq.domain.urls import is_loopback
 from tenantq.errors import ShardDown, TenantqError
 from tenantq.runtime.clock import Clock
 
@@ -104,7 +105,6 @@ class MemberLinks:
         self._secret = secret
         self._clock = clock
         self._links: dict[PeerName, Link] = {}
-        self._closing: set[asyncio.Task[None]] = set()
         self._gained: dict[int, tuple[int, str]] = {}  # by shard: an ownership that may be newer than the view
         self._moved: dict[int, tuple[int, str]] = {}  # by shard: an ownership that has ended, and the successor
         answers = CallServer(
@@ -123,7 +123,7 @@ class MemberLinks:
     async def close(self) -> None:
         """Close all links."""
         self._heartbeats.stop()
-        await asyncio.gather(*(link.close() for link in self._links.values()), *self._closing)
+        await asyncio.gather(*(link.close() for link in self._links.values()))
         self._links.clear()
         await self._server.close()
 
@@ -134,9 +134,7 @@ class MemberLinks:
             if id != self.id and id not in self._links:
                 self._links[id] = self._connect(member)
         for gone in self._links.keys() - view.members.keys():
-            task = asyncio.get_running_loop().create_task(self._links.pop(gone).close())
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+            self._background(self._links.pop(gone).close())
         if before is None or _owners(before) != _owners(view):
             self._shards.notify()
 

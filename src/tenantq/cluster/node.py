@@ -9,18 +9,15 @@ from typing import Any, Final, TypeVar, cast
 from tenantq.cluster.call_server import CallServer
 from tenantq.cluster.credentials import CredentialLookups, ShardCredentials
 from tenantq.cluster.fleet_poll import ClusterFleetPolls
-from tenantq.cluster.fleet_shares import FleetShares
 from tenantq.cluster.fleet_waits import FleetWaits
 from tenantq.cluster.gathering import Gathering
 from tenantq.cluster.link_calls import KIND, LinkCalls
 from tenantq.cluster.member_queries import MemberQueries
 from tenantq.cluster.one_shard import OneShard
-from tenantq.cluster.peer_queries import PeerQueries
 from tenantq.cluster.peers import Peers
-from tenantq.cluster.routed_service import FACETS, RoutedFacet, routed_service, shard_methods
+from tenantq.cluster.routed_service import RoutedFacet, routed_service, shard_methods
 from tenantq.cluster.shard_calls import CallsFromShard, ShardCalls
 from tenantq.cluster.shard_memory import ShardMemory
-from tenantq.cluster.shard_routing import ShardRouting
 from tenantq.cluster.shard_spec import ShardSpec
 from tenantq.cluster.tenant_creation import TenantCreation
 from tenantq.engine.shard import Shard
@@ -61,38 +58,31 @@ class ClusterNode:
         self._peers.answers(KIND, self._server.answer)
         self._peers.calls = LinkCalls(methods, calls.release, background)
         calls.remote = self._peers
-        self._routing: ShardRouting
-        self.other_shards = Gathering(self._peers, CallsFromShard(spec.number, calls, self._loop))
+        self.other_shards = Gathering(
+            self._peers.directory, self._peers, CallsFromShard(spec.number, calls, self._loop)
+        )
 
     def join(self, service: Service, turns: Turns) -> Service:
         """Answer other shards from ``service``, and return the service that also answers for their tenants."""
-        peers, calls, directory, admission = self._peers, self._calls, self._peers.directory, service.admission
-        routing = self._routing = ShardRouting(directory, admission)
-        creation = TenantCreation(service, peers, routing, calls)
+        peers, calls, directory = self._peers, self._calls, self._peers.directory
+        lookups = CredentialLookups(self._memory, peers, calls, self._clock)
+        credentials = ShardCredentials(directory.number, directory, lookups, self._loop)
+        self._here.facets |= self.other_shards.serve(service, credentials)
+        routing = self.other_shards.routing
+        creation = self._here.facets["tenant_creation"] = TenantCreation(service, peers, routing, calls)
+        authenticator = service.admission.authenticator
         fleet = ClusterFleetPolls(
-            calls, directory, self._memory, self._waits, peers, admission.authenticator, self._clock, self._background
+            calls, directory, self._memory, self._waits, peers, authenticator, self._clock, self._background
         )
         self._server.turns = turns
         self._here.service = service
-        self._here.facets |= {name: getattr(service, name) for name in FACETS}
-        self._here.facets |= {
-            "admission": admission,
-            "fleet": service.fleet,
-            "fleet_shares": FleetShares(service),
-            "peer": PeerQueries(service),
-            "tenant_creation": creation,
-        }
         service.shard.state.on_fleet_work = self._waits.signal
-        self.other_shards.serve(service, routing)
-        lookups = CredentialLookups(self._memory, peers, calls, self._clock)
-        admission.authenticator.other_shards = ShardCredentials(directory.number, directory, lookups, self._loop)
-        admission.notes.note_entries = self.other_shards.note_entries
         return routed_service(service, routing, calls, fleet, creation)
 
     def routed(self, name: str, facet: F) -> F:
         """Return an object whose asynchronous methods are executed by the owner of their tenant."""
         self._here.facets[name] = facet
-        return cast("F", RoutedFacet(name, facet, self._routing, self._calls))
+        return cast("F", RoutedFacet(name, facet, self.other_shards.routing, self._calls))
 
     async def open(self, sock: socket.socket, opened: Callable[[], None]) -> None:
         """Connect to the other shards; call ``opened`` as soon as they can connect to this one."""

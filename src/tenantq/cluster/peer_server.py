@@ -7,23 +7,9 @@ import logging
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
+from tenantq.cluster import frames
 from tenantq.cluster.error_codec import encode_error
-from tenantq.cluster.frames import (
-    CHALLENGE,
-    FAILED,
-    HELLO,
-    PART,
-    PING,
-    PONG,
-    PROOF,
-    PULL,
-    REPLY,
-    REQUEST,
-    STOP,
-    WELCOME,
-    Frame,
-    PeerConnection,
-)
+from tenantq.cluster.frames import Frame, PeerConnection
 from tenantq.cluster.handshake import CALLER, SERVER, PeerName, is_nonce, is_proof, nonce, proof
 from tenantq.cluster.layout import SHARDS_MAX
 from tenantq.errors import Closed, TenantqError
@@ -138,38 +124,38 @@ class PeerServer:
         caller = self._callers.get(connection)
         if caller is None:
             self._shake_hands(connection, frame)
-        elif frame[0] == PING:
-            connection.send(PONG, self._is_ready())
-        elif frame[0] == REQUEST:
+        elif frame[0] == frames.PING:
+            connection.send(frames.PONG, self._is_ready())
+        elif frame[0] == frames.REQUEST:
             request = PeerRequest(frame[1], caller.shard, frame[2], frame[3])
             caller.requests[request.id] = request
             request.task = asyncio.get_running_loop().create_task(self._answer(caller, request))
         elif (found := caller.requests.get(frame[1])) is None:
             return  # answered meanwhile
-        elif frame[0] == STOP:
+        elif frame[0] == frames.STOP:
             if frame[2] and found.parts is not None and not found.is_gone:
                 del caller.requests[found.id]
             _stop(found, is_gone=frame[2])
-        elif frame[0] == PULL:
+        elif frame[0] == frames.PULL:
             found.pulled.set()
 
     def _shake_hands(self, connection: PeerConnection, frame: Frame) -> None:
         """Authenticate a shard that proves to know the secret, and prove the same to it."""
         match frame:
-            case [kind, int() | str() as number, bytes(callers)] if (
-                kind == HELLO and connection not in self._challenged and is_nonce(callers)
+            case [frames.HELLO, int() | str() as number, bytes(callers)] if (
+                connection not in self._challenged and is_nonce(callers)
             ):
                 own = nonce()
                 self._challenged[connection] = number, proof(self._secret, CALLER, number, callers, own, self._binding)
-                connection.send(CHALLENGE, own, proof(self._secret, SERVER, number, callers, own, self._binding))
-            case [kind, given] if kind == PROOF and connection in self._challenged:
+                connection.send(frames.CHALLENGE, own, proof(self._secret, SERVER, number, callers, own, self._binding))
+            case [frames.PROOF, given] if connection in self._challenged:
                 number, expected = self._challenged.pop(connection)
                 if not is_proof(given, expected):
                     self._reject(connection)
                     return
                 connection.is_authenticated = True
                 self._callers[connection] = _Caller(number, connection)
-                connection.send(WELCOME)
+                connection.send(frames.WELCOME)
             case _:
                 self._reject(connection)
 
@@ -183,16 +169,16 @@ class PeerServer:
         try:
             answer = await self._handlers.get(request.kind, _not_ready)(request)
         except TenantqError as error:
-            self._end(caller, request, FAILED, encode_error(error))
+            self._end(caller, request, frames.FAILED, encode_error(error))
         except asyncio.CancelledError:
             caller.requests.pop(request.id, None)
             raise
         except Exception:
             log.exception("internal error while answering %s: %s", caller.shard, request.kind)
-            self._end(caller, request, FAILED, _FAULT)
+            self._end(caller, request, frames.FAILED, _FAULT)
         else:
             if request.parts is None:
-                self._end(caller, request, REPLY, answer, False)
+                self._end(caller, request, frames.REPLY, answer, False)
             else:
                 await self._send_parts(caller, request, answer, request.parts)
 
@@ -203,21 +189,21 @@ class PeerServer:
         try:
             async with aclosing(parts):  # type: ignore[type-var]  # they are generators
                 if not request.is_gone:
-                    caller.connection.send(REPLY, request.id, answer, True)
+                    caller.connection.send(frames.REPLY, request.id, answer, True)
                 while not request.is_gone:
                     await request.pulled.wait()
                     request.pulled.clear()
                     part = await anext(parts, None)
                     if part is None:
                         break
-                    caller.connection.send(PART, request.id, part)
+                    caller.connection.send(frames.PART, request.id, part)
         except TenantqError as error:
-            self._end(caller, request, FAILED, encode_error(error))
+            self._end(caller, request, frames.FAILED, encode_error(error))
         except Exception:
             log.exception("internal error in a streamed reply to %s: %s", caller.shard, request.kind)
-            self._end(caller, request, FAILED, _FAULT)
+            self._end(caller, request, frames.FAILED, _FAULT)
         else:
-            self._end(caller, request, PART, None)
+            self._end(caller, request, frames.PART, None)
 
     @staticmethod
     def _end(caller: _Caller, request: PeerRequest, kind: int, *rest: Any) -> None:

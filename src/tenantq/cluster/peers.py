@@ -17,7 +17,6 @@ from tenantq.cluster.link import Link
 from tenantq.cluster.link_calls import LinkCalls, LinkedShard
 from tenantq.cluster.peer_server import PeerServer
 from tenantq.cluster.shard_calls import QUICK_MS
-from tenantq.domain.placement import Topology
 from tenantq.errors import TenantqError
 
 if TYPE_CHECKING:
@@ -111,18 +110,6 @@ class Peers:
         self._all_linked = asyncio.Event()
         self._timer: Timer | None = None
         self._heartbeats = Heartbeats(clock, HEARTBEAT_MS, self.links.values, self._disconnect)
-
-    @property
-    def topology(self) -> Topology:
-        """All shards."""
-        return self.spec.topology
-
-    def find(self, tenant: str) -> int | None:
-        """Return the shard of a tenant; None if it is not known."""
-        return self.directory.find(tenant)
-
-    async def refresh(self) -> None:
-        """Do nothing: the other shards announce their tenants."""
 
     def may_create(self, tenant: str) -> bool:
         """Return whether the first shard lets a tenant be created here. Only that shard knows that no other has it."""

@@ -173,10 +173,6 @@ class TenantDirectory:
     def check_reachable(self, tenant: str) -> None:
         """Do nothing: calls wait for a shard that is on its way."""
 
-    def address_of(self, shard: int) -> str:
-        """Return where clients reach the owner of a shard; empty if it is not known."""
-        return self.topology.shards[shard].address
-
     # ---- for the service of a shard ----
 
     def may_create(self, tenant: str) -> bool:
@@ -194,5 +190,5 @@ class TenantDirectory:
 
     def is_up(self, shard: int) -> tuple[bool, bool]:
         """Return whether a shard has an owner."""
-        has_owner = bool(self.address_of(shard))
+        has_owner = bool(self.topology.shards[shard].address)
         return has_owner, has_owner

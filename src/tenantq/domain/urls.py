@@ -22,12 +22,13 @@ def check_secure_url(field: str, url: str, *, origin_only: bool = False) -> str:
         raise Invalid(f"{field}: this is not a URL with a host")
     if origin_only and (parts.path not in {"", "/"} or parts.query or parts.fragment):
         raise Invalid(f"{field}: only a scheme, a host and a port can be in it")
-    if parts.scheme != "https" and not (parts.scheme == "http" and _is_loopback(host)):
+    if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(host)):
         raise Invalid(f"{field}: only https is allowed, or http on this machine itself")
     return url
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return whether an address never leaves this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

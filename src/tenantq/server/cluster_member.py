@@ -18,7 +18,7 @@ from tenantq.cluster.front import FrontAdmission, FrontService
 from tenantq.cluster.host import ShardHost
 from tenantq.cluster.hosted_node import HostContext, HostedNode
 from tenantq.cluster.layout import shard_dir
-from tenantq.cluster.link_certificate import LinkCertificate, is_loopback
+from tenantq.cluster.link_certificate import LinkCertificate
 from tenantq.cluster.member_links import MemberLinks
 from tenantq.cluster.membership import Membership
 from tenantq.cluster.registry import Registry
@@ -29,6 +29,7 @@ from tenantq.cluster.shared_keys import share_keys
 from tenantq.cluster.tenant_directory import TenantPlacements
 from tenantq.domain.cluster_view import Cluster, ClusterView, Member
 from tenantq.domain.placement import Topology, TopologyShard
+from tenantq.domain.urls import is_loopback
 from tenantq.errors import Invalid, StoreFailed, StoreFormat
 from tenantq.gates.certificate import CertificateMap
 from tenantq.gates.json_web_token import JwtVerifier
@@ -301,11 +302,8 @@ class HostServer(ListeningServer):
 
     # ---- stopping ----
 
-    async def close(self, grace_ms: int | None = None) -> None:
-        """Finish requests in flight and give all shards up. A second call forces the end."""
-        await self.drain(grace_ms)
-        await self._stop_metrics()
-        self.transports.close()
+    async def _close(self, grace_ms: int | None) -> None:
+        """Give all shards up, and leave the cluster."""
         if self.membership is not None:
             membership, self.membership = self.membership, None
             await membership.drain(self.settings.grace_ms if grace_ms is None else grace_ms)
@@ -322,7 +320,6 @@ class HostServer(ListeningServer):
             self._registry.close()
         if self._lock is not None:
             self._lock.close()
-        await self._close_telemetry()
 
 
 def _import_for_shards() -> None:

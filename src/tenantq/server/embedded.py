@@ -95,13 +95,9 @@ class Server(ListeningServer):
             return await self.service.metrics.text()
         return await self.service.metrics.text(self._spec.shards[self._spec.number].name, len(self._spec.shards))
 
-    async def close(self, grace_ms: int | None = None) -> None:
-        """Finish requests in flight, write pending journal entries, and close the store. A second call forces the end."""
-        await self.drain(grace_ms)
-        await self._stop_metrics()
-        self.transports.close()
+    async def _close(self, grace_ms: int | None) -> None:  # noqa: ARG002  # the requests in flight have finished
+        """Write pending journal entries, and close the store."""
         if self._node is not None:
             node, self._node = self._node, None
             await node.close()
         await self.runtime.close()
-        await self._close_telemetry()

@@ -155,18 +155,19 @@ class ListeningServer(ABC):
         """Stop accepting requests and finish those in flight; see ``Transports.drain``."""
         await self.transports.drain(grace_ms)
 
-    async def _stop_metrics(self) -> None:
+    async def close(self, grace_ms: int | None = None) -> None:
+        """Finish requests in flight and close everything. A second call forces the end."""
+        await self.drain(grace_ms)
         if self.telemetry is not None:
             await self.telemetry.stop_metrics()
-
-    async def _close_telemetry(self) -> None:
+        self.transports.close()
+        await self._close(grace_ms)
         if self.telemetry is not None:
             telemetry, self.telemetry = self.telemetry, None
             await telemetry.close()
 
     @abstractmethod
-    async def close(self, grace_ms: int | None = None) -> None:
-        """Finish requests in flight and close everything. A second call forces the end."""
+    async def _close(self, grace_ms: int | None) -> None: ...
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -8,8 +8,9 @@ import stat
 from typing import TYPE_CHECKING
 
 from tenantq.cluster.link import Link
-from tenantq.cluster.link_certificate import FILE, LinkCertificate, client_context, is_loopback
+from tenantq.cluster.link_certificate import FILE, LinkCertificate, client_context
 from tenantq.cluster.peer_server import PeerServer
+from tenantq.domain.urls import is_loopback
 from tests.unit.client.doubles import until
 
 if TYPE_CHECKING:
