@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tenantq.domain.config import QueueConfig, TenantConfig
     from tenantq.domain.message import Caller
     from tenantq.engine.ops.redrive import RedriveTask
-    from tenantq.engine.queue_state import SuspensionMode
+    from tenantq.engine.restrictions import SuspensionMode
     from tenantq.engine.shard import Shard
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from tenantq.domain import limits
 from tenantq.engine import round_loop
+from tenantq.engine.level import NEVER
 from tenantq.engine.operation import PART_BYTES, PART_ITEMS, Operation
 from tenantq.engine.ops import sweep
-from tenantq.engine.queue_state import NEVER
 from tenantq.engine.round import Round
 from tenantq.engine.round_loop import _REST_TURNS
 from tenantq.engine.settings import ShardSettings

@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from tenantq.errors import Invalid, TenantqError, Unavailable
-from tenantq.runtime.listener import open_socket, open_sockets
+from tenantq.runtime.listening_sockets import open_socket, open_sockets
 from tenantq.settings import OFF, ServerSettings, split_address
 
 log = logging.getLogger("tenantq")

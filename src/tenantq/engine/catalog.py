@@ -18,7 +18,8 @@ from tenantq.domain.config import QueueConfig, TenantConfig
 from tenantq.domain.names import dead_letter_name
 from tenantq.engine import quota_checks
 from tenantq.engine.fair_lines import TenantLine
-from tenantq.engine.queue_state import Erasing, Hold, QueueState, Status, Suspension, TenantState, TenantStatus
+from tenantq.engine.queue_state import QueueState, Status, TenantState, TenantStatus
+from tenantq.engine.restrictions import Erasing, Hold, Suspension
 from tenantq.engine.work_counters import TenantCounters, WorkSums
 from tenantq.errors import Invalid, NotFound, TenantMoved, TenantqError, Unavailable, no_queue, no_tenant
 from tenantq.store.interface import Batch, Store, StoreReader

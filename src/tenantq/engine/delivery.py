@@ -8,8 +8,9 @@ from tenantq.domain.limits import ENCRYPTION_BYTES
 from tenantq.domain.message import Delivery
 from tenantq.engine import dead_letter, discard, groups
 from tenantq.engine.effects import Effects
+from tenantq.engine.level import Level
 from tenantq.engine.operation import BYTES_PER_COST
-from tenantq.engine.queue_state import Level, QueueState, WaitingPoll
+from tenantq.engine.queue_state import QueueState, WaitingPoll
 from tenantq.engine.work_counters import DELIVERED, WAITS
 from tenantq.journal.record import column
 from tenantq.store.keys import ID_BYTES, SUFFIX_BYTES, be64, from_be64

@@ -8,7 +8,8 @@ import msgspec
 from tenantq.domain.config import QueueConfig
 from tenantq.domain.message import Caller
 from tenantq.engine import quota_checks
-from tenantq.engine.queue_state import Level, QueueState, TenantState, queue_suspended
+from tenantq.engine.level import Level
+from tenantq.engine.queue_state import QueueState, TenantState, queue_suspended
 from tenantq.engine.state import DeadLetterEvent, QuotaEvent, ShardState
 from tenantq.engine.work_counters import HEALED
 from tenantq.errors import Draining, Suspended, TenantqError

@@ -4,60 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Final, Literal, Protocol
-
-import msgspec
+from typing import Literal, Protocol
 
 from tenantq.domain.config import QueueConfig, TenantConfig
 from tenantq.domain.message import Caller, Delivery
 from tenantq.engine.fair_lines import TenantLine
+from tenantq.engine.level import FIRST, NEVER, Level
+from tenantq.engine.restrictions import Erasing, Hold, Suspension
 from tenantq.engine.usage import Usage
 from tenantq.engine.work_counters import ACKED, ADDED, DELIVERED, TOTALS, TenantCounters, WorkSums
 from tenantq.errors import LegalHold, QueueDamaged, Suspended, TenantqError
-from tenantq.journal.erasure_certificate import DestroyedKey
 from tenantq.runtime.clock import Timer
-from tenantq.store.keys import ID_LAST, be64, digest, level_prefix, queue_prefix
+from tenantq.store.keys import be64, digest, queue_prefix
 from tenantq.store.rows import CountersRow, LevelRow, pack_counters
-
-NEVER: Final = (1 << 63) - 1
-_FIRST: Final = b""
-_NOTHING: Final = b"\xff" * 24
 
 Status = Literal["active", "paused", "draining"]
 TenantStatus = Literal["active", "suspended"]
-SuspensionMode = Literal["settle", "freeze", "fill"]
-
-
-class Hold(msgspec.Struct, frozen=True):
-    """A legal hold: its reason, who placed it, and when."""
-
-    reason: str
-    by: str  # principal
-    at: int  # wall clock
-
-
-class Suspension(msgspec.Struct, frozen=True):
-    """Why a tenant or a queue refuses adds and polls, and what it still allows.
-
-    settle: leased messages may be settled, and leases and lifetimes end as usual.
-    freeze: nothing changes, and every export is the same; leases are lost.
-    fill: parts of exports are imported.
-    """
-
-    mode: SuspensionMode
-    reason: str
-    by: str  # principal
-    at: int  # wall clock
-    seq: int  # the journal record that reports it
-    engine_ms: int  # the shard's own time
-
-
-class Erasing(msgspec.Struct, frozen=True):
-    """A deletion that has begun: its reason, who asked for it, and the data keys that it destroyed."""
-
-    reason: str
-    by: str  # principal
-    data_keys: tuple[DestroyedKey, ...]
 
 
 class TenantState:
@@ -172,58 +134,6 @@ class WaitingPoll(Protocol):
         """Give the caller the reply or the error."""
 
 
-class Level:
-    """The waiting rows of one priority in one queue.
-
-    A row counts as ready if its suffix (visible_at, id) is at most ``horizon``, else as delayed. The horizon advances
-    without cost while no delayed row is due, and by a bounded scan otherwise, so both counts are exact at any depth.
-    """
-
-    __slots__ = ("cursor", "delayed", "horizon", "next_due", "prefix", "priority", "ready")
-
-    def __init__(self, queue_prefix: bytes, priority: int) -> None:
-        self.priority = priority
-        self.prefix = level_prefix(queue_prefix, priority)
-        self.ready = 0
-        self.delayed = 0
-        self.horizon = _FIRST
-        self.cursor = _NOTHING  # no row lies before it, so a scan may start there
-        self.next_due = NEVER  # no delayed row becomes visible before this
-
-    def insert(self, suffix: bytes, visible_at: int, now: int) -> bool:
-        """Count a new row; return whether it is ready."""
-        if suffix < self.cursor:  # noqa: PLR1730  # faster than min(), and this runs for every message
-            self.cursor = suffix
-        if suffix <= self.horizon:
-            self.ready += 1
-            return True
-        if visible_at <= now and (self.delayed == 0 or self.next_due > now):
-            self.horizon = be64(now) + ID_LAST
-            self.ready += 1
-            return True
-        self.delayed += 1
-        self.next_due = min(self.next_due, visible_at)
-        return False
-
-    def insert_run(self, stamp: bytes, ids: list[bytes], now: int) -> int:
-        """Count rows that become visible now, in order of ids; return how many are ready."""
-        if not self.horizon.startswith(stamp) or self.horizon.endswith(ID_LAST):
-            if not self.insert(stamp + ids[0], now, now):
-                self.delayed += len(ids) - 1
-                return 0
-            self.ready += len(ids) - 1
-            return len(ids)
-        return sum(self.insert(stamp + id, now, now) for id in ids)  # the horizon lies between them
-
-    def remove(self, suffix: bytes) -> bool:
-        """Uncount a row; return whether it was ready."""
-        if suffix <= self.horizon:
-            self.ready -= 1
-            return True
-        self.delayed -= 1
-        return False
-
-
 _GUESSED_BYTES_MAX = 64 << 10
 
 
@@ -295,7 +205,7 @@ class QueueState:
         self.work_seen = 0  # by the metrics
         self.next_lease = NEVER  # no lease ends before this
         self.next_expiry = NEVER  # nothing expires before this
-        self.deadline_cursor = self.expiry_cursor = _FIRST  # sweeps start here: no row is before
+        self.deadline_cursor = self.expiry_cursor = FIRST  # sweeps start here: no row is before
         self.passed_over = 0  # deliveries in a row that were preferred to a lower priority
         self.low_turn = 0  # which lower priority is next to get such a delivery
         self.demands: deque[WaitingPoll] = deque()
@@ -457,7 +367,7 @@ class QueueState:
         """Reset everything that a qc row has."""
         self.clear()
         self.next_expiry = NEVER
-        self.deadline_cursor = self.expiry_cursor = _FIRST
+        self.deadline_cursor = self.expiry_cursor = FIRST
         self.work.totals = [0] * len(TOTALS)
 
     def pack(self) -> bytes:

@@ -15,6 +15,7 @@ from tenantq.engine.committer import Committer
 from tenantq.engine.disk_space import DiskSpace
 from tenantq.engine.fair_lines import RoundBudget
 from tenantq.engine.heartbeat_timer import HeartbeatTimer
+from tenantq.engine.level import NEVER
 from tenantq.engine.operation import Operation
 from tenantq.engine.ops.lifecycle import DropQueue, defers_drop
 from tenantq.engine.ops.redrive import RedriveTask
@@ -23,7 +24,7 @@ from tenantq.engine.ops.settle import Release
 from tenantq.engine.ops.sweep import Advance, Sweep
 from tenantq.engine.polls import Poll
 from tenantq.engine.quarantine import quarantine, undo_round
-from tenantq.engine.queue_state import NEVER, QueueState, WaitingPoll
+from tenantq.engine.queue_state import QueueState, WaitingPoll
 from tenantq.engine.round import Round
 from tenantq.engine.state import ShardState
 from tenantq.errors import Busy, Closed, QueueDamaged, RowsDamaged, StoreFailed, TenantqError

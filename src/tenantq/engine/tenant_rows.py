@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tenantq.engine.queue_state import NEVER
+from tenantq.engine.level import NEVER
 from tenantq.store.interface import Batch, Store
 from tenantq.store.keys import FAMILIES, QUEUE_FAMILIES, be64, from_be64, tenant_prefix
 from tenantq.store.rows import (

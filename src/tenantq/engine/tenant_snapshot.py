@@ -7,7 +7,8 @@ import msgspec
 
 from tenantq.domain.config import QueueConfig, TenantConfig
 from tenantq.domain.message import DeadLetter, HistoryEntry, Result
-from tenantq.engine.queue_state import Hold, QueueState, Status, TenantState, TenantStatus
+from tenantq.engine.queue_state import QueueState, Status, TenantState, TenantStatus
+from tenantq.engine.restrictions import Hold
 from tenantq.engine.state import ShardState
 from tenantq.store.keys import after, tenant_prefix
 from tenantq.store.rows import (

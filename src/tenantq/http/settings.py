@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from tenantq.domain.validation import about, between
-from tenantq.runtime.listener import BufferBytes, ListenerSettings, TimeoutMs
+from tenantq.runtime.listener_settings import BufferBytes, ListenerSettings, TimeoutMs
 
 
 class HttpSettings(ListenerSettings, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from tenantq.domain.validation import about, between
-from tenantq.runtime.listener import ListenerSettings, TimeoutMs
+from tenantq.runtime.listener_settings import ListenerSettings, TimeoutMs
 
 
 class RpcSettings(ListenerSettings, frozen=True, kw_only=True):

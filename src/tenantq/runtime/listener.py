@@ -3,70 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import socket
 import ssl
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import AsyncExitStack
-from typing import Annotated, Any, ClassVar, Final, Generic, TypeVar, cast
+from typing import Any, ClassVar, Final, Generic, TypeVar, cast
 
-from msgspec import Meta, Struct
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from tenantq.runtime.clock import Clock, Timer
 from tenantq.runtime.connection_table import ConnectionTable, Evictable
 from tenantq.runtime.futures import wake
+from tenantq.runtime.listener_settings import ListenerSettings
+from tenantq.runtime.listening_sockets import BACKLOG, open_sockets
 from tenantq.runtime.tls import TlsContext, TlsFiles
 
 TICK_MS: Final = 500
 """How often slow clients and changed certificates are looked for; time limits are kept to this precision."""
 
-BACKLOG: Final = 1_024
 _ACCEPTED_AT_ONCE: Final = 32
 _NO_FILES_PAUSE_S: Final = 0.5
 
 log = logging.getLogger("tenantq")
-
-
-BufferBytes = Annotated[int, Meta(ge=1_024, le=1 << 40)]
-TimeoutMs = Annotated[int, Meta(ge=100, le=3_600_000)]
-
-
-class ListenerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What every listener accepts from its clients: sizes in bytes, times in milliseconds."""
-
-    connections_max: Annotated[
-        int, Meta(ge=1, le=1_000_000, description="Open connections; one more gets an error and is closed.")
-    ] = 10_000
-    connections_per_address_max: (
-        Annotated[
-            int,
-            Meta(ge=1, le=1_000_000, description="Open connections of one address. Default: half of connections_max."),
-        ]
-        | None
-    ) = None
-    connections_per_credential_max: (
-        Annotated[
-            int,
-            Meta(
-                ge=1, le=1_000_000, description="Open connections of one credential. Default: half of connections_max."
-            ),
-        ]
-        | None
-    ) = None
-    buffered_bytes_max: Annotated[
-        BufferBytes, Meta(description="Requests of all connections; more gets `unavailable`.")
-    ] = 256 << 20
-    write_timeout_ms: Annotated[TimeoutMs, Meta(description="Time for a client to read some of the waiting reply.")] = (
-        30_000
-    )
-    write_buffer_bytes: Annotated[
-        int, Meta(ge=1_024, le=1 << 30, description="Unsent bytes above which the connection's next request waits.")
-    ] = 256 << 10
-    unsent_bytes_max: Annotated[
-        BufferBytes, Meta(description="Unsent bytes of all connections; beyond it the one with the most is closed.")
-    ] = 512 << 20
 
 
 class ListenerMetrics:
@@ -449,51 +408,3 @@ class Listener(Generic[C, S]):
         self._unsent_bytes = sum(connection.check(self.now_ms) for connection in list(self.connections))
         for tls in self._tls:
             tls.reload_if_changed()
-
-
-def open_sockets(host: str, port: int) -> list[socket.socket]:
-    """Return sockets that listen on every address of a host. Port 0 means any free port. Raises OSError.
-
-    An address family that this machine lacks, such as IPv6 for ``localhost``, is skipped if another one works.
-    """
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    opened: list[socket.socket] = []
-    missing: OSError | None = None
-    try:
-        for family, place in dict.fromkeys((family, place) for family, _, _, _, place in found):
-            try:
-                opened.append(open_socket(family, place))
-            except OSError as error:
-                if error.errno not in {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}:
-                    raise
-                missing = error
-            if port == 0 and opened:
-                break  # the next one would get another port
-    except BaseException:
-        for sock in opened:
-            sock.close()
-        raise
-    if missing is not None and not opened:
-        raise missing
-    return opened
-
-
-def open_socket(
-    family: int, place: tuple[object, ...], *, is_shared: bool = False, listens: bool = True
-) -> socket.socket:
-    """Return a socket bound to one address. Several shared sockets can bind to it. Without ``listens`` it only reserves the address. Raises OSError."""
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if is_shared:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        sock.bind(place)
-        if listens:
-            sock.listen(BACKLOG)
-        sock.setblocking(False)
-    except BaseException:
-        sock.close()
-        raise
-    return sock

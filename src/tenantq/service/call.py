@@ -9,7 +9,8 @@ import msgspec
 from tenantq.domain.config import QueueConfig, TenantConfig
 from tenantq.domain.message import QueueStats
 from tenantq.domain.validation import projected
-from tenantq.engine.queue_state import Hold, Suspension, TenantState
+from tenantq.engine.queue_state import TenantState
+from tenantq.engine.restrictions import Hold, Suspension
 from tenantq.wire.tenants import TenantFigures
 
 

@@ -11,7 +11,7 @@ from tenantq.domain.names import check_queue_name
 from tenantq.domain.validation import check_field
 from tenantq.engine.ops.lifecycle import DeleteQueue, EditQueue, PauseQueue, Purge, PutQueue, UnpauseQueue
 from tenantq.engine.ops.suspension import ResumeQueue, SuspendQueue
-from tenantq.engine.queue_state import SuspensionMode
+from tenantq.engine.restrictions import SuspensionMode
 from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict
 from tenantq.gates.worker_registry import WorkerEntry

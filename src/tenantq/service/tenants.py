@@ -13,7 +13,7 @@ from tenantq.domain.plans import PLANS, PlanSettings
 from tenantq.domain.validation import all_fields, check_field
 from tenantq.engine.ops.lifecycle import PutTenant
 from tenantq.engine.ops.suspension import ResumeTenant, SuspendTenant
-from tenantq.engine.queue_state import SuspensionMode
+from tenantq.engine.restrictions import SuspensionMode
 from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict, Invalid
 from tenantq.kms.interface import KeyRef

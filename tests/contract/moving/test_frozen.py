@@ -19,7 +19,7 @@ from tests.shards import message
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from tenantq.engine.queue_state import Suspension
+    from tenantq.engine.restrictions import Suspension
     from tenantq.service.call import Call
 
 HOUR = 3_600_000

@@ -9,7 +9,7 @@ from tenantq.engine.arguments import ReasonArgument
 from tenantq.engine.effects import Effects
 from tenantq.engine.operation import Operation
 from tenantq.engine.ops.suspension import freeze
-from tenantq.engine.queue_state import Erasing
+from tenantq.engine.restrictions import Erasing
 from tenantq.errors import Erased, Invalid
 from tenantq.journal.erasure_certificate import DestroyedKey
 from tenantq.journal.record import without_surrogates

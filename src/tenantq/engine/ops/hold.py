@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from tenantq.domain import limits
 from tenantq.engine.effects import Effects
 from tenantq.engine.operation import Operation
-from tenantq.engine.queue_state import Hold
+from tenantq.engine.restrictions import Hold
 from tenantq.errors import Conflict, NotFound
 from tenantq.journal.record import without_surrogates
 

@@ -13,10 +13,11 @@ from tenantq.domain.message import SYSTEM
 from tenantq.domain.plans import PLANS, PlanSettings
 from tenantq.engine.arguments import QueueArgument, ReasonArgument, TenantArgument
 from tenantq.engine.effects import Effects
+from tenantq.engine.level import NEVER
 from tenantq.engine.operation import RANGE, Operation
 from tenantq.engine.ops.erasure import put_erasure
 from tenantq.engine.ops.import_part import forget_imports
-from tenantq.engine.queue_state import NEVER, QueueState, Status, TenantState, WaitingPoll
+from tenantq.engine.queue_state import QueueState, Status, TenantState, WaitingPoll
 from tenantq.engine.work_counters import REMOVED
 from tenantq.errors import Conflict, Draining, Invalid, TenantqError, no_tenant
 from tenantq.journal.erasure_certificate import ErasureCertificate

@@ -7,8 +7,9 @@ from typing import Final
 from tenantq.domain.message import SYSTEM
 from tenantq.engine import groups
 from tenantq.engine.effects import Effects
+from tenantq.engine.level import NEVER
 from tenantq.engine.operation import ADVANCE, Operation
-from tenantq.engine.queue_state import NEVER, QueueState
+from tenantq.engine.queue_state import QueueState
 from tenantq.store.interface import Family
 from tenantq.store.keys import SUFFIX_BYTES, split_waiting_key
 from tenantq.store.row_pages import rows_under

@@ -10,7 +10,8 @@ from tenantq.engine.arguments import QueueArgument, ReasonArgument
 from tenantq.engine.effects import Effects
 from tenantq.engine.operation import Operation
 from tenantq.engine.ops.lifecycle import end_polls
-from tenantq.engine.queue_state import Suspension, SuspensionMode, TenantState, queue_suspended
+from tenantq.engine.queue_state import TenantState, queue_suspended
+from tenantq.engine.restrictions import Suspension, SuspensionMode
 from tenantq.errors import Conflict, Draining, Suspended
 from tenantq.journal.record import without_surrogates
 

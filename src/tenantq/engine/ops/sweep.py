@@ -5,9 +5,10 @@ from __future__ import annotations
 from tenantq.domain.message import SYSTEM
 from tenantq.engine import discard
 from tenantq.engine.effects import Effects
+from tenantq.engine.level import NEVER, Level
 from tenantq.engine.operation import ADVANCE, PART_BYTES, SCAN, Operation
 from tenantq.engine.ops.settle import end_delivery
-from tenantq.engine.queue_state import NEVER, Level, QueueState
+from tenantq.engine.queue_state import QueueState
 from tenantq.engine.work_counters import LEASE_EXPIRED
 from tenantq.store.interface import Family, ManyDeleted
 from tenantq.store.keys import (

@@ -8,7 +8,7 @@ import msgspec
 
 from tenantq.domain.names import QueueName
 from tenantq.domain.validation import all_fields, build
-from tenantq.engine.queue_state import Suspension
+from tenantq.engine.restrictions import Suspension
 from tenantq.http.query import PageQuery
 from tenantq.http.reply import BYTES, PROMETHEUS, JsonReply, Reply, Stream, json_reply
 from tenantq.http.request import QueryRequest, Request
