@@ -3,10 +3,9 @@
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final
-
-import msgspec
 
 from tenantq.cluster.fleet_waits import FleetWaits
 from tenantq.cluster.handshake import PeerName
@@ -63,14 +62,18 @@ class WeightedShares:
         return {shard: share for shard, share in shares.items() if share}
 
 
-class FleetPollOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a fleet polls for."""
+@dataclass
+class ClusterFleetPoll:
+    """One poll over many shards: what it asks for, and what it got."""
 
+    call: Call
     queue: str
     tenants: list[str] | None
     max: int
     lease_ms: int | None
     consumer: str | None
+    named: dict[int, list[str]] | None = None  # the tenants by shard; None: all that the caller may poll
+    leased: list[tuple[int, list[Delivery]]] = field(default_factory=list)  # by shard
 
 
 class ClusterFleetPolls:
@@ -96,9 +99,7 @@ class ClusterFleetPolls:
         self._clock = clock
         self._background = background
         self._shares = WeightedShares()
-        self._allowed: BoundedDict[tuple[str, str], int] = BoundedDict(
-            REMEMBERED_MAX
-        )  # by credential and queue: until when
+        self._allowed: BoundedDict[tuple[str, str], int] = BoundedDict(REMEMBERED_MAX)  # credential, queue: until when
 
     async def poll(
         self,
@@ -115,23 +116,21 @@ class ClusterFleetPolls:
         until_ms = self._clock.monotonic_ms() + wait_ms
         check_poll(queue, max, wait_ms, lease_ms)
         check_tenants(tenants)
-        options = FleetPollOptions(queue=queue, tenants=tenants, max=max, lease_ms=lease_ms, consumer=consumer)
-        named = await self._by_shard(tenants) if tenants is not None else None
-        refusing = await self._refusing(call, options, named)
+        poll = ClusterFleetPoll(call, queue, tenants, max, lease_ms, consumer)
+        refusing = await self._refusing(poll)
         if refusing is not None:  # this shard refuses the poll, and notes that
             shard, tenants = refusing
             refused: list[Delivery] = await self._calls.call(
                 shard, "fleet.poll", call, queue, tenants=tenants, max=max, lease_ms=lease_ms, consumer=consumer
             )
             return refused
-        leased: list[tuple[int, list[Delivery]]] = []
         try:
-            await self._lease(call, options, named, until_ms, leased, waits=wait_ms > 0)
+            await self._lease(poll, until_ms, waits=wait_ms > 0)
         except BaseException:  # the caller is gone, or may poll no more
-            for shard, deliveries in leased:
+            for shard, deliveries in poll.leased:
                 self._background(self._calls.release(shard, deliveries))
             raise
-        return [one for _, deliveries in leased for one in deliveries]
+        return [one for _, deliveries in poll.leased for one in deliveries]
 
     # ---- rights ----
 
@@ -149,31 +148,31 @@ class ClusterFleetPolls:
             named.setdefault(shard, []).append(name)
         return named
 
-    async def _refusing(
-        self, call: Call, options: FleetPollOptions, named: dict[int, list[str]] | None
-    ) -> tuple[int, list[str] | None] | None:
+    async def _refusing(self, poll: ClusterFleetPoll) -> tuple[int, list[str] | None] | None:
         """Return a shard that refuses the poll, with the tenants to name; None if the caller may poll.
 
         A poll that names tenants of several shards is refused before any shard leases anything.
         """
+        call = poll.call
         try:
             principal = await self._authenticator.authenticate(call.bearer, call.certificate)
         except TenantqError:
-            return self._directory.number, options.tenants
-        if named is None:
+            return self._directory.number, poll.tenants
+        if poll.tenants is None:
             own = self._directory.find(own_tenant(principal))
             if own is None or not self._directory.is_known(own):
                 own = self._directory.number
-            return None if await self._may_poll(call, options.queue, own) else (own, None)
+            return None if await self._may_poll(call, poll.queue, own) else (own, None)
+        named = poll.named = await self._by_shard(poll.tenants)
         if len(named) > 1:
-            checks = [self._ask(shard, "refused_tenants", call, options.queue, names) for shard, names in named.items()]
+            checks = [self._ask(shard, "refused_tenants", call, poll.queue, names) for shard, names in named.items()]
             refused = set[str]()
             for found in await asyncio.gather(*checks):
                 if isinstance(found, list):
                     refused.update(found)
                 elif found.status not in _NOT_NOW:
                     raise found
-            first = next((name for name in options.tenants or () if name in refused), None)
+            first = next((name for name in poll.tenants if name in refused), None)
             if first is not None:
                 return next(shard for shard, names in named.items() if first in names), [first]
         return None
@@ -195,35 +194,26 @@ class ClusterFleetPolls:
 
     # ---- messages ----
 
-    async def _lease(
-        self,
-        call: Call,
-        options: FleetPollOptions,
-        named: dict[int, list[str]] | None,
-        until_ms: int,
-        leased: list[tuple[int, list[Delivery]]],
-        *,
-        waits: bool,
-    ) -> None:
+    async def _lease(self, poll: ClusterFleetPoll, until_ms: int, *, waits: bool) -> None:
         """Lease messages, at the latest until the time is over."""
-        event = self._waits.enter(options.queue)
+        event = self._waits.enter(poll.queue)
         watching = [
-            asyncio.ensure_future(self._watch(member, options.queue, until_ms, event))
+            asyncio.ensure_future(self._watch(member, poll.queue, until_ms, event))
             for member in (self._others.members() if waits else ())
         ]
         try:
             while True:
                 event.clear()
                 is_last = self._clock.monotonic_ms() >= until_ms
-                await self._lease_now(call, options, named, leased, is_last=is_last)
+                await self._lease_now(poll, is_last=is_last)
                 left_ms = until_ms - self._clock.monotonic_ms()
-                if leased or left_ms <= 0:
+                if poll.leased or left_ms <= 0:
                     return
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(min(left_ms, RECHECK_MS) / 1_000):
                         await event.wait()
         finally:
-            self._waits.leave(options.queue, event)
+            self._waits.leave(poll.queue, event)
             for one in watching:
                 one.cancel()
             await asyncio.gather(*watching, return_exceptions=True)
@@ -236,25 +226,14 @@ class ClusterFleetPolls:
             else:
                 await asyncio.sleep(RECHECK_MS / 1_000)
 
-    async def _lease_now(
-        self,
-        call: Call,
-        options: FleetPollOptions,
-        named: dict[int, list[str]] | None,
-        leased: list[tuple[int, list[Delivery]]],
-        *,
-        is_last: bool,
-    ) -> None:
+    async def _lease_now(self, poll: ClusterFleetPoll, *, is_last: bool) -> None:
         """Lease what shards with messages have now. Raises a refusal; ``is_last``: also that nobody could be asked."""
         failure: TenantqError | None = None
-        weights = await self._weights(options.queue, named)
-        left = options.max
+        weights = await self._weights(poll)
+        left = poll.max
         while weights and left:
-            shares = self._shares.divide(options.queue, left, weights)
-            asked = [
-                self._lease_share(call, options, shard, share, named[shard] if named is not None else None, leased)
-                for shard, share in shares.items()
-            ]
+            shares = self._shares.divide(poll.queue, left, weights)
+            asked = (self._lease_share(poll, shard, share) for shard, share in shares.items())
             for (shard, share), outcome in zip(shares.items(), await asyncio.gather(*asked), strict=True):
                 if isinstance(outcome, TenantqError):
                     failure = outcome
@@ -262,36 +241,26 @@ class ClusterFleetPolls:
                     left -= outcome
                 if outcome != share:
                     weights.pop(shard)  # it has no more now
-        if failure is not None and not leased and (is_last or failure.status not in _NOT_NOW):
+        if failure is not None and not poll.leased and (is_last or failure.status not in _NOT_NOW):
             raise failure
 
-    async def _weights(self, queue: str, named: dict[int, list[str]] | None) -> dict[int, int]:
+    async def _weights(self, poll: ClusterFleetPoll) -> dict[int, int]:
         """Return the shards that have messages of the queue, or may have, with the weight of the tenants that do."""
+        queue, members = poll.queue, self._others.members()
         weights = self._memory.fleet_weights(queue)
-        asked = (
-            self._query(member, "member.fleet_weights", queue, timeout_ms=NOW_MS) for member in self._others.members()
-        )
+        asked = (self._query(one, "member.fleet_weights", queue, timeout_ms=NOW_MS) for one in members)
         for theirs in await asyncio.gather(*asked):
             weights |= theirs or {}
-        return weights if named is None else {shard: weights.get(shard, 1) for shard in named}
+        return weights if poll.named is None else {shard: weights.get(shard, 1) for shard in poll.named}
 
-    async def _lease_share(
-        self,
-        call: Call,
-        options: FleetPollOptions,
-        shard: int,
-        count: int,
-        tenants: list[str] | None,
-        leased: list[tuple[int, list[Delivery]]],
-    ) -> int | TenantqError:
+    async def _lease_share(self, poll: ClusterFleetPoll, shard: int, count: int) -> int | TenantqError:
         """Lease up to ``count`` messages of a shard; return how many it had."""
-        found = await self._ask(
-            shard, "poll_now", call, options.queue, tenants, count, options.lease_ms, options.consumer
-        )
+        tenants = poll.named[shard] if poll.named is not None else None
+        found = await self._ask(shard, "poll_now", poll.call, poll.queue, tenants, count, poll.lease_ms, poll.consumer)
         if isinstance(found, TenantqError):
             return found
         if found:
-            leased.append((shard, found))
+            poll.leased.append((shard, found))
         return len(found or ())
 
     # ---- asking ----

@@ -6,7 +6,7 @@ from tenantq.cluster.link import Link
 from tenantq.runtime.clock import Clock, Timer
 
 
-class Heartbeats:
+class LinkHeartbeats:
     """Sends a heartbeat to every other process at an interval."""
 
     def __init__(

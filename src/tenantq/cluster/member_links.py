@@ -12,11 +12,11 @@ from tenantq.cluster.call_server import CallServer
 from tenantq.cluster.error_codec import NotOwner, shard_down
 from tenantq.cluster.fleet_waits import FleetWaits
 from tenantq.cluster.handshake import PeerName
-from tenantq.cluster.heartbeats import Heartbeats
 from tenantq.cluster.host import ShardHost
 from tenantq.cluster.link import Link
 from tenantq.cluster.link_calls import KIND, LinkCalls, LinkedShard
 from tenantq.cluster.link_certificate import LinkCertificate, client_context
+from tenantq.cluster.link_heartbeats import LinkHeartbeats
 from tenantq.cluster.member_queries import MemberQueries
 from tenantq.cluster.peer_server import PeerServer
 from tenantq.cluster.routed_service import shard_methods
@@ -113,7 +113,7 @@ class MemberLinks:
         answers.turns = turns
         self._server = PeerServer(secret, {KIND: answers.answer}, lambda _: None)
         self._client_tls = client_context()
-        self._heartbeats = Heartbeats(clock, HEARTBEAT_MS, self._links.values)
+        self._heartbeats = LinkHeartbeats(clock, HEARTBEAT_MS, self._links.values)
 
     async def open(self, sock: socket.socket, certificate: LinkCertificate | None) -> None:
         """Accept connections of the other members."""

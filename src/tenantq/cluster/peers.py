@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tenantq.cluster.directory import Directory, announced
-from tenantq.cluster.heartbeats import Heartbeats
 from tenantq.cluster.layout import HOME
 from tenantq.cluster.link import Link
 from tenantq.cluster.link_calls import LinkCalls, LinkedShard
+from tenantq.cluster.link_heartbeats import LinkHeartbeats
 from tenantq.cluster.peer_server import PeerServer
 from tenantq.cluster.shard_calls import QUICK_MS
 from tenantq.errors import TenantqError
@@ -109,7 +109,7 @@ class Peers:
         self.hurry: Callable[[], None] = lambda: None  # each shard stays in its process
         self._all_linked = asyncio.Event()
         self._timer: Timer | None = None
-        self._heartbeats = Heartbeats(clock, HEARTBEAT_MS, self.links.values, self._disconnect)
+        self._heartbeats = LinkHeartbeats(clock, HEARTBEAT_MS, self.links.values, self._disconnect)
 
     def may_create(self, tenant: str) -> bool:
         """Return whether the first shard lets a tenant be created here. Only that shard knows that no other has it."""

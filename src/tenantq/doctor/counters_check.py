@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tenantq.engine.queue_state import NEVER
+from tenantq.engine.level import NEVER
 from tenantq.store.keys import from_be64
 from tenantq.store.rows import CountersRow, LevelRow
 

@@ -14,7 +14,7 @@ from tenantq.cluster.fleet_waits import FleetWaits
 from tenantq.domain.access import Principal
 from tenantq.domain.message import Delivery
 from tenantq.domain.placement import Topology, TopologyShard
-from tenantq.errors import Forbidden, ShardDown
+from tenantq.errors import Forbidden, ShardDown, Unauthenticated
 from tenantq.runtime.clock import ManualClock
 from tenantq.service.call import Call
 
@@ -37,6 +37,7 @@ class Shards:
     def __init__(self, *messages: int) -> None:
         self.messages = list(messages)
         self.refused: dict[int, list[str]] = {}
+        self.is_stranger = False
         self.hangs = -1
         self.is_hanging = asyncio.Event()
         self.calls: list[tuple[int, str]] = []
@@ -65,6 +66,8 @@ class Shards:
         """Return the polls of the first shard, which calls the others directly."""
 
         async def authenticate(_: str | None, __: object) -> Principal:
+            if self.is_stranger:
+                raise Unauthenticated
             return Principal("key:1", None)
 
         def background(work: Coroutine[Any, Any, None]) -> None:
@@ -118,8 +121,12 @@ async def test_a_poll_that_names_a_forbidden_tenant_is_refused_before_anything_i
 
 
 async def test_a_poll_of_a_tenant_that_a_silent_shard_may_have_is_unavailable() -> None:
-    """The name may be known again when the shard is back."""
-    polls = Shards(0, 1, 1).polls()
+    """The name may be known again when the shard is back. Without a valid credential it is refused like any other."""
+    shards = Shards(0, 1, 1)
+    polls = shards.polls()
     cast("Directory", polls._directory).lose(1)
     with pytest.raises(ShardDown):
+        await polls.poll(CALL, "mail", tenants=["nobody"])
+    shards.is_stranger = True
+    with pytest.raises(Forbidden, match="nobody"):  # as for every name
         await polls.poll(CALL, "mail", tenants=["nobody"])
