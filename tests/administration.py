@@ -1,4 +1,4 @@
-"""Short forms of the operations that tests use to prepare tenants and queues of a shard."""
+"""Shortcuts that prepare tenants and queues of a shard."""
 
 from __future__ import annotations
 

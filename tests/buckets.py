@@ -1,4 +1,4 @@
-"""S3 on this machine, by moto."""
+"""A local S3 server, simulated by moto."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Bucket:
-    """S3 on this machine, which kills whoever puts a manifest once that is asked for: the upload before it has happened, this one has not."""
+    """A local S3 server. On request it kills the process that uploads a manifest, before storing the manifest."""
 
     def __init__(self) -> None:
         self._inner = DomainDispatcherApplication(create_backend_app)
@@ -38,7 +38,7 @@ class Bucket:
 
 @contextmanager
 def served_bucket(environ: pytest.MonkeyPatch) -> Iterator[Bucket]:
-    """Serve S3 with a bucket ``evidence``, and have the environment say where it is."""
+    """Serve S3 with a bucket ``evidence``, and set the environment variables that point to it."""
     bucket = Bucket()
     server = make_server("127.0.0.1", 0, bucket, threaded=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
@@ -51,7 +51,7 @@ def served_bucket(environ: pytest.MonkeyPatch) -> Iterator[Bucket]:
         ("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.port}"),
     ):
         environ.setenv(name, value)
-    # The simulation keeps its objects for the whole process: without this, a test would find those of an earlier one.
+    # moto keeps objects for the whole process: without this, a test would see those of an earlier test.
     reset = urllib.request.Request(f"http://127.0.0.1:{server.port}/moto-api/reset", method="POST")
     urllib.request.urlopen(reset).close()  # noqa: S310  # of this machine
     bucket.client = boto3.client("s3")

@@ -1,4 +1,4 @@
-"""Fixtures: a clock that tests move, and shards on fresh directories that are closed in any case; and who runs which file."""
+"""Fixtures: a manual clock, and shards on fresh directories. Also distributes test files over processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SPARK = "tests/pipeline/"
 
 
 class SparkInOneProcess(LoadFileScheduling):  # type: ignore[misc]  # as above
-    """A file is run by one process; all that need Spark by the same one, so that Java starts, and gets quick, once."""
+    """Runs each file in one process, and all files that need Spark in the same one, so that Java starts once."""
 
     def _split_scope(self, nodeid: str) -> str:
         return _SPARK if nodeid.startswith(_SPARK) else nodeid.partition("::")[0]
@@ -26,35 +26,35 @@ class SparkInOneProcess(LoadFileScheduling):  # type: ignore[misc]  # as above
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> SparkInOneProcess:
-    """Share the tests out by file."""
+    """Distribute the tests by file."""
     return SparkInOneProcess(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest: else one process still works on it when the other has nothing left."""
+    """Start with the longest tests, so that no process is left alone with them at the end."""
     items.sort(key=lambda item: not item.nodeid.startswith(_SPARK))
 
 
 @pytest.fixture
 def clock() -> ManualClock:
-    """Time that passes when told to."""
+    """Return a clock that only tests advance."""
     return ManualClock()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let the whole contract be run on one store."""
-    parser.addoption("--store", choices=["rocksdb", "redis"], help="run the contract on this store only, and all of it")
+    """Add an option that runs the whole contract on one store."""
+    parser.addoption("--store", choices=["rocksdb", "redis"], help="run the whole contract suite, on this store only")
 
 
 @pytest.fixture(scope="module")
 def store_kind(request: pytest.FixtureRequest) -> str:
-    """Which store shards are opened on."""
+    """Return the store that shards are opened on."""
     return getattr(request, "param", "rocksdb")
 
 
 @pytest.fixture(scope="session")
 def redis_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """One Redis server for all tests of this process, without persistence. Other tests leave keys in it."""
+    """Run one Redis server without persistence for all tests of this process. Other tests leave keys in it."""
     server = RedisServer(tmp_path_factory.mktemp("redis"), "appendonly no")
     yield server
     server.kill()
@@ -71,7 +71,7 @@ def redis_server(redis_process: RedisServer) -> RedisServer:
 async def open_shard(
     tmp_path: Path, clock: ManualClock, store_kind: str, request: pytest.FixtureRequest
 ) -> AsyncIterator[OpenShard]:
-    """Open a shard on a directory of the test's own, on the manual clock unless told otherwise."""
+    """Open a shard in the test's own directory, by default on the manual clock."""
     opened: list[Shard] = []
     server: RedisServer | None = request.getfixturevalue("redis_process") if store_kind == "redis" else None
 
@@ -91,5 +91,5 @@ async def open_shard(
 
 @pytest.fixture
 async def shard(open_shard: OpenShard) -> Shard:
-    """One shard on the manual clock."""
+    """Open one shard on the manual clock."""
     return await open_shard()

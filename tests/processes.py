@@ -1,4 +1,4 @@
-"""Processes of the machine, as the kernel lists them: what a command started, and whether it is still there."""
+"""Processes as the kernel lists them: what a command started, and whether it still runs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 
 def _parents() -> dict[int, int]:
-    """Return the parent of each process that is alive; one that is dead and was not waited for yet is none."""
+    """Return the parent of each running process. Zombies do not count."""
     found: dict[int, int] = {}
     for place in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it ended meanwhile
+        with contextlib.suppress(OSError):  # it has ended in the meantime
             state, parent = (place / "stat").read_text().rpartition(")")[2].split()[:2]
             if state != "Z":
                 found[int(place.name)] = int(parent)
@@ -20,7 +20,7 @@ def _parents() -> dict[int, int]:
 
 
 def descendants(pid: int) -> set[int]:
-    """Return the processes that a process started, and those that these did."""
+    """Return the processes that a process started, directly and indirectly."""
     parents = _parents()
     found: set[int] = set()
     waiting = {pid}
@@ -31,12 +31,12 @@ def descendants(pid: int) -> set[int]:
 
 
 def alive(pids: set[int]) -> set[int]:
-    """Return those of the processes that still run."""
+    """Return the processes that still run."""
     return pids & _parents().keys()
 
 
 def kill_tree(pid: int) -> None:
-    """Kill a process and all that it started, as a power cut would."""
+    """Kill a process and all its descendants, as a power cut would."""
     for one in (pid, *descendants(pid)):
         with contextlib.suppress(ProcessLookupError):
             os.kill(one, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Real Redis servers for tests: on free ports of this machine, in a directory of the test's own, stopped by their process ids."""
+"""Real Redis servers for tests: on free loopback ports, in the test's own directory, stopped by process ID."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _START_S = 20.0
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on. A cluster node takes the one 10,000 above as well, so it is not near the end."""
+    """Return a free port. Cluster nodes also use the port 10,000 above, so it is not near the end of the range."""
     while True:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -63,7 +63,7 @@ class RedisServer:
         self.start()
 
     def start(self) -> None:
-        """Start the process, again if it was ended."""
+        """Start the process, or restart it after it ended."""
         lines = [
             f"port {self.port}",
             f"bind {self.host}",
@@ -93,7 +93,7 @@ class RedisServer:
         return f"redis://{self.host}:{self.port}"
 
     def client(self) -> Any:
-        """Return a client of it, for looking and for setting."""
+        """Return a client to inspect and configure the server."""
         return Redis(host=self.host, port=self.port, socket_timeout=10, retry=Retry(NoBackoff(), 0))
 
     def signal(self, number: int) -> None:
@@ -109,7 +109,7 @@ class RedisServer:
 
 
 async def open_when_free(*arguments: Any, **options: Any) -> RedisStore:
-    """Open a store as soon as its owner is gone."""
+    """Open a store as soon as its owner has released it."""
     while True:
         try:
             return await asyncio.to_thread(RedisStore, *arguments, **options)
@@ -118,7 +118,7 @@ async def open_when_free(*arguments: Any, **options: Any) -> RedisStore:
 
 
 class OnRedis:
-    """Opens the store of a shard on a server, under a name that goes with the shard's directory."""
+    """Opens a shard's store on a Redis server, under a name derived from the shard's directory."""
 
     def __init__(self, server: Any, path: Path, durability: Literal["fsync", "os"] = "os", **settings: object) -> None:
         name = hashlib.blake2b(str(path).encode(), digest_size=8).hexdigest()
@@ -127,20 +127,20 @@ class OnRedis:
         self.settings = RedisSettings(**{"name": name, **settings})  # type: ignore[arg-type]  # each by its name
 
     async def __call__(self, shard: str) -> RedisStore:
-        """Open it, to own it."""
+        """Open the store as its owner."""
         return await open_when_free(self.path, self.address, self.settings, shard, durability=self.durability)
 
     def to_read(self, path: Path) -> RedisStore:
-        """Open it for the doctor, when no server owns it."""
+        """Open the store for the doctor. No server may own it."""
         return RedisStore(path, self.address, self.settings, "0", read_only=True)
 
     def while_owned(self, path: Path) -> RunningShard:
-        """Open it for the doctor, whether or not a server owns it."""
+        """Open the store for the doctor, whether or not a server owns it."""
         return RunningShard(path, self.address, self.settings, "0")
 
 
 class ReplicatedNodes:
-    """A Redis Cluster of three primaries with one replica each, and what can happen to it."""
+    """A Redis Cluster of three primaries with one replica each, and the faults it can suffer."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class ReplicatedNodes:
         prefix: Sequence[str] = (),
         timeout_ms: int = 1_500,
     ) -> None:
-        """Start the nodes and join them; a primary that is silent for ``timeout_ms`` is replaced by its replica."""
+        """Start and join the nodes; a replica replaces a primary that is silent for ``timeout_ms``."""
         wanted = (
             "cluster-enabled yes", f"cluster-node-timeout {timeout_ms}", "cluster-replica-validity-factor 0",
             "cluster-require-full-coverage no", "repl-diskless-sync-delay 0", "protected-mode no", *options,
@@ -173,7 +173,7 @@ class ReplicatedNodes:
         return "redis+cluster://" + ",".join(f"{node.host}:{node.port}" for node in self.nodes)
 
     def primaries(self) -> list[RedisServer]:
-        """Return the nodes that have slots, by what each says of itself."""
+        """Return the nodes that own slots, each by its own account."""
         found = []
         for node in self.nodes:
             try:
@@ -185,14 +185,14 @@ class ReplicatedNodes:
         return found
 
     def is_whole(self) -> bool:
-        """Return whether there are three primaries, each with its replica in sync."""
+        """Return whether there are three primaries, each with a replica in sync."""
         primaries = self.primaries()
         return len(primaries) == 3 and all(
-            RedisNodes.is_well(node) and self._follower(node) is not None for node in primaries
+            RedisNodes.is_healthy(node) and self._follower(node) is not None for node in primaries
         )
 
     def settle(self) -> None:
-        """Wait until it is whole."""
+        """Wait until the cluster is whole."""
         eventually(self.is_whole, 90)
 
     def _follower(self, primary: RedisServer) -> RedisServer | None:
@@ -216,7 +216,7 @@ class ReplicatedNodes:
             primary.start()
 
     def hand_over(self, primary: RedisServer) -> None:
-        """Have a primary change places with its replica."""
+        """Have a primary swap roles with its replica."""
         replica = self._follower(primary)
         assert replica is not None
         replica.client().execute_command("CLUSTER", "FAILOVER")
@@ -232,7 +232,7 @@ class ReplicatedNodes:
         there.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[0])
         here.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1])
         while keys := here.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 10):
-            with contextlib.suppress(RedisError):  # a busy node may take the cluster for down for a moment: try again
+            with contextlib.suppress(RedisError):  # a busy node may briefly consider the cluster down: try again
                 here.execute_command("MIGRATE", target.host, target.port, "", 0, 5_000, "KEYS", *keys)
         for client in (there, here, *(node.client() for node in primaries)):
             client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", ids[1])
@@ -245,10 +245,10 @@ class ReplicatedNodes:
 
 
 class RedisNodes:
-    """A small Redis Cluster: three primaries, and one replica of the primary that has a given key's slot."""
+    """A small Redis Cluster: three primaries, and one replica of the primary that owns the slot of a given key."""
 
     def __init__(self, directory: Path, key: bytes, *options: str) -> None:
-        """Start the nodes and join them; a primary that is gone is replaced after about a second."""
+        """Start and join the nodes; a lost primary is replaced after about a second."""
         wanted = ("cluster-enabled yes", "cluster-node-timeout 1000", "cluster-replica-validity-factor 0", *options)
         self.slot = key_slot(key)
         self.nodes: list[RedisServer] = []
@@ -271,7 +271,7 @@ class RedisNodes:
         owner = next(number for number in range(3) if bounds[number] <= self.slot < bounds[number + 1])
         eventually(lambda: all(len(self.view(node)) == 4 for node in self.nodes))
         self.nodes[3].client().execute_command("CLUSTER", "REPLICATE", self.id_of(self.nodes[owner]))
-        eventually(lambda: all(self.is_well(node) for node in self.nodes))
+        eventually(lambda: all(self.is_healthy(node) for node in self.nodes))
         eventually(lambda: self.nodes[owner].client().info("replication")["connected_slaves"] == 1)
 
     @property
@@ -281,33 +281,33 @@ class RedisNodes:
 
     @staticmethod
     def view(node: RedisServer) -> list[str]:
-        """Return the lines in which a node tells of all that it knows."""
+        """Return the node's view of the cluster, one line per node."""
         text: bytes = node.client().execute_command("CLUSTER", "NODES")
         return text.decode().splitlines()
 
     @staticmethod
-    def is_well(node: RedisServer) -> bool:
-        """Tell whether a node serves, as far as it knows."""
+    def is_healthy(node: RedisServer) -> bool:
+        """Return whether a node considers the cluster healthy."""
         text: bytes = node.client().execute_command("CLUSTER", "INFO")
         return b"cluster_state:ok" in (text if isinstance(text, bytes) else str(text).encode())
 
     def id_of(self, node: RedisServer) -> str:
-        """Return the name that a node has in the cluster."""
+        """Return a node's ID in the cluster."""
         return bytes(node.client().execute_command("CLUSTER", "MYID")).decode()
 
     def owner(self) -> RedisServer:
-        """Return the primary that has the slot now, as the others see it."""
+        """Return the primary that owns the slot now."""
         for node in self.nodes:
             try:
                 if node.client().info("replication")["role"] == "master" and self.holds(node, self.slot):
                     return node
             except RedisError:
                 continue
-        raise AssertionError("nobody has the slot")
+        raise AssertionError("no node owns the slot")
 
     @staticmethod
     def holds(node: RedisServer, slot: int) -> bool:
-        """Return whether a node says that it has a slot."""
+        """Return whether a node claims a slot."""
         mine = next(line for line in RedisNodes.view(node) if "myself" in line)
         for part in mine.split()[8:]:
             first, _, last = part.partition("-")
@@ -322,7 +322,7 @@ class RedisNodes:
 
 
 def eventually(holds: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Wait until something holds that other processes bring about."""
+    """Wait until a condition that depends on other processes holds."""
     ends = time.monotonic() + seconds
     while True:
         try:
@@ -335,7 +335,7 @@ def eventually(holds: Callable[[], bool], seconds: float = 20.0) -> None:
 
 
 class ResettingProxy:
-    """Passes bytes to a server and breaks connections off: a share of all pieces that pass, at random, in either direction."""
+    """Forwards bytes to a server and resets a random share of the connections, in either direction."""
 
     def __init__(self, port: int, share: float, seed: int) -> None:
         self.port, self.share, self.resets = 0, share, 0
@@ -344,7 +344,7 @@ class ResettingProxy:
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
         self._open: list[socket.socket] = []
-        self._silent: set[socket.socket] = set()
+        self._stalled: set[socket.socket] = set()
         self._thread = threading.Thread(target=self._accept, daemon=True)
         self._thread.start()
 
@@ -353,13 +353,13 @@ class ResettingProxy:
         """The address as ``--store`` takes it."""
         return f"redis://127.0.0.1:{self.port}"
 
-    def lead_to(self, port: int) -> None:
-        """Pass new connections to another server; those that there are stay."""
+    def redirect(self, port: int) -> None:
+        """Forward new connections to another port. Open connections stay where they are."""
         self._target = port
 
-    def fall_silent(self) -> None:
-        """Let nothing pass any more on the connections that there are, as where a router has forgotten them."""
-        self._silent = set(self._open)
+    def stall(self) -> None:
+        """Drop all data on open connections, like a router that lost their state."""
+        self._stalled = set(self._open)
 
     def close(self) -> None:
         """End everything."""
@@ -383,18 +383,18 @@ class ResettingProxy:
                 continue
             self._open += [client, server]
             for one, other in ((client, server), (server, client)):
-                threading.Thread(target=self._pass_on, args=(one, other), daemon=True).start()
+                threading.Thread(target=self._forward, args=(one, other), daemon=True).start()
 
-    def _pass_on(self, one: socket.socket, other: socket.socket) -> None:
-        reset = struct.pack("ii", 1, 0)  # close at once, with an RST
+    def _forward(self, one: socket.socket, other: socket.socket) -> None:
+        reset = struct.pack("ii", 1, 0)  # close with an RST
         try:
             while data := one.recv(65_536):
-                if one in self._silent:
+                if one in self._stalled:
                     continue
                 if self._rng.random() < self.share:
                     self.resets += 1
                     if self._rng.random() < 0.5:
-                        other.sendall(data[: len(data) // 2])  # half of it arrives
+                        other.sendall(data[: len(data) // 2])  # only half of it arrives
                     break
                 other.sendall(data)
         except OSError:

@@ -1,4 +1,4 @@
-"""Small words for tests of a shard."""
+"""Helpers for tests of a shard."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ T, Q = "default", "work"
 
 
 def data_key_row(number: int) -> bytes:
-    """Return a data key as the vault stores it; nothing was ever sealed with it."""
+    """Return a data key as the vault stores it. It never encrypted anything."""
     return msgspec.msgpack.encode(WrappedKey(number, KeyRef("local", "k"), b"wrapped", 0))
 
 
@@ -44,17 +44,17 @@ def message(body: bytes | str = b"body", **fields: object) -> NewMessage:
 
 
 async def wait_until_idle(shard: Shard) -> None:
-    """Return when the shard has nothing left to do at this moment of its clock."""
+    """Wait until the shard has nothing left to do at this clock time."""
     while True:
         await asyncio.sleep(0)
         await shard.loop._idle.wait()
-        await asyncio.sleep(0)  # whoever was answered last has heard of it
+        await asyncio.sleep(0)  # the last caller has seen its reply
         if not shard.loop._step_scheduled and not shard.state.lines:
             return
 
 
 async def journal_rows(shard: Shard, after: int = 0, op: str | None = None, **wanted: Any) -> list[JournalRow]:
-    """Return all rows behind a record that match, of a tenant only those since it was made."""
+    """Return all matching rows after a record; for a tenant, only those since its creation."""
     await wait_until_idle(shard)
     owner = shard.state.catalog.tenants.get(wanted.get("tenant", ""))
     first = owner.since if owner is not None else 1
@@ -69,7 +69,7 @@ async def journal_rows(shard: Shard, after: int = 0, op: str | None = None, **wa
 
 
 def count_slices(monkeypatch: pytest.MonkeyPatch, module: str) -> list[None]:
-    """Return a list that grows whenever a module lets other tasks run between two slices of its work."""
+    """Return a list that grows whenever a module yields to other tasks between two slices of work."""
     slices: list[None] = []
 
     async def next_slice() -> None:
@@ -81,14 +81,14 @@ def count_slices(monkeypatch: pytest.MonkeyPatch, module: str) -> list[None]:
 
 
 async def pass_time(shard: Shard, clock: ManualClock, ms: int) -> None:
-    """Let time pass and everything happen that is due by then."""
+    """Advance the clock, and wait until everything due by then has happened."""
     await wait_until_idle(shard)
     clock.advance(ms)
     await wait_until_idle(shard)
 
 
 def sizes(directory: Path) -> dict[Path, int]:
-    """Return every file's size; one that goes while it is looked at is gone."""
+    """Return the size of every file, skipping files that disappear meanwhile."""
     found: dict[Path, int] = {}
     for path in directory.rglob("*"):
         with contextlib.suppress(FileNotFoundError):
@@ -97,13 +97,13 @@ def sizes(directory: Path) -> dict[Path, int]:
 
 
 def freeze(live: Path, copy: Path) -> None:
-    """Copy the files of an open store as a crash would leave them: all of one moment."""
+    """Copy the files of an open store as a crash at one moment would leave them."""
     while True:
         before = sizes(live)
         try:
             shutil.copytree(live, copy)
         except (shutil.Error, FileNotFoundError):
-            shutil.rmtree(copy, ignore_errors=True)  # a compaction deleted a file meanwhile
+            shutil.rmtree(copy, ignore_errors=True)  # a compaction deleted a file in the meantime
             continue
         if before == sizes(live):
             return
@@ -111,13 +111,13 @@ def freeze(live: Path, copy: Path) -> None:
 
 
 def examined(shard: Shard) -> DoctorReport:
-    """Return what the doctor finds in the store of a shard that was closed."""
+    """Return the doctor's report on the store of a closed shard."""
     opener = shard._open_store
     return examine(shard.path, open_store=opener.to_read) if isinstance(opener, OnRedis) else examine(shard.path)
 
 
 def stored_beat(shard: Shard) -> Beat | None:
-    """Return the last beat of a shard that was closed."""
+    """Return the last beat of a closed shard."""
     opener = shard._open_store
     store = opener.to_read(shard.path) if isinstance(opener, OnRedis) else RocksStore(shard.path, read_only=True)
     try:
@@ -126,7 +126,7 @@ def stored_beat(shard: Shard) -> Beat | None:
         store.close()
 
 
-def on_a_slow_disk(shard: Shard) -> None:
-    """Have the thread do the syncs, as it does where the disk is slow: a test that holds them does not hold the event loop."""
+def sync_on_thread(shard: Shard) -> None:
+    """Sync on the thread, as with a slow disk, so that tests can block syncs without blocking the event loop."""
     assert shard.loop._committer is not None
     shard.loop._committer._probation = PROBATION

@@ -1,4 +1,4 @@
-"""A shard with a short form of every operation on messages."""
+"""A shard with shortcuts for all message operations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tenantq.engine.state import DeadLetterEvent, QuotaEvent
 
 
 class Shard(EngineShard):
-    """Names tenants by their names, and calls as a local caller unless told otherwise."""
+    """A shard with shortcuts for message operations. The caller is local by default."""
 
     async def poll(
         self,
@@ -115,7 +115,7 @@ class Shard(EngineShard):
 
 
 def verbs(shard: EngineShard) -> Shard:
-    """Return a server's shard with these short forms."""
+    """Return a server's shard with these shortcuts."""
     same = object.__new__(Shard)
     same.__dict__ = shard.__dict__
     return same

@@ -14,7 +14,7 @@ from tenantq.store.interface import Store
 from tenantq.store.rocks import RocksStore
 from tests.administration import put_queue
 from tests.conftest import OpenShard
-from tests.shards import Q, T, examined, message, on_a_slow_disk, stored_beat
+from tests.shards import Q, T, examined, message, stored_beat, sync_on_thread
 from tests.verbs import Shard
 
 
@@ -22,7 +22,7 @@ class Gate:
     """Holds every sync back until it is opened."""
 
     def __init__(self, patch: pytest.MonkeyPatch, shard: Shard) -> None:
-        on_a_slow_disk(shard)
+        sync_on_thread(shard)
         self._opened = threading.Event()
         real = type(shard.state.store).sync
 

@@ -12,7 +12,7 @@ from tenantq.errors import StoreFailed
 from tenantq.runtime.clock import ManualClock
 from tenantq.store.interface import Store
 from tests.administration import put_queue
-from tests.shards import Q, T, message, on_a_slow_disk, wait_until_idle
+from tests.shards import Q, T, message, sync_on_thread, wait_until_idle
 from tests.verbs import Shard
 
 
@@ -51,7 +51,7 @@ class Syncs:
 async def syncs(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Syncs]:
     """Return the gate of the shard's syncs, which is opened in any case."""
     gate = Syncs(monkeypatch, shard)
-    on_a_slow_disk(shard)
+    sync_on_thread(shard)
     yield gate
     gate.let(1_000)
 

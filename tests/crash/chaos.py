@@ -1,10 +1,10 @@
-"""Kill a shard over and over, and hold what it stored against what it had promised.
+"""Kill a shard repeatedly, and compare what it stored with what it had confirmed.
 
     python -m tests.crash.chaos --kills 500 [--seconds S] [--seed X]
 
-Workers run one after the other on the same directory. Each is killed: at a named point of a round, in turn, or at any
-moment, from its first millisecond on. After every kill the store is recounted and compared with what users were told;
-in the end everything is drained. Exit status 0 only if nothing was lost, invented, brought back, doubled or miscounted.
+Workers run one after the other on the same directory. Each is killed at a named point of a round, or at a random
+moment from its first millisecond on. After every kill the store is recounted and compared with the replies. At the end
+everything is drained. The exit status is 0 only if nothing was lost, invented, resurrected, doubled or miscounted.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 
 PROJECT = Path(__file__).resolve().parents[2]
 LATER_MS = 3 * 3_600_000
-"""How far the final drain's clock is ahead: every lease, delay, lifetime and idempotency key is over by then."""
+"""How far the clock of the final drain is ahead: every lease, delay, TTL and idempotency key has ended by then."""
 
 _WORKER_SECONDS_MAX = 20.0
 _CARRIED_MAX = 5
 
 
 class LaterClock(SystemClock):
-    """The machine's clock, some hours on."""
+    """The machine's clock, several hours ahead."""
 
     def monotonic_ms(self) -> int:
         return super().monotonic_ms() + LATER_MS
@@ -60,17 +60,17 @@ class LaterClock(SystemClock):
 
 
 class Kill(msgspec.Struct, frozen=True):
-    """How one worker is to die."""
+    """How one worker is killed."""
 
     seed: int
     point: str  # a named point, or "anytime"
-    after: int  # hits of the point
-    seconds: float  # until it is killed from outside, where it has no point
+    after: int  # at this hit of the point
+    seconds: float  # without a point: until it is killed from outside
     memory_mib: int
 
 
 def plan(seed: int) -> Iterator[Kill]:
-    """Yield kills for ever: the named points in rotation, and two of seven at any moment."""
+    """Yield kills forever: the named points in rotation, and two of seven at a random moment."""
     rng = random.Random(seed)
     for number, point in enumerate(itertools.cycle((*events.POINTS, "anytime", "anytime"))):
         yield Kill(
@@ -83,7 +83,7 @@ def plan(seed: int) -> Iterator[Kill]:
 
 
 def run_worker(directory: Path, log: Path, options: Sequence[str], *, seconds: float | None = None) -> int:
-    """Run one worker to its end, or kill it after ``seconds``; return its exit status."""
+    """Run one worker until it exits, or kill it after ``seconds``; return its exit status."""
     command = [sys.executable, "-m", "tests.crash.worker", str(directory), *options]
     with log.open("wb") as out, log.with_suffix(".err").open("wb") as errors:
         process = subprocess.Popen(command, stdout=out, stderr=errors, stdin=subprocess.DEVNULL, cwd=PROJECT)
@@ -95,7 +95,7 @@ def run_worker(directory: Path, log: Path, options: Sequence[str], *, seconds: f
 
 
 class Chaos:
-    """One directory, its killers, and the oracle that watches."""
+    """One directory, its killed workers, and the oracle that judges them."""
 
     def __init__(self, scratch: Path, seed: int) -> None:
         self.directory = scratch / "data"
@@ -114,15 +114,15 @@ class Chaos:
     worker_options: tuple[str, ...] = ()
 
     def has_store(self) -> bool:
-        """Tell whether there is anything to examine yet."""
+        """Return whether there is a store to examine yet."""
         return (self.directory / "format").exists()
 
     def to_drain(self, settings: ShardSettings) -> Shard:
-        """Return the shard that takes everything out at the end."""
+        """Return the shard that drains everything at the end."""
         return Shard(self.directory, clock=LaterClock(), settings=settings)
 
     def kill_one(self) -> str:
-        """Run a worker, kill it, and judge; return the point at which it died."""
+        """Run a worker, kill it, and judge; return the point at which it was killed."""
         kill = next(self._plan)
         number = self.kills.total()
         self.carried_file.write_bytes(msgspec.json.encode(self.carried))
@@ -144,7 +144,7 @@ class Chaos:
         return point
 
     def judge(self, kill: Kill, status: int) -> str:
-        """Take in what the worker told and what the store holds."""
+        """Compare the worker's events with what the store holds."""
         oracle = self.oracle
         lines = self.log.read_text(encoding="utf-8").splitlines(keepends=True)
         oracle.read(lines)
@@ -153,7 +153,7 @@ class Chaos:
             oracle.wrong("broken worker", f"{kill} ended with status {status} {oracle.failure or ''}\n{told}")
         opened = any(line.startswith(events.OPENED) for line in lines)
         if not self.has_store():
-            return "anytime, while starting"  # nothing is there yet
+            return "anytime, while starting"  # there is no store yet
         found = recount(self.directory, self.tally, self.open_store)
         oracle.compare(found)
         self._doctor()
@@ -163,7 +163,7 @@ class Chaos:
         return "anytime, at work" if opened else "anytime, while starting"
 
     def _doctor(self) -> None:
-        """Have the program's own examination agree."""
+        """Check that the doctor agrees."""
         report = examine(self.directory, open_store=self.open_store)
         if not report.clean:
             for finding in report.findings:
@@ -188,7 +188,7 @@ class Chaos:
         self.carried = Carried(retries, receipts, trim_to=seq - 20 if self.kills.total() % 5 == 4 else 0)
 
     async def drain(self) -> None:
-        """Take everything out, hours later, and see that the store is empty and everything is accounted for."""
+        """Drain everything, hours later, and check that the store is empty and every message is accounted for."""
         oracle = self.oracle
         settings = ShardSettings(disk_reserve_bytes=0)
         async with self.to_drain(settings) as shard:
@@ -214,7 +214,7 @@ class Chaos:
         self._doctor()
 
     def report(self) -> str:
-        """Return the figures, and everything that went wrong."""
+        """Return the figures and all violations."""
         oracle, figures = self.oracle, self.oracle.figures
         lines = [f"seed {self.seed}: {self.kills.total()} kills in {time.monotonic() - self.started:.1f} s"]
         lines += [f"  killed {point:<24} {count:>7}" for point, count in sorted(self.kills.items())]
@@ -243,7 +243,7 @@ class Chaos:
 
 
 def run(scratch: Path, *, kills: int | None, seconds: float | None, seed: int) -> Chaos:
-    """Kill until ``kills`` or ``seconds`` are reached or something is wrong, then drain."""
+    """Kill until ``kills`` or ``seconds`` is reached or a violation is found, then drain."""
     chaos = Chaos(scratch, seed)
     console = Console()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

@@ -78,7 +78,7 @@ class Chaos:
         self.loads: list[Load] = []
         self.fleet: FleetLoad
         self.clients: list[AsyncClient] = []
-        self.longest: dict[str, list[float]] = defaultdict(list)  # by fault: the longest gap of each time
+        self.longest: dict[str, list[float]] = defaultdict(list)  # by fault: the longest gap of each run
         self.wrongs: list[str] = []
         self.faults: dict[str, Callable[[], Awaitable[object]]] = {
             "server killed": self._kill_server,
@@ -138,7 +138,7 @@ class Chaos:
         return client
 
     async def cluster(self) -> Any:
-        """Return the cluster as the first server that answers describes it."""
+        """Return the cluster as described by the first server that answers."""
         for client in self.clients[:3]:
             with contextlib.suppress(TenantqError):
                 return await client.platform().cluster()
@@ -301,7 +301,7 @@ class Chaos:
         await asyncio.sleep(1)
 
     async def happen(self, name: str) -> str:
-        """Let one fault happen, wait until all is well again, and return what it cost."""
+        """Inject one fault, wait for full recovery, and return what it cost."""
         await asyncio.to_thread(self.nodes.settle)
         started, known = time.monotonic(), {load.tenant: len(load.errors) for load in self.loads}
         await self.faults[name]()
@@ -320,10 +320,10 @@ class Chaos:
         shown = f"longest unavailability {gaps[-1] * 1_000:6.0f} ms, median of tenants {gaps[len(gaps) // 2] * 1_000:5.0f} ms"
         return f"{name:32} {ended - started:5.1f} s, {shown}, {len(errors)} errors"
 
-    # ---- the end ----
+    # ---- final checks ----
 
     async def drain_queues(self) -> None:
-        """Let consumers take everything that is left, and judge."""
+        """Let consumers drain all queues, and judge."""
         for load in self.loads:
             load.producing = False
         ends = time.monotonic() + 120
@@ -336,7 +336,7 @@ class Chaos:
             load.consuming = False
 
     def examine(self) -> None:
-        """Have the doctor examine all shards, once no server runs."""
+        """Have the doctor examine all shards after the servers stopped."""
         server = self.servers[0]
         command = [sys.executable, "-m", "tenantq", "doctor", "--json", "--data-dir", str(server.data_dir)]
         done = subprocess.run(command, env=server.environment, capture_output=True, check=False)
@@ -348,7 +348,7 @@ class Chaos:
             self.wrongs.append(f"doctor: {(done.stdout + done.stderr).decode(errors='replace')[:2_000]}")
 
     def close(self) -> None:
-        """End everything."""
+        """Stop everything."""
         for server in self.servers:
             if not server.is_gone:
                 server.send(signal.SIGCONT)
@@ -380,17 +380,17 @@ class Chaos:
 async def run(
     scratch: Path, seed: int, seconds: float, shards: int, only: list[str], *, once: bool, has_network: bool
 ) -> Chaos:
-    """Run it for some time, or until each fault has happened once; return the figures."""
+    """Run for a given time, or until each fault has happened once; return the figures."""
     chaos = Chaos(scratch, seed, shards, has_network=has_network)
     try:
         await chaos.start()
         steps = [load.produce() for load in chaos.loads] + [load.consume() for load in chaos.loads[TENANTS // 3 :]]
         work = [asyncio.create_task(step) for step in (*steps, chaos.fleet.consume())]
         started = time.monotonic()
-        await asyncio.sleep(8)  # members that joined get their shards
+        await asyncio.sleep(8)  # new members get their shards
         names: list[str] = []
         while time.monotonic() - started < seconds and not any(load.checker.wrongs for load in chaos.loads):
-            if not names:  # every kind as often as the others
+            if not names:  # every kind equally often
                 if once and chaos.longest:
                     break
                 names = only or sorted(chaos.faults)

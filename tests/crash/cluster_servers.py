@@ -22,7 +22,7 @@ NAME = "chaos"
 
 
 class Server:
-    """One ``tenantq serve``. With a host it runs there, on the clocks of that host."""
+    """One ``tenantq serve`` process. With a host, it runs on the network and clocks of that host."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Server:
         module: Sequence[str] = ("tenantq",),
         **environment: str,
     ) -> None:
-        """Prepare. ``module`` with its arguments runs the program; ``environment`` are further settings."""
+        """Prepare the process. ``module`` with its arguments runs the program; ``environment`` has further settings."""
         self.number, self.host, self._module = number, host, module
         self.address = host.address if host is not None else "127.0.0.1"
         self.port = free_port()
@@ -59,12 +59,12 @@ class Server:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Its settings, for commands that read the store."""
+        """The settings, for commands that read the store."""
         return self._environment
 
     @property
     def data_dir(self) -> Path:
-        """Its local files."""
+        """The local data directory."""
         return self._data_dir
 
     @property
@@ -89,7 +89,7 @@ class Server:
         self.process.send_signal(number)
 
     def end(self, number: int = signal.SIGKILL) -> int:
-        """End the process and return its exit code."""
+        """Stop the process and return its exit code."""
         self.send(number)
         return self.wait()
 

@@ -1,4 +1,4 @@
-"""Directories as a kill leaves them, ways to damage them, and what opening them then tells."""
+"""Store directories as a kill leaves them, ways to damage them, and the outcome of opening them."""
 
 from __future__ import annotations
 
@@ -34,36 +34,36 @@ Contents = dict[str, dict[bytes, bytes]]
 
 PROJECT = Path(__file__).resolve().parents[2]
 _HANG_SECONDS = 8
-_HANDS = min(4, os.cpu_count() or 1)  # processes that try damages at the same time ...
-_WORTH_A_HAND = 20  # ... each with at least so many, so that starting it pays
+_HANDS = min(4, os.cpu_count() or 1)  # processes that try damages in parallel ...
+_WORTH_A_HAND = 20  # ... each with at least this many, to be worth starting
 _BLOCK_BYTES = 32_768
 _HEADER_BYTES = 7  # checksum 4, length 2, type 1
-_ROOM_BYTES = 8_192  # so much of the zeros that are kept ahead in a log is enough to see that they do no harm
+_ROOM_BYTES = 8_192  # this much of the preallocated zeros in a log is enough to see that damage there is harmless
 _OWN_LOGS = ("lock", "LOG", "LOCK")
-"""Files that opening may write although it refuses: the lock's holder, and RocksDB's own diary."""
+"""Files that a refused open may write: the holder of the lock, and RocksDB's own info log."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What opening a directory and reading everything in it came to."""
+    """The outcome of opening a directory and reading everything in it."""
 
     outcome: str
-    """equal, refused at open, refused at read; or what must never be: different, bare error, hang, died"""
+    """equal, refused at open, refused at read; or a failure: different, bare error, hang, died"""
     text: str = ""
-    altered: list[str] = []  # files that a refusal at open has changed
+    altered: list[str] = []  # files changed although the open was refused
 
     @property
     def honest(self) -> bool:
-        """Whether nothing was silently missing or changed, and the refusal has a name."""
+        """Whether nothing was silently missing or changed, and a refusal raised a typed error."""
         return self.outcome in {"equal", "refused at open", "refused at read"}
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """One thing done to one file."""
+    """One change to one file."""
 
     file: str  # inside the store's directory
-    bit: int = -1  # the bit that is turned over
-    keep: int = -1  # or the number of bytes that are left
-    blank: tuple[int, int] | None = None  # or the bytes that are zeros: from, to
+    bit: int = -1  # the bit to flip
+    keep: int = -1  # or the number of bytes to keep
+    blank: tuple[int, int] | None = None  # or the range of bytes to zero: from, to
 
     def apply(self, directory: Path) -> None:
         """Damage the file."""
@@ -80,7 +80,7 @@ class Damage(msgspec.Struct, frozen=True):
 
 
 class Image:
-    """A store's directory, what is in it, and the time on its clock."""
+    """A store's directory, its contents, and the time on its clock."""
 
     def __init__(self, path: Path, contents: Contents, monotonic_ms: int) -> None:
         self.path = path
@@ -88,17 +88,17 @@ class Image:
         self.monotonic_ms = monotonic_ms
 
     def copy_to(self, target: Path) -> Path:
-        """Make ``target`` the same directory again."""
+        """Replace ``target`` with a fresh copy of the image."""
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(self.path, target, ignore=shutil.ignore_patterns("LOG*"))
         return target
 
     def clock(self) -> ManualClock:
-        """Return a clock that goes on where the image's stopped."""
+        """Return a clock that continues where the image's clock stopped."""
         return ManualClock(wall_ms=1_700_000_000_000 + self.monotonic_ms - 1_000_000, monotonic_ms=self.monotonic_ms)
 
     def files(self, pattern: str) -> list[Path]:
-        """Return the paths, inside the image, of the files of one kind, the newest last."""
+        """Return the relative paths of the files of one kind, the newest last."""
         return sorted(path.relative_to(self.path) for path in self.path.glob(pattern))
 
 
@@ -110,10 +110,10 @@ async def make_image(
     flush_last: str | None = None,
     last_body: bytes = b"last",
 ) -> Image:
-    """Return a store with table files, a log behind them and everything a message can have.
+    """Return a store with table files, a log after them, and every kind of message state.
 
-    It is as a SIGKILL leaves it, or with ``clean`` as closing does. With ``unconfirmed`` the log goes on with a round
-    that nobody was told of. With ``flush_last`` next to nothing is in the log, and that family's table file came last.
+    It is as a SIGKILL leaves it, or with ``clean`` as a close does. With ``unconfirmed`` the log ends with a
+    round that was never confirmed. With ``flush_last`` the log is almost empty, and that family's table file is newest.
     The newest four records are those of an add of ``last_body``, a poll, an ack and a nack.
     """
     clock, rng = ManualClock(), random.Random(11)
@@ -125,12 +125,12 @@ async def make_image(
         if turn < 2:
             shard.state.store.flush()
             await shard.close()
-    await _fill(shard, 3)  # behind the last flush, so only in the log
+    await _fill(shard, 3)  # after the last flush, so only in the log
     await _end(shard, last_body)
     if flush_last is not None:
         for name in sorted(FAMILIES, key=lambda name: (name == flush_last, name != "jn")):
             shard.state.store.family(name).view.flush()
-        await put_tenant(shard, "acme")  # a round, after which the heart knows of the new table files
+        await put_tenant(shard, "acme")  # a round, after which the heart lists the new table files
     contents = dump(shard.state.store)
     heart = (live / "heart").read_bytes()
     if unconfirmed:
@@ -148,7 +148,7 @@ async def make_image(
 
 
 async def _fill(shard: Shard, turn: int) -> None:
-    """Add and consume in all ways; every time is far enough ahead that reopening finds nothing to do."""
+    """Add and consume in all ways. All deadlines are far ahead, so that reopening finds nothing to do."""
     await put_tenant(shard, "acme")
     for tenant in ("default", "acme"):
         for i in range(12):
@@ -170,7 +170,7 @@ async def _fill(shard: Shard, turn: int) -> None:
 
 
 async def _end(shard: Shard, body: bytes) -> None:
-    """Write a round of each kind that a message's life has, one message each: every byte of them is cut at."""
+    """Write one round of each kind in a message's life, one message each. Tests cut at every byte of them."""
     await shard.add("acme", "work", [NewMessage(body=body)])
     acked, nacked = await shard.poll("acme", "work", max=2, lease_ms=3_600_000)
     await shard.ack("acme", "work", [acked.receipt])
@@ -178,7 +178,7 @@ async def _end(shard: Shard, body: bytes) -> None:
 
 
 async def examine(path: Path, image: Image) -> Verdict:
-    """Open a copy of ``image`` that may be damaged, read everything, and say what came of it."""
+    """Open a possibly damaged copy of ``image``, read everything, and return the verdict."""
     before = fingerprint(path)
     shard = Shard(path, clock=image.clock(), randomness=random.Random(12))
     try:
@@ -218,7 +218,7 @@ def _difference(expected: Contents, found: Contents) -> str:
 
 
 def _unreachable(shard: Shard, expected: Contents) -> str:
-    """Look every row up by its key, too: point reads go through filters that scans never touch."""
+    """Also look up every row by its key: point reads use filters that scans never touch."""
     store = shard.state.store
     for family, rows in expected.items():
         keys = list(rows)
@@ -228,7 +228,7 @@ def _unreachable(shard: Shard, expected: Contents) -> str:
 
 
 def fingerprint(path: Path) -> dict[str, str]:
-    """Return the hash of every file that a refusal must leave alone; one that goes while it is looked at is gone."""
+    """Return the hash of every file that a refusal must not change, skipping files that disappear meanwhile."""
     hashes: dict[str, str] = {}
     for directory, _, names in os.walk(path):
         for name in names:
@@ -248,7 +248,7 @@ def log_records(raw: bytes) -> list[tuple[int, int]]:
             at += left
             continue
         if not any(raw[at + 4 : at + 7]):
-            break  # room ahead
+            break  # preallocated space
         length = _HEADER_BYTES + int.from_bytes(raw[at + 4 : at + 6], "little")
         found.append((at, length))
         at += length
@@ -256,7 +256,7 @@ def log_records(raw: bytes) -> list[tuple[int, int]]:
 
 
 def sample_bits(size: int, count: int, rng: random.Random) -> Iterator[int]:
-    """Choose bits all over a file of ``size`` bytes: the first and last bytes and ``count`` more, spread evenly."""
+    """Choose bits of a file of ``size`` bytes: in the first and last bytes, and ``count`` more, spread evenly."""
     bits = {rng.randrange(8), size * 8 - 1 - rng.randrange(8)}
     stride = max(1, size * 8 // count)
     bits |= {min(size * 8 - 1, start + rng.randrange(stride)) for start in range(0, size * 8, stride)}
@@ -270,16 +270,16 @@ class Batch(msgspec.Struct):
     """Trials on copies of one image."""
 
     image: str
-    contents: str  # the file that tells what is in it
+    contents: str  # the file that describes its contents
     monotonic_ms: int
     trials: list[Damage]
 
 
 def try_all(image: Image, damages: Sequence[Damage], scratch: Path) -> list[tuple[Damage, Verdict]]:
-    """Return a verdict on each damage, in order, also where opening never returns."""
+    """Return a verdict on each damage, in order, even if opening hangs."""
     (scratch / "contents").write_bytes(msgspec.msgpack.encode(image.contents))
     hands = max(1, min(_HANDS, len(damages) // _WORTH_A_HAND))
-    with ThreadPoolExecutor(hands) as pool:  # each only waits for a process of its own
+    with ThreadPoolExecutor(hands) as pool:  # each thread only waits for its own process
         told = pool.map(
             lambda hand: _try_some(image, damages[hand::hands], scratch / "contents", scratch / f"hand-{hand}"),
             range(hands),
@@ -289,7 +289,7 @@ def try_all(image: Image, damages: Sequence[Damage], scratch: Path) -> list[tupl
 
 
 def _try_some(image: Image, damages: Sequence[Damage], contents: Path, scratch: Path) -> list[Verdict]:
-    """Have one process after the other try them, a new one where the last hung or died."""
+    """Try damages in one process, and continue in a new one if it hangs or dies."""
     verdicts: list[Verdict] = []
     scratch.mkdir(exist_ok=True)
     while len(verdicts) < len(damages):
@@ -310,7 +310,7 @@ def _last_words(errors: Path) -> str:
 
 
 def _listen(process: subprocess.Popen[bytes], count: int, errors: Path) -> list[Verdict]:
-    """Collect verdicts until the process has told ``count``, hangs or dies."""
+    """Collect verdicts until the process has reported ``count``, hangs or dies."""
     told: list[Verdict] = []
     pipe = process.stdout
     assert pipe is not None
@@ -344,7 +344,7 @@ async def _run_trials(image: Image, trials: list[Damage], scratch: Path) -> None
         print(msgspec.json.encode(verdict).decode(), flush=True)
         if verdict.outcome == "refused at open" and not verdict.altered:
             shutil.copy(image.path / damage.file, copy / damage.file)
-            fresh = copy  # as good as new
+            fresh = copy  # an undamaged copy again
         else:
             shutil.rmtree(copy, ignore_errors=True)
             fresh = None

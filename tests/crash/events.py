@@ -1,7 +1,7 @@
-"""The lines a crash worker writes: what it is about to do, and what it was told, one short line each.
+"""The lines a crash worker writes: what it is about to do, and the replies it got, one short line each.
 
-A line goes out in a single ``os.write``, so a SIGKILL loses nothing of what came before it. Fields are separated by
-blanks, ``-`` stands for nothing, times are the shard's own milliseconds.
+Each line is one ``os.write``, so a SIGKILL loses no earlier line. Fields are separated by spaces, ``-`` means none,
+and times are in milliseconds of the shard clock.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ REMOVED: Final = "r"  # token, id, "ok" or error code
 SIZES: Final = "W"  # "before" or "after" a sync, then name:bytes of every log file
 CRASH: Final = "K"  # the named point at which the worker kills itself
 FAILED: Final = "F"  # error class, text
-TORN: Final = "V"  # a delivered body that nobody wrote like this
-DONE: Final = "Z"  # closed in good order
+TORN: Final = "V"  # a delivered body that is damaged
+DONE: Final = "Z"  # closed cleanly
 
 POINTS: Final = ("before_write", "after_write", "before_sync", "after_sync", "before_reply")
 
@@ -34,7 +34,7 @@ def emit(*fields: object) -> None:
 
 
 def body_of(token: str, size: int = 0) -> bytes:
-    """Return the body that stands for ``token``: it shows any byte that is missing or was changed."""
+    """Return the body for ``token``. It reveals any missing or changed byte."""
     head = token.encode()
     if size <= 0:
         size = 24 + zlib.crc32(head) % 300

@@ -1,7 +1,7 @@
 """A network of several hosts on one machine: each is a network namespace behind one bridge, and pairs can be cut off.
 
-It needs no firewall. A host that must not reach another gets a wrong link address for it, so its packets vanish as on a broken
-wire: connections stay open and silent. Everything lives in a namespace of its own, so the machine's network is not touched.
+It needs no firewall. A host that must not reach another gets a wrong link address for it, so its packets are lost as on a broken
+cable: connections stay open and silent. Everything runs in its own namespace, so the machine's network is not touched.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _INSIDE = "OWN_TEST_NETWORK"
 
 
 def enter_own_network(module: str) -> bool:
-    """Run this program again in a network namespace of its own. Return False if the machine does not allow that."""
+    """Rerun this program in its own network namespace. Return False if the machine does not allow it."""
     if not os.environ.get(_INSIDE):
         _enter(module)
     return bool(os.environ.get(_INSIDE))
@@ -37,7 +37,7 @@ def _enter(module: str) -> None:
 
 
 class Host:
-    """One host. ``prefix`` before a command runs it there."""
+    """One host. ``prefix`` before a command runs it on the host."""
 
     def __init__(self, number: int) -> None:
         self.address = f"{NETWORK}{number}"
@@ -54,11 +54,11 @@ class Host:
         self.ip("link", "set", "eth0", "up")
 
     def ip(self, *arguments: str) -> None:
-        """Run ``ip`` there."""
+        """Run ``ip`` on the host."""
         subprocess.run([*self.prefix, "ip", *arguments], check=True)
 
     def cut(self, other: Host) -> None:
-        """Let nothing that is sent here reach another host."""
+        """Drop everything that this host sends to another."""
         self.ip("neigh", "replace", other.address, "lladdr", NOWHERE, "dev", "eth0", "nud", "permanent")
 
     def heal(self, other: Host) -> None:
@@ -66,13 +66,13 @@ class Host:
         self.ip("neigh", "del", other.address, "dev", "eth0")
 
     def close(self) -> None:
-        """Remove it."""
+        """Remove the host."""
         self._holder.kill()
         self._holder.wait()
 
 
 def open_network() -> None:
-    """Prepare the bridge, with this process as host 1. Call it once, inside the namespace."""
+    """Create the bridge, with this process as host 1. Call it once, inside the namespace."""
     _ip("link", "set", "lo", "up")
     _ip("link", "add", "tqbr", "type", "bridge")
     _ip("addr", "add", f"{NETWORK}1/24", "dev", "tqbr")

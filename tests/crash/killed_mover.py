@@ -1,6 +1,6 @@
 """``tenantq`` that is killed while it moves a tenant: ``python -m tests.crash.killed_mover STEP_FILE serve …``.
 
-STEP_FILE names the step after which the process kills itself, and is deleted then.
+STEP_FILE names the step after which the process kills itself. The file is then deleted.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What must be true of a queue after a kill, judged only by what its users were told.
+"""What must hold for a queue after a kill, judged only by the replies its users got.
 
-The oracle reads the events of every worker and knows of each token (a message's body) whether its add, ack and removal
-were confirmed, are known not to have happened, or were under way when the worker was killed. After every kill it is
-shown what the store holds and decides: lost, unexpected, resurrected, doubled; then what was uncertain is certain.
+The oracle reads the events of every worker. For each token (a message's body) it knows whether the add, ack and removal
+were confirmed, did not happen, or were in progress when the worker was killed. After every kill it compares that with
+the store: lost, unexpected, resurrected, doubled. Then what was uncertain is certain.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from tests.crash.recount import Recount, Stored
 
 SLACK_MS = 4
-"""Shard time is converted to wall time and back in whole milliseconds on the way to the worker."""
+"""Tolerance: shard time is converted to wall time and back in whole milliseconds on its way to the worker."""
 
 
 class Lease:
-    """The last delivery that a user heard of."""
+    """The last delivery that a user received."""
 
     __slots__ = ("ends_at", "live", "queue", "receipt", "sure", "tenant")
 
@@ -31,8 +31,8 @@ class Lease:
         self.tenant = tenant
         self.queue = queue
         self.ends_at = ends_at  # not before this
-        self.live = True  # not settled, as far as it is known
-        self.sure = True  # no settling is under way
+        self.live = True  # not settled, as far as known
+        self.sure = True  # no settlement is in progress
 
 
 class Token:
@@ -49,27 +49,27 @@ class Token:
         self.ttl_ms, self.max_attempts = int(fields[4]), int(fields[6])
         self.id: str | None = None
         self.added = False  # confirmed
-        self.adding = 1  # adds under way
-        self.ending = 0  # acks and removals under way
+        self.adding = 1  # adds in progress
+        self.ending = 0  # acks and removals in progress
         self.lease: Lease | None = None
 
 
 class Oracle:
-    """Judges what was told and what is stored. ``wrongs`` says everything that must not be."""
+    """Compares replies with what is stored. ``wrongs`` lists all violations."""
 
     def __init__(self) -> None:
-        self.tokens: dict[str, Token] = {}  # those that are not over
+        self.tokens: dict[str, Token] = {}  # those that have not ended
         self.over: dict[str, str] = {}  # token -> how it ended
-        self.ids: dict[str, str] = {}  # token -> message id, ended ones too
+        self.ids: dict[str, str] = {}  # token -> message id, including ended ones
         self.wrongs: list[str] = []
         self.figures: Counter[str] = Counter()
-        self.carried: set[str] = set()  # receipts that were handed to the next worker
-        self._time_offset: int | None = None  # shard time less the machine's
+        self.carried: set[str] = set()  # receipts handed to the next worker
+        self._time_offset: int | None = None  # shard time minus machine time
         self.crashed_at: str | None = None
         self.failure: tuple[str, str] | None = None
         self.closed = False
         self._groups: dict[tuple[str, str, str], tuple[str, str]] = {}  # -> id and token delivered last
-        self.unanswered: list[tuple[str, str, str, str]] = []  # token, tenant, queue, key of adds that never were
+        self.unanswered: list[tuple[str, str, str, str]] = []  # token, tenant, queue, key of adds that never happened
         self._confirmed: list[tuple[str, str]] = []  # token and verb, since the last comparison
         self._journaled: dict[str, set[str]] = {"add": set(), "ack": set(), "remove": set(), "expire": set()}
 
@@ -77,10 +77,10 @@ class Oracle:
         self.figures[kind] += 1
         self.wrongs.append(f"{kind}: {text}")
 
-    # ---- what was told ----
+    # ---- replies ----
 
     def read(self, lines: Iterable[str]) -> None:
-        """Take in one worker's events. A last line without an end never was an event."""
+        """Process one worker's events. An incomplete last line is not an event."""
         self.crashed_at, self.failure, self.closed = None, None, False
         for line in lines:
             if not line.endswith("\n"):
@@ -91,7 +91,7 @@ class Oracle:
                 handler(self, fields)
 
     def _on_opened(self, fields: list[str]) -> None:
-        """Shard time goes on like the machine's through every restart, else leases would end early or late."""
+        """Shard time runs like the machine's through every restart; otherwise leases would end early or late."""
         offset = int(fields[0]) - int(fields[1])
         if self._time_offset is not None and abs(offset - self._time_offset) > SLACK_MS:
             self.wrong("time jumped", f"shard time is off by {offset - self._time_offset} ms after a restart")
@@ -100,7 +100,7 @@ class Oracle:
     def _on_add(self, fields: list[str]) -> None:
         name = fields[1]
         if name in self.over:
-            return  # a retry under the key of a message that is over already
+            return  # a retry with the key of a message that has already ended
         token = self.tokens.get(name)
         if token is None:
             self.tokens[name] = Token(name, fields[2:])
@@ -129,7 +129,7 @@ class Oracle:
         self.figures[f"adds refused: {error}"] += 1
         token = self.tokens.get(name)
         if token is not None and error not in {"StoreFailed", "DiskFull", "StoreDamaged"}:
-            token.adding -= 1  # a store that failed has not said that nothing was written
+            token.adding -= 1  # a failed store may still have written it
 
     def _on_delivered(self, fields: list[str]) -> None:
         at, name, id, receipt, attempt, tenant, queue, start, end, group = fields
@@ -185,7 +185,7 @@ class Oracle:
             if verb == "extend":
                 lease.ends_at = min(lease.ends_at, int(at) + int(argument))
             else:
-                lease.live = False  # whether it still holds is not known until the reply
+                lease.live = False  # unknown until the reply whether the lease still holds
 
     def _on_settled(self, fields: list[str]) -> None:
         at, verb, name, receipt, outcome, until = fields
@@ -211,7 +211,7 @@ class Oracle:
             else:
                 lease.live = False
         elif lease.receipt == receipt:
-            # Refused although nobody else can have ended it and its time is not over: the lease was not kept.
+            # Refused although nobody else can have ended it and its deadline has not passed: the lease was broken.
             if outcome == "LeaseLost" and int(at) < lease.ends_at - SLACK_MS and not token.ending:
                 self.wrong("lease lost early", f"{name}: {verb} at {at}, the lease was until {lease.ends_at}")
             lease.live, lease.sure = False, True
@@ -260,9 +260,9 @@ class Oracle:
     # ---- what is stored ----
 
     def compare(self, found: Recount, *, lost_allowed: bool = False) -> set[str]:
-        """Hold what a store at rest has against what was told; return the tokens that were lost.
+        """Compare a store at rest with the replies; return the tokens that were lost.
 
-        With ``lost_allowed`` a loss is returned and is no wrong: replies were given before the sync on purpose.
+        With ``lost_allowed``, losses are returned but are not violations: replies were sent before the sync on purpose.
         """
         for drift in found.drift:
             self.wrong("drift", drift)
@@ -310,10 +310,10 @@ class Oracle:
         token.id, token.added = id, True
         token.adding = token.ending = 0
         if token.lease is not None and not token.lease.sure:
-            token.lease.live = False  # how it ended is not known
+            token.lease.live = False  # how it ended is unknown
 
     def _judge_missing(self, token: Token) -> bool:
-        """Account for a token that is not stored; return False if it was confirmed and nothing explains its end."""
+        """Account for a token that is not stored; return False if it was confirmed and nothing explains its absence."""
         id = self.ids.get(token.name)
         if id is not None and id in self._journaled["expire"] and token.ttl_ms:
             self.figures["expired"] += 1
@@ -330,14 +330,14 @@ class Oracle:
         self.figures["adds that never were"] += 1
         self._finish(token, "never added")
         if token.key is not None:
-            del self.over[token.name]  # a retry under its key may still add it
+            del self.over[token.name]  # a retry with its key may still add it
             self.unanswered.append((token.name, token.tenant, token.queue, token.key))
         return True
 
-    # ---- the end ----
+    # ---- final drain ----
 
     def drained(self, name: str, id: str) -> None:
-        """Take in a message that the final drain delivered and acked."""
+        """Process a message that the final drain delivered and acked."""
         token = self.tokens.get(name)
         if token is None:
             self.wrong("unexpected", f"{name} ({id}) was drained, it was {self.over.get(name, 'never added')}")

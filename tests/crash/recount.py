@@ -1,4 +1,4 @@
-"""An independent recount of a store at rest: every row of every family, held against the counters and each other.
+"""An independent recount of a store at rest: all rows of all families, compared with the counters and each other.
 
 It shares only the row formats with the engine. It reads the store without altering it.
 """
@@ -56,18 +56,18 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class Recount(msgspec.Struct):
-    """What a store holds, and everything that does not add up."""
+    """What a store holds, and all inconsistencies."""
 
     messages: list[Stored]
     drift: list[str]
-    journal: list[JournalRow]  # the rows of the records that were asked for
+    journal: list[JournalRow]  # the rows of the requested records
     seq: int  # of the last journal record
     link: bytes  # its hash
     rows_by_family: dict[str, int]
 
 
 class JournalTally:
-    """Follows the journal through restarts and trims, and knows what every queue's totals must be."""
+    """Follows the journal through restarts and trims, and computes the totals of every queue."""
 
     def __init__(self) -> None:
         self.seq = 0
@@ -75,7 +75,7 @@ class JournalTally:
         self.totals: Counter[tuple[str, str, str]] = Counter()
 
     def take(self, found: Recount) -> None:
-        """Go on behind what ``found`` has read."""
+        """Continue after what ``found`` has read."""
         self.seq, self.link = found.seq, found.link
         for row in found.journal:
             name = _TOTAL_OF.get((row.op, row.outcome))
@@ -99,7 +99,7 @@ def dump(store: Store) -> dict[str, dict[bytes, bytes]]:
 
 
 def recount(directory: Path, tally: JournalTally, open_store: Callable[[Path], Store] = open_embedded) -> Recount:
-    """Open the store read-only, recount it, follow its journal, and let it go."""
+    """Open the store read-only, recount it, follow its journal, and close it."""
     store = open_store(directory)
     try:
         contents = dump(store)
@@ -130,7 +130,7 @@ def recount(directory: Path, tally: JournalTally, open_store: Callable[[Path], S
 
 
 def _follow_journal(contents: dict[str, dict[bytes, bytes]], found: Recount) -> int:
-    """Check the chain from where the last recount ended; return the shard's time of the newest record."""
+    """Check the chain from where the last recount ended; return the shard time of the newest record."""
     journal, drift = contents["jn"], found.drift
     seqs = sorted(from_be64(key) for key in journal)
     anchor = contents["meta"].get(JOURNAL_ANCHOR)
@@ -162,7 +162,7 @@ def _rows(record: Record) -> list[JournalRow]:
 
 
 class _Queue:
-    """One queue's rows, held against each other."""
+    """The rows of one queue, compared with each other."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""Kill the shards of a server, and its supervisor, again and again under load; then hold what is there against what was confirmed.
+"""Kill the shards and the supervisor of a server repeatedly under load, then compare what is stored with what was confirmed.
 
-``python -m tests.crash.shards_chaos --kills 20 --shards 3``. Producers add under idempotency keys and try again until they are answered; consumers
-lease and ack. At the end every message that was confirmed must have been delivered, none after its ack was confirmed, none under two ids, and
-the doctor and the audit trail's verification must find nothing.
+``python -m tests.crash.shards_chaos --kills 20 --shards 3``. Producers add with idempotency keys and retry until they get a reply; consumers
+lease and ack. At the end every confirmed message must have been delivered, none after its ack was confirmed, none under two IDs, and
+the doctor and the verification of the audit trail must find nothing.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from tests.acceptance.command import ADMIN_TOKEN, call
 from tests.contract.shards.sharded import Sharded, sharded, until
 from tests.processes import alive, descendants
 
-PAUSE_S = 4.0  # between kills: a shard that dies more than five times in a minute is not started again
-EVERY_SUPERVISOR = 7  # kills, of which one is the supervisor's
+PAUSE_S = 4.0  # between kills: a shard that dies more than five times in a minute is not restarted
+EVERY_SUPERVISOR = 7  # one in this many kills is the supervisor's
 
 
 class Load:
-    """Producers and consumers of one tenant, and what they were told."""
+    """Producers and consumers of one tenant, and the replies they got."""
 
     def __init__(self, tenant: str) -> None:
         self.tenant = tenant
-        self.url = ""  # where the server is now
+        self.url = ""  # the server's current address
         self.added: dict[str, str] = {}  # body: id, confirmed
         self.acked: set[str] = set()  # bodies whose ack was confirmed
-        self.uncertain: set[str] = set()  # ... or may have been done
+        self.uncertain: set[str] = set()  # ... or may have been executed
         self.wrongs: list[str] = []
         self.figures: Counter[str] = Counter()
         self.producing = self.consuming = True
 
     async def ask(self, client: httpx.AsyncClient, what: str, body: dict[str, Any]) -> Any:
-        """Return the reply, or None where there was none."""
+        """Return the reply, or None if there was none."""
         try:
             reply = await client.post(f"{self.url}/v1/tenants/{self.tenant}/queues/work/{what}", json=body)
         except httpx.TransportError:
@@ -53,7 +53,7 @@ class Load:
         return reply.json() if reply.status_code == 200 else None
 
     async def produce(self, client: httpx.AsyncClient, who: int) -> None:
-        """Add one message after the other, each until it is confirmed."""
+        """Add messages one by one, each until it is confirmed."""
         number = 0
         while self.producing:
             number += 1
@@ -89,13 +89,13 @@ class Load:
             self.acked.add(body)
 
     def judge(self) -> None:
-        """Say what is missing at the end, when nothing is left in the queue."""
+        """Return what is missing at the end, when the queue is empty."""
         for body in self.added.keys() - self.acked - self.uncertain:
             self.wrongs.append(f"lost: {body}")
 
 
 async def _kill(server: Sharded, loads: list[Load], kills: int, shards: int, chance: random.Random) -> int:
-    """Kill shards in turns; return how many before it is the supervisor's turn, or all are done."""
+    """Kill shards in turn; return how many were killed before the supervisor's turn or the end."""
     first = chance.randrange(shards)
     for kill in range(kills):
         await asyncio.sleep(PAUSE_S * chance.uniform(0.7, 1.3))
@@ -109,12 +109,12 @@ def _try_kill(server: Sharded, shard: int) -> bool:
     try:
         server.kill(shard)
     except AssertionError:
-        return False  # it is just being started again
+        return False  # it is being restarted
     return True
 
 
 async def chaos(directory: Path, kills: int, shards: int, seed: int) -> list[str]:
-    """Run it; return everything that was wrong."""
+    """Run the load and the kills; return all violations."""
     chance = random.Random(seed)
     data, done = directory / "data", 0
     loads: list[Load] = []

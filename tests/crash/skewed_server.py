@@ -1,4 +1,4 @@
-"""``tenantq`` on a host whose clocks are its own: ``python -m tests.crash.skewed_server CLOCK_FILE UPTIME_MS serve …``.
+"""``tenantq`` on a host with its own clocks: ``python -m tests.crash.skewed_server CLOCK_FILE UPTIME_MS serve …``.
 
 The first eight bytes of CLOCK_FILE are added to the wall clock, in ms, and can be changed at any time. The monotonic clock starts
 elsewhere and the boot ID differs, as on another machine.

@@ -1,4 +1,4 @@
-"""Disks that are full, fail to sync, or belong to somebody else: nothing is confirmed that did not happen."""
+"""Disks that are full, fail to sync, or belong to another program: nothing is confirmed that did not happen."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def judge(directory: Path, log: Path) -> Oracle:
-    """Hold what a stopped worker was told against what a reopened store has."""
+    """Compare a stopped worker's replies with the reopened store."""
     oracle = Oracle()
     lines = log.read_text(encoding="utf-8").splitlines(keepends=True)
     oracle.read(lines)
@@ -38,8 +38,8 @@ def judge(directory: Path, log: Path) -> Oracle:
     return oracle
 
 
-def told(log: Path) -> str:
-    """Return what the worker said to the one who runs it."""
+def error_output(log: Path) -> str:
+    """Return the end of what the worker wrote to stderr."""
     return log.with_suffix(".err").read_text(encoding="utf-8", errors="replace")[-2_000:]
 
 
@@ -47,23 +47,23 @@ def told(log: Path) -> str:
 
 
 @pytest.mark.parametrize("body_bytes", [300, 30_000])
-def test_a_full_disk_confirms_nothing_and_keeps_everything(tmp_path: Path, body_bytes: int) -> None:
-    """Writes that really fail (a limit on file sizes): the shard stops by name, a reopen has all that was confirmed."""
+def test_writes_beyond_a_file_size_limit_stop_the_shard(tmp_path: Path, body_bytes: int) -> None:
+    """Writes really fail. The shard stops with a typed error, and a reopen finds all that was confirmed."""
     directory, log = tmp_path / "data", tmp_path / "events"
     options = ["--seed", "7", "--consumers", "1", "--body-bytes", str(body_bytes), "--file-bytes-max", "400000"]
     status = chaos.run_worker(directory, log, options)
-    assert status == STOPPED, (status, told(log))
+    assert status == STOPPED, (status, error_output(log))
     oracle = judge(directory, log)
     assert oracle.failure is not None
     assert oracle.failure[0] == "DiskFull", oracle.failure
     assert oracle.figures["adds confirmed"] > 5
-    again = chaos.run_worker(directory, log, ["--seed", "8", "--seconds", "0.3"])  # there is room again
-    assert again == 0, told(log)
+    again = chaos.run_worker(directory, log, ["--seed", "8", "--seconds", "0.3"])  # now there is space again
+    assert again == 0, error_output(log)
 
 
 @contextlib.contextmanager
 def small_disk(path: Path, mib: int) -> Iterator[Path]:
-    """Mount a file system of ``mib`` MiB in memory; needs the right to mount."""
+    """Mount an in-memory file system of ``mib`` MiB; requires the right to mount."""
     path.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", str(path)]
     if os.getuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode != 0:
@@ -76,24 +76,24 @@ def small_disk(path: Path, mib: int) -> Iterator[Path]:
         subprocess.run(["umount", str(path)], check=True)
 
 
-def test_a_full_file_system_confirms_nothing_and_keeps_everything(tmp_path: Path) -> None:
-    """The same with ENOSPC from a file system that is full; after making room everything is there and goes on."""
+def test_full_file_system_stops_the_shard_and_loses_nothing(tmp_path: Path) -> None:
+    """The same with ENOSPC from a full file system. With free space, everything is there and work continues."""
     log = tmp_path / "events"
     with small_disk(tmp_path / "disk", 6) as disk:
         options = ["--seed", "9", "--consumers", "1", "--body-bytes", "20000"]
         status = chaos.run_worker(disk / "data", log, options)
-        assert status == STOPPED, (status, told(log))
+        assert status == STOPPED, (status, error_output(log))
         shutil.copytree(disk / "data", tmp_path / "roomy")
     oracle = judge(tmp_path / "roomy", log)
     assert oracle.failure is not None
     assert oracle.failure[0] == "DiskFull", oracle.failure
     assert oracle.figures["adds confirmed"] > 5
     again = chaos.run_worker(tmp_path / "roomy", log, ["--seed", "10", "--seconds", "0.3"])
-    assert again == 0, told(log)
+    assert again == 0, error_output(log)
 
 
-async def test_below_the_reserve_adds_are_refused_and_the_rest_goes_on(open_shard: OpenShard) -> None:
-    """With less free space than the reserve nothing new is taken, and what is there can still be worked off."""
+async def test_adds_are_refused_below_the_disk_reserve(open_shard: OpenShard) -> None:
+    """Messages that are stored can still be consumed."""
     shard = await open_shard()
     await shard.add(T, Q, [message("one"), message("two")])
     await shard.close()
@@ -119,13 +119,13 @@ def _can_trace() -> bool:
 
 
 @pytest.mark.parametrize("good", [3, 25])
-def test_an_fsync_error_stops_the_process_and_confirms_nothing_after_it(tmp_path: Path, good: int) -> None:
-    """EIO from the system's own fdatasync, after some that were good: no reply after it says "added" or "acked"."""
+def test_fsync_error_stops_the_process(tmp_path: Path, good: int) -> None:
+    """After EIO from the system's fdatasync, no reply says "added" or "acked"."""
     if not _can_trace():
         pytest.skip("needs strace and the right to trace; the next test fails the sync inside the process instead")
     directory, log, trace = tmp_path / "data", tmp_path / "events", tmp_path / "trace"
     first = chaos.run_worker(directory, log, ["--seed", "1", "--seconds", "0.2"])
-    assert first == 0, told(log)
+    assert first == 0, error_output(log)
     tally, oracle = JournalTally(), Oracle()
     oracle.read(log.read_text(encoding="utf-8").splitlines(keepends=True))
     oracle.compare(recount(directory, tally))
@@ -145,10 +145,10 @@ def test_an_fsync_error_stops_the_process_and_confirms_nothing_after_it(tmp_path
         assert ran.returncode == STOPPED
 
 
-async def test_a_sync_that_fails_inside_the_process_confirms_nothing(
+async def test_failed_sync_confirms_nothing(
     open_shard: OpenShard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the failure on every call says StoreFailed; a reopened store has what was confirmed before."""
+    """Every later call raises StoreFailed, and a reopened store has what was confirmed before."""
     shard = await open_shard("data")
     await shard.add(T, Q, [message("confirmed")])
 
@@ -170,11 +170,11 @@ async def test_a_sync_that_fails_inside_the_process_confirms_nothing(
     assert set(bodies) <= {b"confirmed", b"not confirmed"}
 
 
-# ---- not ours ----
+# ---- directories of others ----
 
 
-def test_a_second_process_is_refused_with_directory_and_holder(tmp_path: Path) -> None:
-    """The refusal says which directory and which process, and changes nothing."""
+def test_second_process_is_refused(tmp_path: Path) -> None:
+    """The error names the directory and the process that holds it, and nothing changes."""
     directory = tmp_path / "data"
     code = (
         "import sys\nfrom pathlib import Path\nfrom tenantq.store.rocks import RocksStore\n"
@@ -195,16 +195,16 @@ def test_a_second_process_is_refused_with_directory_and_holder(tmp_path: Path) -
     RocksStore(directory).close()
 
 
-def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
-    """A directory with foreign files is not made into a store."""
+def test_directory_with_foreign_files_is_refused(tmp_path: Path) -> None:
+    """It is not turned into a store."""
     (tmp_path / "thesis.txt").write_text("do not touch", encoding="ascii")
     with pytest.raises(StoreFormat, match=r"thesis\.txt"):
         RocksStore(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "lock") == ["thesis.txt"]
 
 
-async def test_a_newer_format_is_refused(open_shard: OpenShard, tmp_path: Path) -> None:
-    """A store written by a later version is not guessed at."""
+async def test_newer_store_format_is_refused(open_shard: OpenShard, tmp_path: Path) -> None:
+    """The error names the unknown format, and no file changes."""
     await (await open_shard("data")).close()
     (tmp_path / "data" / "format").write_text('{"format": 999, "product": "tenantq"}', encoding="ascii")
     before = fingerprint(tmp_path / "data")
@@ -214,8 +214,8 @@ async def test_a_newer_format_is_refused(open_shard: OpenShard, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("gone", ["db", "db/CURRENT", "db/*.sst", "db/MANIFEST-*"])
-async def test_a_database_that_is_gone_is_noticed(open_shard: OpenShard, tmp_path: Path, gone: str) -> None:
-    """The heart knows that there was data: an empty store in its place is refused, not begun anew."""
+async def test_missing_database_is_refused(open_shard: OpenShard, tmp_path: Path, gone: str) -> None:
+    """The heart records that there was data, so no empty store replaces it."""
     shard = await open_shard("data")
     await shard.add(T, Q, [message("precious")])
     shard.state.store.flush()

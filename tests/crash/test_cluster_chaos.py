@@ -15,7 +15,7 @@ FAULTS = ("server killed", "server paused", "server stopped", "server drained", 
 
 
 def test_faults_in_a_cluster_break_no_promise(tmp_path: Path) -> None:
-    """One fault of each kind that needs little time. The long run has all kinds, many times."""
+    """One fault of each quick kind. The long run has all kinds, many times."""
     command = [sys.executable, "-m", MODULE, "--once", "--seed", "16", "--shards", "8", "--keep", str(tmp_path)]
     for fault in FAULTS:
         command += ["--only", fault]

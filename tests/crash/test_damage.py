@@ -1,6 +1,6 @@
-"""Damaged files: everything is read as it was, or the store refuses by name. Never silently less, never a hang.
+"""Damaged files: everything is read as it was, or the store raises a typed error. Never silent loss, never a hang.
 
-TENANTQ_FLIPS sets how many bits are tried per kind of file (60 unless told).
+TENANTQ_FLIPS sets how many bits are tried per kind of file (default 60).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 FLIPS = int(os.environ.get("TENANTQ_FLIPS", "60"))
 SEED = 20_261
 PIECES = (2, 3, 4)
-"""The types of the first, middle and last pieces of a record that is longer than what is left of its block."""
+"""The types of the first, middle and last piece of a record that spans several blocks."""
 RECYCLED = 2
-"""The bit that turns a record's type into one that RocksDB's reader never gets past: an endless loop if nobody checks."""
+"""The bit that turns a record's type into one on which RocksDB's reader loops forever."""
 
 
 def judge(verdicts: Sequence[tuple[Damage, Verdict]], *, unaltered: bool = True) -> Counter[str]:
-    """Fail on the first dishonest verdict, and on refusals that changed something; return what there was."""
+    """Fail on the first dishonest verdict and on refusals that changed a file; return all verdicts."""
     wrong = [f"{damage} -> {verdict}" for damage, verdict in verdicts if not verdict.honest]
     assert not wrong, f"{len(wrong)} of {len(verdicts)} (seed {SEED}):\n" + "\n".join(wrong[:10])
     if unaltered:
@@ -38,7 +38,7 @@ def judge(verdicts: Sequence[tuple[Damage, Verdict]], *, unaltered: bool = True)
 
 
 def flips(image: Image, pattern: str, count: int = FLIPS) -> list[Damage]:
-    """Choose bits over all files of one kind, about ``count`` together."""
+    """Choose about ``count`` bits over all files of one kind."""
     rng = random.Random(SEED)
     files = [file for file in image.files(pattern) if (image.path / file).stat().st_size]
     share = max(1, count // len(files))
@@ -61,7 +61,7 @@ def header_flips(image: Image, pattern: str, records: int) -> list[Damage]:
 
 
 def cuts(image: Image, pattern: str, records: int, step: int = 1) -> list[Damage]:
-    """Cut the newest file of one kind at every ``step``-th byte of its last records, and where each begins."""
+    """Cut the newest file of one kind at every ``step``-th byte of its last records, and at the start of each."""
     file = image.files(pattern)[-1]
     raw = (image.path / file).read_bytes()
     chosen = log_records(raw)[-records:]
@@ -71,20 +71,20 @@ def cuts(image: Image, pattern: str, records: int, step: int = 1) -> list[Damage
 
 @pytest.fixture
 async def killed(tmp_path: Path) -> Image:
-    """Make a store as a SIGKILL leaves it: table files, and a log behind them."""
+    """Create a store as a SIGKILL leaves it: table files, and a log after them."""
     return await make_image(tmp_path)
 
 
-async def test_a_store_that_is_whole_reads_as_it_was_written(killed: Image, tmp_path: Path) -> None:
-    """The trial itself is sound: without damage everything is equal, cutting nothing off included."""
+async def test_undamaged_store_reads_back_unchanged(killed: Image, tmp_path: Path) -> None:
+    """Checks the trial itself, also with a cut that removes nothing."""
     whole = Damage("heart", keep=(killed.path / "heart").stat().st_size)
     assert judge(try_all(killed, [whole], tmp_path)) == {"equal": 1}
 
 
-async def test_58_a_log_cut_at_any_byte_is_noticed_and_left_as_it_is(killed: Image, tmp_path: Path) -> None:
-    """Every byte of the newest four records, which are the rounds of an add, a poll, an ack and a nack.
+async def test_58_log_cut_at_any_byte_is_refused_and_left_unchanged(killed: Image, tmp_path: Path) -> None:
+    """The cuts cover every byte of the last four records: the rounds of an add, a poll, an ack and a nack.
 
-    All of them were confirmed, so a log that ends before its last byte is refused, and the refusal alters nothing.
+    All of them were confirmed, so a log that ends before its last byte is refused, and the refusal changes nothing.
     """
     damages = cuts(killed, "db/*.log", 4)
     assert len(damages) > 2_000
@@ -92,8 +92,8 @@ async def test_58_a_log_cut_at_any_byte_is_noticed_and_left_as_it_is(killed: Ima
     assert outcomes == {"refused at open": len(damages)}
 
 
-async def test_58_a_log_cut_inside_a_record_of_several_blocks_is_noticed(tmp_path: Path) -> None:
-    """A large round is stored in pieces, one a block of the log; the cut lies around and inside each of them."""
+async def test_58_log_cut_inside_a_multi_block_record_is_refused(tmp_path: Path) -> None:
+    """A large round is stored in pieces, one per block of the log; the cuts lie around and inside each piece."""
     image = await make_image(tmp_path, last_body=random.Random(SEED).randbytes(90_000))
     file = image.files("db/*.log")[-1]
     raw = (image.path / file).read_bytes()
@@ -105,15 +105,15 @@ async def test_58_a_log_cut_inside_a_record_of_several_blocks_is_noticed(tmp_pat
     assert judge(try_all(image, damages, tmp_path)) == {"refused at open": len(damages)}
 
 
-async def test_a_log_cut_behind_the_last_confirmed_record_opens(tmp_path: Path) -> None:
-    """What was written and never confirmed may be torn anywhere: the store opens and has everything that was confirmed."""
+async def test_log_cut_after_the_last_confirmed_record_opens(tmp_path: Path) -> None:
+    """An unconfirmed tail may be torn anywhere: the store opens with everything that was confirmed."""
     image = await make_image(tmp_path, unconfirmed=True)
     outcomes = judge(try_all(image, cuts(image, "db/*.log", 1, step=29), tmp_path))
     assert set(outcomes) == {"equal"}
 
 
-async def test_58_confirmed_bytes_of_a_log_that_turned_to_zeros_are_noticed(killed: Image, tmp_path: Path) -> None:
-    """A log has room ahead, which is zeros: an end that lies too early is found all the same, and a hole before more records too."""
+async def test_58_zeroed_bytes_of_confirmed_records_are_refused(killed: Image, tmp_path: Path) -> None:
+    """Logs are preallocated with zeros, so an early end and a hole before later records must both be found."""
     file = killed.files("db/*.log")[-1]
     raw = (killed.path / file).read_bytes()
     records = log_records(raw)[-4:]
@@ -125,8 +125,8 @@ async def test_58_confirmed_bytes_of_a_log_that_turned_to_zeros_are_noticed(kill
     assert judge(try_all(killed, damages, tmp_path)) == {"refused at open": len(damages)}
 
 
-async def test_pages_of_an_unconfirmed_write_may_be_on_the_disk_in_any_order(tmp_path: Path) -> None:
-    """A power cut leaves zeros and written pages side by side where nothing was synced: the store opens with all that was confirmed."""
+async def test_unconfirmed_pages_may_reach_the_disk_in_any_order(tmp_path: Path) -> None:
+    """A power cut can leave zeros next to written pages. The store opens with all that was confirmed."""
     image = await make_image(tmp_path, unconfirmed=True)
     file = image.files("db/*.log")[-1]
     raw = (image.path / file).read_bytes()
@@ -138,8 +138,8 @@ async def test_pages_of_an_unconfirmed_write_may_be_on_the_disk_in_any_order(tmp
     assert set(judge(try_all(image, damages, tmp_path))) == {"equal"}
 
 
-async def test_records_behind_a_hole_are_never_read(tmp_path: Path) -> None:
-    """A record at the start of a block is not taken for the next one where those before it never reached the disk."""
+async def test_records_after_a_hole_are_never_read(tmp_path: Path) -> None:
+    """A record at the start of a block does not count as the next one if those before it are missing."""
     image = await make_image(tmp_path, unconfirmed=True)
     log = image.path / image.files("db/*.log")[-1]
     raw = bytearray(log.read_bytes())
@@ -152,9 +152,7 @@ async def test_records_behind_a_hole_are_never_read(tmp_path: Path) -> None:
     log.write_bytes(raw)
     copy = image.copy_to(tmp_path / "copy")
     before = {file: (copy / file).read_bytes() for file in image.files("db/*.log")}
-    assert (
-        store_check.examine(copy).findings == []
-    )  # who only looks sees what opening will find, and leaves it as it was
+    assert store_check.examine(copy).findings == []  # a read-only open sees the same, and changes nothing
     assert {file: (copy / file).read_bytes() for file in image.files("db/*.log")} == before
     assert (await examine(copy, image)).outcome == "equal"
 
@@ -163,32 +161,32 @@ async def test_records_behind_a_hole_are_never_read(tmp_path: Path) -> None:
     "pattern",
     ["db/*.log", "db/MANIFEST-*", "db/CURRENT", "db/OPTIONS-*", "db/rocksdict-config.json", "heart", "format"],
 )
-async def test_58_a_flipped_bit_is_harmless_or_named(killed: Image, tmp_path: Path, pattern: str) -> None:
-    """Any single bit of any file: all rows are as they were, or StoreDamaged or StoreFormat and nothing altered."""
+async def test_58_flipped_bit_is_harmless_or_refused(killed: Image, tmp_path: Path, pattern: str) -> None:
+    """All rows are as they were, or StoreDamaged or StoreFormat is raised and nothing changed."""
     judge(try_all(killed, flips(killed, pattern), tmp_path))
 
 
-async def test_58_a_flipped_bit_in_a_table_file_is_harmless_or_named(killed: Image, tmp_path: Path) -> None:
-    """Table files are read late, so the refusal may come with the first read that touches the place."""
+async def test_58_flipped_bit_in_a_table_file_is_harmless_or_refused(killed: Image, tmp_path: Path) -> None:
+    """Table files are read late, so the error may come with the first read of the damaged block."""
     outcomes = judge(try_all(killed, flips(killed, "db/*.sst", 2 * FLIPS), tmp_path), unaltered=False)
     assert outcomes["refused at open"] + outcomes["refused at read"] > 0
 
 
 @pytest.mark.parametrize("pattern", ["db/*.log", "db/MANIFEST-*"])
-async def test_58_a_flipped_length_or_type_never_hangs_the_open(killed: Image, tmp_path: Path, pattern: str) -> None:
-    """The framing of a log is checked before RocksDB reads it: one bit of a type can make its reader turn for ever."""
+async def test_58_flipped_length_or_type_never_hangs_the_open(killed: Image, tmp_path: Path, pattern: str) -> None:
+    """The log's framing is checked before RocksDB reads it: one wrong type bit can make its reader loop forever."""
     judge(try_all(killed, header_flips(killed, pattern, 5), tmp_path))
 
 
-async def test_58_a_torn_manifest_loses_no_table_file_silently(tmp_path: Path) -> None:
-    """The journal's table file may be older than the bodies': its last record alone proves nothing about them."""
+async def test_58_torn_manifest_loses_no_table_file_silently(tmp_path: Path) -> None:
+    """The journal's table file may be older than those of the bodies, so its last record proves nothing about them."""
     image = await make_image(tmp_path, flush_last="m")
     damages = header_flips(image, "db/MANIFEST-*", 4) + cuts(image, "db/MANIFEST-*", 3, step=9)
     judge(try_all(image, damages, tmp_path))
 
 
-async def test_58_damage_after_a_clean_stop_is_refused_before_anything_is_altered(tmp_path: Path) -> None:
-    """Trust in a clean stop does not go so far that RocksDB may delete what a torn file no longer names."""
+async def test_58_damage_after_a_clean_stop_is_refused_and_left_unchanged(tmp_path: Path) -> None:
+    """RocksDB must not delete files that a torn manifest no longer names, even after a clean stop."""
     image = await make_image(tmp_path, clean=True)
     damages = cuts(image, "db/MANIFEST-*", 3, step=9) + flips(image, "db/CURRENT", 8) + flips(image, "heart", 8)
     damages += header_flips(image, "db/MANIFEST-*", 3)

@@ -49,7 +49,7 @@ async def add_and_poll(server: Server, body: str) -> list[bytes]:
 
 
 async def check(place: Path) -> str:
-    """Check what a kill left before and after the next start. Returns "kept" or "deleted"."""
+    """Check what a kill left, before and after the next start. Returns "kept" or "deleted"."""
     assert not [one for one in examine(place / "data").findings if one.kind != "journal"]
     async with Shard(place / "data") as shard:
         left = shard.state.catalog.tenants.get("acme")
@@ -74,8 +74,10 @@ async def check(place: Path) -> str:
         return "deleted"
 
 
-async def test_a_deletion_resumes_after_a_kill_at_any_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tenant is whole, or frozen until it is deleted, or gone. It is never active with rows that no key decrypts."""
+async def test_tenant_deletion_resumes_after_a_kill_at_any_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tenant is intact, frozen until deleted, or gone. It is never active with rows that no key decrypts."""
     live, copies = tmp_path / "live", list[str]()
 
     def copied(name: str, real: Callable[..., Any]) -> Callable[..., Any]:

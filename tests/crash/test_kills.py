@@ -1,4 +1,4 @@
-"""Behaviours 58 and 60: what a SIGKILL leaves behind."""
+"""Behaviours 58 and 60: the state that a SIGKILL leaves behind."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SEED = 58
 
 
 def test_58_kills_at_every_point_lose_and_invent_nothing(tmp_path: Path) -> None:
-    """Confirmed adds are there, confirmed acks stay gone, counters equal a recount, after each of many kills."""
+    """After each kill, confirmed adds are present, confirmed acks stay gone, and counters equal a recount."""
     result = chaos.run(tmp_path, kills=KILLS, seconds=None, seed=SEED)
     print(result.report())
     assert not result.oracle.wrongs, result.report()
@@ -56,10 +56,10 @@ def _miscount(store: RocksStore) -> tuple[bytes, bytes | None]:
     ("family", "tamper", "noticed"),
     [("m", _drop_a_body, "lost"), ("vi", _drop_an_index_row, "drift"), ("qc", _miscount, "drift")],
 )
-def test_the_oracle_notices_what_it_is_there_for(
+def test_oracle_detects_changes_behind_the_engines_back(
     tmp_path: Path, family: str, tamper: Callable[[RocksStore], tuple[bytes, bytes | None]], noticed: str
 ) -> None:
-    """A body, an index row or a counter changed behind the engine's back is reported."""
+    """A dropped body, a dropped index row or a wrong counter is reported."""
     one = chaos.Chaos(tmp_path, seed=5)
     for _ in range(2):
         one.kill_one()
@@ -77,8 +77,8 @@ def test_the_oracle_notices_what_it_is_there_for(
     assert one.oracle.figures[noticed] > 0, one.oracle.wrongs
 
 
-def test_the_oracle_notices_a_queue_that_went_back_in_time(tmp_path: Path) -> None:
-    """An older copy of the whole directory is consistent in itself, and still every later promise is missed."""
+def test_oracle_detects_a_rolled_back_directory(tmp_path: Path) -> None:
+    """An older copy of the directory is consistent, but breaks every later promise."""
     one = chaos.Chaos(tmp_path, seed=6)
     for _ in range(2):
         one.kill_one()
@@ -92,8 +92,8 @@ def test_the_oracle_notices_a_queue_that_went_back_in_time(tmp_path: Path) -> No
     assert one.oracle.figures["lost"] + one.oracle.figures["resurrected"] > 0
 
 
-async def test_60_a_lease_from_before_a_kill_still_acks(open_shard: OpenShard, tmp_path: Path) -> None:
-    """A receipt is good until its deadline, whoever killed the shard meanwhile; nobody else gets the message."""
+async def test_60_receipt_survives_a_kill(open_shard: OpenShard, tmp_path: Path) -> None:
+    """It is valid until its deadline, and nobody else gets the message."""
     before = await open_shard("before")
     await before.add(T, Q, [message("held"), message("waiting")])
     held = (await before.poll(T, Q, lease_ms=10_000))[0]
@@ -104,10 +104,10 @@ async def test_60_a_lease_from_before_a_kill_still_acks(open_shard: OpenShard, t
     assert after.reads.stats(T, Q).in_flight == 1
 
 
-async def test_60_a_lease_that_ran_out_while_down_goes_back_in_line(
+async def test_60_lease_that_ended_while_down_returns_the_message(
     open_shard: OpenShard, clock: ManualClock, tmp_path: Path
 ) -> None:
-    """After the restart the sweep returns it, the old receipt is refused, and the attempt is counted."""
+    """After the restart the sweep returns it, the old receipt is refused, and the attempt counts."""
     before = await open_shard("before")
     await before.add(T, Q, [message("late")])
     late = (await before.poll(T, Q, lease_ms=1_000))[0]
@@ -121,8 +121,8 @@ async def test_60_a_lease_that_ran_out_while_down_goes_back_in_line(
     assert (again.body, again.attempt) == (b"late", 2)
 
 
-def test_60_leases_of_a_killed_process_hold_for_the_next(tmp_path: Path) -> None:
-    """The same with real processes: workers ack what workers that were killed had leased."""
+def test_60_next_process_honours_leases_of_a_killed_one(tmp_path: Path) -> None:
+    """With real processes: workers ack what killed workers had leased."""
     one = chaos.Chaos(tmp_path, seed=60)
     for _ in range(40):
         one.kill_one()
@@ -132,8 +132,8 @@ def test_60_leases_of_a_killed_process_hold_for_the_next(tmp_path: Path) -> None
     assert one.oracle.figures["carried leases acked"] >= 2
 
 
-async def test_a_kill_while_opening_harms_nothing(open_shard: OpenShard, tmp_path: Path) -> None:
-    """Opening a killed store, being killed again at once, and opening again gives the same store."""
+async def test_kill_during_opening_changes_nothing(open_shard: OpenShard, tmp_path: Path) -> None:
+    """Opening a killed store, killing it at once and opening it again gives the same store."""
     shard = await open_shard("data")
     await shard.add(T, Q, [message(f"body {i}") for i in range(20)])
     freeze(tmp_path / "data", tmp_path / "copy")
@@ -148,8 +148,8 @@ async def test_a_kill_while_opening_harms_nothing(open_shard: OpenShard, tmp_pat
     assert len(await final.poll(T, Q, max=100)) == 20
 
 
-def test_a_refused_second_process_leaves_the_first_alone(tmp_path: Path) -> None:
-    """A worker that finds the directory taken ends with a message and changes nothing."""
+def test_refused_second_process_does_not_disturb_the_first(tmp_path: Path) -> None:
+    """A worker that finds the directory locked exits with a message and changes nothing."""
     store = RocksStore(tmp_path / "data")
     before = fingerprint(tmp_path / "data")
     status = chaos.run_worker(tmp_path / "data", tmp_path / "events", ["--seed", "1"])

@@ -1,4 +1,4 @@
-"""A server is killed while it moves a tenant: another one ends the move, and every message is delivered and acked."""
+"""A server killed while it moves a tenant: another one completes the move, and every message is delivered and acked."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ SETTINGS = {"TENANTQ_REDIS__REPLICAS": "0", "TENANTQ_REDIS__LEASE_MS": "1000"}
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Wait until something holds that other processes bring about."""
+    """Wait until a condition that depends on other processes holds."""
     async with asyncio.timeout(60):
         while not holds():  # noqa: ASYNC110  # other processes
             await asyncio.sleep(0.05)
 
 
 async def shard_of(servers: list[Server], *, target: int | None = None) -> int:
-    """Return the shard of the tenant once it does not move; with ``target`` ask for a move first."""
+    """Return the shard of the tenant once it is not moving; with ``target``, request a move first."""
     async with httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}) as client, asyncio.timeout(60):
         while True:
             for server in servers:
@@ -49,8 +49,8 @@ async def shard_of(servers: list[Server], *, target: int | None = None) -> int:
             await asyncio.sleep(0.1)
 
 
-async def test_a_server_that_is_killed_during_a_move_loses_nothing(tmp_path: Path) -> None:
-    """Killed after the fence, after the last rows, and after the switch; a second server takes over each time."""
+async def test_server_killed_during_a_move_loses_nothing(tmp_path: Path) -> None:
+    """It is killed after the fence, after the last rows and after the switch; a second server takes over each time."""
     redis = RedisServer(tmp_path / "redis", "appendonly yes", "appendfsync always")
     step_file = tmp_path / "step"
     module = ("tests.crash.killed_mover", str(step_file))

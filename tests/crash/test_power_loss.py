@@ -1,8 +1,8 @@
-"""Power cuts: whatever was not synced is gone or torn, and everything that was confirmed is there.
+"""Power cuts: whatever was not synced is lost or torn, and everything that was confirmed is intact.
 
-The worker tells the size of every log file right before each sync and when it has returned. After the kill the logs
-are cut back to what a completed sync had covered, which is the most that a power cut may take. The heart stays as it
-is: it is written after syncs only, so it may never be ahead of what survives.
+The worker reports the size of every log file before and after each sync. After the kill the logs are cut back to what
+a completed sync had covered, which is the most that a power cut can lose. The heart stays as it is: it is written only
+after syncs, so it is never ahead of what survives.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ SEED = 59
 
 
 class Crash(msgspec.Struct):
-    """A worker that died, and what its last completed sync had covered."""
+    """A dead worker, and what its last completed sync covered."""
 
     directory: Path
     lines: list[str]
     covered: dict[str, int]  # log file -> bytes
-    synced_line: int  # events before this one were told before that sync began
+    synced_line: int  # events before this one were written before that sync began
 
     def cut_power(self, tail: Callable[[bytes], bytes]) -> int:
-        """Put ``tail`` of what was not synced in its place; return how many bytes were not synced."""
+        """Replace the unsynced bytes with ``tail``; return how many were unsynced."""
         unsynced = 0
         for log in (self.directory / "db").glob("*.log"):
             raw = log.read_bytes()
@@ -47,7 +47,7 @@ class Crash(msgspec.Struct):
             keep = min(end, self.covered.get(log.name, 0))
             unsynced += end - keep
             left = raw[:keep] + tail(raw[keep:end])
-            log.write_bytes(left + bytes(len(raw) - len(left)))  # the room ahead is there already
+            log.write_bytes(left + bytes(len(raw) - len(left)))  # the preallocated space exists already
         return unsynced
 
 
@@ -72,36 +72,36 @@ def crash(scratch: Path, seed: int, point: str, after: int, options: Sequence[st
 
 
 def nothing(_: bytes) -> bytes:
-    """Lose all that was not synced."""
+    """Lose all unsynced bytes."""
     return b""
 
 
 def torn(tail: bytes) -> bytes:
-    """Keep the part of it that had reached the disk."""
+    """Keep the part that reached the disk."""
     return tail[: random.Random(SEED).randrange(len(tail) + 1)]
 
 
 def zeros(tail: bytes) -> bytes:
-    """Find that the file had grown and its pages never came."""
+    """Leave zeros: the file had grown, but its pages were never written."""
     return bytes(len(tail))
 
 
 def with_a_hole(tail: bytes) -> bytes:
-    """Find that later pages had reached the disk before earlier ones."""
+    """Leave a hole: later pages reached the disk before earlier ones."""
     third = len(tail) // 3
     return tail[:third] + bytes(third) + tail[2 * third :]
 
 
 @pytest.mark.parametrize("tail", [nothing, torn, zeros, with_a_hole])
 @pytest.mark.parametrize(("point", "after"), [("before_sync", 60), ("after_write", 90)])
-def test_58_a_power_cut_takes_nothing_that_was_confirmed(
+def test_58_power_cut_loses_nothing_confirmed(
     tmp_path: Path, point: str, after: int, tail: Callable[[bytes], bytes]
 ) -> None:
-    """With durability "fsync" every reply was given after the sync that covers it."""
+    """With durability "fsync", every reply is sent after the sync that covers it."""
     for seed in range(SEED + after, SEED + after + 8):
         died = crash(tmp_path, seed, point, after)
         if died.cut_power(tail):
-            break  # else the last rounds had nothing to write
+            break  # otherwise the last rounds had nothing to write
     else:
         pytest.fail("no power cut took anything, so this shows nothing")
     oracle = Oracle()
@@ -111,8 +111,8 @@ def test_58_a_power_cut_takes_nothing_that_was_confirmed(
     assert oracle.figures["adds confirmed"] > 20
 
 
-def test_58_a_power_cut_while_the_store_flushes_takes_nothing_that_was_confirmed(tmp_path: Path) -> None:
-    """The same while log files come and go, since memory is so small that the store flushes all the time."""
+def test_58_power_cut_during_flushes_loses_nothing_confirmed(tmp_path: Path) -> None:
+    """Memory is so small that the store flushes all the time and log files come and go."""
     for seed in (1, 2, 3):
         died = crash(tmp_path, seed, "before_reply", 40 + seed, ["--memory-mib", "8"])
         died.cut_power(nothing)
@@ -123,7 +123,7 @@ def test_58_a_power_cut_while_the_store_flushes_takes_nothing_that_was_confirmed
 
 
 def _tokens(lines: Sequence[str], kind: str, *, verb: str = "", outcome: str = "") -> set[str]:
-    """Return the tokens of events of one kind, of one verb and outcome where they have any."""
+    """Return the tokens of events of one kind, optionally with a given verb and outcome."""
     found = set()
     for line in lines:
         if line.startswith(kind + " "):
@@ -143,10 +143,10 @@ def _stored(found: Recount) -> set[str]:
 
 
 @pytest.mark.parametrize("tail", [nothing, torn])
-def test_59_relaxed_durability_loses_no_more_than_what_came_after_the_last_sync(
+def test_59_relaxed_durability_loses_only_what_followed_the_last_sync(
     tmp_path: Path, tail: Callable[[bytes], bytes]
 ) -> None:
-    """What was confirmed before the last completed sync began holds; the rest goes by whole rounds or not at all."""
+    """What was confirmed before that sync began is kept; later rounds are kept or lost as a whole."""
     lost = 0
     for seed in (11, 12, 13, 14):
         options = ["--durability", "os", "--sync-every-ms", "60"]
@@ -171,8 +171,8 @@ def test_59_relaxed_durability_loses_no_more_than_what_came_after_the_last_sync(
         assert lost > 0, "nothing at all was lost, so this shows nothing"
 
 
-def test_59_a_kill_alone_loses_nothing_with_relaxed_durability(tmp_path: Path) -> None:
-    """A dead process is no power cut: what was written is the system's, and is all there."""
+def test_59_kill_without_a_power_cut_loses_nothing_with_relaxed_durability(tmp_path: Path) -> None:
+    """The operating system keeps what a killed process has written."""
     for seed, point in ((21, "after_write"), (22, "before_sync"), (23, "after_sync")):
         after = 60 if point == "after_write" else 4
         died = crash(tmp_path, seed, point, after, ["--durability", "os", "--sync-every-ms", "30"])
@@ -182,8 +182,8 @@ def test_59_a_kill_alone_loses_nothing_with_relaxed_durability(tmp_path: Path) -
         assert not oracle.wrongs, f"seed {seed}: {oracle.wrongs[:5]}"
 
 
-def test_a_damaged_heart_is_refused_and_an_old_or_missing_one_is_not(tmp_path: Path) -> None:
-    """A power failure may leave an older heart, which is true. Zeros or half a file are damage; the way out is to delete it."""
+def test_damaged_heart_is_refused_and_an_old_or_missing_one_accepted(tmp_path: Path) -> None:
+    """A power cut may leave an older, valid heart. Zeros or half a file are damage; deleting it is the way out."""
     died = crash(tmp_path, 31, "before_reply", 40)
     heart = died.directory / "heart"
     raw = heart.read_bytes()
@@ -205,8 +205,8 @@ def test_a_damaged_heart_is_refused_and_an_old_or_missing_one_is_not(tmp_path: P
         assert not oracle.wrongs, oracle.wrongs[:5]
 
 
-def test_58_a_new_store_is_durable_as_a_directory_before_it_confirms_anything(tmp_path: Path) -> None:
-    """The format file, the data directory and its entry in the one above are synced, not only what RocksDB syncs."""
+def test_58_new_store_directory_is_synced_before_the_first_confirmation(tmp_path: Path) -> None:
+    """The format file, the data directory and its parent entry are synced, not only what RocksDB syncs."""
     directory, trace = tmp_path / "data", tmp_path / "trace"
     command = ["strace", "-f", "-y", "-qq", "-e", "trace=fsync,fdatasync,rename", "-o", str(trace)]
     command += [sys.executable, "-m", "tests.crash.worker", str(directory), "--seed", "1", "--seconds", "0.05"]

@@ -1,4 +1,4 @@
-"""Behaviour 47 after SIGKILL: what a tenant uses is what its rows say, whenever the process was killed."""
+"""Behaviour 47 after SIGKILL: a tenant's usage equals its rows, whenever the process was killed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KILLS = 6
 
 
 async def test_47_usage_after_kills_equals_a_recount(tmp_path: Path) -> None:
-    """Messages, bytes, leases and queues; hours and days are held against the journal by the doctor after each kill."""
+    """Messages, bytes, leases and queues are recounted; the doctor compares hours and days with the journal."""
     one = chaos.Chaos(tmp_path, seed=47)
     for _ in range(KILLS):
         one.kill_one()

@@ -1,7 +1,7 @@
-"""A checker for one queue under faults: what its clients were told, and everything that contradicts it.
+"""A checker for one queue under faults: the replies its clients got, and everything that contradicts them.
 
-Every message that was confirmed must be delivered and acked in the end, none may come back after its ack was confirmed, none may
-appear that nobody added, and while a consumer holds a lease no other may get the message. Times are the checker's own, in seconds.
+Every confirmed message must be delivered and acked in the end. None may return after its ack was confirmed, none may appear that
+nobody added, and while a consumer holds a lease no other may get the message. Times are the checker's own, in seconds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class TotalQueue:
         self.wrongs.append(f"{kind}: {text}")
 
     def trying(self, body: str) -> None:
-        """Note that an add is sent."""
+        """Note that an add was sent."""
         self.tried.add(body)
 
     def confirmed(self, body: str, id: str) -> None:
@@ -55,13 +55,13 @@ class TotalQueue:
         self.leases[body] = asked_at + lease_s
 
     def settling(self, body: str, *, returns: bool) -> None:
-        """Note that an ack, or a nack that returns it, is sent: from now on, its lease may have ended."""
+        """Note that an ack or nack was sent: from now on its lease may have ended."""
         self.leases.pop(body, None)
         if returns:
             self.returned.add(body)
 
     def settled(self, body: str, id: str, *, ok: bool) -> None:
-        """Note the reply to an ack; not ``ok``: it failed, or an earlier attempt may have been executed."""
+        """Note the reply to an ack. Without ``ok`` it failed, or an earlier attempt may have been executed."""
         if ok:
             self.acked.add(body)
             self.uncertain.pop(body, None)

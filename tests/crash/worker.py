@@ -1,8 +1,8 @@
-"""A process under random concurrent traffic that is made to die: ``python -m tests.crash.worker DIR --seed N``.
+"""A process under random concurrent traffic that gets killed: ``python -m tests.crash.worker DIR --seed N``.
 
-It opens a shard on DIR, adds, polls, settles and removes with several coroutines, and tells every intent and every
-reply on its standard output (see events.py). At the K-th hit of a named point it kills itself; else it ends after
-``--seconds``, by closing the shard. Exit status 3: the shard stopped because of its store.
+It opens a shard on DIR, adds, polls, settles and removes in several coroutines, and writes every intent and every
+reply to stdout (see events.py). At the K-th hit of a named point it kills itself; otherwise it closes the shard after
+``--seconds``. Exit status 3: the shard stopped because of its store.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ STOPPED = 3
 
 
 class Carried(msgspec.Struct):
-    """What a worker takes over from those that were killed before it."""
+    """What a worker takes over from the workers killed before it."""
 
-    retries: list[tuple[str, str, str, str]] = []  # token, tenant, queue, key: adds whose reply never came
-    receipts: list[tuple[str, str, str, str]] = []  # token, tenant, queue, receipt: leases that should still hold
-    trim_to: int = 0  # journal records up to here were read by the parent
+    retries: list[tuple[str, str, str, str]] = []  # token, tenant, queue, key: adds whose reply never arrived
+    receipts: list[tuple[str, str, str, str]] = []  # token, tenant, queue, receipt: leases that should still be valid
+    trim_to: int = 0  # the parent has read the journal up to this record
 
 
 class Traffic:
@@ -74,7 +74,7 @@ class Traffic:
         return f"{self.name}.{self.count}"
 
     async def make_queues(self) -> None:
-        """Make the tenants and queues that are not there yet."""
+        """Create the missing tenants and queues."""
         for tenant in TENANTS:
             if tenant not in tenants(self.shard):
                 await put_tenant(self.shard, tenant, weight=TENANTS.index(tenant) + 1)
@@ -85,7 +85,7 @@ class Traffic:
     # ---- producing ----
 
     async def produce(self) -> None:
-        """Add small batches for ever, while the backlog is small."""
+        """Add small batches forever, while the backlog is small."""
         rng = self.rng
         while True:
             await asyncio.sleep(rng.random() * 0.004)
@@ -136,12 +136,12 @@ class Traffic:
             self.ids[token] = (tenant, queue, reply.raw_id)
 
     async def add_again(self, token: str, tenant: str, queue: str, key: str) -> None:
-        """Retry an add under its key, as a client does that never saw the reply."""
+        """Retry an add with its key, like a client that never saw the reply."""
         message = NewMessage(body=events.body_of(token, self.body_bytes), key=key)
         await self.add(tenant, queue, [token], [message])
 
     async def remove(self) -> None:
-        """Remove a message by id now and then."""
+        """Remove a message by ID now and then."""
         while True:
             await asyncio.sleep(0.01 + self.rng.random() * 0.03)
             if self.ids:
@@ -154,7 +154,7 @@ class Traffic:
     # ---- consuming ----
 
     async def consume(self) -> None:
-        """Poll and settle in every way there is."""
+        """Poll, and settle in every possible way."""
         rng = self.rng
         while True:
             queue = rng.choice((*QUEUES, *QUEUES, "slow-dlq", "groups-dlq"))
@@ -203,7 +203,7 @@ class Traffic:
                 if await self.settle_one("extend", one, rng.choice((20, 300))):
                     await self.settle_one("ack", one)
             elif choice < 0.9:
-                await asyncio.sleep(rng.random() * 0.1)  # perhaps too late
+                await asyncio.sleep(rng.random() * 0.1)  # possibly too late
                 await self.settle_one("ack", one)
 
     async def settle_one(self, verb: str, one: Delivery, argument: int = 0) -> bool:
@@ -232,7 +232,7 @@ class Traffic:
     # ---- all together ----
 
     async def take_over(self, carried: Carried) -> None:
-        """Go on where a killed worker left off: retry its adds, finish its leases."""
+        """Continue where a killed worker stopped: retry its adds, finish its leases."""
         for token, tenant, queue, receipt in carried.receipts:
             await self.settle_receipt("ack", token, tenant, queue, receipt)
         for retry in carried.retries:
@@ -247,7 +247,7 @@ def _shown(outcome: Outcome) -> str:
 
 
 class Probe:
-    """Watches the named points: notes the sizes of the log around syncs, and kills the process at its time."""
+    """Watches the named points: records log sizes around syncs, and kills the process at its point."""
 
     def __init__(self, directory: Path, point: str, after: int, *, sizes: bool) -> None:
         self.directory = directory
@@ -267,13 +267,13 @@ class Probe:
     def _sizes(self) -> list[str]:
         found = []
         for path in (self.directory / "db").glob("*.log"):
-            with contextlib.suppress(FileNotFoundError):  # deleted meanwhile, after a flush
+            with contextlib.suppress(FileNotFoundError):  # deleted in the meantime, after a flush
                 found.append(f"{path.name}:{walk(path.read_bytes())[0]}")
         return found
 
 
 async def run(arguments: argparse.Namespace) -> int:
-    """Run traffic until the time is over or the shard stops."""
+    """Run traffic until the time is up or the shard stops."""
     directory: Path = arguments.directory
     settings = ShardSettings(
         durability=arguments.durability,
@@ -311,7 +311,7 @@ async def run(arguments: argparse.Namespace) -> int:
             if isinstance(ended, Exception) and not isinstance(ended, StoreFailed):
                 raise ended
     except StoreFailed:
-        pass  # told below
+        pass  # reported below
     failure = shard.failure
     with contextlib.suppress(StoreFailed):
         await shard.close()

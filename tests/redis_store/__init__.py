@@ -1,1 +1,1 @@
-"""The Redis store on real servers: ownership, trouble, clusters, and the same rows as the embedded store."""
+"""The Redis store on real servers: ownership, failures, clusters, and the same rows as the embedded store."""

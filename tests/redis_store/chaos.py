@@ -1,8 +1,8 @@
-"""Trouble with Redis under load: ``python -m tests.redis_store.chaos --seconds 180``, or ``make chaos-redis``.
+"""Redis failures under load: ``python -m tests.redis_store.chaos --seconds 180``, or ``make chaos-redis``.
 
-First a durable server of its own behind a proxy that breaks connections off, then a cluster whose primaries hang, are killed and hand
-over, with a replica waited for: workers are killed in between, and nothing that users were told may be wrong afterwards. Last, without
-waiting for replicas: how much of what was confirmed a primary that is lost takes with it. Exit status 0 only if the first two lost nothing.
+The first part runs a durable server behind a proxy that resets connections, the second a cluster whose primaries hang, are killed and
+hand over, with one replica waited for. Workers are killed in between, and no reply to a user may turn out wrong. The third part does not
+wait for replicas and measures how much confirmed work a lost primary takes with it. The exit status is 0 if the first two lost nothing.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ NAME = "chaos"
 STATE = b"t:{chaos:0}:s"
 LEASE_MS = 500
 DURABLE = ("appendonly yes", "appendfsync always", "repl-diskless-sync-delay 0")
-_TROUBLED_S = 6.0
-"""How long a worker goes on in which something happens."""
+_FAULTY_RUN_S = 6.0
+"""How long a worker runs while a fault is injected."""
 
 
 class Single:
@@ -51,7 +51,7 @@ class Single:
         self.server = RedisServer(directory, *DURABLE)
         self.proxy = ResettingProxy(self.server.port, 0.0, seed)
         self.url = self.proxy.url
-        self.troubles: dict[str, Callable[[random.Random], None]] = {
+        self.faults: dict[str, Callable[[random.Random], None]] = {
             "resets of 5 %": self._resets,
             "redis hangs": self._hang,
             "redis killed": self._kill,
@@ -90,12 +90,12 @@ class Single:
 
 
 class Cluster:
-    """Three primaries and a replica of the one that matters."""
+    """Three primaries, and a replica of the one that owns the shard."""
 
     def __init__(self, directory: Path, replicas: int) -> None:
         self.nodes = RedisNodes(directory, STATE, *DURABLE)
         self.url, self.replicas = self.nodes.url, replicas
-        self.troubles: dict[str, Callable[[random.Random], None]] = {
+        self.faults: dict[str, Callable[[random.Random], None]] = {
             "primary killed": self._kill,
             "primary hangs": self._hang,
             "primary hands over": self._hand_over,
@@ -107,7 +107,7 @@ class Cluster:
         return self.nodes.owner()
 
     def replica(self) -> RedisServer:
-        """Return the node that follows the primary."""
+        """Return the replica of the primary."""
         owner = self.direct()
         for node in self.nodes.nodes:
             told = node.client().info("replication")
@@ -116,7 +116,7 @@ class Cluster:
         raise AssertionError("the primary has no replica")
 
     def wait_for_replica(self) -> None:
-        """Wait until the primary has its replica again."""
+        """Wait until the primary has a replica again."""
         eventually(lambda: self.direct().client().info("replication")["connected_slaves"] == 1, 60)
 
     def _replaced(self, gone: RedisServer) -> None:
@@ -138,10 +138,10 @@ class Cluster:
         self.wait_for_replica()
 
     def kill_cut_off(self, rng: random.Random) -> None:
-        """Kill a primary whose replica had lost it for a third of a second: the replica takes its place all the same."""
+        """Kill a primary 300 ms after its replica lost the connection; the replica replaces it anyway."""
         del rng
         behind = self.replica().client()
-        behind.config_set("masterauth", "wrong")  # so that it cannot connect again
+        behind.config_set("masterauth", "wrong")  # so that it cannot reconnect
         behind.execute_command("CLIENT", "KILL", "TYPE", "MASTER")
         time.sleep(0.3)
         gone = self.direct()
@@ -168,18 +168,18 @@ class Cluster:
         self.nodes.stop()
 
 
-class Trouble:
-    """One worker on a Redis that something happens to."""
+class FaultyRun:
+    """One worker on a Redis that suffers a fault."""
 
     def __init__(self, site: Any, directory: Path, log: Path, options: list[str]) -> None:
         command = [sys.executable, "-m", "tests.crash.worker", str(directory), *options]
         with log.open("wb") as out, log.with_suffix(".err").open("wb") as errors:
             self.process = subprocess.Popen(command, stdout=out, stderr=errors, stdin=subprocess.DEVNULL, cwd=PROJECT)
         self.site, self.log = site, log
-        self.recovery_s: float | None = None  # from the end of the trouble to the next thing that was done
+        self.recovery_s: float | None = None  # from the end of the fault to the next completed operation
 
     def run(self, what: Callable[[random.Random], None], rng: random.Random) -> int:
-        """Let it happen, see how long it takes until work goes on, and return the worker's exit status."""
+        """Inject the fault, measure how long work takes to resume, and return the worker's exit status."""
         ends = time.monotonic() + 30
         while self.log.stat().st_size < 4_000 and self.process.poll() is None and time.monotonic() < ends:
             time.sleep(0.02)
@@ -195,7 +195,7 @@ class Trouble:
 
 
 class RedisChaos(Chaos):
-    """The same oracle, on a store that is not in the directory."""
+    """The same oracle, on a store outside the directory."""
 
     def __init__(self, scratch: Path, seed: int, site: Any) -> None:
         super().__init__(scratch, seed)
@@ -211,7 +211,7 @@ class RedisChaos(Chaos):
         self.stopped = 0
 
     def _open(self, path: Path) -> Store:
-        """Open it when the lease of the killed worker has ended."""
+        """Open the store once the lease of the killed worker has ended."""
         while True:
             try:
                 return self.opener.to_read(path)
@@ -219,27 +219,27 @@ class RedisChaos(Chaos):
                 time.sleep(held.left_ms / 1_000 + 0.01)
 
     def has_store(self) -> bool:
-        """Tell whether a first commit was made."""
+        """Return whether a first commit exists."""
         return int(self.site.direct().client().hget(STATE, "commit") or 0) > 0
 
     def to_drain(self, settings: ShardSettings) -> Shard:
-        """Return the shard that takes everything out at the end."""
+        """Return the shard that drains everything at the end."""
         return Shard(self.directory, clock=LaterClock(), settings=settings, open_store=self.opener)
 
-    def trouble_one(self) -> str:
-        """Let something happen to Redis while a worker is at work, and judge."""
-        name: str = self.rng.choice(sorted(self.site.troubles))
-        return self.trouble(name, self.site.troubles[name])
+    def inject_random_fault(self) -> str:
+        """Inject a random fault into Redis while a worker runs, and judge the outcome."""
+        name: str = self.rng.choice(sorted(self.site.faults))
+        return self.inject_fault(name, self.site.faults[name])
 
-    def trouble(self, name: str, what: Callable[[random.Random], None]) -> str:
-        """Let one thing happen, and judge."""
+    def inject_fault(self, name: str, what: Callable[[random.Random], None]) -> str:
+        """Inject one fault, and judge the outcome."""
         self.carried_file.write_bytes(b"{}")
         options = ["--seed", str(self.rng.randrange(1 << 30)), "--name", f"t{self.kills.total()}"]
-        options += [*self.worker_options, "--seconds", str(_TROUBLED_S)]
-        trouble = Trouble(self.site, self.directory, self.log, options)
-        status = trouble.run(what, self.rng)
-        if trouble.recovery_s is not None:
-            self.recoveries.append(trouble.recovery_s)
+        options += [*self.worker_options, "--seconds", str(_FAULTY_RUN_S)]
+        run = FaultyRun(self.site, self.directory, self.log, options)
+        status = run.run(what, self.rng)
+        if run.recovery_s is not None:
+            self.recoveries.append(run.recovery_s)
         self.oracle.read(self.log.read_text(encoding="utf-8").splitlines(keepends=True))
         if status == STOPPED:
             self.stopped += 1
@@ -255,48 +255,48 @@ class RedisChaos(Chaos):
         return name
 
     def _started_again(self) -> float:
-        """Start a worker as a supervisor would, and return how long it takes until it has done something."""
+        """Start a worker as a supervisor would, and return how long it takes to complete an operation."""
         started, options = (
             time.monotonic(),
             ["--seed", str(self.rng.randrange(1 << 30)), "--name", f"r{self.kills.total()}"],
         )
-        trouble = Trouble(self.site, self.directory, self.log, [*options, *self.worker_options, "--seconds", "1"])
-        trouble.run(lambda _: None, self.rng)
+        run = FaultyRun(self.site, self.directory, self.log, [*options, *self.worker_options, "--seconds", "1"])
+        run.run(lambda _: None, self.rng)
         self.oracle.read(self.log.read_text(encoding="utf-8").splitlines(keepends=True))
         return time.monotonic() - started - 1
 
 
 def run_site(site: Any, scratch: Path, seed: int, seconds: float) -> bool:
-    """Kill workers and trouble a site for so long; print the figures and return whether all was well."""
+    """Kill workers and inject faults for a given time; print the figures and return whether nothing was wrong."""
     scratch.mkdir()
     chaos = RedisChaos(scratch, seed, site)
     for name, what in site.first.items():
-        print(f"{time.monotonic() - chaos.started:6.1f} s {chaos.trouble(name, what)}", flush=True)
+        print(f"{time.monotonic() - chaos.started:6.1f} s {chaos.inject_fault(name, what)}", flush=True)
     while not chaos.oracle.wrongs and time.monotonic() - chaos.started < seconds:
-        name = chaos.trouble_one() if chaos.rng.random() < 0.5 else chaos.kill_one()
+        name = chaos.inject_random_fault() if chaos.rng.random() < 0.5 else chaos.kill_one()
         print(f"{time.monotonic() - chaos.started:6.1f} s {name}", flush=True)
     if not chaos.oracle.wrongs:
         asyncio.run(chaos.drain())
     print(chaos.report())
     slowest = max(chaos.recoveries, default=0.0)
-    print(f"  after {len(chaos.recoveries)} troubles work went on,", end=" ")
+    print(f"  after {len(chaos.recoveries)} faults work resumed,", end=" ")
     print(f"at the latest {slowest:.2f} s after Redis was back or the shard was started again;", end=" ")
     print(f"{chaos.stopped} times it had stopped")
     return not chaos.oracle.wrongs and slowest <= 10
 
 
 def measure_loss(
-    cluster: Cluster, scratch: Path, seed: int, times: int, what: str, trouble_with: Callable[[random.Random], None]
+    cluster: Cluster, scratch: Path, seed: int, times: int, what: str, fault: Callable[[random.Random], None]
 ) -> None:
-    """Kill primaries without waiting for replicas, and print what was confirmed and is gone."""
+    """Kill primaries without waiting for replicas, and print how many confirmed operations were lost."""
     rng, adds, lost_adds, lost_acks, losses, noticed = random.Random(seed), 0, 0, 0, 0, 0
     for number in range(times):
         cluster.wait_for_replica()
         cluster.direct().client().flushall()
         chaos = RedisChaos(Path(tempfile.mkdtemp(prefix="loss", dir=scratch)), seed, cluster)
         options = ["--seed", str(rng.randrange(1 << 30)), "--name", f"l{number}"]
-        trouble = Trouble(cluster, chaos.directory, chaos.log, [*options, *chaos.worker_options, "--seconds", "4"])
-        noticed += trouble.run(trouble_with, rng) == STOPPED
+        run = FaultyRun(cluster, chaos.directory, chaos.log, [*options, *chaos.worker_options, "--seconds", "4"])
+        noticed += run.run(fault, rng) == STOPPED
         oracle = Oracle()
         oracle.read(chaos.log.read_text(encoding="utf-8").splitlines(keepends=True))
         lost = oracle.compare(recount(chaos.directory, JournalTally(), chaos.open_store), lost_allowed=True)
@@ -310,7 +310,9 @@ def measure_loss(
 
 def main() -> None:
     """Read the command line, run, print the figures."""
-    parser = argparse.ArgumentParser(description="trouble a Redis under load and check that a shard keeps its promises")
+    parser = argparse.ArgumentParser(
+        description="inject faults into a Redis under load and check that a shard keeps its promises"
+    )
     parser.add_argument("--seconds", type=float, default=180.0)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 30))
     arguments = parser.parse_args()
@@ -329,9 +331,9 @@ def main() -> None:
             print("== a cluster, one replica waited for")
             well = run_site(cluster, scratch / "cluster", seed, part) and well
             cluster.replicas = 0
-            print("== a cluster, nobody waited for")
+            print("== a cluster, without waiting for replicas")
             times = max(1, round(part / 24))
-            measure_loss(cluster, scratch, seed, times, "primary killed", cluster.troubles["primary killed"])
+            measure_loss(cluster, scratch, seed, times, "primary killed", cluster.faults["primary killed"])
             measure_loss(cluster, scratch, seed, times, "primary killed, cut off before", cluster.kill_cut_off)
         finally:
             cluster.close()

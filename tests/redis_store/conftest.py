@@ -1,4 +1,4 @@
-"""Servers that the tests of this directory share."""
+"""Servers shared by the tests of this directory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def durable_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """Run a server that keeps what it confirms."""
+    """Run a server that syncs every write before it replies."""
     server = RedisServer(
         tmp_path_factory.mktemp("durable"), "appendonly yes", "appendfsync always", "repl-diskless-sync-delay 0"
     )

@@ -1,4 +1,4 @@
-"""67: a shard on a real Redis Cluster: one slot, every operation, failover, and a slot that moves under load."""
+"""Behaviour 67: a shard on a real Redis Cluster: one slot, all operations, failover, a slot that moves under load."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tenantq.store.keys import queue_prefix
 from tenantq.store.redis.layout import Layout
 from tests.administration import delete_queue, finished, purge, put_queue, put_tenant
 from tests.redis_servers import OnRedis, RedisNodes, RedisServer, eventually
-from tests.redis_store.test_trouble import rest_of, work, work_named
+from tests.redis_store.test_failures import drain, work, work_named
 from tests.shards import Q, examined, message
 from tests.verbs import Shard
 
@@ -35,7 +35,7 @@ STATE = b"t:{fleet:0}:s"
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisNodes]:
-    """Run a cluster whose shard is called fleet."""
+    """Run a cluster with a shard named ``fleet``."""
     wanted = ("appendonly yes", "appendfsync always", "repl-diskless-sync-delay 0")
     nodes = RedisNodes(tmp_path_factory.mktemp("cluster"), STATE, *wanted)
     yield nodes
@@ -66,7 +66,7 @@ def clear(cluster: RedisNodes) -> None:
 async def test_67_every_operation_works_on_a_cluster_and_all_keys_are_in_one_slot(
     cluster: RedisNodes, tmp_path: Path
 ) -> None:
-    """No function ever names keys of two slots, whatever is asked for."""
+    """No function ever names keys of two slots."""
     async with shard_on(cluster, tmp_path) as shard:
         await put_tenant(shard, "acme", quotas={"backlog": 100})
         await put_queue(shard, "acme", Q, max_attempts=1, backoff_base_ms=0)
@@ -93,7 +93,7 @@ async def test_67_every_operation_works_on_a_cluster_and_all_keys_are_in_one_slo
         await finished(shard, task)
         keys = all_keys(cluster)
         await purge(shard, "acme", Q, reason="a test of the cluster")
-        assert (await shard.snapshots.read("acme", Q, facts.id, limit=10)).messages  # what was purged is still read
+        assert (await shard.snapshots.read("acme", Q, facts.id, limit=10)).messages  # the snapshot keeps them
         shard.snapshots.close("acme", Q, facts.id)
         await shard.journal.trim(3)
         keys |= all_keys(cluster)
@@ -106,8 +106,8 @@ async def test_67_every_operation_works_on_a_cluster_and_all_keys_are_in_one_slo
     clear(cluster)
 
 
-async def test_67_a_slot_that_moves_under_load_loses_nothing(cluster: RedisNodes, tmp_path: Path) -> None:
-    """Commits wait while its keys are on both sides, and go on at the new node by themselves."""
+async def test_67_moving_a_slot_under_load_loses_nothing(cluster: RedisNodes, tmp_path: Path) -> None:
+    """Commits wait while keys are on both nodes, and resume on the new node."""
     async with shard_on(cluster, tmp_path) as shard:
         added, acked = await work(shard, 5)
         source = cluster.owner()
@@ -126,10 +126,10 @@ async def test_67_a_slot_that_moves_under_load_loses_nothing(cluster: RedisNodes
             number += 1
         moving.join()
         assert cluster.owner() is target
-        assert sorted(await rest_of(shard)) == sorted(added - acked)
+        assert sorted(await drain(shard)) == sorted(added - acked)
         assert shard.failure is None
     assert examined(shard).findings == []
-    move_slot(cluster, target, source)  # its replica is of use to the next test
+    move_slot(cluster, target, source)  # the next test needs its replica
     clear(cluster)
 
 
@@ -140,16 +140,16 @@ def move_slot(cluster: RedisNodes, source: RedisServer, target: RedisServer) -> 
     here.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", cluster.id_of(target))
     while keys := here.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 1):
         here.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5_000, "KEYS", *keys)
-        time.sleep(0.03)  # work comes in between
+        time.sleep(0.03)  # let the workers run in between
     for client in (there, here, *(node.client() for node in cluster.nodes[:3])):
         try:
             client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", cluster.id_of(target))
         except RedisError:
-            continue  # a replica by now
+            continue  # it may be a replica by now
 
 
-async def test_67_of_rows_on_both_sides_of_a_move_all_are_read(cluster: RedisNodes, tmp_path: Path) -> None:
-    """Each where it is; and a node that may lose what it confirms is not used on the way either."""
+async def test_67_reads_during_a_slot_move_find_rows_on_both_nodes(cluster: RedisNodes, tmp_path: Path) -> None:
+    """Each row is read where it is. A node that may lose confirmed writes is not used during the move."""
     store = await OnRedis(cluster, tmp_path, "fsync", name="fleet")("0")
     queues = [queue_prefix(1, 1), queue_prefix(1, 2)]
     keys = [queue + b"i" * 16 for queue in queues]
@@ -180,10 +180,8 @@ async def test_67_of_rows_on_both_sides_of_a_move_all_are_read(cluster: RedisNod
     store.close()
 
 
-async def test_66_a_primary_that_is_killed_is_replaced_and_nothing_confirmed_is_lost(
-    cluster: RedisNodes, tmp_path: Path
-) -> None:
-    """With a replica waited for; the shard goes on at the new primary by itself."""
+async def test_66_failover_of_a_killed_primary_loses_nothing_confirmed(cluster: RedisNodes, tmp_path: Path) -> None:
+    """With one replica waited for, the shard continues on the new primary."""
     async with shard_on(cluster, tmp_path, replicas=1) as shard:
         added, acked = await work(shard, 10)
         gone = cluster.owner()
@@ -193,19 +191,19 @@ async def test_66_a_primary_that_is_killed_is_replaced_and_nothing_confirmed_is_
         more, finished = await work_named(shard, "after")
         taking.join()
         assert cluster.owner() is not gone
-        assert sorted(await rest_of(shard)) == sorted((added | more) - acked - finished)
+        assert sorted(await drain(shard)) == sorted((added | more) - acked - finished)
         assert shard.failure is None
     assert examined(shard).findings == []
 
 
 def come_back(cluster: RedisNodes, gone: RedisServer) -> None:
-    """Start a killed node again once another has its place: it becomes the replica that is waited for."""
+    """Restart a killed node after failover; it becomes the replica that commits wait for."""
     eventually(lambda: any(node is not gone and is_owner(cluster, node) for node in cluster.nodes), 30)
     gone.start()
 
 
 def is_owner(cluster: RedisNodes, node: RedisServer) -> bool:
-    """Tell whether a node says of itself that it has the slot."""
+    """Return whether a node claims the slot."""
     return node.client().info("replication")["role"] == "master" and cluster.holds(node, cluster.slot)
 
 
@@ -233,8 +231,8 @@ async def test_a_node_that_hangs_is_asked_once_for_the_owners_of_slots(cluster: 
     clear(cluster)
 
 
-async def test_a_server_that_is_no_cluster_is_told_apart(durable_server: RedisServer, tmp_path: Path) -> None:
-    """The error says what to write instead."""
+async def test_cluster_url_of_a_standalone_server_is_refused(durable_server: RedisServer, tmp_path: Path) -> None:
+    """The error says which URL scheme to use instead."""
 
     class Named:
         url = f"redis+cluster://127.0.0.1:{durable_server.port}"

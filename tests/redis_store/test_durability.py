@@ -1,4 +1,4 @@
-"""What a Redis has to be set to, how replicas are waited for, and what happens when it is full."""
+"""Required Redis settings, waiting for replicas, and what happens when memory is full."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-AT_FIRST = (
+INITIAL_SETTINGS = (
     ("appendonly", "yes"),
     ("appendfsync", "always"),
     ("no-appendfsync-on-rewrite", "no"),
@@ -39,10 +39,10 @@ AT_FIRST = (
 
 @pytest.fixture
 def server(durable_server: RedisServer) -> Iterator[RedisServer]:
-    """Return the durable server as it was set at first."""
+    """Return the durable server, and restore its settings afterwards."""
     yield durable_server
     client = durable_server.client()
-    for name, value in AT_FIRST:
+    for name, value in INITIAL_SETTINGS:
         client.config_set(name, value)
     eventually(lambda: client.info("persistence")["aof_rewrite_in_progress"] == 0)
     client.flushall()
@@ -50,7 +50,7 @@ def server(durable_server: RedisServer) -> Iterator[RedisServer]:
 
 def shard_on(server: RedisServer, path: Path, durability: str = "fsync", reserve: int = 0, **settings: object) -> Shard:
     """Return a shard on a server, not opened yet."""
-    opener = OnRedis(server, path, durability, **settings)  # type: ignore[arg-type]  # one of its two words
+    opener = OnRedis(server, path, durability, **settings)  # type: ignore[arg-type]  # a valid value
     return Shard(path, open_store=opener, settings=ShardSettings(disk_reserve_bytes=reserve))
 
 
@@ -63,10 +63,10 @@ def shard_on(server: RedisServer, path: Path, durability: str = "fsync", reserve
         ("maxmemory-policy", "allkeys-lru", "Set noeviction"),
     ],
 )
-async def test_a_server_that_may_lose_what_it_confirms_is_refused(
+async def test_redis_settings_that_can_lose_confirmed_writes_are_refused(
     server: RedisServer, tmp_path: Path, name: str, value: str, text: str
 ) -> None:
-    """The error says what to set; with durability "os" only eviction is refused."""
+    """The error says what to set. With durability "os", only eviction is refused."""
     server.client().config_set(name, value)
     with pytest.raises(Invalid, match=text):
         await shard_on(server, tmp_path).open()
@@ -79,10 +79,10 @@ async def test_a_server_that_may_lose_what_it_confirms_is_refused(
     ("name", "value", "text"),
     [("appendonly", "no", "appendonly is no"), ("maxmemory-policy", "allkeys-lru", "Set noeviction")],
 )
-async def test_a_server_that_is_set_otherwise_later_stops_the_shard(
+async def test_losing_durable_redis_settings_at_runtime_stops_the_shard(
     server: RedisServer, tmp_path: Path, name: str, value: str, text: str
 ) -> None:
-    """It is looked at again and again, also by an owner that has nothing to do."""
+    """Even an idle owner rechecks the settings."""
     shard = shard_on(server, tmp_path)
     await shard.open()
     try:
@@ -93,8 +93,8 @@ async def test_a_server_that_is_set_otherwise_later_stops_the_shard(
         await shard.close()
 
 
-async def test_where_config_is_forbidden_a_setting_says_what_holds(server: RedisServer, tmp_path: Path) -> None:
-    """As with managed services; the user and the password are in the URL, and in no error."""
+async def test_redis_fsync_setting_replaces_a_forbidden_config_command(server: RedisServer, tmp_path: Path) -> None:
+    """Managed services forbid CONFIG. No error shows the password from the URL."""
     client = server.client()
     client.acl_setuser(
         "queue", enabled=True, passwords=["+s3cret-word"], categories=["+@all"], commands=["-config"], keys=["*"]
@@ -113,7 +113,7 @@ async def test_where_config_is_forbidden_a_setting_says_what_holds(server: Redis
         assert "s3cret" not in str(refused.value)
         async with opened(fsync="always") as shard:
             await shard.add(T, Q, [message()])
-        client.config_set("appendonly", "no")  # that it is on is seen all the same
+        client.config_set("appendonly", "no")  # INFO still shows whether it is on
         with pytest.raises(Invalid, match="appendonly is no"):
             await opened(fsync="always").open()
     finally:
@@ -123,10 +123,8 @@ async def test_where_config_is_forbidden_a_setting_says_what_holds(server: Redis
     assert "s3cret" not in str(wrong.value)
 
 
-async def test_without_the_replicas_that_were_asked_for_nothing_is_confirmed(
-    server: RedisServer, tmp_path: Path
-) -> None:
-    """With them it is; and they have it."""
+async def test_nothing_is_confirmed_without_the_configured_replicas(server: RedisServer, tmp_path: Path) -> None:
+    """Once the replica is connected, confirmed messages are on it."""
     with pytest.raises(StoreFailed, match="0 replicas have this round"):
         await shard_on(server, tmp_path / "one", replicas=1, patience_ms=500).open()
     replica = RedisServer(
@@ -142,10 +140,8 @@ async def test_without_the_replicas_that_were_asked_for_nothing_is_confirmed(
         replica.kill()
 
 
-async def test_what_no_replica_has_is_not_confirmed_by_the_next_owner_either(
-    server: RedisServer, tmp_path: Path
-) -> None:
-    """A repeated add finds its first attempt in the store, and waits until the replica has that too, like a read."""
+async def test_next_owner_confirms_nothing_that_no_replica_has(server: RedisServer, tmp_path: Path) -> None:
+    """A repeated add finds its first attempt in the store and, like a read, waits until the replica has it."""
     replica = RedisServer(
         tmp_path / "replica", f"replicaof 127.0.0.1 {server.port}", "appendonly yes", "repl-diskless-sync-delay 0"
     )
@@ -172,17 +168,15 @@ async def test_what_no_replica_has_is_not_confirmed_by_the_next_owner_either(
         replica.kill()
 
 
-async def test_below_the_reserve_of_memory_adds_are_refused_and_the_rest_goes_on(
-    server: RedisServer, tmp_path: Path
-) -> None:
-    """As on a disk that is nearly full; nothing is lost, and it goes on when there is room."""
+async def test_adds_are_refused_below_the_memory_reserve(server: RedisServer, tmp_path: Path) -> None:
+    """Polls and acks continue, nothing is lost, and adds resume when memory is free again."""
     async with shard_on(server, tmp_path, reserve=1 << 20) as shard:
         await shard.add(T, Q, [message(b"x" * 1_000) for _ in range(50)])
         client = server.client()
-        client.config_set("maxmemory", client.info("memory")["used_memory"])  # more than full
-        await asyncio.sleep(0.1)  # space is looked at now and then
+        client.config_set("maxmemory", client.info("memory")["used_memory"])  # above the limit
+        await asyncio.sleep(0.1)  # free memory is checked periodically
         store = shard.state.store
-        store._space_bound = True  # type: ignore[attr-defined]  # it looks anew once a second where there was no bound
+        store._space_bound = True  # type: ignore[attr-defined]  # without a limit, it checks once a second
         with pytest.raises(DiskFull):
             await shard.add(T, Q, [message()])
         got = await shard.poll(T, Q, max=25)
@@ -193,8 +187,8 @@ async def test_below_the_reserve_of_memory_adds_are_refused_and_the_rest_goes_on
         assert shard.reads.stats(T, Q).ready == 26
 
 
-async def test_55_of_an_encrypted_tenant_nothing_readable_is_in_redis(server: RedisServer, tmp_path: Path) -> None:
-    """Neither body nor result nor secret attribute, in memory or in any file; of a plain tenant it is there."""
+async def test_55_redis_holds_no_plaintext_of_an_encrypted_tenant(server: RedisServer, tmp_path: Path) -> None:
+    """Bodies, results and secret attributes are in neither memory nor files; those of an unencrypted tenant are."""
     settings = ServerSettings(
         data_dir=str(tmp_path / "data"),
         http="127.0.0.1:0",
@@ -217,7 +211,7 @@ async def test_55_of_an_encrypted_tenant_nothing_readable_is_in_redis(server: Re
 
 
 async def test_no_byte_of_a_deleted_tenant_is_left_in_the_files_of_redis(server: RedisServer, tmp_path: Path) -> None:
-    """As soon as the erasure is through."""
+    """The erasure returns only after the files were rewritten."""
     async with shard_on(server, tmp_path) as shard:
         await put_tenant(shard, "acme")
         await shard.add("acme", Q, [message("plainly-seen-7f3a")])
@@ -228,19 +222,19 @@ async def test_no_byte_of_a_deleted_tenant_is_left_in_the_files_of_redis(server:
             path for path in server.directory.rglob("*") if path.is_file() and b"plainly-seen-7f3a" in path.read_bytes()
         ]
         assert files == []
-        assert not (server.directory / "dump.rdb").exists()  # where none is written none is made
+        assert not (server.directory / "dump.rdb").exists()  # erasure must not create a dump
 
 
 def kill_child(server: RedisServer) -> None:
-    """End the process that writes a file of the server anew, as soon as there is one."""
+    """Kill the child process that rewrites a server's file, as soon as it starts."""
     assert server.process is not None
     children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
     eventually(lambda: bool(children.read_text()))
     os.kill(int(children.read_text()), signal.SIGKILL)
 
 
-async def test_an_erasure_that_redis_refuses_or_breaks_off_is_not_through(server: RedisServer, tmp_path: Path) -> None:
-    """It is tried again, instead of being certified."""
+async def test_erasure_fails_if_redis_refuses_or_aborts_the_rewrite(server: RedisServer, tmp_path: Path) -> None:
+    """It raises an error and can be retried; nothing is certified."""
     client = server.client()
     client.acl_setuser(
         "limited", enabled=True, nopass=True, categories=["+@all"], commands=["-bgrewriteaof"], keys=["*"]

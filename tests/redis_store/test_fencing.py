@@ -1,4 +1,4 @@
-"""What an owner may do no more once another may have taken its place: write, confirm, read, tidy up."""
+"""What an owner must not do once another may have taken over: write, confirm, read, clean up."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LEASE_MS = 60_000
 
 @pytest.fixture
 def open_on(tmp_path: Path, redis_server: RedisServer) -> Iterator[Open]:
-    """Open stores of one shard, each with a directory of its own."""
+    """Open stores of one shard, each with its own directory."""
     opened: list[RedisStore] = []
 
     def open_one(directory: str, server: object = redis_server, **settings: object) -> RedisStore:
@@ -50,16 +50,14 @@ def put(store: RedisStore, name: bytes) -> None:
 
 
 def rows(store: RedisStore) -> list[bytes]:
-    """Return the rows that were written so."""
+    """Return the rows that ``put`` wrote."""
     return [key.removeprefix(b"row/") for key in store.scan(store.meta, b"row/", b"row0", 100)]
 
 
-def test_two_owners_are_told_apart_though_a_failover_lost_the_claim_of_one(
-    open_on: Open, redis_server: RedisServer
-) -> None:
-    """Both were given the same number, by two servers: only the one whose claim is stored goes on."""
+def test_owners_with_the_same_epoch_number_are_distinguished(open_on: Open, redis_server: RedisServer) -> None:
+    """After a failover lost a claim, two owners have the same number. Only the one whose claim is stored can write."""
     open_on("one").close()
-    replica = redis_server.client().dump(STATE)  # what a replica has that hears nothing from now on
+    replica = redis_server.client().dump(STATE)  # the state of a replica that receives no more updates
     second = open_on("two")
     put(second, b"second")
     redis_server.client().restore(STATE, 0, replica, replace=True)
@@ -75,20 +73,18 @@ def test_two_owners_are_told_apart_though_a_failover_lost_the_claim_of_one(
     assert b"never" not in rows(third)
 
 
-def test_a_commit_whose_number_another_batch_has_is_not_confirmed(open_on: Open) -> None:
-    """What became of the other was never learnt: it was sent, and no answer came while there was patience."""
+def test_commit_number_used_by_another_batch_is_not_confirmed(open_on: Open) -> None:
+    """The outcome of the first batch is unknown, because its reply never arrived."""
     store = open_on("one")
     put(store, b"unsure")
-    store._own().commit -= 1  # as where the answer was lost for good
+    store._own().commit -= 1  # as if the reply was lost for good
     with pytest.raises(StoreFailed, match="is not the one that was sent"):
         put(store, b"next")
     assert rows(store) == [b"unsure"]
 
 
-def test_an_owner_whose_commits_a_failover_lost_gives_the_shard_up_at_once(
-    open_on: Open, redis_server: RedisServer
-) -> None:
-    """Its lease has a minute left, and the next owner does not wait for it."""
+def test_owner_releases_the_shard_when_a_failover_lost_its_commits(open_on: Open, redis_server: RedisServer) -> None:
+    """The next owner does not wait for the minute that is left of the lease."""
     store = open_on("one")
     put(store, b"kept")
     put(store, b"lost")
@@ -99,8 +95,8 @@ def test_an_owner_whose_commits_a_failover_lost_gives_the_shard_up_at_once(
     put(open_on("two"), b"next")
 
 
-def test_rows_that_were_read_ahead_are_read_again_after_the_first_change(open_on: Open) -> None:
-    """An opening store reads many rows in one request. They are as of the claim."""
+def test_prefetched_rows_are_discarded_after_the_first_write(open_on: Open) -> None:
+    """An opening store reads many rows in one request. They show the store as of the claim."""
     store = open_on("one")
     put(store, b"a")
     put(store, b"b")
@@ -116,38 +112,38 @@ def test_rows_that_were_read_ahead_are_read_again_after_the_first_change(open_on
     assert again.get(meta, b"row/c") == b"value"
 
 
-def row_of(store: RedisStore, queue: int) -> bytes:
-    """Write one message's row into a queue, and return its key."""
+def put_message(store: RedisStore, queue: int) -> bytes:
+    """Write one message row to a queue, and return its key."""
     batch, key = store.new_batch(), queue_prefix(1, queue) + bytes(16)
     batch.put(key, b"body", store.m.handle)
     store.write(batch)
     return key
 
 
-def cleared_moment(store: RedisStore, queue: int) -> RedisSnapshot:
-    """Take a moment of a queue, and delete the queue."""
+def snapshot_of_cleared_queue(store: RedisStore, queue: int) -> RedisSnapshot:
+    """Take a snapshot of a queue, and then clear the queue."""
     lower = queue_prefix(1, queue)
-    row_of(store, queue)
+    put_message(store, queue)
     snapshot, batch = store.snapshot(lower, after(lower), "m"), store.new_batch()
     batch.delete_range(lower, after(lower), store.m.handle)
     store.write(batch)
     return snapshot
 
 
-def fall_silent(store: RedisStore, redis_server: RedisServer) -> None:
-    """Let a lease end, as that of a process that is paused."""
+def expire_lease(store: RedisStore, redis_server: RedisServer) -> None:
+    """End the lease of an owner as if its process was paused."""
     store._own()._ended.set()
     store._own()._sent -= LEASE_MS
     redis_server.client().hset(STATE, "until_ms", 0)
 
 
-def test_what_an_owner_that_was_paused_lets_go_is_its_own(open_on: Open, redis_server: RedisServer) -> None:
-    """Its snapshots end, and what the next owner keeps for its own stays."""
+def test_paused_owner_releases_only_its_own_snapshots(open_on: Open, redis_server: RedisServer) -> None:
+    """Closing its snapshot leaves the rows that the next owner keeps for its own snapshots."""
     first = open_on("one")
-    snapshots = [cleared_moment(first, 1)]
-    fall_silent(first, redis_server)
+    snapshots = [snapshot_of_cleared_queue(first, 1)]
+    expire_lease(first, redis_server)
     second = open_on("two")
-    snapshots.append(cleared_moment(second, 2))
+    snapshots.append(snapshot_of_cleared_queue(second, 2))
     snapshots[0].close()
     lower = queue_prefix(1, 2)
     assert snapshots[1].keys("m", lower, 9) == [lower + bytes(16)]
@@ -155,13 +151,13 @@ def test_what_an_owner_that_was_paused_lets_go_is_its_own(open_on: Open, redis_s
     assert redis_server.client().keys("*kept*") == []
 
 
-def test_a_snapshot_of_an_owner_that_was_paused_is_read_no_more(open_on: Open, redis_server: RedisServer) -> None:
-    """What it shows may be what the next owner has changed, of which nothing was kept for it."""
+def test_snapshot_of_a_paused_owner_cannot_be_read(open_on: Open, redis_server: RedisServer) -> None:
+    """The next owner may have changed rows without keeping the old versions for it."""
     first = open_on("one")
-    key = row_of(first, 1)
+    key = put_message(first, 1)
     snapshot = first.snapshot(key[:8], after(key[:8]), "m")
     assert snapshot.get("m", key) == b"body"
-    fall_silent(first, redis_server)
+    expire_lease(first, redis_server)
     second = open_on("two")
     batch = second.new_batch()
     batch.put(key, b"changed", second.m.handle)
@@ -170,16 +166,16 @@ def test_a_snapshot_of_an_owner_that_was_paused_is_read_no_more(open_on: Open, r
         snapshot.get("m", key)
 
 
-def test_a_read_during_which_the_lease_ended_does_not_count(
+def test_read_fails_if_the_lease_ends_during_it(
     open_on: Open, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However sure it was before it asked."""
+    """A lease that is valid before the request proves nothing about the reply."""
     first = open_on("one")
-    key = row_of(first, 1)
+    key = put_message(first, 1)
     real = first._reader.get_many
 
     def paused(family: str, keys: list[bytes]) -> list[bytes | None]:
-        fall_silent(first, redis_server)
+        expire_lease(first, redis_server)
         open_on("two")
         return real(family, keys)
 
@@ -203,15 +199,13 @@ def clear(store: RedisStore, queue: bytes) -> None:
     store.write(batch)
 
 
-def let_go_of_the_shard(redis_server: RedisServer) -> None:
-    """End the lease of whoever has it, as if it had been silent for long."""
+def expire_stored_lease(redis_server: RedisServer) -> None:
+    """End the stored lease of the current owner, which does not notice."""
     redis_server.client().hset(STATE, "until_ms", "1")
 
 
-def test_a_moment_of_an_owner_that_was_taken_over_shows_nothing_and_deletes_nothing(
-    open_on: Open, redis_server: RedisServer
-) -> None:
-    """Not fewer rows than there were, and nothing of what the new owner keeps for its own readers."""
+def test_snapshot_of_a_former_owner_fails_and_deletes_nothing(open_on: Open, redis_server: RedisServer) -> None:
+    """It returns no partial rows, and closing it leaves what the new owner keeps for its own snapshots."""
     one, other = queue_prefix(1, 1), queue_prefix(1, 2)
     first = open_on("one")
     fill(first, one)
@@ -219,7 +213,7 @@ def test_a_moment_of_an_owner_that_was_taken_over_shows_nothing_and_deletes_noth
     old = first.snapshot(one, after(one), "m")
     clear(first, one)
     assert len(list(old.walk("m", one))) == 5
-    let_go_of_the_shard(redis_server)
+    expire_stored_lease(redis_server)
     second = open_on("two")
     new = second.snapshot(other, after(other), "m")
     clear(second, other)
@@ -231,8 +225,8 @@ def test_a_moment_of_an_owner_that_was_taken_over_shows_nothing_and_deletes_noth
     assert redis_server.client().keys("*kept*") == []
 
 
-def test_what_is_read_of_a_store_that_was_emptied_is_not_nothing(open_on: Open, redis_server: RedisServer) -> None:
-    """A caller is not told that its message does not exist."""
+def test_reading_an_emptied_store_is_an_error(open_on: Open, redis_server: RedisServer) -> None:
+    """A caller must not be told that its message does not exist."""
     store = open_on("one")
     put(store, b"row")
     told: list[StoreFailed] = []
@@ -245,19 +239,19 @@ def test_what_is_read_of_a_store_that_was_emptied_is_not_nothing(open_on: Open, 
     assert told
 
 
-def test_a_loss_that_was_noticed_before_anybody_watched_is_told(open_on: Open, redis_server: RedisServer) -> None:
-    """However early it was."""
+def test_late_watchers_learn_of_an_earlier_failure(open_on: Open, redis_server: RedisServer) -> None:
+    """A failure found before the first ``watch`` is reported to it."""
     store = open_on("one")
     redis_server.client().flushall()
     with pytest.raises(StoreFailed):
-        store.get(store.m, bytes(24))  # rows of the meta family were read ahead
+        store.get(store.m, bytes(24))  # rows of the meta family are prefetched
     told: list[StoreFailed] = []
     store.watch(told.append)
     assert told
 
 
-def test_a_lease_that_was_written_by_a_clock_ahead_ends_all_the_same(open_on: Open, redis_server: RedisServer) -> None:
-    """At the latest one lease after somebody has asked."""
+def test_lease_written_by_a_fast_clock_ends_in_time(open_on: Open, redis_server: RedisServer) -> None:
+    """Others wait for at most one lease after they first ask."""
     open_on("one")
     redis_server.client().hincrby(STATE, "until_ms", 3_600_000)
     for _ in range(2):
@@ -266,14 +260,14 @@ def test_a_lease_that_was_written_by_a_clock_ahead_ends_all_the_same(open_on: Op
         assert held.value.left_ms <= LEASE_MS
 
 
-def test_connections_that_are_dead_do_not_cost_the_shard(open_on: Open, redis_server: RedisServer) -> None:
-    """The owner notices in time, and new connections renew its lease."""
+def test_owner_survives_dead_connections(open_on: Open, redis_server: RedisServer) -> None:
+    """It notices in time and renews its lease on new connections."""
     proxy = ResettingProxy(redis_server.port, 0.0, seed=1)
     try:
         store = open_on("one", proxy, lease_ms=900)
         put(store, b"row")
         owner = store._own()
-        proxy.fall_silent()
+        proxy.stall()
         last = owner._sent
 
         def renewed() -> bool:
@@ -287,10 +281,8 @@ def test_connections_that_are_dead_do_not_cost_the_shard(open_on: Open, redis_se
         proxy.close()
 
 
-def test_after_a_failover_every_connection_is_to_the_new_primary(
-    open_on: Open, redis_server: RedisServer, tmp_path: Path
-) -> None:
-    """Also those that only read, though the old one still answers them."""
+def test_all_connections_follow_a_failover(open_on: Open, redis_server: RedisServer, tmp_path: Path) -> None:
+    """Connections that only read follow too, although the old primary still answers them."""
     queue = queue_prefix(1, 1)
     follower = f"replicaof 127.0.0.1 {redis_server.port}"
     redis_server.client().config_set("repl-diskless-sync-delay", 0)
@@ -301,7 +293,7 @@ def test_after_a_failover_every_connection_is_to_the_new_primary(
         assert list(store.snapshot(queue, after(queue), "m").walk("m", queue)) == []
         offset = redis_server.client().info("replication")["master_repl_offset"]
         eventually(lambda: replica.client().info("replication")["slave_repl_offset"] >= offset)
-        proxy.lead_to(replica.port)
+        proxy.redirect(replica.port)
         replica.client().replicaof("NO", "ONE")
         redis_server.client().replicaof("127.0.0.1", 1)
         fill(store, queue)
@@ -313,8 +305,8 @@ def test_after_a_failover_every_connection_is_to_the_new_primary(
         replica.kill()
 
 
-def test_of_a_tenant_that_was_deleted_no_prefix_is_left(open_on: Open, redis_server: RedisServer) -> None:
-    """Its queues go all at once."""
+def test_deleting_a_tenant_removes_all_its_queue_prefixes(open_on: Open, redis_server: RedisServer) -> None:
+    """One batch deletes the prefixes of all its queues, and no others."""
     store = open_on("one")
     for tenant, queue in ((1, 1), (1, 2), (2, 1)):
         fill(store, queue_prefix(tenant, queue))
@@ -325,8 +317,8 @@ def test_of_a_tenant_that_was_deleted_no_prefix_is_left(open_on: Open, redis_ser
     assert redis_server.client().zrange("t:{fenced:0}:p", 0, -1) == [queue_prefix(2, 1) + b"::2.1"]
 
 
-def test_a_database_that_there_is_not_is_a_failure_of_the_store(open_on: Open, redis_server: RedisServer) -> None:
-    """With what Redis says to it."""
+def test_unknown_redis_database_is_a_store_failure(open_on: Open, redis_server: RedisServer) -> None:
+    """The error repeats what Redis says."""
 
     class At:
         url = f"{redis_server.url}/77"

@@ -1,4 +1,4 @@
-"""An operator finds the keys of a tenant by its name."""
+"""Operators find the keys of a tenant by its name."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ REASON = "a test of the keys"
 
 
 def found(server: RedisServer, pattern: str) -> set[str]:
-    """Return the ends of the keys that match a pattern: everything after the queue's id."""
+    """Return the suffixes, after the queue ID, of the keys that match a pattern."""
     return {key.decode().split("}:", 1)[1] for key in server.client().scan_iter(match=pattern, count=10_000)}
 
 
 async def test_keys_of_a_queue_contain_the_names_of_tenant_and_queue(tmp_path: Path, redis_server: RedisServer) -> None:
-    """And nothing of other tenants; a queue of the same name gets other keys; a restart finds everything."""
+    """They match no other tenant. A recreated queue gets other keys, and a restart finds everything."""
     opener = OnRedis(redis_server, tmp_path)
     async with Shard(tmp_path, open_store=opener) as shard:
         for tenant in ("acme", "other"):
@@ -54,7 +54,7 @@ async def test_keys_of_a_queue_contain_the_names_of_tenant_and_queue(tmp_path: P
         assert len(await shard.poll("other", "acme", max=9)) == 2
 
 
-async def test_a_store_of_another_format_is_refused_untouched(tmp_path: Path, redis_server: RedisServer) -> None:
+async def test_unknown_store_format_is_refused_and_left_unchanged(tmp_path: Path, redis_server: RedisServer) -> None:
     """The error names both formats, and the owner's row stays as it was."""
     opener = OnRedis(redis_server, tmp_path)
     async with Shard(tmp_path, open_store=opener) as shard:

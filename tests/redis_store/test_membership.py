@@ -56,7 +56,7 @@ class Holder:
 
 
 class NoLinks:
-    """Notices that never arrive: heartbeats alone must do."""
+    """Notices that never arrive: heartbeats alone must suffice."""
 
     def look(self, members: Iterable[str]) -> None:
         pass
@@ -102,14 +102,14 @@ async def cluster(durable_server: RedisServer, monkeypatch: pytest.MonkeyPatch) 
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Wait for other members."""
+    """Wait until a condition on other members holds."""
     async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110  # members answer to the store, not to this test
             await asyncio.sleep(0.02)
 
 
 async def test_members_share_the_shards_evenly(cluster: Members) -> None:
-    """The first takes all; a second gets its half; both see the same owners."""
+    """The first member takes all, a second gets half, and both see the same owners."""
     a = await cluster.join("a")
     await until(lambda: cluster.count("a") == SHARDS)
     b = await cluster.join("b")
@@ -119,10 +119,10 @@ async def test_members_share_the_shards_evenly(cluster: Members) -> None:
     assert all(successor == "b" for _, _, successor in cluster.locks.handovers)
 
 
-async def test_a_member_survives_a_primary_that_is_not_durable_for_a_moment(
+async def test_member_survives_a_primary_that_is_briefly_not_durable(
     cluster: Members, durable_server: RedisServer
 ) -> None:
-    """As after a failover, before the new primary writes its log. Heartbeats go on, and the other member keeps its shards."""
+    """This happens after a failover, before the new primary writes its log. Heartbeats and ownership continue."""
     a, b = await cluster.join("a"), await cluster.join("b")
     await until(lambda: cluster.count("b") and not a.view.moves)
     redis = durable_server.client()
@@ -134,10 +134,8 @@ async def test_a_member_survives_a_primary_that_is_not_durable_for_a_moment(
     await until(lambda: len(a.view.members) == len(b.view.members) == 2)
 
 
-async def test_a_heartbeat_that_fails_for_any_reason_is_followed_by_the_next(
-    cluster: Members, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A member that owns shards and has no heartbeats would keep others from serving them."""
+async def test_heartbeats_continue_after_any_failure(cluster: Members, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member that owned shards without heartbeats would keep others from serving them."""
     a = await cluster.join("a")
     failed = threading.Event()
 
@@ -151,8 +149,8 @@ async def test_a_heartbeat_that_fails_for_any_reason_is_followed_by_the_next(
     await until(lambda: not a.problem and cluster.count("a") == SHARDS)
 
 
-async def test_a_draining_member_hands_every_shard_over(cluster: Members) -> None:
-    """Afterwards it owns nothing, and the other one everything."""
+async def test_draining_member_hands_over_every_shard(cluster: Members) -> None:
+    """Afterwards it owns none, and the other member owns all."""
     a, _ = await cluster.join("a"), await cluster.join("b")
     await until(lambda: cluster.count("a") and cluster.count("b") and not a.view.moves)
     assert await a.drain(20_000)
@@ -161,7 +159,7 @@ async def test_a_draining_member_hands_every_shard_over(cluster: Members) -> Non
 
 
 async def test_shards_of_a_dead_member_go_to_the_others(cluster: Members) -> None:
-    """Nobody releases them; the store's lease does."""
+    """Nobody releases them; their leases end in the store."""
     a, b = await cluster.join("a"), await cluster.join("b")
     await until(lambda: cluster.count("b") > 0 and not a.view.moves)
     assert a._task is not None
@@ -172,7 +170,7 @@ async def test_shards_of_a_dead_member_go_to_the_others(cluster: Members) -> Non
 
 
 class Overtaken(RedisRegistry):
-    """Answers a heartbeat only after the shards that it says are being acquired have been acquired."""
+    """Answers a heartbeat only after the shards that it reports as being acquired are acquired."""
 
     sent = threading.Event()
     acquired = threading.Event()
@@ -186,7 +184,7 @@ class Overtaken(RedisRegistry):
 
 
 class LateHolder(Holder):
-    """Acquires shards while a heartbeat says that it is about to."""
+    """Acquires shards while a heartbeat reports that it is about to."""
 
     async def acquire(self, shard: int) -> None:
         await asyncio.to_thread(Overtaken.sent.wait, 20)
@@ -196,7 +194,7 @@ class LateHolder(Holder):
 
 
 async def test_a_member_does_not_hand_a_shard_over_to_itself(durable_server: RedisServer) -> None:
-    """Its own row may still say that it is acquiring a shard that it owns by then."""
+    """Its own row may still say that it is acquiring a shard that it already owns."""
     locks = Locks()
     registry = Overtaken(parse_address(durable_server.url), RedisSettings(name="fleet"))
     registry.create(SHARDS, ())
@@ -216,10 +214,10 @@ async def test_the_last_member_does_not_wait_for_a_successor(cluster: Members) -
     assert not await a.drain(60_000)
 
 
-async def test_members_keep_their_shards_while_the_registry_is_silent(
+async def test_members_keep_their_shards_during_a_registry_outage(
     cluster: Members, durable_server: RedisServer
 ) -> None:
-    """Nobody is declared dead because of an outage, and heartbeats continue afterwards."""
+    """An outage declares no member dead, and heartbeats continue afterwards."""
     a, b = await cluster.join("a"), await cluster.join("b")
     await until(lambda: cluster.count("b") > 0 and not a.view.moves and not b.view.moves)
     before = dict(cluster.locks.owner)

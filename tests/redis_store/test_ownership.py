@@ -1,4 +1,4 @@
-"""One server at a time owns a shard; others stand by, take over, and fence whoever was silent for too long."""
+"""One server at a time owns a shard; others stand by, take over, and fence an owner whose lease ended."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LEASE_MS = 500
 
 @pytest.fixture
 async def open_on(tmp_path: Path, redis_server: RedisServer) -> AsyncIterator[Open]:
-    """Open shards with directories of their own on one store, on the real clock."""
+    """Open shards on one store, each with its own directory, on the real clock."""
     opened: list[Shard] = []
 
     async def open_one(directory: str, *, clock: Clock | None = None, **settings: object) -> Shard:
@@ -50,22 +50,22 @@ async def open_on(tmp_path: Path, redis_server: RedisServer) -> AsyncIterator[Op
     redis_server.client().flushall()
 
 
-def fall_silent(shard: Shard) -> None:
-    """Let a shard's lease be renewed no more, as if its process were paused."""
+def stop_renewing(shard: Shard) -> None:
+    """Stop renewing a shard's lease, as if its process was paused."""
     store = shard.state.store
     assert isinstance(store, RedisStore)
     store._own()._ended.set()
 
 
-async def test_a_server_that_stands_by_takes_over_when_the_owner_is_gone(open_on: Open) -> None:
-    """60: leases and receipts go on, and whoever was silent confirms nothing more."""
+async def test_60_standby_takes_over_when_the_owner_pauses(open_on: Open) -> None:
+    """Leases and receipts stay valid, and the old owner confirms nothing more."""
     first = await open_on("one")
     await first.add(T, Q, [message("a"), message("b")])
     held, late = await first.poll(T, Q, max=2, lease_ms=60_000)
     waiting = asyncio.create_task(open_on("two"))
     await asyncio.sleep(LEASE_MS / 1_000 * 2)
-    assert not waiting.done()  # it is alive, and stays the owner
-    fall_silent(first)
+    assert not waiting.done()  # the owner is alive and keeps the shard
+    stop_renewing(first)
     second = await asyncio.wait_for(waiting, 10)
     assert (await second.ack(T, Q, [held.receipt]))[0].ok
     with pytest.raises(StoreFailed, match="owns this shard now"):
@@ -79,7 +79,7 @@ async def test_a_server_that_stands_by_takes_over_when_the_owner_is_gone(open_on
 
 
 class OtherMachine(SystemClock):
-    """The clocks of a machine that was started at another time, and whose wall clock is wrong."""
+    """The clocks of another machine, with another boot time and a wrong wall clock."""
 
     def __init__(self, ahead_ms: int) -> None:
         self._ahead_ms = ahead_ms
@@ -96,7 +96,7 @@ class OtherMachine(SystemClock):
 
 @pytest.mark.parametrize("ahead_ms", [3_600_000, -3_600_000])
 async def test_leases_do_not_depend_on_the_wall_clocks_of_servers(open_on: Open, ahead_ms: int) -> None:
-    """A new owner measures them on the store's clock: neither do they end early, nor does a short delay last an hour."""
+    """A new owner measures them on the store's clock: leases do not end early, and delays do not last longer."""
     first = await open_on("one")
     await first.add(T, Q, [message("a")])
     (held,) = await first.poll(T, Q, lease_ms=60_000)
@@ -109,27 +109,27 @@ async def test_leases_do_not_depend_on_the_wall_clocks_of_servers(open_on: Open,
     assert (await second.ack(T, Q, [held.receipt]))[0].ok
 
 
-async def test_an_owner_that_was_paused_reads_nothing_any_more(open_on: Open) -> None:
-    """What it would tell may be outdated."""
+async def test_paused_owner_cannot_read(open_on: Open) -> None:
+    """What it would return may be outdated."""
     first = await open_on("one")
     (added,) = await first.add(T, Q, [message("a")])
-    fall_silent(first)
+    stop_renewing(first)
     second = await open_on("two")
     await second.remove(T, Q, [added.id])
     with pytest.raises(StoreFailed, match="owns this shard now"):
         await first.reads.get(T, Q, added.id)
 
 
-async def test_an_idle_owner_that_was_taken_over_stops_by_itself(open_on: Open, redis_server: RedisServer) -> None:
-    """Nobody has to ask it for anything."""
+async def test_idle_owner_stops_after_a_takeover(open_on: Open, redis_server: RedisServer) -> None:
+    """It stops without receiving any request."""
     shard = await open_on("one")
     redis_server.client().hset("t:{fleet:0}:s", "epoch", "99")
     await asyncio.wait_for(shard.loop.stopped.wait(), 10)
     assert shard.failure is not None
 
 
-async def test_a_clean_close_gives_the_shard_up_at_once(open_on: Open) -> None:
-    """Long before the lease would end."""
+async def test_clean_close_releases_the_shard_at_once(open_on: Open) -> None:
+    """The standby does not wait for the lease to end."""
     first = await open_on("one", lease_ms=600_000)
     waiting = asyncio.create_task(open_on("two"))
     await asyncio.sleep(0.1)
@@ -138,7 +138,7 @@ async def test_a_clean_close_gives_the_shard_up_at_once(open_on: Open) -> None:
     assert second.failure is None
 
 
-async def test_a_shard_is_opened_with_two_requests_after_the_claim(open_on: Open) -> None:
+async def test_opening_a_shard_takes_two_requests_after_the_claim(open_on: Open) -> None:
     """Nobody serves the shard in the meantime, so its rows are read together."""
     shard = await open_on("one")
     for number in range(5):
@@ -148,12 +148,12 @@ async def test_a_shard_is_opened_with_two_requests_after_the_claim(open_on: Open
     again = await open_on("two", lease_ms=60_000)
     store = again.state.store
     assert isinstance(store, RedisStore)
-    assert store._link.took.total <= 3  # one of them was before the claim
+    assert store._link.took.total <= 3  # one of them precedes the claim
     assert [again.reads.stats(T, f"queue-{number}").ready for number in range(5)] == [1] * 5
 
 
-async def test_who_stands_by_can_be_called_off(open_on: Open, tmp_path: Path) -> None:
-    """Its directory is free afterwards, and the owner goes on."""
+async def test_waiting_standby_can_be_cancelled(open_on: Open, tmp_path: Path) -> None:
+    """Its directory is free afterwards, and the owner continues."""
     first = await open_on("one")
     waiting = asyncio.create_task(open_on("two"))
     await asyncio.sleep(0.1)
@@ -166,8 +166,8 @@ async def test_who_stands_by_can_be_called_off(open_on: Open, tmp_path: Path) ->
     assert second.reads.stats(T, Q).ready == 1
 
 
-async def test_time_does_not_go_back_when_another_machine_takes_over(open_on: Open, tmp_path: Path) -> None:
-    """However far its clock is behind."""
+async def test_shard_time_does_not_go_back_on_takeover(open_on: Open, tmp_path: Path) -> None:
+    """The new owner continues the shard clock, and does not jump ahead."""
     first = await open_on("one")
     await first.add(T, Q, [message(), message()])
     now = first.state.shard_clock.now_ms()
@@ -177,8 +177,8 @@ async def test_time_does_not_go_back_when_another_machine_takes_over(open_on: Op
     assert second.state.shard_clock.now_ms() - now < 60_000
 
 
-async def test_no_other_process_claims_the_shard_of_a_server_to_read_it(open_on: Open, tmp_path: Path) -> None:
-    """It can once the server is stopped."""
+async def test_doctor_cannot_claim_the_shard_of_a_running_server(open_on: Open, tmp_path: Path) -> None:
+    """It can once the server has stopped."""
     shard = await open_on("one")
     await shard.add(T, Q, [message()])
     opener = shard._open_store
@@ -190,20 +190,18 @@ async def test_no_other_process_claims_the_shard_of_a_server_to_read_it(open_on:
     assert not (tmp_path / "elsewhere").exists()
 
 
-async def test_where_there_is_no_store_the_doctor_says_so_and_makes_none(
-    redis_server: RedisServer, tmp_path: Path
-) -> None:
-    """A wrong name is no empty store."""
+async def test_doctor_reports_a_missing_store_and_creates_none(redis_server: RedisServer, tmp_path: Path) -> None:
+    """A mistyped name must not look like an empty store."""
     opener = OnRedis(redis_server, tmp_path / "any", name="mistyped")
     with pytest.raises(StoreFormat, match="no tenantq store with"):
         examine(tmp_path / "any", open_store=opener.to_read)
     assert redis_server.client().keys("*mistyped*") == []
 
 
-async def test_a_claim_whose_answer_was_lost_is_made_again(
+async def test_repeated_claim_succeeds_at_once(
     open_on: Open, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second one does not wait for the lease of the first, and a copy that arrives late fences nobody off."""
+    """It does not wait for the lease of the first claim, and a late copy fences nobody."""
     real = SlotLink.calls
     claims: list[list[Command]] = []
 
@@ -222,8 +220,8 @@ async def test_a_claim_whose_answer_was_lost_is_made_again(
     assert shard.reads.stats(T, Q).ready == 2
 
 
-async def test_a_store_that_was_emptied_is_refused(open_on: Open, redis_server: RedisServer, tmp_path: Path) -> None:
-    """The directory remembers which one it belongs to: what was confirmed is not in the new one."""
+async def test_emptied_store_is_refused(open_on: Open, redis_server: RedisServer, tmp_path: Path) -> None:
+    """The directory remembers its store, because what was confirmed is missing from the new one."""
     shard = await open_on("one")
     await shard.add(T, Q, [message()])
     await shard.close()
@@ -234,16 +232,16 @@ async def test_a_store_that_was_emptied_is_refused(open_on: Open, redis_server: 
     assert list(queues(fresh, T)) == []
 
 
-async def test_a_directory_of_the_embedded_store_is_refused(open_on: Open, tmp_path: Path) -> None:
-    """Its journal and segments are another shard's."""
+async def test_directory_of_the_embedded_store_is_refused(open_on: Open, tmp_path: Path) -> None:
+    """Its journal and segments belong to another shard."""
     async with Shard(tmp_path / "one"):
         pass
     with pytest.raises(StoreFormat, match="another data directory"):
         await open_on("one")
 
 
-async def test_a_commit_that_is_missing_stops_the_shard(open_on: Open, redis_server: RedisServer) -> None:
-    """What a failover lost was confirmed: going on as if nothing had happened would mix two histories."""
+async def test_missing_commit_stops_the_shard(open_on: Open, redis_server: RedisServer) -> None:
+    """A failover lost confirmed work; continuing would mix two histories."""
     shard = await open_on("one")
     await shard.add(T, Q, [message()])
     redis_server.client().hincrby("t:{fleet:0}:s", "commit", -1)
@@ -254,8 +252,8 @@ async def test_a_commit_that_is_missing_stops_the_shard(open_on: Open, redis_ser
     assert again.reads.stats(T, Q).ready == 1
 
 
-async def test_a_commit_that_is_sent_twice_counts_once(open_on: Open) -> None:
-    """Its first answer may have been lost on the way."""
+async def test_commit_sent_twice_is_applied_once(open_on: Open) -> None:
+    """A commit is sent again if its first reply may be lost."""
     shard = await open_on("one")
     store = shard.state.store
     assert isinstance(store, RedisStore)
@@ -276,10 +274,10 @@ async def test_a_commit_that_is_sent_twice_counts_once(open_on: Open) -> None:
     assert shard.failure is None
 
 
-async def test_a_moment_of_more_changes_than_are_kept_is_told_so(
+async def test_snapshot_with_too_many_later_changes_is_unavailable(
     open_on: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader that is overtaken begins again; the shard goes on."""
+    """The error tells the reader to start again, and the shard continues."""
     monkeypatch.setattr("tenantq.store.redis.snapshot.KEPT_BYTES_MAX", 2_000)
     shard = await open_on("one")
     await shard.add(T, Q, [message(b"x" * 500) for _ in range(20)])

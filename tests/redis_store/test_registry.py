@@ -72,8 +72,8 @@ def test_regions_are_fixed_when_a_cluster_is_created(open_registry: Open) -> Non
         open_registry().create(None, ("us",))
 
 
-def test_a_cluster_of_another_format_is_refused_untouched(open_registry: Open, durable_server: RedisServer) -> None:
-    """Nothing is changed in it."""
+def test_unknown_cluster_format_is_refused_and_left_unchanged(open_registry: Open, durable_server: RedisServer) -> None:
+    """No row of the cluster changes."""
     durable_server.client().hset("t:{fleet}:cluster", mapping={"format": "9", "shards": "4"})
     before = durable_server.client().hgetall("t:{fleet}:cluster")
     with pytest.raises(StoreFormat, match="has format 9"):
@@ -106,20 +106,20 @@ def test_only_the_assigner_assigns(registry: RedisRegistry) -> None:
 
 
 def test_an_emptied_store_is_an_error(registry: RedisRegistry, durable_server: RedisServer) -> None:
-    """A heartbeat must not recreate half a cluster in silence."""
+    """A heartbeat must not silently recreate half a cluster."""
     durable_server.client().flushall()
     with pytest.raises(StoreFailed, match="rows of cluster 'fleet' are gone"):
         registry.heartbeat(member("a"), LEASE_MS)
 
 
 def test_the_first_placement_of_a_tenant_wins(registry: RedisRegistry) -> None:
-    """Two servers that create one tenant agree on its shard."""
+    """Two servers that create the same tenant agree on its shard."""
     assert registry.place_tenant("acme", TenantPlacement(shard=3)) == TenantPlacement(shard=3, version=1)
     assert registry.place_tenant("acme", TenantPlacement(shard=4)).shard == 3
 
 
-def test_a_placement_is_moved_only_from_the_version_that_was_read(registry: RedisRegistry) -> None:
-    """Sending the same move twice is one move."""
+def test_placement_moves_only_from_the_version_that_was_read(registry: RedisRegistry) -> None:
+    """Sending the same move twice has one effect."""
     registry.place_tenant("acme", TenantPlacement(shard=3))
     assert registry.move_tenant("acme", TenantPlacement(shard=9), 1) == TenantPlacement(shard=9, version=2)
     assert registry.move_tenant("acme", TenantPlacement(shard=9), 1) == TenantPlacement(shard=9, version=2)
@@ -127,8 +127,8 @@ def test_a_placement_is_moved_only_from_the_version_that_was_read(registry: Redi
     assert registry.move_tenant("nobody", TenantPlacement(shard=5), 0) is None
 
 
-def test_members_follow_the_directory_by_its_changes(registry: RedisRegistry) -> None:
-    """Changes since a version, removed tenants included, lead to the same directory as reading it all."""
+def test_members_follow_the_directory_incrementally(registry: RedisRegistry) -> None:
+    """Applying the changes since a version, removals included, gives the same directory as a full read."""
     registry.place_tenant("acme", TenantPlacement(shard=3, regions=("eu",)))
     version, rows = registry.placements()
     registry.place_tenant("globex", TenantPlacement(shard=5, spread=2))
@@ -164,16 +164,14 @@ def test_all_members_share_small_values(open_registry: Open) -> None:
 
 
 def test_two_clusters_share_a_redis_under_different_names(open_registry: Open) -> None:
-    """Their rows do not meet."""
+    """Neither sees the rows of the other."""
     blue, green = open_registry("blue"), open_registry("green")
     assert blue.create(8, ()).id != green.create(16, ()).id
     blue.heartbeat(member("a"), LEASE_MS)
     assert list(green.heartbeat(member("b"), LEASE_MS).members) == ["b"]
 
 
-def test_a_change_that_too_few_replicas_confirm_is_an_error(
-    open_registry: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_change_confirmed_by_too_few_replicas_is_an_error(open_registry: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """With redis.replicas = 1 and no replica, the directory cannot be changed durably."""
     monkeypatch.setattr(registry_module, "PATIENCE_MS", 300)
     with pytest.raises(StoreFailed, match="0 of 1 replicas confirmed"):

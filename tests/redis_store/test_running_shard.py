@@ -1,4 +1,4 @@
-"""The doctor and the journal check read a shard that a server owns: without findings if it is in order, and without a trace."""
+"""The doctor and the journal check read a shard that a server owns: no false findings, and no trace left behind."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FIFO, BRIEF = "orders.fifo", "brief"
 
 @pytest.fixture
 def opener(tmp_path: Path, redis_server: RedisServer) -> OnRedis:
-    """Return what opens the store, to own it and to read it."""
+    """Return an opener that can own the store and read it."""
     return OnRedis(redis_server, tmp_path / "one", name="running", lease_ms=30_000)
 
 
@@ -65,7 +65,7 @@ def _examine(opener: OnRedis, path: Path) -> DoctorReport:
 
 
 async def test_a_busy_shard_has_no_findings(shard: Shard, opener: OnRedis, tmp_path: Path) -> None:
-    """Commits, trims of the journal, and queues that come and go do not confuse the check."""
+    """Commits, journal trims, and created and deleted queues do not confuse the check."""
     over = asyncio.Event()
 
     async def work() -> int:
@@ -108,8 +108,8 @@ def _verify(opener: OnRedis, path: Path) -> list[Any]:
     return report.findings
 
 
-async def test_changes_after_the_opening_are_no_findings(shard: Shard, opener: OnRedis, tmp_path: Path) -> None:
-    """Each queue is read later than the catalog: by then it may be gone, or have its first rows, or other ones."""
+async def test_changes_after_opening_are_not_findings(shard: Shard, opener: OnRedis, tmp_path: Path) -> None:
+    """Queues are read later than the catalog, so they may be deleted, new or changed by then."""
     opened = opener.while_owned(tmp_path)
     for number in range(2):
         await put_data_key(shard, 1, number, data_key_row(number))
@@ -125,14 +125,14 @@ async def test_changes_after_the_opening_are_no_findings(shard: Shard, opener: O
 
 
 def _encrypted(number: int) -> NewMessage:
-    """Return a message as if it was encrypted with a data key."""
+    """Return a message as if it were encrypted with a data key."""
     return message(bytes([FORMAT]) + number.to_bytes(4) + bytes(OVERHEAD_BYTES), encrypted=True, raw_id=token_bytes(16))
 
 
-async def test_an_examination_leaves_no_trace(
+async def test_examination_changes_nothing(
     shard: Shard, opener: OnRedis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    """No key appears, changes or goes, and the owner stays the owner."""
+    """No key appears, changes or disappears, and the owner stays the owner."""
     client = redis_server.client()
 
     def content() -> dict[bytes, object]:
@@ -188,7 +188,7 @@ async def test_damage_is_named_while_the_server_runs(
     kind: str,
     text: str,
 ) -> None:
-    """Rows that something else has changed in Redis are found as in a stopped store."""
+    """Rows changed behind the server's back are found as in a stopped store."""
     client = redis_server.client()
 
     def key(end: str) -> bytes:
@@ -203,10 +203,10 @@ async def test_damage_is_named_while_the_server_runs(
 
 
 @pytest.mark.usefixtures("shard")
-async def test_a_queue_that_is_too_large_is_named_and_not_checked(
+async def test_oversized_queue_is_named_and_skipped(
     opener: OnRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The doctor says so instead of guessing, and checks the others."""
+    """The doctor reports it instead of guessing, and checks the other queues."""
     monkeypatch.setattr(running_shard, "QUEUE_BYTES_MAX", 1_000)
     report = _examine(opener, tmp_path / "elsewhere")
     assert report.clean
@@ -215,8 +215,8 @@ async def test_a_queue_that_is_too_large_is_named_and_not_checked(
     assert f"{T}/{BRIEF}" not in named
 
 
-async def test_a_redis_that_does_not_respond_is_no_finding(tmp_path: Path) -> None:
-    """Nothing was examined."""
+async def test_unreachable_redis_is_not_a_finding(tmp_path: Path) -> None:
+    """The doctor raises an error, because nothing was examined."""
 
     class Nowhere:
         url = f"redis://127.0.0.1:{free_port()}"

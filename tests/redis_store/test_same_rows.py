@@ -1,4 +1,4 @@
-"""68: the two stores hold the same rows after the same batches, and show the same moments."""
+"""Behaviour 68: both stores hold the same rows after the same batches, and show the same snapshots."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tenantq.store.keys import FAMILIES, after, be64, queue_prefix
-from tenantq.store.redis import snapshot as redis_moment
+from tenantq.store.redis import snapshot as redis_snapshot
 from tenantq.store.redis.store import RedisStore
 from tenantq.store.rocks import RocksStore
 from tests.crash.recount import dump
@@ -38,14 +38,14 @@ def stores(tmp_path: Path, redis_server: RedisServer) -> Iterator[tuple[Store, S
 
 
 class Changes:
-    """Random batches, the same for both."""
+    """Random batches, applied to both stores."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.seq = 0
 
     def key(self, family: str) -> bytes:
-        """Return a key that is likely to come again."""
+        """Return a key that is likely to repeat."""
         rng = self.rng
         if family == "meta":
             return rng.choice([b"tenant/", b"queue/", b"queue0"]) + bytes(
@@ -60,13 +60,13 @@ class Changes:
         return prefix + bytes([rng.choice((0, 1, 2, 255))]) * (length - 1) + bytes([rng.choice((0, 1, 255))])
 
     def value(self, family: str) -> bytes:
-        """Return a value as such a row can have it."""
+        """Return a value that is valid for the row."""
         if family in {"li", "ex"}:
             return b""
         return self.rng.choice((b"", b"\x01")) if family == "vi" else self.rng.randbytes(self.rng.randrange(40))
 
     def write(self, *stores: Store) -> None:
-        """Apply one batch to all."""
+        """Apply one batch to all stores."""
         rng, batches = self.rng, [store.new_batch() for store in stores]
         steps: list[tuple[str, str, bytes, bytes]] = []
         for _ in range(rng.randrange(1, 30)):
@@ -100,8 +100,8 @@ class Changes:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_68_after_the_same_batches_both_stores_tell_the_same(stores: tuple[Store, Store], seed: int) -> None:
-    """Whole families, single rows, ranges and last rows, whatever was put, deleted and cleared."""
+def test_68_both_stores_read_the_same_after_the_same_batches(stores: tuple[Store, Store], seed: int) -> None:
+    """Families, single rows, ranges and last rows agree after random puts, deletes and clears."""
     embedded, redis = stores
     changes = Changes(seed)
     for _ in range(60):
@@ -128,11 +128,11 @@ def test_68_after_the_same_batches_both_stores_tell_the_same(stores: tuple[Store
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_68_moments_of_both_stores_show_the_same_however_the_stores_go_on(
+def test_68_snapshots_of_both_stores_agree_while_the_stores_change(
     stores: tuple[Store, Store], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows that change, go and come, queues that are cleared, and several moments at a time."""
-    monkeypatch.setattr(redis_moment, "_PAGE", 7)
+    """Several snapshots stay equal while rows change and queues are cleared."""
+    monkeypatch.setattr(redis_snapshot, "_PAGE", 7)
     changes = Changes(100 + seed)
     for _ in range(20):
         changes.write(*stores)
@@ -163,5 +163,5 @@ def test_68_moments_of_both_stores_show_the_same_however_the_stores_go_on(
         for one in pair:
             one.close()
     assert dump(stores[0]) == dump(stores[1])
-    changes.write(*stores)  # what they kept is gone, and nothing else
+    changes.write(*stores)  # only the rows kept for the snapshots are gone
     assert dump(stores[0]) == dump(stores[1])

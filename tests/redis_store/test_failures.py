@@ -1,4 +1,4 @@
-"""66: connections that break, a Redis that hangs or is killed: nothing confirmed is lost, nothing is done twice."""
+"""Behaviour 66: nothing confirmed is lost or done twice when connections break, or Redis hangs or is killed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """Run a durable server that tests of this file stop and kill."""
+    """Run a durable server that the tests of this file stop and kill."""
     server = RedisServer(tmp_path_factory.mktemp("own"), "appendonly yes", "appendfsync always")
     yield server
     server.kill()
@@ -50,8 +50,8 @@ async def work(shard: Shard, rounds: int) -> tuple[set[str], set[str]]:
     return added, acked
 
 
-async def rest_of(shard: Shard) -> list[str]:
-    """Take out everything that is left."""
+async def drain(shard: Shard) -> list[str]:
+    """Return the bodies of all remaining messages, and ack them."""
     found: list[str] = []
     while got := await shard.poll(T, Q, max=100):
         await shard.ack(T, Q, [one.receipt for one in got])
@@ -59,15 +59,15 @@ async def rest_of(shard: Shard) -> list[str]:
     return found
 
 
-async def test_66_with_a_reset_every_twenty_pieces_everything_is_done_once(
+async def test_66_random_connection_resets_neither_lose_nor_repeat_work(
     own_server: RedisServer, tmp_path: Path
 ) -> None:
-    """In either direction, half of a piece passed on at times: the caller notices nothing."""
+    """One in twenty chunks is dropped, some half sent, in either direction; the caller sees no error."""
     proxy = ResettingProxy(own_server.port, 0.05, seed=3)
     try:
         async with shard_on(proxy, tmp_path) as shard:
             added, acked = await work(shard, 50)
-            left = await rest_of(shard)
+            left = await drain(shard)
             assert sorted(left) == sorted(added - acked)
             assert shard.failure is None
             assert shard.reads.stats(T, Q).delivered_total == len(added)
@@ -76,18 +76,18 @@ async def test_66_with_a_reset_every_twenty_pieces_everything_is_done_once(
     assert proxy.resets > 10
 
 
-async def test_66_a_redis_that_hangs_for_a_while_is_waited_for(own_server: RedisServer, tmp_path: Path) -> None:
-    """Its clients time out, connect anew and ask again; when it goes on, so do they."""
+async def test_66_calls_survive_a_redis_that_hangs_for_a_while(own_server: RedisServer, tmp_path: Path) -> None:
+    """Clients time out, reconnect and retry until it responds."""
     async with shard_on(own_server, tmp_path, patience_ms=20_000, lease_ms=500) as shard:
         added, acked = await work(shard, 5)
         own_server.signal(signal.SIGSTOP)
         threading.Timer(1.5, own_server.signal, [signal.SIGCONT]).start()
         more, finished = await work_named(shard, "after")
-        assert sorted(await rest_of(shard)) == sorted((added | more) - acked - finished)
+        assert sorted(await drain(shard)) == sorted((added | more) - acked - finished)
 
 
 async def work_named(shard: Shard, name: str) -> tuple[set[str], set[str]]:
-    """Do one more round of work, with bodies of its own."""
+    """Do one more round of work, with bodies of this name."""
     bodies = {f"{name}-{n}" for n in range(3)}
     await shard.add(T, Q, [message(body) for body in sorted(bodies)])
     got = await shard.poll(T, Q, max=1, lease_ms=600_000)
@@ -95,20 +95,18 @@ async def work_named(shard: Shard, name: str) -> tuple[set[str], set[str]]:
     return bodies, {one.body.decode() for one in got}
 
 
-async def test_66_a_redis_that_is_killed_comes_back_with_everything(own_server: RedisServer, tmp_path: Path) -> None:
-    """It is on its disk; the shard goes on by itself when it is back."""
+async def test_66_killed_redis_recovers_everything_confirmed(own_server: RedisServer, tmp_path: Path) -> None:
+    """The data is on its disk, and the shard continues when it is back."""
     async with shard_on(own_server, tmp_path, patience_ms=20_000) as shard:
         added, acked = await work(shard, 5)
         own_server.kill()
         threading.Timer(0.5, own_server.start).start()
         more, finished = await work_named(shard, "after")
-        assert sorted(await rest_of(shard)) == sorted((added | more) - acked - finished)
+        assert sorted(await drain(shard)) == sorted((added | more) - acked - finished)
 
 
-async def test_66_when_patience_ends_the_shard_stops_and_the_next_start_has_everything(
-    own_server: RedisServer, tmp_path: Path
-) -> None:
-    """Nobody whose work was under way is told that it is confirmed."""
+async def test_66_shard_stops_when_redis_stays_silent_for_too_long(own_server: RedisServer, tmp_path: Path) -> None:
+    """No call in progress is confirmed, and the next start finds everything confirmed before."""
     shard = shard_on(own_server, tmp_path, patience_ms=500)
     await shard.open()
     added, acked = await work(shard, 5)
@@ -121,15 +119,15 @@ async def test_66_when_patience_ends_the_shard_stops_and_the_next_start_has_ever
     finally:
         own_server.signal(signal.SIGCONT)
     async with shard_on(own_server, tmp_path) as again:
-        await again.add(T, Q, [message("unsure", key="unsure")])  # once, whether it had arrived or not
-        assert sorted(await rest_of(again)) == sorted((added - acked) | {"unsure"})
+        await again.add(T, Q, [message("unsure", key="unsure")])  # added once, whether or not the first attempt arrived
+        assert sorted(await drain(again)) == sorted((added - acked) | {"unsure"})
 
 
 @pytest.mark.parametrize("reads", [False, True])
-async def test_a_store_that_is_away_stops_a_shard_that_writes_nothing(
+async def test_unreachable_store_stops_an_idle_or_reading_shard(
     own_server: RedisServer, tmp_path: Path, *, reads: bool
 ) -> None:
-    """Whether nobody asks for anything or somebody reads; before that it is not ready any more."""
+    """The shard reports that it is not ready before it stops."""
     shard = shard_on(own_server, tmp_path, patience_ms=500, lease_ms=500)
     await shard.open()
     (added,) = await shard.add(T, Q, [message("a")])
@@ -145,8 +143,8 @@ async def test_a_store_that_is_away_stops_a_shard_that_writes_nothing(
         own_server.signal(signal.SIGCONT)
 
 
-async def test_who_closes_does_not_wait_for_a_store_that_is_away(own_server: RedisServer, tmp_path: Path) -> None:
-    """Its lease ends by itself."""
+async def test_close_does_not_wait_for_an_unreachable_store(own_server: RedisServer, tmp_path: Path) -> None:
+    """The lease in the store ends without a release."""
     store = await OnRedis(own_server, tmp_path, "fsync", patience_ms=600_000, lease_ms=500)("0")
     own_server.signal(signal.SIGSTOP)
     try:
@@ -156,8 +154,8 @@ async def test_who_closes_does_not_wait_for_a_store_that_is_away(own_server: Red
         own_server.signal(signal.SIGCONT)
 
 
-async def test_where_no_redis_is_a_start_says_so(tmp_path: Path) -> None:
-    """With the address, and without a traceback."""
+async def test_start_without_redis_names_the_address(tmp_path: Path) -> None:
+    """The error hides the credentials of the URL."""
 
     class Nowhere:
         url = "redis://user:s3cret-word@127.0.0.1:1"

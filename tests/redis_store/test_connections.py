@@ -1,4 +1,4 @@
-"""The ways to a Redis: TLS, a socket of this machine, a database of one's own."""
+"""Connecting to Redis over TLS, over a Unix socket, and to a numbered database."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class At:
 
 
 async def works(url: str, path: Path) -> None:
-    """Put something in and take it out."""
+    """Add a message and poll it."""
     async with Shard(path, open_store=OnRedis(At(url), path, patience_ms=1_000)) as shard:
         await shard.add(T, Q, [message("a")])
         (got,) = await shard.poll(T, Q)
         assert (await shard.ack(T, Q, [got.receipt]))[0].ok
 
 
-async def test_over_tls_a_server_whose_certificate_is_not_trusted_is_refused(tmp_path: Path) -> None:
-    """With the authority's certificate it is served."""
+async def test_untrusted_tls_certificate_is_refused(tmp_path: Path) -> None:
+    """With the certificate of its authority the server is accepted."""
     authority, port = Authority(tmp_path), free_port()
     certificate, key = authority.issue("server", "localhost")
     options = (f"tls-port {port}", f"tls-cert-file {certificate}", f"tls-key-file {key}", "tls-auth-clients no")
@@ -45,7 +45,7 @@ async def test_over_tls_a_server_whose_certificate_is_not_trusted_is_refused(tmp
         server.kill()
 
 
-async def test_a_numbered_database_and_a_socket(tmp_path: Path) -> None:
+async def test_database_number_and_unix_socket_are_honoured(tmp_path: Path) -> None:
     """Rows are stored in the database that the URL names, and in database 0 through a socket."""
     server = RedisServer(tmp_path / "redis", f"unixsocket {tmp_path}/redis.sock")
     try:
