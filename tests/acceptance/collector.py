@@ -29,7 +29,7 @@ Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 class Collector:
-    """What has arrived so far."""
+    """Everything received so far."""
 
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
@@ -52,7 +52,7 @@ class Collector:
         return self._all("/v1/logs", "resource_logs", "scope_logs", "log_records")
 
     def last_series(self, back: int = 1) -> Series:
-        """Return the metrics of the last export, or of one before."""
+        """Return the metrics of the last export, or of an earlier one."""
         series: Series = {}
         last = self._all("/v1/metrics")[-back]
         metrics = [one for outer in last.resource_metrics for scope in outer.scope_metrics for one in scope.metrics]

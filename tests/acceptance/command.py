@@ -1,4 +1,4 @@
-"""The real command: run as a process of its own, or called in this one, which is quicker; and real servers to talk to."""
+"""The real command, run as a process or called in this process, which is faster; and real servers to talk to."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ ADMIN_TOKEN = "administrator-of-a-test"  # noqa: S105  # of servers that live as
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """Return this process's environment without anything of tenantq's, and with ``variables``."""
+    """Return this process's environment without the variables of tenantq, plus ``variables``."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("TENANTQ_")}
     own.pop("NO_COLOR", None)
-    # Servers of several tests at once would meet at the default port for Cap'n Proto; who wants it says so.
+    # Servers of parallel tests would collide on the default Cap'n Proto port, so tests must ask for it.
     return {**own, "PYTHONUNBUFFERED": "1", "TENANTQ_RPC": "off", **variables}
 
 
 def run(*arguments: object, stdin: bytes = b"", **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
+    """Run a command until it exits."""
     done = subprocess.run(
         [COMMAND, *map(str, arguments)],
         capture_output=True,
@@ -48,7 +48,7 @@ def run(*arguments: object, stdin: bytes = b"", **variables: str) -> subprocess.
 
 
 class Done(msgspec.Struct, frozen=True):
-    """How a command that was called in this process ended."""
+    """The outcome of a command that was called in this process."""
 
     code: int
     out: str
@@ -56,17 +56,17 @@ class Done(msgspec.Struct, frozen=True):
 
     @property
     def json(self) -> Any:
-        """What it printed, as one JSON document."""
+        """The output, parsed as one JSON document."""
         return json.loads(self.out)
 
     @property
     def json_lines(self) -> list[Any]:
-        """What it printed, a JSON document a line."""
+        """The output, parsed as one JSON document per line."""
         return [json.loads(line) for line in self.out.splitlines()]
 
 
 def call(*arguments: object, stdin: bytes = b"", **variables: str) -> Done:
-    """Run a command in this process: the same entry point, without the start of an interpreter."""
+    """Run a command in this process: the same entry point, without starting an interpreter."""
     out, err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     with (
         mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8")),
@@ -78,7 +78,7 @@ def call(*arguments: object, stdin: bytes = b"", **variables: str) -> Done:
         try:
             code = run_here([str(argument) for argument in arguments])
         finally:
-            os.umask(umask)  # a server sets its own
+            os.umask(umask)  # a server sets its own handlers
         out.flush()
         err.flush()
     return Done(code, _written(out), _written(err))
@@ -91,12 +91,12 @@ def _written(stream: io.TextIOWrapper) -> str:
 
 
 class Served:
-    """A server process, and commands that talk to it as its administrator unless told otherwise."""
+    """A server process, and commands that talk to it, by default as its administrator."""
 
     def __init__(self, process: subprocess.Popen[str], url: str, output: str, config: Path) -> None:
         self.process = process
         self.url = url
-        self.output = output  # what it printed up to the line that says it is ready
+        self.output = output  # its output up to the line that says it is ready
         self._variables = {"TENANTQ_URL": url, "TENANTQ_TOKEN": ADMIN_TOKEN, "XDG_CONFIG_HOME": str(config)}
 
     def call(self, *arguments: object, stdin: bytes = b"", **variables: str) -> Done:
@@ -104,7 +104,7 @@ class Served:
         return call(*arguments, stdin=stdin, **{**self._variables, **variables})
 
     def ok(self, *arguments: object, stdin: bytes = b"", **variables: str) -> Done:
-        """Call a command that must succeed without a word on stderr."""
+        """Call a command that must succeed with an empty stderr."""
         done = self.call(*arguments, stdin=stdin, **variables)
         assert (done.code, done.err) == (0, ""), (arguments, done)
         return done
@@ -113,10 +113,10 @@ class Served:
         """Run a command as a process."""
         return run(*arguments, stdin=stdin, **{**self._variables, **variables})
 
-    def on_a_terminal(
+    def run_on_terminal(
         self, *arguments: object, typed: Sequence[str] = (), stdin: IO[bytes] | None = None, **variables: str
     ) -> tuple[int, str]:
-        """Run a command on a terminal of 100 columns, typing a text at each prompt; return its exit code and what was shown."""
+        """Run a command on a terminal of 100 columns, answer each prompt, and return the exit code and the output."""
         parent, child = pty.openpty()
         process = subprocess.Popen(
             [COMMAND, *map(str, arguments)],
@@ -142,7 +142,7 @@ class Served:
 
 @contextmanager
 def serving(data_dir: Path, *options: object, **variables: str) -> Iterator[Served]:
-    """Start a server on a free port, yield it once it is ready, and make sure that it is gone afterwards."""
+    """Start a server on a free port, yield it once it is ready, and always stop it."""
     process = subprocess.Popen(
         [COMMAND, "serve", "--data-dir", str(data_dir), "--http", "127.0.0.1:0", *map(str, options)],
         stdout=subprocess.PIPE,
@@ -161,7 +161,7 @@ def serving(data_dir: Path, *options: object, **variables: str) -> Iterator[Serv
 
 @contextmanager
 def running_demo(data_dir: Path) -> Iterator[subprocess.Popen[str]]:
-    """Start a demo, yield it once traffic flows, and make sure that it is gone afterwards."""
+    """Start a demo, yield it once traffic flows, and always stop it."""
     process = subprocess.Popen(
         [COMMAND, "demo", "--data-dir", str(data_dir), "--http", "127.0.0.1:0"],
         stdout=subprocess.PIPE,
@@ -178,7 +178,7 @@ def running_demo(data_dir: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def read_until(process: subprocess.Popen[str], start: str) -> str:
-    """Return what a process printed up to a line that starts with ``start``, that line included."""
+    """Return what a process printed up to and including a line that starts with ``start``."""
     assert process.stdout is not None
     output = ""
     late = threading.Timer(SECONDS_MAX, process.kill)

@@ -16,6 +16,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Return a running server; tests of one module use queues and tenants of different names."""
+    """Return a running server. The tests of a module use different queue and tenant names."""
     with serving(tmp_path_factory.mktemp("served") / "data") as served:
         yield served

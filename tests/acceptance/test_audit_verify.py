@@ -1,4 +1,4 @@
-"""The audit trail is verified from the command line, offline, and what was done to it is named."""
+"""The audit trail is verified offline from the command line, and tampering is named."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def stopped(tmp_path: Path) -> Path:
-    """Return the data directory of a server that did some work and was stopped in good order."""
+    """Return the data directory of a server that did some work and was stopped cleanly."""
     directory = tmp_path / "data"
 
     async def work() -> None:
@@ -33,8 +33,8 @@ def stopped(tmp_path: Path) -> Path:
     return directory
 
 
-def test_a_clean_stop_exports_the_journal_to_its_end(stopped: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """And everything verifies, live journal and archive alike."""
+def test_clean_stop_exports_the_whole_journal(stopped: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The live journal and the archive both verify."""
     assert run(["audit", "verify", "--data-dir", str(stopped), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["clean"]
@@ -42,8 +42,8 @@ def test_a_clean_stop_exports_the_journal_to_its_end(stopped: Path, capsys: pyte
     assert run(["doctor", "--data-dir", str(stopped)]) == 0
 
 
-def test_a_copied_archive_is_verified_alone(stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the public key, on any machine. Without it, nothing proves who wrote it: another exit code says so."""
+def test_copied_archive_is_verified_alone(stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The public key suffices, on any machine. Without it, another exit code says that the author is unproven."""
     shutil.copytree(stopped / "journal", tmp_path / "copy")
     key = str(stopped / "audit_key.pub")
     assert run(["audit", "verify", "--segments", str(tmp_path / "copy"), "--public-key", key]) == 0
@@ -54,10 +54,8 @@ def test_a_copied_archive_is_verified_alone(stopped: Path, tmp_path: Path, capsy
     assert "no tampering found" not in said.out
 
 
-def test_a_signed_file_with_a_field_that_no_signature_covers_is_refused(
-    stopped: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Neither in a segment's manifest nor in the head."""
+def test_signed_file_with_an_unsigned_field_is_refused(stopped: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """This holds for segment manifests and for the head."""
     for file in (stopped / "journal" / "manifest").rglob("*.json"):
         whole = file.read_bytes()
         file.write_text(json.dumps({**json.loads(whole), "checked_by": "an auditor"}))
@@ -68,8 +66,8 @@ def test_a_signed_file_with_a_field_that_no_signature_covers_is_refused(
 
 
 @pytest.mark.parametrize("left", [0.0, 0.5, 1.0])
-def test_a_damaged_heart_file_is_refused(stopped: Path, left: float, capsys: pytest.CaptureFixture[str]) -> None:
-    """Empty, halved or zeroed: a cut journal would go unnoticed. The server, the doctor and the verification refuse it."""
+def test_damaged_heart_file_is_refused(stopped: Path, left: float, capsys: pytest.CaptureFixture[str]) -> None:
+    """Empty, halved or zeroed, it could hide a truncated journal. Server, doctor and verification refuse it."""
     heart = stopped / "heart"
     heart.write_bytes(bytes(256) if left == 1 else heart.read_bytes()[: int(256 * left)])
     assert run(["audit", "verify", "--data-dir", str(stopped)]) == 1
@@ -79,8 +77,8 @@ def test_a_damaged_heart_file_is_refused(stopped: Path, left: float, capsys: pyt
         work_more(stopped)
 
 
-def test_what_was_done_to_a_segment_is_named(stopped: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line a finding, and an exit code that scripts can trust."""
+def test_tampered_segment_is_named(stopped: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The output names the file, and the exit code is 1."""
     (segment,) = (stopped / "journal").rglob("*.parquet")
     raw = bytearray(segment.read_bytes())
     raw[len(raw) // 2] ^= 1
@@ -97,7 +95,7 @@ def test_what_was_done_to_a_segment_is_named(stopped: Path, capsys: pytest.Captu
         (["--data-dir", "nowhere"], 6, "nowhere"),
     ],
 )
-def test_wrong_usage_is_one_line(
+def test_wrong_usage_is_a_one_line_error(
     arguments: list[str],
     code: int,
     text: str,
@@ -105,7 +103,7 @@ def test_wrong_usage_is_one_line(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With the code of its kind."""
+    """The exit code depends on the kind of error."""
     monkeypatch.chdir(tmp_path)
     assert run(["audit", "verify", *arguments]) == code
     said = capsys.readouterr().err
@@ -114,7 +112,7 @@ def test_wrong_usage_is_one_line(
 
 
 def work_more(directory: Path) -> None:
-    """Have the server of a data directory do more, and stop in good order."""
+    """Restart the server of a data directory, do more work, and stop it cleanly."""
 
     async def work() -> None:
         async with Server(ServerSettings(data_dir=str(directory), http="127.0.0.1:0"), admin_token="a" * 20) as server:
@@ -123,22 +121,18 @@ def work_more(directory: Path) -> None:
     asyncio.run(work())
 
 
-def test_an_archive_that_was_taken_away_is_not_clean(
-    stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """An empty place has nothing wrong in it, and that is what is wrong."""
+def test_missing_archive_is_reported(stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An empty directory is not a clean archive. If the store still has every record, nothing is missing."""
     (tmp_path / "empty").mkdir()
     assert run(["audit", "verify", "--segments", str(tmp_path / "empty")]) == 1
     assert "No segments found" in capsys.readouterr().out
     shutil.rmtree(stopped / "journal")
-    assert run(["audit", "verify", "--data-dir", str(stopped)]) == 0  # all of it is in the store still
+    assert run(["audit", "verify", "--data-dir", str(stopped)]) == 0  # the store still has all records
     assert "no tampering found" in capsys.readouterr().out
 
 
-def test_everything_put_back_to_an_earlier_state_is_found_by_who_remembers(
-    stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Journal, checkpoints, heart and segments are whole in themselves; only what was noted elsewhere tells."""
+def test_rollback_is_found_with_a_known_end(stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An older copy is consistent in itself. Only a record number and hash noted elsewhere reveal the rollback."""
     shutil.copytree(stopped, tmp_path / "earlier")
     work_more(stopped)
     assert run(["audit", "verify", "--data-dir", str(stopped), "--json"]) == 0
@@ -157,10 +151,10 @@ def test_everything_put_back_to_an_earlier_state_is_found_by_who_remembers(
     assert run(["audit", "verify", "--data-dir", str(stopped), "--known", "7"]) == 2
 
 
-def test_who_signs_everything_anew_is_found_by_the_key_that_was_kept(
+def test_resigned_journal_is_found_with_the_kept_public_key(
     stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The directory's own key is replaced with the rest; that it is the directory's own is said."""
+    """The directory's own key was replaced with the rest, so the output recommends keeping a copy elsewhere."""
     kept = tmp_path / "kept.pub"
     shutil.copy(stopped / "audit_key.pub", kept)
     for name in ("audit_key", "audit_key.pub"):

@@ -1,4 +1,4 @@
-"""The live journal of a stopped server is verified: whatever is done to its rows is found at the first record it was done to."""
+"""The live journal of a stopped server is verified: tampering with a row is found at the first affected record."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def work(directory: Path, *, exported: bool, rounds: int = 20, keep: int = 1_000) -> None:
-    """Have a server do some work, sign it in the middle, do some more, and stop in good order."""
+    """Run a server, do some work with a checkpoint in the middle, and stop it cleanly."""
 
     async def serve() -> None:
         export = ExportSettings(enabled=exported, keep_records=keep)
@@ -72,7 +72,7 @@ class Rows:
         self.batch.delete(CHECKPOINT_ROW + be64(seq), self.store.meta.handle)
 
     def forge(self, seq: int, previous: bytes | None = None) -> bytes:
-        """Change a record and give it the hash that fits; return it."""
+        """Change a record and give it a matching hash; return it."""
         record = decode_record(self.records[seq])[1]
         record.entries[0].principal = "somebody else"
         forged = Record(record.shard, seq, record.ts, record.engine_ms, record.last_id, record.entries)
@@ -81,20 +81,20 @@ class Rows:
         return link
 
     def forge_from(self, seq: int, end: int) -> None:
-        """Change a record and make the chain anew from there to ``end``."""
+        """Change a record and recompute the chain from there to ``end``."""
         link = self.forge(seq)
         for one in range(seq + 1, end + 1):
             link, value = encode_record(link, decode_record(self.records[one])[1])
             self.put(one, value)
 
     def close(self) -> None:
-        """Make it so."""
+        """Apply the changes."""
         self.store.write(self.batch)
         self.store.close()
 
 
 def edit(rows: Rows) -> None:
-    """Change one bit."""
+    """Flip one bit."""
     value = bytearray(rows.records[9])
     value[60] ^= 1
     rows.put(9, bytes(value))
@@ -108,26 +108,26 @@ def swap(rows: Rows) -> None:
 
 
 def insert(rows: Rows) -> None:
-    """Put a record in and move the others on."""
+    """Insert a record and renumber the following ones."""
     for seq in range(len(rows.records), 8, -1):
         rows.put(seq + 1, rows.records[seq])
     rows.forge(9)
 
 
-def cut_off_the_tail(rows: Rows) -> None:
+def truncate(rows: Rows) -> None:
     """Delete everything from a record on."""
     rows.delete(*range(30, len(rows.records) + 1))
 
 
-def cut_off_with_the_last_checkpoint(rows: Rows) -> None:
-    """Delete the last record and what tells of it."""
+def truncate_with_the_last_checkpoint(rows: Rows) -> None:
+    """Delete the last record and its checkpoint."""
     last = max(rows.checkpoints)
     rows.delete(last)
     rows.drop_checkpoint(last)
 
 
 def forge_checkpoint(rows: Rows) -> None:
-    """Change what was signed."""
+    """Change the signed content of a checkpoint."""
     first = min(rows.checkpoints)
     rows.batch.put(
         CHECKPOINT_ROW + be64(first), rows.checkpoints[first].replace(b'"ts":', b'"ts":1'), rows.store.meta.handle
@@ -135,12 +135,12 @@ def forge_checkpoint(rows: Rows) -> None:
 
 
 def replace_checkpoint(rows: Rows) -> None:
-    """Put a good one in another's place."""
+    """Replace a checkpoint with another valid one."""
     first, last = min(rows.checkpoints), max(rows.checkpoints)
     rows.batch.put(CHECKPOINT_ROW + be64(first), rows.checkpoints[last], rows.store.meta.handle)
 
 
-# what is done, the first record that cannot be trusted, what is said of it
+# the change, the first record that cannot be trusted, the text of the finding
 DEEDS: list[tuple[str, Deed, Callable[[Rows], int], str]] = [
     ("edit", edit, lambda _: 9, "was changed"),
     ("edit with a new hash", lambda rows: rows.forge(9), lambda _: 10, "was changed, or does not follow"),
@@ -154,8 +154,8 @@ DEEDS: list[tuple[str, Deed, Callable[[Rows], int], str]] = [
     ("insertion of a stray row", lambda rows: rows.batch.put(be64(9) + b"x", b"y" * 50, rows.store.jn.handle),
      lambda _: 10, "invalid row was inserted after record 9"),
     ("reordering", swap, lambda _: 9, "was changed"),
-    ("truncation", cut_off_the_tail, lambda _: 30, "are missing at the end"),
-    ("truncation with its checkpoint", cut_off_with_the_last_checkpoint, lambda rows: max(rows.records), "the sync marker"),
+    ("truncation", truncate, lambda _: 30, "are missing at the end"),
+    ("truncation with its checkpoint", truncate_with_the_last_checkpoint, lambda rows: max(rows.records), "the sync marker"),
     ("a checkpoint taken away", lambda rows: rows.drop_checkpoint(min(rows.checkpoints)),
      lambda rows: min(rows.checkpoints), "was removed"),
     ("a checkpoint forged", forge_checkpoint, lambda rows: min(rows.checkpoints), "not signed by the server"),
@@ -164,7 +164,7 @@ DEEDS: list[tuple[str, Deed, Callable[[Rows], int], str]] = [
 
 
 def verify(directory: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, dict[str, Any]]:
-    """Run the command and return its exit code and what it said."""
+    """Run the command and return its exit code and output."""
     code = run(["audit", "verify", "--data-dir", str(directory), "--json", *options])
     said: dict[str, Any] = json.loads(capsys.readouterr().out)
     return code, said
@@ -184,10 +184,8 @@ def stopped(untouched: Path, tmp_path: Path) -> Path:
     return shutil.copytree(untouched, tmp_path / "data")
 
 
-def test_a_store_as_it_was_left_is_clean_and_signed_to_its_end(
-    stopped: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A stop in good order signs the last record."""
+def test_untouched_store_is_clean_and_fully_signed(stopped: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A clean stop signs the last record."""
     code, said = verify(stopped, capsys)
     assert (code, said["findings"]) == (0, [])
     assert said["checkpoints"] == 2
@@ -198,10 +196,10 @@ def test_a_store_as_it_was_left_is_clean_and_signed_to_its_end(
 
 
 @pytest.mark.parametrize(("deed", "first", "text"), [deed[1:] for deed in DEEDS], ids=[deed[0] for deed in DEEDS])
-def test_whatever_is_done_to_the_live_journal_is_found(
+def test_tampering_with_the_live_journal_is_found(
     deed: Deed, first: Callable[[Rows], int], text: str, stopped: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """At the first record that it was done to, or that it makes doubtful."""
+    """The finding names the first record that was changed or became doubtful."""
     rows = Rows(stopped)
     expected = first(rows)
     deed(rows)
@@ -213,10 +211,8 @@ def test_whatever_is_done_to_the_live_journal_is_found(
     assert said["findings"][0]["where"] == "store"
 
 
-def test_a_forged_journal_without_key_files_does_not_look_clean(
-    stopped: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The whole chain and its checkpoints are forged with another key, and the real keys are deleted."""
+def test_forged_journal_without_key_files_is_not_clean(stopped: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The chain and its checkpoints are forged with another key, and the real keys are deleted."""
     rows, key = Rows(stopped), SigningKey(Ed25519PrivateKey.generate())
     rows.forge_from(9, max(rows.records))
     for seq, stored in rows.checkpoints.items():
@@ -231,10 +227,8 @@ def test_a_forged_journal_without_key_files_does_not_look_clean(
     assert (code, said["clean"], said["findings"]) == (6, False, [])
 
 
-def test_a_forged_chain_is_found_at_its_first_record_where_it_was_exported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The archive has the hash of every record; so has the journal that goes on from it."""
+def test_forged_chain_is_found_by_its_archive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The archive has the hash of every record, and the journal continues from it."""
     work(tmp_path / "data", exported=True)
     assert verify(tmp_path / "data", capsys)[0] == 0
     rows = Rows(tmp_path / "data")
@@ -247,8 +241,8 @@ def test_a_forged_chain_is_found_at_its_first_record_where_it_was_exported(
     assert any(one["seq"] == 9 and "differs from the exported one" in one["text"] for one in said["findings"])
 
 
-def test_what_was_trimmed_must_be_in_the_archive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Checkpoints are trimmed with their records, and the two halves must fit together."""
+def test_live_journal_must_continue_from_the_archive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Checkpoints are trimmed with their records, and both halves must fit together."""
     directory = tmp_path / "data"
     work(directory, exported=True, keep=4)
     code, said = verify(directory, capsys)

@@ -1,4 +1,4 @@
-"""``tenantq bench`` against a real server: what it counts, what it leaves behind, what it refuses. How fast anything is, is not asserted."""
+"""``tenantq bench`` against a real server: what it counts, cleans up and refuses. Speed is not asserted."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def _tenants(server: Served) -> set[str]:
     return {tenant["name"] for tenant in server.ok("tenant", "list", "--json").json["tenants"]}
 
 
-def test_what_it_counts_is_what_the_server_counts(server: Served) -> None:
-    """On a queue that is lent to it, whose totals stay; the queue is empty again afterwards."""
+def test_counts_equal_those_of_the_server(server: Served) -> None:
+    """It uses an existing queue, whose totals stay, and leaves it empty."""
     server.ok("queue", "create", "lent")
     options = ("--case", "add", "--case", "cycle", "--case", "batch", "--batch", 10, "--coalesce", "both")
     report = server.ok("bench", *options, *SHORT, "--queue", "lent", "--reuse", "--json").json
@@ -56,8 +56,8 @@ def test_what_it_counts_is_what_the_server_counts(server: Served) -> None:
     assert (report["left_behind"], report["interrupted"]) == ([], False)
 
 
-def test_its_own_queue_is_gone_afterwards_and_a_report_can_be_compared(server: Served, tmp_path: Path) -> None:
-    """JSON has all its names; a second run is held against it, case by case."""
+def test_own_queue_is_deleted_and_reports_can_be_compared(server: Served, tmp_path: Path) -> None:
+    """The JSON report names everything, and a second run is compared with it case by case."""
     before = _queues(server)
     first = server.ok("bench", "--case", "add", "--case", "cycle", *SHORT, "--json")
     assert _queues(server) == before
@@ -87,10 +87,8 @@ def test_its_own_queue_is_gone_afterwards_and_a_report_can_be_compared(server: S
     ("setting", "case", "code"),
     [("limits.write.ops_per_sec=5", "add", "rate_limited"), ("quotas.backlog=20", "batch", "quota_exceeded")],
 )
-def test_a_tenant_at_its_limit_is_not_taken_for_a_slow_server(
-    server: Served, setting: str, case: str, code: str
-) -> None:
-    """Refusals are counted and named, the exit code is 5, and the queue is gone all the same."""
+def test_refusals_are_not_mistaken_for_a_slow_server(server: Served, setting: str, case: str, code: str) -> None:
+    """They are counted and named, the exit code is 5, and the queue is deleted anyway."""
     name = code.replace("_", "-")
     server.ok("tenant", "create", name, "--set", setting)
     done = server.call("bench", "--case", case, *SHORT, "--tenant", name, "--json")
@@ -102,8 +100,8 @@ def test_a_tenant_at_its_limit_is_not_taken_for_a_slow_server(
     assert _queues(server, "--tenant", name) == set()
 
 
-def test_a_queue_that_was_there_is_not_touched(server: Served) -> None:
-    """Neither without --reuse nor, while it holds anything, with it."""
+def test_existing_queue_is_not_touched(server: Served) -> None:
+    """Without --reuse it is refused; with --reuse it must be empty."""
     server.ok("add", "used", "hello")
     before = server.ok("queue", "show", "used", "--json").json
     refused = server.call("bench", *SHORT, "--queue", "used")
@@ -115,8 +113,8 @@ def test_a_queue_that_was_there_is_not_touched(server: Served) -> None:
     assert {**server.ok("queue", "show", "used", "--json").json, "oldest_age_ms": 0} == {**before, "oldest_age_ms": 0}
 
 
-def test_what_it_costs_a_victim_to_have_a_neighbour(server: Served) -> None:
-    """Both tenants are erased afterwards; the victim's figures are there alone and beside the flood."""
+def test_neighbour_case_compares_a_victim_alone_and_next_to_a_flood(server: Served) -> None:
+    """Both tenants are erased afterwards."""
     before = _tenants(server)
     report = server.ok("bench", "--case", "neighbour", *SHORT, "--flood", 4, "--victim-rate", 100, "--json").json
     cases = {figures["case"]: figures for figures in report["cases"]}
@@ -131,8 +129,8 @@ def test_what_it_costs_a_victim_to_have_a_neighbour(server: Served) -> None:
     assert {name.rsplit("-", 1)[0] for name in erased} >= {"bench-victim", "bench-flood"}
 
 
-def test_who_may_not_is_told_before_anything_is_measured(server: Served) -> None:
-    """The neighbour takes an platform administrator; a queue of its own takes who may make one."""
+def test_missing_rights_are_reported_before_measuring(server: Served) -> None:
+    """The neighbour case needs a platform administrator; creating a queue needs the right to create it."""
     before = _queues(server)
     server.ok("queue", "create", "lent-too")
     admin = server.ok("key", "create", "bench", "--role", "tenant-admin", "--json").json["token"]
@@ -166,10 +164,10 @@ def test_who_may_not_is_told_before_anything_is_measured(server: Served) -> None
         (("--compare", "/nowhere"), 2, "/nowhere: No such file"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(
+def test_invalid_options_are_a_one_line_error(
     server: Served, options: tuple[object, ...], code: int, text: str
 ) -> None:
-    """Before anything is sent."""
+    """They are refused before anything is sent."""
     refused = server.call("bench", "--case", "add", *options)
     assert (refused.code, refused.out) == (code, "")
     assert refused.err.startswith("tenantq: ")
@@ -177,24 +175,24 @@ def test_what_cannot_be_is_refused_in_one_line(
     assert refused.err.count("\n") == 1
 
 
-def test_another_machine_is_loaded_only_after_a_yes(server: Served) -> None:
-    """On a terminal it asks; anything but yes ends it, and nothing was sent."""
-    code, shown = server.on_a_terminal("bench", "--url", "http://192.0.2.1:7070", typed=["n\n"])
+def test_remote_server_is_loaded_only_after_confirmation(server: Served) -> None:
+    """On a terminal it asks; any answer but yes ends it, and nothing was sent."""
+    code, shown = server.run_on_terminal("bench", "--url", "http://192.0.2.1:7070", typed=["n\n"])
     assert code == 1
     assert "This puts maximum load on the server http://192.0.2.1:7070. Continue? [y/N]:" in shown
     assert "nothing was sent" in shown
 
 
-def test_on_a_terminal_it_shows_how_far_it_is(server: Served) -> None:
-    """A line while it runs, and a table at the end."""
-    code, shown = server.on_a_terminal("bench", "--case", "add", *SHORT)
+def test_terminal_shows_progress(server: Served) -> None:
+    """A line shows the progress while it runs, and a table follows at the end."""
+    code, shown = server.run_on_terminal("bench", "--case", "add", *SHORT)
     assert code == 0
     assert "of 0 s" in shown
     assert "messages/s" in shown
 
 
 def _wait_for(found: Callable[[], Any], process: subprocess.Popen[str]) -> Any:
-    """Return what is found once there is something; a process that ends before is told."""
+    """Wait until ``find`` returns something; fails if the process ends first."""
     end = time.monotonic() + SECONDS_MAX
     while time.monotonic() < end:
         if result := found():
@@ -204,8 +202,8 @@ def _wait_for(found: Callable[[], Any], process: subprocess.Popen[str]) -> Any:
     raise AssertionError("it did not come")
 
 
-def test_ctrl_c_stops_it_cleans_up_and_prints_what_was_measured(server: Served) -> None:
-    """The case that was cut short is in the report, the next one is not, and the queue is gone."""
+def test_ctrl_c_cleans_up_and_prints_the_results_so_far(server: Served) -> None:
+    """The interrupted case is in the report, the next one is not, and the queue is deleted."""
     process = subprocess.Popen(
         [COMMAND, "bench", "--case", "add", "--case", "cycle", "--seconds", "60", "--warm-up", "0", "--json"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=server.environment(),
@@ -214,7 +212,7 @@ def test_ctrl_c_stops_it_cleans_up_and_prints_what_was_measured(server: Served) 
     def busy() -> bool:
         queues = server.ok("queue", "list", "--json").json["queues"]
         added: int = sum(queue["added_total"] for queue in queues if queue["name"].startswith("bench-"))
-        return added > 200  # more than are in flight, so some were answered
+        return added > 200  # more than are in flight, so some got a reply
 
     _wait_for(busy, process)
     process.send_signal(signal.SIGINT)
@@ -228,7 +226,7 @@ def test_ctrl_c_stops_it_cleans_up_and_prints_what_was_measured(server: Served) 
     assert not any(name.startswith("bench-") for name in _queues(server))
 
 
-# ---- a server of its own ----
+# ---- its own server ----
 
 
 def _local(directory: Path, *options: object) -> subprocess.Popen[str]:
@@ -240,13 +238,13 @@ def _local(directory: Path, *options: object) -> subprocess.Popen[str]:
 
 
 def _serving(process: subprocess.Popen[str], directory: Path) -> set[int]:
-    """Wait until a bench's own server has data, and return the processes."""
+    """Wait until the bench's own server has data, and return the processes."""
     _wait_for(lambda: list(directory.glob("tenantq-bench-*/data/*")), process)
     return descendants(process.pid)
 
 
-def test_a_server_of_its_own_is_removed_at_the_end(tmp_path: Path) -> None:
-    """It has nothing of the environment's settings, and its data goes with it."""
+def test_local_server_is_removed_at_the_end(tmp_path: Path) -> None:
+    """It ignores the settings in the environment, and its data is deleted with it."""
     process = _local(tmp_path, "--case", "neighbour", *SHORT, "--flood", 2, "--durability", "os", "--json")
     started = _serving(process, tmp_path)
     out, err = process.communicate(timeout=SECONDS_MAX)
@@ -260,11 +258,11 @@ def test_a_server_of_its_own_is_removed_at_the_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGINT, signal.SIGTERM]])
-def test_a_server_of_its_own_is_removed_when_a_signal_comes(tmp_path: Path, signals: list[signal.Signals]) -> None:
-    """After one in good order, after two at once."""
+def test_local_server_is_removed_on_a_signal(tmp_path: Path, signals: list[signal.Signals]) -> None:
+    """One signal stops it cleanly, a second one immediately."""
     process = _local(tmp_path, "--seconds", 60)
     started = _serving(process, tmp_path)
-    process.send_signal(signal.SIGSTOP)  # all signals are there when it goes on
+    process.send_signal(signal.SIGSTOP)  # all signals are pending when it continues
     for number in signals:
         process.send_signal(number)
     process.send_signal(signal.SIGCONT)

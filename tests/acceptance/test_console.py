@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 ALTERNATE_ON, ALTERNATE_OFF, CURSOR_ON = b"\x1b[?1049h", b"\x1b[?1049l", b"\x1b[?25h"
 
 
-def test_a_script_gets_one_look_as_json_or_table(server: Served) -> None:
-    """With what each tenant has, and null where a credential may not see it."""
+def test_script_gets_one_snapshot_as_json_or_table(server: Served) -> None:
+    """It has the figures of each tenant, and null where the credential has no access."""
     server.ok("tenant", "create", "acme", "--set", "quotas.backlog=2")
     server.ok("add", "mail", "x", "--tenant", "acme")
     server.ok("add", "mail", "x", "--tenant", "acme")
@@ -44,8 +44,8 @@ def test_a_script_gets_one_look_as_json_or_table(server: Served) -> None:
     assert (own["all_tenants"], own["tenants"][0]["backlog"]) == (False, None)
 
 
-def test_what_is_wrong_is_one_line(server: Served) -> None:
-    """No terminal, a refresh that is too quick, nobody's token, no server."""
+def test_console_errors_are_one_line(server: Served) -> None:
+    """Covers a missing terminal, a refresh that is too quick, an invalid token and an unreachable server."""
     for arguments, code, text in (
         ((), 2, "use --json or --once"),
         (("--refresh", "1ms"), 2, "between 500ms and 1h"),
@@ -57,8 +57,8 @@ def test_what_is_wrong_is_one_line(server: Served) -> None:
         assert text in done.err
 
 
-def test_a_missing_extra_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what works without it does."""
+def test_missing_extra_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does not need the extra works without it."""
     for name in [name for name in sys.modules if name.startswith("tenantq.console.app")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "textual.app", None)
@@ -69,8 +69,8 @@ def test_a_missing_extra_is_said_with_what_to_install(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("how", ["q", "ctrl-c", "SIGTERM"])
-def test_the_terminal_is_as_before_however_the_console_ends(server: Served, how: str) -> None:
-    """A key, an interrupt, a signal: the screen of before comes back, and the cursor with it."""
+def test_terminal_is_restored_however_the_console_ends(server: Served, how: str) -> None:
+    """After a key, an interrupt or a signal, the previous screen and the cursor are back."""
     parent, child = pty.openpty()
     fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     before = termios.tcgetattr(child)
@@ -94,7 +94,7 @@ def test_the_terminal_is_as_before_however_the_console_ends(server: Served, how:
 
 
 def _read_until(descriptor: int, *wanted: bytes) -> bytes:
-    """Return what was written until all of ``wanted`` was; the time limit of the test is that of waiting."""
+    """Return the output until it contains all of ``wanted``; the test's time limit also limits the wait."""
     shown = b""
     while not all(one in shown for one in wanted):
         shown += os.read(descriptor, 65_536)

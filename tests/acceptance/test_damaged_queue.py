@@ -1,4 +1,4 @@
-"""A byte flipped in a table file: the queue whose rows it hit is quarantined, and every other queue works on."""
+"""A byte flipped in a table file: the affected queue is quarantined, and every other queue keeps working."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from tests.conftest import OpenShard
 
 MARK = random.Random(7).randbytes(64)
-"""Does not compress, so it is in the table file as it is."""
+"""Does not compress, so the table file contains it verbatim."""
 
 
 async def fill(shard: Shard, *, leased: bool = False) -> None:
-    """Give two tenants a queue in table files; the bodies of one have the mark."""
+    """Give two tenants a queue in table files; the bodies of one contain the mark."""
     for tenant, body in (("acme", MARK * 200), ("globex", b"x" * 9_000)):
         await put_tenant(shard, tenant)
         await put_queue(shard, tenant, "work", max_attempts=1)
         await shard.add(tenant, "work", [message(body) for _ in range(8)])
         if leased:
             await shard.poll(tenant, "work", max=8, lease_ms=1_000)
-    shard.state.store.erase(b"", b"\xff" * 8)  # as old tables are: nothing is left to compact
+    shard.state.store.erase(b"", b"\xff" * 8)  # like old tables: nothing is left to compact
 
 
 def flip_a_byte(data: Path) -> None:
@@ -59,8 +59,8 @@ async def compact_and_add(data: Path) -> None:
         await shard.add("globex", "work", [message("refused")])
 
 
-async def test_a_compaction_that_meets_damage_stops_the_server_once(open_shard: OpenShard, tmp_path: Path) -> None:
-    """RocksDB takes no more writes then. After a restart nothing is compacted, and every other queue works."""
+async def test_compaction_that_finds_damage_stops_the_server_once(open_shard: OpenShard, tmp_path: Path) -> None:
+    """RocksDB then refuses writes. After a restart nothing is compacted, and every other queue works."""
     shard = await open_shard()
     await fill(shard)
     await shard.add("acme", "work", [message(MARK + bytes([n])) for n in range(3)])
@@ -79,7 +79,7 @@ async def test_a_compaction_that_meets_damage_stops_the_server_once(open_shard: 
     await shard.close()
 
 
-def test_a_server_quarantines_a_damaged_queue_and_serves_the_others(tmp_path: Path) -> None:
+def test_damaged_queue_is_quarantined_and_others_are_served(tmp_path: Path) -> None:
     """Its calls get a typed error, readiness and metrics count it, and the doctor names it."""
     data = tmp_path / "data"
 
@@ -115,10 +115,8 @@ def test_a_server_quarantines_a_damaged_queue_and_serves_the_others(tmp_path: Pa
     assert found - {("damaged", "", "")} == {("damaged", "acme", "work")}
 
 
-async def test_a_round_that_meets_damage_is_undone_and_the_rest_of_it_runs_again(
-    open_shard: OpenShard, tmp_path: Path
-) -> None:
-    """Adds, acks and polls of other queues in the same round are done exactly once."""
+async def test_round_that_finds_damage_is_undone_and_rerun_without_it(open_shard: OpenShard, tmp_path: Path) -> None:
+    """Adds, acks and polls of other queues in the same round are executed exactly once."""
     shard = await open_shard()
     await fill(shard)
     await shard.close()
@@ -141,9 +139,7 @@ async def test_a_round_that_meets_damage_is_undone_and_the_rest_of_it_runs_again
     await shard.close()
 
 
-async def test_settlements_in_a_round_that_is_undone_are_done_exactly_once(
-    open_shard: OpenShard, tmp_path: Path
-) -> None:
+async def test_settlements_in_an_undone_round_are_executed_exactly_once(open_shard: OpenShard, tmp_path: Path) -> None:
     """Messages move to the dead letters before and after one that cannot be read."""
     shard = await open_shard()
     await fill(shard)
@@ -172,10 +168,10 @@ async def test_settlements_in_a_round_that_is_undone_are_done_exactly_once(
     await shard.close()
 
 
-async def test_leases_that_end_in_a_damaged_queue_stop_nobody_else(
+async def test_leases_that_end_in_a_damaged_queue_affect_no_other_queue(
     open_shard: OpenShard, clock: ManualClock, tmp_path: Path
 ) -> None:
-    """The sweep moves messages to the dead letters, and cannot read them. It changed rows before it found out."""
+    """The sweep changes rows before it finds that it cannot read the messages."""
     shard = await open_shard()
     await fill(shard, leased=True)
     await shard.close()

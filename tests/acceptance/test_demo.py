@@ -1,4 +1,4 @@
-"""The demo as a user runs it: it starts, shows figures, and stops in good order."""
+"""The demo as a user runs it: it starts, shows figures, and stops cleanly."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_a_signal_stops_it_in_good_order(tmp_path: Path) -> None:
-    """Exit code 0, one last line, no lease left behind, and a store that is clean."""
+def test_signal_stops_the_demo_cleanly(tmp_path: Path) -> None:
+    """It exits with 0 and one last line, holds no leases, and leaves a clean store."""
     with running_demo(tmp_path) as process:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=SECONDS_MAX)
@@ -29,10 +29,10 @@ def test_a_signal_stops_it_in_good_order(tmp_path: Path) -> None:
     assert run("doctor", "--data-dir", tmp_path).returncode == 0
 
 
-def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
-    """The exit code is 128 plus the signal's number, and the store survives it."""
+def test_second_signal_stops_the_demo_immediately(tmp_path: Path) -> None:
+    """The exit code is 128 plus the signal number, and the store survives."""
     with running_demo(tmp_path) as process:
-        process.send_signal(signal.SIGSTOP)  # both signals are there when it goes on
+        process.send_signal(signal.SIGSTOP)  # both signals are pending when it continues
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGCONT)
@@ -45,8 +45,8 @@ def _demo(data_dir: Path, seconds: int) -> subprocess.CompletedProcess[str]:
     return run("demo", "--data-dir", data_dir, "--http", "127.0.0.1:0", "--seconds", seconds)
 
 
-def test_it_stops_by_itself_after_the_given_seconds(tmp_path: Path) -> None:
-    """Every tenant has a line of figures for every second, and work is done over HTTP."""
+def test_demo_stops_after_the_given_seconds(tmp_path: Path) -> None:
+    """Every tenant has a line of figures for every second, and the work is done over HTTP."""
     done = _demo(tmp_path, 2)
     assert (done.returncode, done.stderr) == (0, "")
     for tenant in ("acme", "globex", "loud-corp"):
@@ -56,7 +56,7 @@ def test_it_stops_by_itself_after_the_given_seconds(tmp_path: Path) -> None:
     assert "\x1b" not in done.stdout
 
 
-def test_what_its_cheat_sheet_says_can_be_pasted(tmp_path: Path) -> None:
+def test_commands_of_the_cheat_sheet_work(tmp_path: Path) -> None:
     """Every command runs in another shell, in any directory, and does what it says."""
     process = subprocess.Popen(
         [COMMAND, "demo", "--data-dir", str(tmp_path), "--http", "127.0.0.1:0"],
@@ -82,8 +82,8 @@ def test_what_its_cheat_sheet_says_can_be_pasted(tmp_path: Path) -> None:
     assert '"name":"mail"' in pasted.stdout
 
 
-def test_killed_while_working_it_leaves_a_clean_store(tmp_path: Path) -> None:
-    """Kill -9 loses nothing that was counted; a new demo goes on with the same tokens, which only their owner can read."""
+def test_killed_demo_leaves_a_clean_store(tmp_path: Path) -> None:
+    """SIGKILL loses nothing that was counted; a new demo reuses the tokens, which only their owner can read."""
     with running_demo(tmp_path) as process:
         process.kill()
         process.communicate(timeout=SECONDS_MAX)
@@ -98,7 +98,7 @@ def test_killed_while_working_it_leaves_a_clean_store(tmp_path: Path) -> None:
 
 
 def test_the_cheat_sheet_fits_a_small_terminal() -> None:
-    """With the table of figures below it: 24 lines of 80 columns, as installed on the path."""
+    """With the table of figures below, it fits 24 lines of 80 columns."""
     tokens = DemoTokens(admin="demo_" + 48 * "a", tenants={"acme": f"tq_{16 * 'a'}_{52 * 'a'}"})
     with mock.patch("tenantq.cli.commands.demo._this_command", return_value="tenantq"):
         sheet = _cheat_sheet("http://127.0.0.1:7070", "./tenantq-data", tokens)
@@ -117,8 +117,8 @@ def test_a_second_demo_on_the_same_directory_is_refused(tmp_path: Path) -> None:
         assert second.stderr.count("\n") == 1
 
 
-def test_a_store_that_fails_ends_it_in_one_line(tmp_path: Path) -> None:
-    """The demo says why and exits with 1, and the store stays clean."""
+def test_store_failure_ends_the_demo_with_one_line(tmp_path: Path) -> None:
+    """It says why, exits with 1, and leaves a clean store."""
     program = (
         "import sys; from tenantq.cli.main import main; from tenantq.store.rocks import RocksStore\n"
         "from tenantq.errors import StoreFailed\n"
@@ -143,8 +143,8 @@ def test_a_store_that_fails_ends_it_in_one_line(tmp_path: Path) -> None:
     assert run("doctor", "--data-dir", tmp_path).returncode == 0
 
 
-def test_a_closed_pipe_does_not_end_in_a_traceback(tmp_path: Path) -> None:
-    """A reader that goes away ends the demo without noise."""
+def test_closed_pipe_ends_the_demo_quietly(tmp_path: Path) -> None:
+    """A reader that goes away causes no traceback."""
     done = subprocess.run(
         ["bash", "-c", f"{COMMAND} demo --data-dir {tmp_path} --http 127.0.0.1:0 --seconds 1 | head -1"],
         capture_output=True,

@@ -32,13 +32,13 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def data(template: Path, tmp_path: Path) -> Path:
-    """Return a copy of it that the test may spoil."""
+    """Return a copy of it that the test may damage."""
     subprocess.run(["cp", "-r", str(template), str(tmp_path / "data")], check=True)
     return tmp_path / "data"
 
 
 def _lose_a_row(path: Path) -> None:
-    """Take the loud tenant's first message out of the delivery order, behind the engine's back."""
+    """Remove the loud tenant's first message from the delivery order, behind the engine's back."""
     mail = queue_prefix(4, 1)  # the fourth tenant after default, acme and globex
     store = RocksStore(path)
     batch = WriteBatch(raw_mode=True)
@@ -48,7 +48,7 @@ def _lose_a_row(path: Path) -> None:
     store.close()
 
 
-def test_a_clean_store_is_0(data: Path) -> None:
+def test_clean_store_is_exit_code_0(data: Path) -> None:
     """The figures and the verdict are printed."""
     done = run("doctor", "--data-dir", data)
     assert (done.returncode, done.stderr) == (0, "")
@@ -56,7 +56,7 @@ def test_a_clean_store_is_0(data: Path) -> None:
     assert done.stdout.endswith(f"{data}: clean\n")
 
 
-def test_drift_is_1_and_named(data: Path) -> None:
+def test_drift_is_exit_code_1_and_named(data: Path) -> None:
     """The finding has its kind, tenant, queue and a sentence."""
     _lose_a_row(data)
     done = run("doctor", "--data-dir", data)
@@ -67,8 +67,8 @@ def test_drift_is_1_and_named(data: Path) -> None:
     assert done.stdout.endswith(f"{data}: 2 findings\n")
 
 
-def test_damaged_files_are_1_and_named(data: Path) -> None:
-    """Bytes that cannot be read are a finding, not a traceback."""
+def test_damaged_files_are_exit_code_1_and_named(data: Path) -> None:
+    """Unreadable bytes are a finding, not a traceback."""
     for table in (data / "db").glob("*.sst"):
         table.write_bytes(table.read_bytes()[:50])
     done = run("doctor", "--data-dir", data)
@@ -76,8 +76,8 @@ def test_damaged_files_are_1_and_named(data: Path) -> None:
     assert "\ndamaged\t" in done.stdout
 
 
-def test_json_is_for_scripts(data: Path) -> None:
-    """One object on stdout, the same exit codes."""
+def test_json_report_has_the_same_exit_codes(data: Path) -> None:
+    """It is one object on stdout."""
     clean = run("doctor", "--data-dir", data, "--json")
     assert clean.returncode == 0
     assert json.loads(clean.stdout)["clean"] is True
@@ -89,7 +89,7 @@ def test_json_is_for_scripts(data: Path) -> None:
     assert shown["figures"]["messages"] > 0
 
 
-def test_a_running_server_under_load_is_examined_and_verified(tmp_path: Path) -> None:
+def test_running_server_under_load_is_examined_and_verified(tmp_path: Path) -> None:
     """Every checkpoint is consistent, the server keeps its lock, and nothing is left in its directory."""
     data = tmp_path / "data"
     with serving(data, TENANTQ_EXPORT__EVERY_MS="100", TENANTQ_EXPORT__KEEP_RECORDS="0") as served:
@@ -121,8 +121,8 @@ def test_a_running_server_under_load_is_examined_and_verified(tmp_path: Path) ->
     assert run("doctor", "--data-dir", data).returncode == 0
 
 
-def test_files_that_cannot_be_used_are_6_and_named(data: Path) -> None:
-    """That is no finding: nothing was examined."""
+def test_unusable_files_are_exit_code_6_and_named(data: Path) -> None:
+    """They are not a finding, because nothing was examined."""
     (data / "lock").unlink()
     (data / "lock").mkdir()
     for command in (("doctor",), ("audit", "verify")):
@@ -132,8 +132,8 @@ def test_files_that_cannot_be_used_are_6_and_named(data: Path) -> None:
         assert done.stderr.splitlines()[-1] == f"tenantq: {told} [unavailable]"
 
 
-def test_no_store_is_refused(tmp_path: Path) -> None:
-    """An empty, absent or strange directory is refused in one line, and nothing is made."""
+def test_directory_without_a_store_is_refused(tmp_path: Path) -> None:
+    """An empty, missing or foreign directory is refused in one line, and nothing is created."""
     (tmp_path / "file").write_text("x")
     for path, code, text in (
         (tmp_path, 6, "no tenantq store"),
@@ -147,7 +147,7 @@ def test_no_store_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-def _on_a_terminal(data: Path, **variables: str) -> str:
+def _run_on_terminal(data: Path, **variables: str) -> str:
     """Run the doctor with all its output on a terminal of 80 columns."""
     parent, child = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", **variables}
@@ -166,11 +166,11 @@ def _on_a_terminal(data: Path, **variables: str) -> str:
     return shown.decode()
 
 
-def test_colour_only_where_it_is_wanted(data: Path) -> None:
-    """A terminal gets colour, unless NO_COLOR is set."""
+def test_colour_only_on_terminals_without_no_color(data: Path) -> None:
+    """A pipe never gets colour."""
     _lose_a_row(data)
     os.environ.pop("NO_COLOR", None)
-    assert "\x1b[1;31m" in _on_a_terminal(data)
-    plain = _on_a_terminal(data, NO_COLOR="1")
+    assert "\x1b[1;31m" in _run_on_terminal(data)
+    plain = _run_on_terminal(data, NO_COLOR="1")
     assert not any(f"\x1b[{code}m" in plain for code in ("31", "32", "1;31", "1;32"))
     assert "2 findings" in plain

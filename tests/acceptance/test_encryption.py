@@ -1,4 +1,4 @@
-"""The commands of encryption and of the keyring, typed against a real server."""
+"""The encryption and keyring commands, run against a real server."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the server's data and keyring are."""
+    """Return the directory of the server's data and keyring."""
     return tmp_path_factory.mktemp("encryption") / "data"
 
 
 @pytest.fixture(scope="module")
 def server(data_dir: Path) -> Iterator[Served]:
-    """Start a server without any settings of keys."""
+    """Start a server without any key settings."""
     with serving(data_dir) as served:
         yield served
 
 
 def test_encryption_works_out_of_the_box(server: Served, data_dir: Path) -> None:
-    """Switched on with one setting; rotated, rewrapped, looked at; messages come as they went."""
+    """One setting turns it on; rotation, rewrapping and status work, and messages arrive unchanged."""
     server.ok("tenant", "create", "acme", "--set", "encryption.enabled=true")
     tenant = ("--tenant", "acme")
     assert server.ok("encryption", "status", *tenant, "--json").json["data_keys"] == []
@@ -48,8 +48,8 @@ def test_encryption_works_out_of_the_box(server: Served, data_dir: Path) -> None
     assert got["body"] == "a secret"
 
 
-def test_a_key_that_is_not_there_is_refused_in_one_line(server: Served) -> None:
-    """With the exit code of a conflict, and nothing was made."""
+def test_unknown_key_is_a_one_line_conflict(server: Served) -> None:
+    """The tenant is not created."""
     done = server.call(
         "tenant", "create", "blue", "--set", "encryption.enabled=true", "--set", "encryption.key=local:none"
     )
@@ -59,8 +59,8 @@ def test_a_key_that_is_not_there_is_refused_in_one_line(server: Served) -> None:
     assert server.call("tenant", "show", "blue").code == 3
 
 
-def test_a_disabled_key_is_seen_in_the_status(server: Served, data_dir: Path) -> None:
-    """By a server that runs on; it is refused where a key is tried, and works again when it is enabled."""
+def test_status_shows_a_disabled_key(server: Served, data_dir: Path) -> None:
+    """The running server notices it, refuses to use it, and uses it again once it is enabled."""
     assert call("keyring", "add", "shared", "--data-dir", data_dir).out == "added local:shared\n"
     server.ok("tenant", "create", "green", "--set", "encryption.key=local:shared", "--set", "encryption.enabled=true")
     assert call("keyring", "disable", "shared", "--data-dir", data_dir).code == 0
@@ -70,8 +70,8 @@ def test_a_disabled_key_is_seen_in_the_status(server: Served, data_dir: Path) ->
     assert call("keyring", "enable", "shared", "--data-dir", data_dir).code == 0
 
 
-def test_a_keyring_of_ones_own(tmp_path: Path) -> None:
-    """Made, filled, listed, protected by a passphrase, emptied; what is wrong is one line."""
+def test_keyring_commands(tmp_path: Path) -> None:
+    """Create, add, list, protect, rotate, disable and remove keys; every error is one line."""
     where = ("--keyring", tmp_path / "ring.json", "--master-key-file", tmp_path / "master")
     assert call("keyring", "create", *where).code == 0
     again = call("keyring", "create", *where)
@@ -106,9 +106,7 @@ def test_a_keyring_of_ones_own(tmp_path: Path) -> None:
     assert call("keyring", "list", "--data-dir", tmp_path / "nowhere").code == 2
 
 
-def test_a_server_whose_keyring_is_gone_does_not_make_another_one(
-    data_dir: Path, server: Served, tmp_path: Path
-) -> None:
+def test_server_does_not_replace_a_missing_keyring(data_dir: Path, server: Served, tmp_path: Path) -> None:
     """It says in one line what to do, and starts when the keyring is back."""
     server.ok("tenant", "create", "red", "--set", "encryption.enabled=true")
     server.ok("add", "work", "x", "--tenant", "red")

@@ -1,4 +1,4 @@
-"""A server that is killed while it exports to a bucket, between a segment and its manifest: after a restart each record is there once."""
+"""A server killed between uploading a segment and its manifest: after a restart each record is in the bucket once."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def _segments(target: ExportTarget) -> list[str]:
     return [name for name in target.names("") if name.endswith(".parquet")]
 
 
-def test_a_server_killed_between_a_segment_and_its_manifest_goes_on_and_each_record_is_exported_once(
+def test_kill_between_segment_and_manifest_exports_each_record_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the crash left is taken away; the archive verifies, without a gap or a record twice, and holds every message."""
+    """Leftovers are removed, and the archive verifies and holds every message."""
     url = "s3://evidence/journal"
     config = tmp_path / "tenantq.toml"
     config.write_text(f'[export]\ntarget = "{url}"\nevery_ms = 100\nsegment_rows = 4\n')

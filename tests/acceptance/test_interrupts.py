@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def _on_a_terminal(*arguments: object, **variables: str) -> Iterator[subprocess.Popen[str]]:
-    """Start a command as the leader of a process group, like a shell does."""
+def _start_on_terminal(*arguments: object, **variables: str) -> Iterator[subprocess.Popen[str]]:
+    """Start a command as the leader of a process group, as a shell does."""
     process = subprocess.Popen(
         [COMMAND, *map(str, arguments)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0, env=environment(**variables),
@@ -34,7 +34,7 @@ def _on_a_terminal(*arguments: object, **variables: str) -> Iterator[subprocess.
 
 
 def _await_child(process: subprocess.Popen[str], has_arrived: Callable[[int], bool]) -> set[int]:
-    """Wait until a child of a process has arrived at some point, and return all its children."""
+    """Wait until a child process has reached a point, and return all children."""
     while process.poll() is None:
         found = descendants(process.pid)
         if any(has_arrived(child) for child in found):
@@ -52,19 +52,19 @@ def _has_loaded(library: str) -> Callable[[int], bool]:
 
 
 def _interrupt(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """Press Ctrl-C, and return the exit code and what was printed since."""
+    """Press Ctrl-C, and return the exit code and the output since."""
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=SECONDS_MAX)
     return process.returncode, out, err
 
 
 @pytest.mark.parametrize("moment", [_has_loaded("libpython"), _has_loaded("libarrow")])
-def test_an_interrupt_while_the_segment_encoder_starts_is_a_clean_stop(
+def test_interrupt_while_the_segment_encoder_starts_is_a_clean_stop(
     tmp_path: Path, moment: Callable[[int], bool]
 ) -> None:
-    """The export ends, every lease is released, and nothing but the last line is printed."""
+    """The export finishes, every lease is released, and only the last line is printed."""
     every = {"TENANTQ_EXPORT__EVERY_MS": "1500"}
-    with _on_a_terminal("demo", "--data-dir", tmp_path, "--http", "127.0.0.1:0", **every) as process:
+    with _start_on_terminal("demo", "--data-dir", tmp_path, "--http", "127.0.0.1:0", **every) as process:
         read_until(process, "1s ")
         children = _await_child(process, moment)
         code, out, err = _interrupt(process)
@@ -75,9 +75,9 @@ def test_an_interrupt_while_the_segment_encoder_starts_is_a_clean_stop(
 
 
 @pytest.mark.parametrize("moment", [_has_loaded("libpython"), _has_loaded("rocksdict")])
-def test_an_interrupt_while_shards_start_is_a_clean_stop(tmp_path: Path, moment: Callable[[int], bool]) -> None:
-    """The supervisor stops the processes that it has started, and the data directory is usable."""
-    with _on_a_terminal("serve", "--shards", 2, "--data-dir", tmp_path, "--http", "127.0.0.1:0") as process:
+def test_interrupt_while_shards_start_is_a_clean_stop(tmp_path: Path, moment: Callable[[int], bool]) -> None:
+    """The supervisor stops the processes it started, and the data directory is usable."""
+    with _start_on_terminal("serve", "--shards", 2, "--data-dir", tmp_path, "--http", "127.0.0.1:0") as process:
         children = _await_child(process, moment)
         code, _, err = _interrupt(process)
     assert code == 0, err
@@ -87,11 +87,9 @@ def test_an_interrupt_while_shards_start_is_a_clean_stop(tmp_path: Path, moment:
 
 
 @pytest.mark.parametrize("moment", [_has_loaded("libpython"), _has_loaded("rocksdict")])
-def test_an_interrupt_while_a_local_bench_starts_its_server_removes_it(
-    tmp_path: Path, moment: Callable[[int], bool]
-) -> None:
-    """The exit code says that it was interrupted, and neither a process nor a file is left."""
-    with _on_a_terminal("bench", "--local", "--case", "add", "--data-dir", tmp_path) as process:
+def test_interrupt_while_a_local_bench_starts_removes_its_server(tmp_path: Path, moment: Callable[[int], bool]) -> None:
+    """The exit code says that it was interrupted, and no process or file is left."""
+    with _start_on_terminal("bench", "--local", "--case", "add", "--data-dir", tmp_path) as process:
         children = _await_child(process, moment)
         code, _, err = _interrupt(process)
     assert code == 128 + signal.SIGINT, err

@@ -1,4 +1,4 @@
-"""The way from one shared queue to isolated tenants: every command of the page, in order, prints what the page shows."""
+"""The guide from one shared queue to isolated tenants: every command, in order, prints what the page shows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECONDS_MAX = 120
 
 
 def test_every_command_of_the_four_phases_works(tmp_path: Path) -> None:
-    """From a store of Queueber to strict mode."""
+    """The phases lead from a Queueber store to strict mode."""
     store = QueueberStore(tmp_path / "queueber-data")
     for number in range(3):
         store.add(uuid7(int(time.time() * 1_000), number), b"item %d" % number, int(time.time()) - 10)

@@ -1,4 +1,4 @@
-"""The memory of a server stays within the sum that docs/reference/limits.md gives, whatever clients send or leave unread."""
+"""A server's memory stays within the sum in docs/reference/limits.md, whatever clients send or leave unread."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _peak_bytes(server: Served) -> int:
 
 
 async def _send(server: Served, request: bytes, *, times: int) -> None:
-    """Send a request on a connection of its own, again and again, and read the status of each reply."""
+    """Send a request repeatedly on its own connection, and read the status of each reply."""
     address = urlsplit(server.url)
     reader, writer = await asyncio.open_connection(address.hostname, address.port)
     for _ in range(times):
@@ -40,8 +40,8 @@ async def _send(server: Served, request: bytes, *, times: int) -> None:
     writer.close()
 
 
-def test_large_bodies_of_many_clients_take_no_more_memory_than_the_settings_allow(tmp_path: Path) -> None:
-    """Inflated and decoded all at once, these would take half a gigabyte. Quotas refuse them in the end."""
+def test_many_large_bodies_stay_within_the_memory_limit(tmp_path: Path) -> None:
+    """Inflated and decoded at once, they would take half a gigabyte. Quotas refuse them in the end."""
     messages = {"messages": [{"body": "x" * _MIB}] * 6}
     body = gzip.compress(json.dumps(messages).encode())
     head = (

@@ -1,4 +1,4 @@
-"""Adding, polling, settling, redriving and looking from the command line."""
+"""Adding, polling, settling, redriving and inspecting messages from the command line."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def test_adding_prints_the_id(server: Served) -> None:
     assert server.ok("message", "show", "one", late["id"], "--json").json["state"] == "delayed"
 
 
-def test_a_key_adds_once(server: Served) -> None:
-    """The second add gets the first one's id; another body under the same key is a conflict."""
+def test_idempotency_key_adds_once(server: Served) -> None:
+    """The second add prints the first ID; another body with the same key is a conflict."""
     first = server.ok("add", "keyed", "hello", "--key", "k1", "--json").json
     second = server.ok("add", "keyed", "hello", "--key", "k1", "--json").json
     assert (first["duplicate"], second["duplicate"], first["id"]) == (False, True, second["id"])
@@ -63,8 +63,8 @@ def test_a_key_adds_once(server: Served) -> None:
 
 
 @pytest.mark.parametrize("argument", [(), ("-",)])
-def test_a_body_from_stdin_is_kept_byte_for_byte(server: Served, argument: tuple[str, ...]) -> None:
-    """Whatever bytes, whatever line ends."""
+def test_body_from_stdin_is_kept_byte_for_byte(server: Served, argument: tuple[str, ...]) -> None:
+    """This includes invalid UTF-8 and any line endings."""
     server.ok("add", "bytes", *argument, stdin=BINARY)
     (got,) = server.ok("poll", "bytes", "--ack", "--json").json_lines
     assert base64.b64decode(got["body_base64"]) == BINARY
@@ -72,8 +72,8 @@ def test_a_body_from_stdin_is_kept_byte_for_byte(server: Served, argument: tuple
     assert server.ok("poll", "bytes", "--ack", "--body").out == "two\nlines\n\n"
 
 
-def test_many_from_json_lines(server: Served) -> None:
-    """More than a batch, in order; every line has its own options, those of the command are for the rest."""
+def test_add_from_json_lines(server: Served) -> None:
+    """More than one batch keeps its order; options of a line override those of the command."""
     lines = [json.dumps({"body": f"n{number}", "key": f"key {number}"}) for number in range(1_500)]
     lines[3] = json.dumps({"body": {"any": ["JSON"]}, "priority": 9, "attributes": {"x": "y"}})
     lines[4] = json.dumps({"body_base64": base64.b64encode(BINARY).decode()})
@@ -91,8 +91,8 @@ def test_many_from_json_lines(server: Served) -> None:
     ]
 
 
-def test_lines_that_cannot_be_added_are_named_and_the_others_added(server: Served) -> None:
-    """The exit code is that of the first one refused."""
+def test_invalid_lines_are_named_and_the_others_added(server: Served) -> None:
+    """The exit code is that of the first refused line."""
     lines = [
         b'{"body": "good"}',
         b"nonsense",
@@ -121,15 +121,15 @@ def test_lines_that_cannot_be_added_are_named_and_the_others_added(server: Serve
     assert [told[0]["error"], told[1]["id"], told[1]["error"]["code"]] == [None, None, "invalid"]
 
 
-def test_a_line_is_called_by_its_number_in_the_input(server: Served) -> None:
-    """Empty ones count, too, though nothing is added for them."""
+def test_lines_are_numbered_as_in_the_input(server: Served) -> None:
+    """Empty lines count, although nothing is added for them."""
     done = server.call("add", "numbers", "--jsonl", "--json", stdin=b'\n\n{"body": "x"}\n\nnonsense\n')
     assert [one["line"] for one in done.json_lines] == [3, 5]
     assert done.err.startswith("tenantq: line 5: ")
 
 
-def test_many_from_plain_lines(server: Served) -> None:
-    """A message a line, empty ones left out."""
+def test_add_from_plain_lines(server: Served) -> None:
+    """Each line is a message; empty lines are skipped."""
     done = server.ok("add", "plain", "--lines", "--group", "g", stdin=b"one\ntwo\r\n\nthree")
     assert done.out.startswith("added 3 ")
     assert server.ok("poll", "plain", "--body", "--ack").out == "one\n"
@@ -139,8 +139,8 @@ def test_many_from_plain_lines(server: Served) -> None:
 @pytest.mark.parametrize(
     "options", [("body", "--jsonl"), ("--jsonl", "--lines"), ("--lines", "--key", "k"), ("x", "--attribute", "novalue")]
 )
-def test_options_that_contradict_each_other(server: Served, options: tuple[str, ...]) -> None:
-    """Are wrong usage, and nothing is added."""
+def test_contradicting_options_are_wrong_usage(server: Served, options: tuple[str, ...]) -> None:
+    """Nothing is added."""
     assert server.call("add", "never", *options, stdin=b"x").code == 2
     assert server.call("queue", "show", "never").code == 3
 
@@ -149,7 +149,7 @@ def test_options_that_contradict_each_other(server: Served, options: tuple[str, 
 
 
 def test_polling_prints_messages_for_people_and_for_scripts(server: Served) -> None:
-    """With what is needed to settle them."""
+    """Both formats contain what is needed to settle them."""
     server.ok("add", "polled", "hello", "--priority", 3, "--attribute", "a=b")
     id = server.ok("add", "polled", "bye").out.strip()
     described = server.ok("poll", "polled", "--lease", "1m").out
@@ -161,8 +161,8 @@ def test_polling_prints_messages_for_people_and_for_scripts(server: Served) -> N
     assert server.call("poll", "missing").code == 3
 
 
-def test_what_a_terminal_could_take_for_a_command_is_not_printed_to_people(server: Served) -> None:
-    """Bodies are other people's text; raw ones are had with --body."""
+def test_terminal_control_characters_are_not_printed(server: Served) -> None:
+    """Bodies are untrusted text. --body prints them raw."""
     server.ok("add", "evil", "\x1b[2Jgone\x9b1m", "--attribute", "a=\x1b]0;title\x07")
     shown = server.ok("queue", "peek", "evil").out + server.ok("poll", "evil", "--lease", "1ms").out
     assert "gone" in shown
@@ -171,7 +171,7 @@ def test_what_a_terminal_could_take_for_a_command_is_not_printed_to_people(serve
 
 
 def test_settling_by_receipt(server: Served) -> None:
-    """Ack, nack, release and extend; the receipts of a pipe come on stdin."""
+    """Ack, nack, release and extend work; receipts can come from stdin."""
     server.ok("queue", "create", "settled", "--max-attempts", 2)
     server.ok("add", "settled", "--lines", stdin=b"a\nb\nc\nd\n")
     a, b, c, d = (one["receipt"] for one in server.ok("poll", "settled", "--max", 4, "--json").json_lines)
@@ -188,7 +188,7 @@ def test_settling_by_receipt(server: Served) -> None:
     assert server.ok("ack", "settled", "-", stdin=both).out == "acked 2\n"
 
 
-def test_a_lost_lease_is_7_and_does_not_hide_the_others(server: Served) -> None:
+def test_lost_lease_is_exit_code_7_and_hides_no_other_outcome(server: Served) -> None:
     """Every receipt has its own outcome."""
     server.ok("add", "lost", "--lines", stdin=b"a\nb\n")
     a, b = (one["receipt"] for one in server.ok("poll", "lost", "--max", 2, "--json").json_lines)
@@ -204,7 +204,7 @@ def test_a_lost_lease_is_7_and_does_not_hide_the_others(server: Served) -> None:
 
 
 def test_following_a_queue(server: Served) -> None:
-    """Messages come as they are added; an interrupt ends it with 130, and what was printed is acked."""
+    """Messages are printed as they are added; an interrupt exits with 130, and printed messages are acked."""
     server.ok("queue", "create", "followed")
     process = subprocess.Popen(
         [COMMAND, "poll", "followed", "--follow", "--ack", "--body"],
@@ -226,8 +226,8 @@ def test_following_a_queue(server: Served) -> None:
     assert process.returncode == 130
 
 
-def test_following_a_queue_that_is_not_there_yet(server: Served) -> None:
-    """It is waited for; without --follow that is an error."""
+def test_follow_waits_for_a_missing_queue(server: Served) -> None:
+    """Without --follow, a missing queue is an error."""
     assert server.call("poll", "not-yet").code == 3
     process = subprocess.Popen(
         [COMMAND, "poll", "not-yet", "--follow", "--ack", "--body"],
@@ -241,8 +241,8 @@ def test_following_a_queue_that_is_not_there_yet(server: Served) -> None:
         process.communicate()
 
 
-def test_a_reader_that_goes_away_leaves_nothing_acked_that_it_did_not_get(server: Served) -> None:
-    """A closed pipe ends the command without noise, and messages that were not printed are free again at once."""
+def test_closed_pipe_acks_only_what_was_printed(server: Served) -> None:
+    """The command ends quietly, and unprinted messages are released at once."""
     server.ok("add", "piped", "--lines", stdin=b"".join(b"%06d %s\n" % (n, b"x" * 2_000) for n in range(200)))
     reader, writer = os.pipe()
     os.close(reader)
@@ -267,7 +267,7 @@ def _die(server: Served, queue: str, count: int) -> None:
 
 
 def test_redriving_dead_letters(server: Served) -> None:
-    """First counted, then moved; with conditions, and waiting for the end."""
+    """A dry run counts them, then they move; filters and waiting for the end work."""
     _die(server, "broken", 5)
     assert server.ok("redrive", "broken", "--dry-run").out == "done: would move 5, skipped 0\n"
     assert server.ok("redrive", "broken", "--reason", "another", "--wait", "--json").json["moved"] == 0
@@ -282,7 +282,7 @@ def test_redriving_dead_letters(server: Served) -> None:
 
 
 def test_a_slow_redrive_can_be_stopped(server: Served) -> None:
-    """What it moved stays moved."""
+    """Messages it already moved stay moved."""
     _die(server, "slow", 20)
     begun = server.ok("redrive", "slow", "--rate", 1, "--json").json
     assert begun["state"] == "running"
@@ -294,8 +294,8 @@ def test_a_slow_redrive_can_be_stopped(server: Served) -> None:
 # ---- one message ----
 
 
-def test_everything_about_a_message(server: Served) -> None:
-    """Facts while it is stored, its trace also afterwards."""
+def test_show_and_trace_a_message(server: Served) -> None:
+    """Facts are available while it is stored, the trace also afterwards."""
     _die(server, "looked", 1)
     (letter,) = server.ok("queue", "peek", "looked-dlq", "--json").json["messages"]
     assert "\tit broke\t" in server.ok("queue", "peek", "looked-dlq").out
@@ -317,7 +317,7 @@ def test_everything_about_a_message(server: Served) -> None:
 
 
 def test_results(server: Served) -> None:
-    """Pending is 6, completed prints the value, failed is 1."""
+    """A pending result is exit code 6, a completed one prints its value, a failed one is exit code 1."""
     from tenantq.client import Client  # noqa: PLC0415  # only here: the command line reports no results
 
     ids = [server.ok("add", "asked", body).out.strip() for body in ("good", "bad", "open")]
@@ -346,8 +346,8 @@ def test_results(server: Served) -> None:
     assert (late.code, late.out) == (6, "")
 
 
-def test_a_viewer_sees_no_bodies(server: Served) -> None:
-    """What is hidden is said to be hidden."""
+def test_viewer_sees_no_bodies(server: Served) -> None:
+    """The output says that they are hidden."""
     create = ("key", "create", "v", "--tenant", "default", "--role", "viewer", "--quiet")
     token = server.ok(*create).out.strip()
     id = server.ok("add", "secret", "nobody may read this").out.strip()
@@ -360,21 +360,21 @@ def test_a_viewer_sees_no_bodies(server: Served) -> None:
 # ---- on a terminal ----
 
 
-def test_an_empty_poll_says_that_the_queue_is_paused(server: Served) -> None:
-    """And how to resume it. A queue that is only empty is only empty."""
+def test_empty_poll_says_that_the_queue_is_paused(server: Served) -> None:
+    """It also says how to resume the queue. An empty queue that is not paused gets no such hint."""
     server.ok("queue", "create", "halted")
-    assert server.on_a_terminal("poll", "halted") == (0, "no messages\n")
+    assert server.run_on_terminal("poll", "halted") == (0, "no messages\n")
     server.ok("queue", "pause", "halted")
-    code, shown = server.on_a_terminal("poll", "halted")
+    code, shown = server.run_on_terminal("poll", "halted")
     assert (code, shown) == (
         0,
         "no messages: queue halted is paused; resume it with 'tenantq queue resume halted'\n",
     )
-    assert server.on_a_terminal("poll", "halted", "--json") == (0, "no messages\n")
+    assert server.run_on_terminal("poll", "halted", "--json") == (0, "no messages\n")
 
 
-def test_a_message_that_is_acked_at_once_shows_no_lease(server: Served) -> None:
-    """Nobody needs its receipt any more."""
+def test_message_acked_at_once_shows_no_lease(server: Served) -> None:
+    """Its receipt is of no further use."""
     for body in ("one", "two"):
         server.ok("add", "brief", body)
     leased = server.ok("poll", "brief").out
@@ -383,11 +383,11 @@ def test_a_message_that_is_acked_at_once_shows_no_lease(server: Served) -> None:
     assert ("lease" in acked, "receipt" in acked, acked.endswith("\n  two\n")) == (False, False, True)
 
 
-def test_a_refused_line_is_shown_above_the_progress_bar(server: Served, tmp_path: Path) -> None:
-    """The terminal's line is cleared before the error is written."""
+def test_refused_line_is_shown_above_the_progress_bar(server: Served, tmp_path: Path) -> None:
+    """The terminal line is cleared before the error is written."""
     lines = tmp_path / "lines"
     lines.write_bytes(b'{"body": "x"}\nnonsense\n')
     with lines.open("rb") as stdin:
-        code, shown = server.on_a_terminal("add", "barred", "--jsonl", stdin=stdin)
+        code, shown = server.run_on_terminal("add", "barred", "--jsonl", stdin=stdin)
     assert code == 2
     assert "\x1b[2Ktenantq: line 2: is not valid JSON" in shown

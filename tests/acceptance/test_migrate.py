@@ -1,4 +1,4 @@
-"""``tenantq migrate`` between two real servers: nothing is lost, nothing comes twice, wherever it is broken off."""
+"""``tenantq migrate`` between two real servers: nothing is lost or duplicated, wherever it is interrupted."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 
 class Pair:
-    """Two servers, and clients of their administrators."""
+    """Two servers, and clients for their administrators."""
 
     def __init__(self, source: Served, target: Served) -> None:
         self.source, self.target = source, target
         self.here, self.there = (Client(one.url, ADMIN_TOKEN, retries=1) for one in (source, target))
 
     def close(self) -> None:
-        """Drop the connections."""
+        """Close the connections."""
         self.here.close()
         self.there.close()
 
     def arguments(self, *arguments: object) -> tuple[object, ...]:
-        """Return the command that moves to the target."""
+        """Return the command that migrates to the target."""
         return ("migrate", *arguments, "--to-url", self.target.url, "--to-token", ADMIN_TOKEN)
 
     def migrate(self, *arguments: object) -> Done:
@@ -47,7 +47,7 @@ class Pair:
         return self.source.call(*self.arguments(*arguments))
 
     def moving(self, tenant: str, hook: Callable[[str], None] = lambda _: None, **options: Any) -> Migration:
-        """Return a move in this process, with a hook at everything that it tells."""
+        """Return a migration in this process, with a hook for its progress messages."""
         return Migration(
             Endpoint("source", self.here, tenant), Endpoint("target", self.there, tenant), clock=SystemClock(),
             pause=lambda _: None, on_stage=lambda stage: hook(f"stage {stage}"), on_step=hook,
@@ -55,14 +55,14 @@ class Pair:
         )  # fmt: skip
 
     def move(self, tenant: str, hook: Callable[[str], None] = lambda _: None, **options: Any) -> None:
-        """Move a tenant in this process."""
+        """Migrate a tenant in this process."""
         move = self.moving(tenant, hook, **options)
         move.run(move.plan(), settle_ms=0, end_leases=True)
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """Return a server in eu and one in us; tests use tenants of different names."""
+    """Return a server in eu and one in us. Tests use different tenant names."""
     home = tmp_path_factory.mktemp("pair")
     with (
         serving(home / "eu", TENANTQ_SHARD__REGION="eu") as eu,
@@ -74,7 +74,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 
 def filled(client: Client, name: str, count: int = 30) -> tuple[Tenant, dict[str, set[str]]]:
-    """Make a tenant with messages of every kind; return it and the ids in each of its queues."""
+    """Create a tenant with messages of every kind; return it and the message IDs of each queue."""
     tenant = client.tenant(name)
     tenant.configure(weight=3)
     mail, line, doomed = (tenant.queue(one) for one in ("mail", "line.fifo", "doomed"))
@@ -93,7 +93,7 @@ def filled(client: Client, name: str, count: int = 30) -> tuple[Tenant, dict[str
 
 
 def held_ids(queue: Queue) -> set[str]:
-    """Return the ids of everything in a queue, each of which is there once."""
+    """Return the IDs of all messages in a queue, and check that each is there once."""
     snapshot, start, found = queue.open_snapshot().snapshot, None, list[str]()
     while True:
         page = queue.read_snapshot(snapshot, start=start, limit=1_000)
@@ -106,12 +106,12 @@ def held_ids(queue: Queue) -> set[str]:
 
 
 def held(tenant: Tenant) -> dict[str, set[str]]:
-    """Return the ids in each queue of a tenant, whatever their state."""
+    """Return the message IDs in each queue of a tenant, whatever their state."""
     return {one.name: held_ids(tenant.queue(one.name)) for one in tenant.queues()}
 
 
 def drained(queue: Queue) -> list[str]:
-    """Take and finish everything that a queue hands out; return the bodies."""
+    """Consume everything that a queue delivers; return the bodies."""
     bodies = []
     while messages := queue.poll(100):
         bodies += [one.text for one in messages]
@@ -119,8 +119,8 @@ def drained(queue: Queue) -> list[str]:
     return bodies
 
 
-def test_a_tenant_moves_with_everything_and_works_at_the_target(pair: Pair) -> None:
-    """Messages, delays, groups in order, dead letters, results, grants, idempotency keys, pauses, settings; keys anew."""
+def test_tenant_migrates_completely_and_works_at_the_target(pair: Pair) -> None:
+    """Messages, order, dead letters, results, grants, idempotency keys and settings move; API keys are new."""
     tenant, ids = filled(pair.here, "whole", 2_300)
     worked = tenant.queue("worked")
     done_id = worked.add("work").id
@@ -164,11 +164,11 @@ def test_a_tenant_moves_with_everything_and_works_at_the_target(pair: Pair) -> N
     assert pair.migrate("whole", "--abort").code == 7
 
 
-def test_a_move_that_is_killed_anywhere_is_gone_on_with(pair: Pair) -> None:
-    """At every single step: until the end the target serves nobody, and then each message is there once."""
+def test_killed_migration_can_be_resumed_from_any_step(pair: Pair) -> None:
+    """Until the end the target serves nobody; then each message is there once."""
 
     class Killed(Exception):
-        """What a kill is for the code that it hits."""
+        """Stands for a kill in the code that it interrupts."""
 
     told: list[str] = []
     filled(pair.here, "counted", 5)
@@ -197,8 +197,8 @@ def test_a_move_that_is_killed_anywhere_is_gone_on_with(pair: Pair) -> None:
             tenant.queue("mail").poll()
 
 
-def test_a_move_that_is_killed_anywhere_can_be_undone(pair: Pair) -> None:
-    """Before it is cut over: the source has what it had and works, the target has nothing of it."""
+def test_killed_migration_can_be_aborted_before_cutover(pair: Pair) -> None:
+    """The source has what it had and works; the target keeps nothing."""
 
     class Killed(Exception):
         """What a kill is for the code that it hits."""
@@ -224,8 +224,8 @@ def test_a_move_that_is_killed_anywhere_can_be_undone(pair: Pair) -> None:
         assert (again["lifted"], again["deleted"]) == ([], [])
 
 
-def test_a_killed_process_leaves_nothing_that_the_next_one_cannot_go_on_with(pair: Pair) -> None:
-    """The real command, killed while it copies."""
+def test_killed_migrate_process_is_resumed_by_the_next(pair: Pair) -> None:
+    """The real command is killed while it copies."""
     _, ids = filled(pair.here, "process", 3_000)
     process = subprocess.Popen(
         [COMMAND, *map(str, pair.arguments("process"))], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -241,8 +241,8 @@ def test_a_killed_process_leaves_nothing_that_the_next_one_cannot_go_on_with(pai
     assert held_ids(pair.there.tenant("process").queue("mail")) == ids["mail"]
 
 
-def test_ctrl_c_says_where_both_sides_are_and_how_to_go_on_or_back(pair: Pair) -> None:
-    """Here while it waits for leases; the source goes on after --abort, with the lease that it had."""
+def test_ctrl_c_shows_both_sides_and_how_to_resume_or_abort(pair: Pair) -> None:
+    """Interrupted while waiting for leases; after --abort the source works, and the lease is still valid."""
     tenant = pair.here.tenant("stopped")
     tenant.configure()
     tenant.queue("mail").add("work")
@@ -270,8 +270,8 @@ def test_ctrl_c_says_where_both_sides_are_and_how_to_go_on_or_back(pair: Pair) -
     assert tenant.queue("mail").add("on it goes")
 
 
-def test_leases_are_waited_for_or_ended_with_consent(pair: Pair) -> None:
-    """Those that end late are refused at the source, and their messages come again at the target, the attempt not counted."""
+def test_migration_waits_for_leases_or_ends_them_on_request(pair: Pair) -> None:
+    """Later settlements are refused at the source; the messages return at the target without counting the attempt."""
     tenant = pair.here.tenant("leased")
     tenant.configure()
     queue = tenant.queue("mail")
@@ -294,8 +294,8 @@ def test_leases_are_waited_for_or_ended_with_consent(pair: Pair) -> None:
     assert (again.text, again.attempt, again.id) == ("b", 1, second.id)
 
 
-def test_what_stands_in_the_way_is_told_before_anything_is_changed(pair: Pair) -> None:
-    """Quotas, regions, other content, a hold that forbids deleting, a source that is suspended: all with exit code 7."""
+def test_obstacles_are_reported_before_anything_changes(pair: Pair) -> None:
+    """Quotas, regions, existing messages, legal holds and suspension are reported with exit code 7."""
     tenant, ids = filled(pair.here, "blocked", 3)
     pair.there.tenant("small").configure(quotas={"backlog": 2})
     pair.there.tenant("taken").configure()
@@ -319,8 +319,8 @@ def test_what_stands_in_the_way_is_told_before_anything_is_changed(pair: Pair) -
     assert {one.name for one in pair.there.tenants()} & {"blocked", "only-eu"} == set()
 
 
-def test_lies_are_found_out(pair: Pair) -> None:
-    """The same server twice, wrong tokens, tokens of a tenant, a server that is none, nobody there."""
+def test_wrong_servers_and_tokens_are_refused(pair: Pair) -> None:
+    """Covers the same server twice, invalid and weak tokens, unreachable servers, unknown tenants and queues."""
     tenant = pair.here.tenant("honest")
     tenant.configure()
     own = tenant.create_key("t", role="tenant-admin").token
@@ -339,8 +339,8 @@ def test_lies_are_found_out(pair: Pair) -> None:
     assert tenant.get().status == "active"
 
 
-def test_a_target_that_refuses_in_the_middle_leaves_the_source_as_it_was(pair: Pair) -> None:
-    """A quota that became too small after the plan: nothing is cut over, and with more room the same command goes on."""
+def test_refusal_during_the_copy_leaves_the_source_unchanged(pair: Pair) -> None:
+    """A quota is lowered after the plan: nothing is cut over, and with a higher quota the same command resumes."""
     _, ids = filled(pair.here, "crowded", 20)
     pair.there.tenant("crowded").configure()
 
@@ -356,8 +356,8 @@ def test_a_target_that_refuses_in_the_middle_leaves_the_source_as_it_was(pair: P
     assert held(pair.there.tenant("crowded")) == ids
 
 
-def test_sides_that_differ_are_not_cut_over(pair: Pair) -> None:
-    """What differs is printed by queue, the source keeps everything, and after --abort the move can be made anew."""
+def test_cutover_is_refused_if_the_sides_differ(pair: Pair) -> None:
+    """The differences are printed by queue, the source keeps everything, and the migration can be repeated."""
     tenant, ids = filled(pair.here, "differs", 5)
 
     def hook(text: str) -> None:
@@ -369,15 +369,15 @@ def test_sides_that_differ_are_not_cut_over(pair: Pair) -> None:
     refused = pair.migrate("differs")
     assert (refused.code, "queue mail: messages 7 at the source, 6 at the target" in refused.err) == (7, True)
     assert pair.there.tenant("differs").get().status == "suspended"
-    reopen_source(Endpoint("source", pair.here, "differs"))  # as if the target had been away
+    reopen_source(Endpoint("source", pair.here, "differs"))  # as if the target was unreachable
     (taken,) = tenant.queue("mail").poll()
     taken.ack()
     pair.move("differs")
     assert held(pair.there.tenant("differs"))["mail"] == ids["mail"] - {taken.id}
 
 
-def test_an_encrypted_tenant_is_sealed_anew(pair: Pair) -> None:
-    """Its messages can be read at the target and lie encrypted there; a key is known again whatever its body was."""
+def test_encrypted_tenant_is_reencrypted_at_the_target(pair: Pair) -> None:
+    """Its messages are readable through the target and encrypted in its store; idempotency keys still deduplicate."""
     tenant = pair.here.tenant("sealed")
     tenant.configure(encryption={"enabled": True})
     tenant.queue("mail").add_many([NewMessage(body=b"secret", key="k"), "another"])
@@ -391,8 +391,8 @@ def test_an_encrypted_tenant_is_sealed_anew(pair: Pair) -> None:
     assert [(one.text, one.encrypted) for one in messages] == [("secret", True), ("another", True)]
 
 
-def test_single_queues_move_with_their_dead_letters_and_the_others_go_on(pair: Pair) -> None:
-    """The source's is closed, the target's works; with --delete-source it is gone."""
+def test_single_queue_migrates_with_its_dead_letters(pair: Pair) -> None:
+    """The source queue is closed, the target queue works, and with --delete-source the source queue is deleted."""
     tenant, ids = filled(pair.here, "parts", 8)
     done = pair.migrate(
         "parts", "--queue", "doomed", "--as", "new-parts", "--delete-source", "--yes", "--reason", "it moved away"
@@ -412,8 +412,8 @@ def test_single_queues_move_with_their_dead_letters_and_the_others_go_on(pair: P
     assert tenant.queue("third").add("new queues are made as ever")
 
 
-def test_the_source_is_deleted_on_request_only_after_the_move(pair: Pair) -> None:
-    """With the name and a reason; without them it is not even begun."""
+def test_source_is_deleted_on_request_after_the_migration(pair: Pair) -> None:
+    """This needs the name and a reason; without them the migration does not start."""
     _, ids = filled(pair.here, "leaves", 5)
     assert pair.migrate("leaves", "--delete-source").code == 2
     assert pair.here.tenant("leaves").get().status == "active"
@@ -422,8 +422,8 @@ def test_the_source_is_deleted_on_request_only_after_the_move(pair: Pair) -> Non
     assert held(pair.there.tenant("leaves")) == ids
 
 
-def test_a_server_that_dies_in_the_middle_is_named_and_gone_on_with_when_it_is_back(pair: Pair, tmp_path: Path) -> None:
-    """First as the target, then as the source: killed while it is copied, and started again on another port."""
+def test_migration_resumes_after_a_server_was_killed(pair: Pair, tmp_path: Path) -> None:
+    """The error names the target or the source, which is killed during the copy and restarted on another port."""
     _, ids = filled(pair.here, "stays", 5)
 
     def killing(served: Served, place: str) -> Callable[[str], None]:
@@ -456,8 +456,8 @@ def test_a_server_that_dies_in_the_middle_is_named_and_gone_on_with_when_it_is_b
         both.close()
 
 
-def test_a_tar_is_taken_apart_however_it_is_cut() -> None:
-    """One byte at a time or all at once; what is none is refused."""
+def test_tar_is_parsed_from_chunks_of_any_size() -> None:
+    """It can arrive byte by byte or all at once, and the reader knows when it is complete."""
     import io  # noqa: PLC0415  # only here
     import tarfile  # noqa: PLC0415
 

@@ -29,8 +29,8 @@ def exported(server: Served, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def test_an_export_is_imported_under_another_name_once(server: Served, exported: Path) -> None:
-    """The second time nothing is added; queues, pauses and grants came along."""
+def test_export_is_imported_once_under_another_name(server: Served, exported: Path) -> None:
+    """A second import adds nothing; queues, pauses and grants are imported too."""
     first = server.ok("import", exported, "--as", "copy", "--json").json
     assert (first["queues"], first["messages"], first["grants"], first["there"]) == (2, 2_500, 1, 0)
     second = server.ok("import", exported, "--as", "copy")
@@ -42,17 +42,17 @@ def test_an_export_is_imported_under_another_name_once(server: Served, exported:
     assert server.ok("tenant", "show", "copy", "--json").json["config"]["weight"] == 3
 
 
-def test_an_export_shows_on_a_terminal_how_far_it_is(server: Served, exported: Path, tmp_path: Path) -> None:
-    """A bar in bytes while it arrives and is verified; a pipe gets none of it."""
-    code, shown = server.on_a_terminal("export", "acme", "--out", tmp_path / "again.tar")
+def test_export_shows_progress_on_a_terminal(server: Served, exported: Path, tmp_path: Path) -> None:
+    """A bar counts bytes while the export arrives and is verified; a pipe gets none."""
+    code, shown = server.run_on_terminal("export", "acme", "--out", tmp_path / "again.tar")
     assert code == 0
     assert exported.stat().st_size > 1_000_000
     for text in ("━", "MB", "0:00:0", "verifying", "exported acme to"):
         assert text in shown, text
 
 
-def test_an_export_can_be_a_directory(server: Served, exported: Path, tmp_path: Path) -> None:
-    """With the same files, and it is imported like a tar."""
+def test_export_to_a_directory(server: Served, exported: Path, tmp_path: Path) -> None:
+    """It has the same files and is imported like a tar."""
     place = tmp_path / "here"
     server.ok("export", "acme", "--out", f"{place}/")
     with tarfile.open(exported) as tar:
@@ -62,10 +62,8 @@ def test_an_export_can_be_a_directory(server: Served, exported: Path, tmp_path: 
     assert server.ok("import", place, "--as", "third", "--json").json["messages"] == 2_500
 
 
-def test_an_export_that_was_changed_is_refused_before_anything_is_sent(
-    server: Served, exported: Path, tmp_path: Path
-) -> None:
-    """A flipped bit, a file too many, a tar that was cut short, no manifest."""
+def test_changed_export_is_refused_before_anything_is_sent(server: Served, exported: Path, tmp_path: Path) -> None:
+    """Covers a flipped bit, an extra file, a truncated tar and a missing manifest."""
     raw = bytearray(exported.read_bytes())
     raw[raw.index(b"line 7")] ^= 1
     (tmp_path / "bit.tar").write_bytes(raw)
@@ -88,8 +86,8 @@ def test_an_export_that_was_changed_is_refused_before_anything_is_sent(
     assert server.call("tenant", "show", "never").code == 3
 
 
-def test_wrong_places_and_wrong_callers_are_refused(server: Served, exported: Path, tmp_path: Path) -> None:
-    """What is there already is not overwritten, and nothing half-written is left."""
+def test_existing_files_and_missing_rights_are_refused(server: Served, exported: Path, tmp_path: Path) -> None:
+    """Nothing is overwritten, and no partial file is left."""
     assert server.call("export", "acme", "--out", exported).code == 7
     assert server.call("export", "acme", "--out", tmp_path / "no" / "where.tar").code == 2
     assert server.call("export", "nobody", "--out", tmp_path / "x.tar").code == 3
@@ -99,8 +97,8 @@ def test_wrong_places_and_wrong_callers_are_refused(server: Served, exported: Pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_legal_hold_moves_with_its_tenant(server: Served, tmp_path: Path) -> None:
-    """Else whoever moves a tenant could delete the copy."""
+def test_legal_hold_moves_with_its_tenant(server: Served, tmp_path: Path) -> None:
+    """Otherwise moving a tenant would allow deleting the copy."""
     server.ok("tenant", "create", "held")
     server.ok("add", "mail", "evidence", "--tenant", "held")
     server.ok("tenant", "hold", "held", "--reason", "Case 4711, counsel's letter")

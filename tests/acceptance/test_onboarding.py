@@ -28,8 +28,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield served
 
 
-def test_a_sign_up_from_the_request_to_the_first_message(server: Served, tmp_path: Path) -> None:
-    """The applicant needs no credential; the administrator gets the token once."""
+def test_sign_up_from_the_request_to_the_first_message(server: Served, tmp_path: Path) -> None:
+    """The applicant needs no credential; the administrator sees the token once."""
     (tmp_path / "starter.toml").write_text('description = "E-mail"\n[queues.mail]\nmax_attempts = 5\n')
     server.ok("template", "create", "starter", tmp_path / "starter.toml", "--platform")
     asked = {"tenant": "newcomer", "contact": "ann@newcomer.example"}
@@ -71,7 +71,7 @@ def test_a_template_is_created_shared_applied_and_deleted(server: Served, tmp_pa
 
 
 def test_a_contained_key_is_listed_and_released(server: Served) -> None:
-    """Its commands end with the code for what is not allowed, and the list of keys says why."""
+    """Its commands exit with the code for forbidden calls, and the list of keys says why."""
     server.ok("tenant", "create", "victim")
     server.ok("tenant", "create", "suspect")
     made = server.ok("key", "create", "curious", "--tenant", "suspect", "--role", "producer", "--json").json

@@ -1,4 +1,4 @@
-"""What a server and its commands write is for who runs them: on a shared machine nobody else can read it."""
+"""Files written by a server and its commands are private: other users of the machine cannot read them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def readable_by(who: int, root: Path) -> list[str]:
-    """Return all files that ``who`` (bits of a mode) may read, and can reach through their directories."""
+    """Return all files that ``who`` (mode bits) may read and can reach through their directories."""
     found = []
     for directory, names, files in os.walk(root):
         if directory != str(root) and not os.stat(directory).st_mode & who:  # noqa: PTH116  # as os.walk has them
@@ -29,8 +29,8 @@ def readable_by(who: int, root: Path) -> list[str]:
     return found
 
 
-def test_nobody_else_can_read_what_a_server_writes(tmp_path: Path) -> None:
-    """Neither store, log nor exported journal, nor a backup; and an export, which is in plain, is its maker's alone."""
+def test_other_users_cannot_read_what_a_server_writes(tmp_path: Path) -> None:
+    """This covers store, log, exported journal and backup; a plaintext export is private to its creator."""
     tmp_path.chmod(0o755)
     home = tmp_path / "home"
     home.mkdir(mode=0o755)
@@ -54,10 +54,10 @@ def test_nobody_else_can_read_what_a_server_writes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "group_reads"), [(0o750, True), (0o755, True), (0o700, False)])
-def test_a_group_that_was_let_into_the_data_directory_can_read_it(
+def test_group_access_to_the_data_directory_extends_to_segments(
     tmp_path: Path, mode: int, *, group_reads: bool
 ) -> None:
-    """As one that runs the pipeline as another user needs it; others never."""
+    """A pipeline that runs as another user needs it. Others never get access."""
     data = tmp_path / "data"
     data.mkdir()
     data.chmod(mode)
@@ -70,8 +70,8 @@ def test_a_group_that_was_let_into_the_data_directory_can_read_it(
     assert readable_by(stat.S_IROTH, data) == []
 
 
-def test_an_export_replaces_what_a_killed_one_left_and_follows_no_link(tmp_path: Path) -> None:
-    """A link in the place of the unfinished file would have had the plaintext written elsewhere."""
+def test_export_replaces_a_partial_file_and_follows_no_link(tmp_path: Path) -> None:
+    """A symlink in place of the partial file would redirect the plaintext."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_text("mine")
     with serving(tmp_path / "data") as server:

@@ -39,7 +39,7 @@ def _address() -> str:
     return f"127.0.0.1:{free_port()}"
 
 
-def test_the_first_screen_says_what_it_is_and_how_to_use_it() -> None:
-    """The first two sentences, the picture and a program come within the first 50 lines."""
+def test_first_screen_of_the_readme_introduces_the_product() -> None:
+    """The first two sentences, the picture and a program are within the first 50 lines."""
     assert README.split("\n")[2].startswith("tenantq is a durable work queue")
     assert README[: README.index("```python")].count("\n") <= 40

@@ -1,4 +1,4 @@
-"""Residency over a real server: a tenant's contents are served only where all its data may be."""
+"""Residency over a real server: a tenant's contents are served only in its allowed regions."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ CONTENTS: dict[str, Callable[[Tenant, str], object]] = {
 }
 
 
-def test_contents_stay_put_when_the_region_of_a_server_changes(tmp_path: Path) -> None:
-    """Every call that reads or writes contents is refused, backups too; administration works; the right region heals it."""
+def test_contents_are_not_served_from_another_region(tmp_path: Path) -> None:
+    """Calls that touch contents and backups are refused; administration works. The right region restores access."""
     data = tmp_path / "data"
     with serving(data, TENANTQ_SHARD__REGION="eu") as server, Client(server.url, ADMIN_TOKEN) as client:
         acme = client.tenant("acme")
@@ -55,8 +55,8 @@ def test_contents_stay_put_when_the_region_of_a_server_changes(tmp_path: Path) -
         assert client.tenant("acme").queue("mail").poll()[0].body == b"x"
 
 
-def test_segments_and_backups_abroad_are_not_for_tenants_with_regions(tmp_path: Path) -> None:
-    """A tenant that does not allow their region is refused when it is created."""
+def test_segments_and_backups_in_another_region_refuse_the_tenant(tmp_path: Path) -> None:
+    """A tenant that does not allow their region cannot be created."""
     abroad = {"TENANTQ_SHARD__REGION": "eu", "TENANTQ_EXPORT__REGION": "us"}
     with serving(tmp_path / "data", **abroad) as server, Client(server.url, ADMIN_TOKEN) as client:
         with pytest.raises(Invalid, match="regions: eu do not include us of the journal segments"):

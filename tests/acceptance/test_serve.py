@@ -1,4 +1,4 @@
-"""The server as its operator meets it: starting, stopping, crashing, and everything that keeps it from starting."""
+"""The server as its operator sees it: starting, stopping, crashing, and everything that prevents a start."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_the_first_start_shows_a_token_once(tmp_path: Path) -> None:
-    """In a box, on stdout, and it works; a second start shows none, and the first one's still works."""
+def test_first_start_shows_a_token_once(tmp_path: Path) -> None:
+    """It is printed in a box on stdout and works. A second start shows none, and the first token still works."""
     with serving(tmp_path / "data", TENANTQ_ADMIN_TOKEN="") as first:
         (token,) = re.findall(r"^│ (tq_\w+) +│$", first.output, re.MULTILINE)
         assert "shown only once" in first.output
@@ -40,10 +40,8 @@ def test_the_first_start_shows_a_token_once(tmp_path: Path) -> None:
     "options", [("--http", "{busy}"), ("--rpc", "{busy}"), ("--tls-certificate", "none.pem", "--tls-key", "none.pem")]
 )
 @pytest.mark.parametrize("shards", [1, 2])
-def test_a_first_start_that_fails_does_not_use_up_the_token(
-    tmp_path: Path, options: tuple[str, ...], shards: int
-) -> None:
-    """Whatever stood in the way, the start that works shows a token, and it works."""
+def test_failed_first_start_does_not_use_up_the_token(tmp_path: Path, options: tuple[str, ...], shards: int) -> None:
+    """The first successful start shows a token that works."""
     with socket.create_server(("127.0.0.1", 0)) as busy:
         place = f"127.0.0.1:{busy.getsockname()[1]}"
         given = [option.format(busy=place) for option in options]
@@ -64,8 +62,8 @@ def test_a_first_start_that_fails_does_not_use_up_the_token(
 
 
 @pytest.mark.parametrize("shards", [1, 2])
-def test_a_token_that_could_not_be_shown_does_not_count(tmp_path: Path, shards: int) -> None:
-    """The start fails in one line that says what to do, and the next one shows another token."""
+def test_token_that_could_not_be_printed_is_discarded(tmp_path: Path, shards: int) -> None:
+    """The start fails with one line that says what to do, and the next start shows another token."""
     with open("/dev/full", "wb") as full:  # noqa: PTH123  # a device
         failed = subprocess.run(
             [COMMAND, "serve", "--data-dir", tmp_path / "data", "--http", "127.0.0.1:0", "--shards", str(shards), "--log-level", "error"],
@@ -85,15 +83,15 @@ def _shows_a_token_that_works(data_dir: Path, shards: int) -> None:
 
 
 def test_the_environment_sets_the_first_token(tmp_path: Path) -> None:
-    """Then nothing secret is printed at all."""
+    """Then no secret is printed."""
     with serving(tmp_path / "data") as served:
         assert served.output == f"ready on {served.url}\n"
         served.ok("tenant", "list", TENANTQ_TOKEN=ADMIN_TOKEN)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_070_a_signal_stops_it_in_good_order(tmp_path: Path, number: signal.Signals) -> None:
-    """Exit code 0; a waiting poll is answered, leases are kept and can be settled after the restart."""
+def test_070_signal_stops_the_server_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+    """It exits with 0, waiting polls get a reply, and leases can be settled after a restart."""
     with serving(tmp_path / "data") as served:
         served.ok("add", "mail", "hello")
         served.ok("queue", "create", "other")
@@ -114,7 +112,7 @@ def test_070_a_signal_stops_it_in_good_order(tmp_path: Path, number: signal.Sign
 
 
 def _wait_on(url: str, answers: list[tuple[int, object]]) -> None:
-    """Poll over plain HTTP: the SDK would poll again when it is answered early."""
+    """Poll over plain HTTP: the SDK would poll again after an early reply."""
     connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=SECONDS_MAX)
     headers = {"Authorization": f"Bearer {ADMIN_TOKEN}", "Content-Type": "application/json"}
     connection.request("POST", "/v1/queues/other/poll", '{"wait_ms": 60000}', headers)
@@ -124,20 +122,20 @@ def _wait_on(url: str, answers: list[tuple[int, object]]) -> None:
 
 
 def _until_polls(url: str) -> None:
-    """Return when the second poll has come."""
+    """Wait until the second poll has arrived."""
     with Client(url, ADMIN_TOKEN) as client:
         while 'tenantq_calls_total{action="poll"} 2.0' not in client.metrics():
             pass
 
 
-def test_070_a_second_signal_forces_the_end(tmp_path: Path) -> None:
-    """A client that never reads its answer holds the stop up; the second signal does not wait for it."""
+def test_070_second_signal_stops_the_server_immediately(tmp_path: Path) -> None:
+    """A client that never reads its reply delays the stop; the second signal does not wait for it."""
     with serving(tmp_path / "data") as served:
         served.ok("add", "mail", "hello")
         host, _, port = served.url.removeprefix("http://").rpartition(":")
         with socket.create_connection((host, int(port))) as slow:
             slow.sendall(b"POST /v1/queues/mail/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
-            served.ok("queue", "show", "mail")  # the server has seen what came before
+            served.ok("queue", "show", "mail")  # the server has processed the earlier requests
             served.process.send_signal(signal.SIGTERM)
             assert served.process.stderr is not None
             for line in served.process.stderr:
@@ -150,8 +148,8 @@ def test_070_a_second_signal_forces_the_end(tmp_path: Path) -> None:
         assert again.ok("poll", "mail", "--body").out == "hello\n"
 
 
-def test_killed_it_keeps_leases_and_messages(tmp_path: Path) -> None:
-    """After kill -9 a receipt from before still acks, what was added is there, and nothing else."""
+def test_leases_and_messages_survive_sigkill(tmp_path: Path) -> None:
+    """A receipt from before still acks, and exactly the added messages are there."""
     with serving(tmp_path / "data") as served:
         for body in ("first", "second"):
             served.ok("add", "mail", body)
@@ -167,8 +165,8 @@ def test_killed_it_keeps_leases_and_messages(tmp_path: Path) -> None:
     assert run("doctor", "--data-dir", tmp_path / "data").returncode == 0
 
 
-def test_who_follows_a_queue_outlives_a_restart(tmp_path: Path) -> None:
-    """The server goes away and comes back; nobody has to start the command again."""
+def test_follow_survives_a_server_restart(tmp_path: Path) -> None:
+    """The command does not have to be restarted."""
     data = tmp_path / "data"
     with serving(data) as served:
         served.ok("add", "mail", "before")
@@ -189,7 +187,7 @@ def test_who_follows_a_queue_outlives_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_second_server_on_the_same_directory_is_refused(tmp_path: Path) -> None:
-    """One line names the process that has it; the first goes on."""
+    """One line names the process that holds it, and the first server continues."""
     with serving(tmp_path / "data") as served:
         second = run("serve", "--data-dir", tmp_path / "data", "--http", "127.0.0.1:0")
         assert (second.returncode, second.stdout, second.stderr.count("\n")) == (6, "", 1)
@@ -199,7 +197,7 @@ def test_a_second_server_on_the_same_directory_is_refused(tmp_path: Path) -> Non
 
 
 def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
-    """One line says so, and the directory can be opened again at once."""
+    """One line says so, and the directory is released at once."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         done = run("serve", "--data-dir", tmp_path / "data", "--http", address, TENANTQ_ADMIN_TOKEN=ADMIN_TOKEN)
@@ -231,10 +229,10 @@ def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
         ((), {"TENANTQ_ADMIN_TOKEN": "with spaces in the middle"}, "", "TENANTQ_ADMIN_TOKEN: must be printable ASCII"),
     ],
 )
-def test_a_wrong_setting_is_2_and_named(
+def test_invalid_setting_is_exit_code_2_and_named(
     tmp_path: Path, options: tuple[str, ...], variables: dict[str, Any], settings: str, text: str
 ) -> None:
-    """Wherever it was given: one line, and no directory is made."""
+    """Flag, environment or file: the error is one line, and no directory is created."""
     (tmp_path / "settings.toml").write_text(settings)
     given = ("--config", tmp_path / "settings.toml") if settings else ()
     done = call("serve", "--data-dir", tmp_path / "data", *given, *options, **variables)
@@ -252,10 +250,10 @@ def test_a_wrong_setting_is_2_and_named(
         (("--tls-certificate", "/nowhere.pem", "--tls-key", "/nowhere.key"), {}, 2, "/nowhere.pem"),
     ],
 )
-def test_what_keeps_it_from_starting_is_one_line(
+def test_start_errors_are_one_line(
     tmp_path: Path, options: tuple[str, ...], variables: dict[str, Any], code: int, text: str
 ) -> None:
-    """Circumstances that are wrong are 6, what was given wrong is 2; never a traceback."""
+    """Invalid input exits with 2, other obstacles with 6, and there is no traceback."""
     done = run("serve", "--data-dir", tmp_path / "data", "--http", "127.0.0.1:0", *options, **variables)
     assert (done.returncode, done.stdout) == (code, ""), done.stderr
     line = done.stderr.splitlines()[-1]
@@ -264,8 +262,8 @@ def test_what_keeps_it_from_starting_is_one_line(
     assert "Traceback" not in done.stderr
 
 
-def test_a_directory_that_is_none_is_refused(tmp_path: Path) -> None:
-    """A file, a directory of something else, a place below a file: one line, and nothing is lost."""
+def test_unusable_data_directory_is_refused(tmp_path: Path) -> None:
+    """Covers a file, a foreign directory and a path below a file; nothing in them changes."""
     (tmp_path / "file").write_text("x")
     (tmp_path / "strange").mkdir()
     (tmp_path / "strange" / "photo.jpg").write_text("x")
@@ -281,8 +279,8 @@ def test_a_directory_that_is_none_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "strange" / "db").exists()
 
 
-def test_a_store_that_fails_ends_the_server(tmp_path: Path) -> None:
-    """The caller is not told that it worked; one line says why the server stopped; the exit code is 1."""
+def test_store_failure_ends_the_server(tmp_path: Path) -> None:
+    """The call is not confirmed, one line says why the server stopped, and the exit code is 1."""
     program = (
         "import os, sys; from tenantq.cli.main import main; from tenantq.store.rocks import RocksStore\n"
         "from tenantq.errors import StoreFailed\n"
@@ -318,8 +316,8 @@ def test_a_store_that_fails_ends_the_server(tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
-def test_logs_are_lines_for_people_or_json(tmp_path: Path) -> None:
-    """On stderr, with the time, the level and what happened."""
+def test_logs_are_text_or_json_lines(tmp_path: Path) -> None:
+    """They go to stderr with time, level and event."""
     for kind in ("text", "json"):
         with serving(tmp_path / "data", "--log-format", kind) as served:
             served.process.terminate()
@@ -343,7 +341,7 @@ def test_logs_are_lines_for_people_or_json(tmp_path: Path) -> None:
 
 
 def test_requests_are_logged_with_tenant_queue_caller_and_trace(tmp_path: Path) -> None:
-    """If that is set, as JSON for whatever collects it."""
+    """A setting turns this on, with JSON for log collectors."""
     with serving(tmp_path / "data", "--log-format", "json", TENANTQ_GATES__REQUEST_LOG="all") as served:
         headers = {
             "Authorization": f"Bearer {ADMIN_TOKEN}",
@@ -368,8 +366,8 @@ def test_requests_are_logged_with_tenant_queue_caller_and_trace(tmp_path: Path) 
     assert line["principal"].startswith("key:")
 
 
-def test_a_flag_goes_before_the_environment_and_that_before_the_file(tmp_path: Path) -> None:
-    """The setting that is used tells where it came from."""
+def test_flags_override_the_environment_which_overrides_the_file(tmp_path: Path) -> None:
+    """The effective setting shows where it came from."""
     (tmp_path / "settings.toml").write_text('log_level = "debug"\nlog_format = "json"\n[shard]\ndurability = "os"\n')
     options = ("--config", tmp_path / "settings.toml", "--log-level", "info")
     with serving(tmp_path / "data", *options, TENANTQ_LOG_FORMAT="text", TENANTQ_LOG_LEVEL="error") as served:
@@ -379,8 +377,8 @@ def test_a_flag_goes_before_the_environment_and_that_before_the_file(tmp_path: P
     assert "INFO" in err
 
 
-def test_https_with_a_certificate_of_ones_own(tmp_path: Path) -> None:
-    """The address says https; a client that trusts the authority gets in, others are told why not."""
+def test_https_with_a_custom_certificate(tmp_path: Path) -> None:
+    """The printed URL is https; clients that trust the authority connect, others learn why not."""
     certificate, key = tmp_path / "tls.pem", tmp_path / "tls.key"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
@@ -399,8 +397,8 @@ def test_https_with_a_certificate_of_ones_own(tmp_path: Path) -> None:
         served.ok("queue", "list", **profile)
 
 
-def test_the_command_is_where_it_is_installed() -> None:
-    """These tests run the program that is installed, not another one."""
+def test_installed_command_prints_its_version() -> None:
+    """The tests run the installed program."""
     assert subprocess.run([COMMAND, "--version"], capture_output=True, check=True, text=True).stdout.startswith(
         "tenantq "
     )

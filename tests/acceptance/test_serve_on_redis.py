@@ -1,4 +1,4 @@
-"""``tenantq serve --store`` as processes: a killed server is followed by another, and Redis may go away."""
+"""``tenantq serve --store`` as processes: another server replaces a killed one, and Redis may become unreachable."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PASSWORD = "s3cret-word"  # noqa: S105  # as above
 
 @pytest.fixture
 def redis(tmp_path: Path) -> Iterator[RedisServer]:
-    """Run a durable server that wants a password."""
+    """Run a durable server that requires a password."""
     server = RedisServer(tmp_path / "redis", "appendonly yes", "appendfsync always")
     server.client().config_set("requirepass", PASSWORD)
     yield server
@@ -61,7 +61,7 @@ class Process:
     def ask(
         self, path: str, body: dict[str, Any] | None = None, method: str | None = None
     ) -> tuple[int, dict[str, Any]]:
-        """Call it; status 0: it does not answer."""
+        """Send a request. Status 0 means no reply."""
         request = urllib.request.Request(  # of this machine
             f"http://127.0.0.1:{self.port}{path}",
             data=json.dumps(body).encode() if body is not None else None,
@@ -77,7 +77,7 @@ class Process:
             return 0, {}
 
     def until(self, path: str, status: int, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Wait until it answers so. A shard without an owner makes it answer 503, which asks for another attempt."""
+        """Wait for a reply with this status. A shard without an owner replies 503, which asks for a retry."""
         ends = time.monotonic() + 30
         while True:
             found, told = self.ask(path, body)
@@ -87,13 +87,13 @@ class Process:
             time.sleep(0.05)
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        """Send it a signal and return its exit code."""
+        """Send a signal and return the exit code."""
         self.process.send_signal(number)
         return self.process.wait(30)
 
 
 def called(redis: RedisServer, data_dir: Path, *command: str, user: str = "") -> tuple[int, dict[str, Any]]:
-    """Run a command on all shards of the store. Return its exit code and its report."""
+    """Run a command on all shards of the store; return its exit code and report."""
     environment = {**os.environ, "TENANTQ_STORE": f"redis://{user}:{PASSWORD}@127.0.0.1:{redis.port}"}
     done = subprocess.run(
         [sys.executable, "-m", "tenantq", *command, "--json", "--data-dir", str(data_dir)],
@@ -106,12 +106,12 @@ def called(redis: RedisServer, data_dir: Path, *command: str, user: str = "") ->
 
 
 def examined(data_dir: Path, redis: RedisServer) -> dict[str, Any]:
-    """Return the doctor's report about all shards."""
+    """Return the doctor's report on all shards."""
     return called(redis, data_dir, "doctor")[1]
 
 
-def test_a_cluster_under_load_is_examined_and_verified(redis: RedisServer, tmp_path: Path) -> None:
-    """By a Redis user that cannot write. The reports are clean, or name the damage."""
+def test_cluster_under_load_is_examined_and_verified(redis: RedisServer, tmp_path: Path) -> None:
+    """The Redis user is read-only. The reports are clean, or name the damage."""
     client: Any = Redis(port=redis.port, password=PASSWORD)  # the library has no types for all commands
     client.execute_command(
         "ACL", "SETUSER", "reader", "on", f">{PASSWORD}", "~*",
@@ -163,8 +163,8 @@ def test_a_cluster_under_load_is_examined_and_verified(redis: RedisServer, tmp_p
             server.process.wait()
 
 
-def test_a_server_on_redis_is_followed_by_another_when_it_is_killed(redis: RedisServer, tmp_path: Path) -> None:
-    """With everything that was confirmed, leases included, on the same receipts."""
+def test_another_server_replaces_a_killed_one(redis: RedisServer, tmp_path: Path) -> None:
+    """Everything confirmed is there, and receipts stay valid."""
     first = Process(tmp_path, "one", redis)
     others: list[Process] = []
     try:
@@ -190,8 +190,8 @@ def test_a_server_on_redis_is_followed_by_another_when_it_is_killed(redis: Redis
     assert PASSWORD not in "".join(one.log.read_text() for one in (first, *others))
 
 
-def test_a_server_outlives_its_redis(redis: RedisServer, tmp_path: Path) -> None:
-    """It stays alive while Redis is away, owns its shards again afterwards, and stops cleanly at any time."""
+def test_server_survives_a_redis_outage(redis: RedisServer, tmp_path: Path) -> None:
+    """It stays alive, owns its shards again afterwards, and stops cleanly at any time."""
     server = Process(tmp_path, "one", redis)
     queue = "/v1/tenants/default/queues/work"
     try:
@@ -214,7 +214,7 @@ def test_a_server_outlives_its_redis(redis: RedisServer, tmp_path: Path) -> None
 
 
 def test_several_processes_of_a_server_share_its_shards(redis: RedisServer, tmp_path: Path) -> None:
-    """They own all shards together, and a process that is killed is followed by the other, and started again."""
+    """Together they own all shards. The other takes over from a killed one, which is restarted."""
     server = Process(tmp_path, "one", redis, "--processes", "2")
     queue = "/v1/tenants/default/queues/work"
     try:

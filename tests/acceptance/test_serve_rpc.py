@@ -1,4 +1,4 @@
-"""``tenantq serve --rpc``: where it listens for Cap'n Proto, and what it says where it cannot."""
+"""``tenantq serve --rpc``: where it listens for Cap'n Proto, and the errors if it cannot."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ WITHOUT_PYCAPNP = (
 )
 
 
-def test_it_listens_for_capnp_and_says_where(tmp_path: Path) -> None:
-    """Port 0 takes a free one; the session of docs/reference/rpc.md runs against it as it stands there."""
+def test_server_prints_its_capnp_address(tmp_path: Path) -> None:
+    """Port 0 takes a free one, and the session in docs/reference/rpc.md works unchanged."""
     with serving(tmp_path / "data", "--rpc", "127.0.0.1:0") as served:
         (port,) = re.findall(r"^Cap'n Proto on 127\.0\.0\.1:(\d+)$", served.output, re.MULTILINE)
         guide = (PROJECT / "docs" / "reference" / "rpc.md").read_text()
@@ -44,8 +44,8 @@ def test_it_listens_for_capnp_and_says_where(tmp_path: Path) -> None:
     assert f"rpc=127.0.0.1:{port}" in err
 
 
-def test_a_taken_address_that_was_asked_for_is_an_error(tmp_path: Path) -> None:
-    """By flag or environment; the error names it, and the exit code is that of a taken address for HTTP."""
+def test_requested_rpc_address_in_use_is_an_error(tmp_path: Path) -> None:
+    """Flag or environment: the error names it, with the same exit code as for HTTP."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         start = ("serve", "--data-dir", tmp_path / "data", "--http", "127.0.0.1:0")
@@ -57,8 +57,8 @@ def test_a_taken_address_that_was_asked_for_is_an_error(tmp_path: Path) -> None:
     assert (done.code, "rpc: 'nowhere' is not HOST:PORT" in done.err) == (2, True)
 
 
-def test_without_the_extra_http_is_served(tmp_path: Path) -> None:
-    """One line says what to install; where Cap'n Proto was asked for, that is an error."""
+def test_http_is_served_without_the_rpc_extra(tmp_path: Path) -> None:
+    """One line says what to install. If Cap'n Proto was requested, it is an error."""
     asked = _without_pycapnp(tmp_path, "127.0.0.1:0")
     _, err = asked.communicate(timeout=SECONDS_MAX)
     assert (asked.returncode, err.count("\n"), "pip install '.[rpc]'" in err) == (2, 1, True), err
@@ -86,13 +86,13 @@ def _without_pycapnp(tmp_path: Path, rpc: str | None) -> subprocess.Popen[str]:
     )
 
 
-def test_a_taken_default_address_is_a_warning(tmp_path: Path) -> None:
-    """Two servers on one machine: the second one serves HTTP."""
+def test_default_rpc_address_in_use_is_a_warning(tmp_path: Path) -> None:
+    """The second server on a machine serves HTTP only."""
     host, _, port = RPC_DEFAULT.partition(":")
     try:
         taken = socket.create_server((host, int(port)))
     except OSError:
-        taken = None  # somebody else has it, which is as good
+        taken = None  # another process has it, which serves the test as well
     variables = environment(TENANTQ_ADMIN_TOKEN=ADMIN_TOKEN)
     variables.pop("TENANTQ_RPC")
     process = subprocess.Popen(
@@ -113,7 +113,7 @@ def test_a_taken_default_address_is_a_warning(tmp_path: Path) -> None:
     assert "WARNING" in line
 
 
-def test_the_schema_is_in_the_wheel(tmp_path: Path) -> None:
+def test_wheel_contains_the_schema(tmp_path: Path) -> None:
     """Clients in other languages need it."""
     built = subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],

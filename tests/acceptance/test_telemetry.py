@@ -28,7 +28,7 @@ HEADERS = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
 
 
 class Observed(msgspec.Struct, frozen=True):
-    """What a collector received from an application and a server that has stopped, and the last scrape before."""
+    """What a collector received from an application and a stopped server, and the last scrape before."""
 
     collector: Collector
     metrics: str
@@ -47,7 +47,7 @@ class Observed(msgspec.Struct, frozen=True):
 
 
 def application(part: str, collector: Collector, *arguments: str) -> None:
-    """Run a part of the application to its end."""
+    """Run a part of the application until it exits."""
     program = [sys.executable, "-m", "tests.acceptance.traced_application", part, collector.url, *arguments]
     done = subprocess.run(program, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
     assert done.returncode == 0, done.stderr
@@ -73,8 +73,8 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
         yield Observed(collector, metrics)
 
 
-def test_one_trace_leads_from_the_producer_through_the_server_to_the_ack(observed: Observed) -> None:
-    """Each span is a child of the one before, and the handler's spans belong to it."""
+def test_one_trace_covers_producer_server_and_ack(observed: Observed) -> None:
+    """Each span is a child of the previous one, and the handler's spans belong to the trace."""
     order = observed.span("order")
     send = observed.span("send single", parent=order)
     add = observed.span("add single", parent=send)
@@ -126,7 +126,7 @@ def test_calls_of_several_traces_in_one_request_are_linked(observed: Observed) -
     assert {link.span_id for link in add.links} == sends
 
 
-def test_a_message_whose_attributes_are_full_is_added_without_a_context(observed: Observed) -> None:
+def test_message_with_full_attributes_is_added_without_a_context(observed: Observed) -> None:
     """Tracing never makes an add fail."""
     send = observed.span("send full", parent=observed.span("full"))
     add = observed.span("add full", parent=send)
@@ -134,7 +134,7 @@ def test_a_message_whose_attributes_are_full_is_added_without_a_context(observed
 
 
 def test_a_refused_call_has_a_span_with_its_error_code(observed: Observed) -> None:
-    """Also without a credential."""
+    """Calls without a credential have one too."""
     refused = [one for one in observed.collector.spans if one.status.code == Status.StatusCode.STATUS_CODE_ERROR]
     codes = {attributes(one.attributes)["error.type"] for one in refused if one.name == "poll"}
     assert codes == {"unauthenticated"}
@@ -153,7 +153,7 @@ def test_exported_metrics_equal_the_scraped_ones(observed: Observed) -> None:
     for (name, labels), value in scraped.items():
         if dict(labels).get("tenant") == "acme" and not name.endswith(
             ("_age_seconds", "_ratio")
-        ):  # they change with time
+        ):  # these change over time
             assert exported[name, labels] == value, (name, labels)
 
 
@@ -172,7 +172,7 @@ def test_exported_log_records_have_the_fields_and_the_trace_of_their_call(observ
 
 @pytest.mark.parametrize("kind", ["shards", "cluster"])
 def test_every_process_of_a_server_exports_its_shards(kind: str, tmp_path: Path) -> None:
-    """The parts together are what a scrape shows; a call that another process forwards has one span."""
+    """The parts add up to what a scrape shows, and a forwarded call has one span."""
     with contextlib.ExitStack() as stack:
         collector = stack.enter_context(collecting())
         options = {"TENANTQ_TELEMETRY__OTLP_ENDPOINT": collector.url, "TENANTQ_SHARDS__COUNT": "2"}
@@ -200,11 +200,11 @@ def test_every_process_of_a_server_exports_its_shards(kind: str, tmp_path: Path)
     assert sorted(added.values()) == [1, 1, 1, 1], added
 
 
-def test_a_collector_that_does_not_answer_delays_no_call_and_no_stop(tmp_path: Path) -> None:
+def test_silent_collector_delays_neither_calls_nor_stop(tmp_path: Path) -> None:
     """The problem is logged once for each kind of export."""
     with socket.socket() as silent, socket.socket() as closed:
         silent.bind(("127.0.0.1", 0))
-        silent.listen()  # connections are opened and never answered
+        silent.listen()  # it accepts connections and never replies
         closed.bind(("127.0.0.1", 0))
         for number, dead in enumerate((silent, closed)):
             endpoint = f"http://127.0.0.1:{dead.getsockname()[1]}"
@@ -224,14 +224,14 @@ def test_a_collector_that_does_not_answer_delays_no_call_and_no_stop(tmp_path: P
         assert 1 <= len(problems) <= 3, err
 
 
-def test_clients_are_not_traced_unless_the_application_has_a_tracer_provider() -> None:
-    """Although the library is loaded: then nothing of it runs, and messages get no attributes."""
+def test_clients_are_not_traced_without_a_tracer_provider() -> None:
+    """Even with the library loaded, no tracing code runs and messages get no attributes."""
     assert "opentelemetry.trace" in sys.modules
     assert find_tracing() is None
 
 
-def test_a_server_without_the_libraries_says_what_to_install(tmp_path: Path) -> None:
-    """Instead of serving without the export that its settings ask for."""
+def test_missing_telemetry_libraries_prevent_the_start(tmp_path: Path) -> None:
+    """The error says what to install; serving without the configured export would be wrong."""
     (tmp_path / "opentelemetry.py").write_text("")  # hides the real package
     done = run(
         "serve", "--data-dir", tmp_path / "data", "--http", "127.0.0.1:0", PYTHONPATH=str(tmp_path),

@@ -26,8 +26,8 @@ WHY = ("--yes", "--reason", "not needed any more")
 # ---- tenants ----
 
 
-def test_a_tenant_from_its_making_to_its_end(server: Served) -> None:
-    """Each step says what it did, and --json shows the tenant."""
+def test_tenant_lifecycle(server: Served) -> None:
+    """Each step reports what it did, and --json shows the tenant."""
     made = server.ok("tenant", "create", "acme", "--weight", 3, "--set", "quotas.backlog=10", "--json")
     assert set(made.json) == TENANT_KEYS
     assert (made.json["config"]["weight"], made.json["config"]["quotas"]["backlog"]) == (3, 10)
@@ -61,8 +61,8 @@ def test_a_tenant_from_its_making_to_its_end(server: Served) -> None:
     assert server.call("tenant", "show", "acme").code == 3
 
 
-def test_making_what_is_there_and_changing_what_is_not(server: Served) -> None:
-    """Create never changes, configure never makes."""
+def test_create_never_changes_and_configure_never_creates(server: Served) -> None:
+    """An existing or unknown name is an error."""
     server.ok("tenant", "create", "made")
     again = server.call("tenant", "create", "made", "--weight", 5)
     assert (again.code, again.out) == (7, "")
@@ -96,8 +96,8 @@ def test_making_what_is_there_and_changing_what_is_not(server: Served) -> None:
         (("tenant", "delete", "default", "--yes"), "--yes requires --reason"),
     ],
 )
-def test_a_wrong_argument_is_2_and_named(server: Served, arguments: tuple[str, ...], text: str) -> None:
-    """Whether this program or the server found it: one line on stderr, nothing on stdout."""
+def test_invalid_argument_is_exit_code_2_and_named(server: Served, arguments: tuple[str, ...], text: str) -> None:
+    """Whether the client or the server finds it, there is one line on stderr and nothing on stdout."""
     done = server.call(*arguments)
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done
     assert text in done.err
@@ -106,8 +106,8 @@ def test_a_wrong_argument_is_2_and_named(server: Served, arguments: tuple[str, .
 # ---- queues ----
 
 
-def test_a_queue_from_its_making_to_its_end(server: Served) -> None:
-    """Each step says what it did, and --json shows the queue."""
+def test_queue_lifecycle(server: Served) -> None:
+    """Each step reports what it did, and --json shows the queue."""
     made = server.ok("queue", "create", "mail", "--lease", "5m", "--max-attempts", 3, "--ttl", "1d", "--json")
     assert set(made.json) == QUEUE_KEYS
     config = made.json["config"]
@@ -132,8 +132,8 @@ def test_a_queue_from_its_making_to_its_end(server: Served) -> None:
     assert server.call("queue", "show", "mail").code == 3
 
 
-def test_a_queue_under_work_is_deleted_when_its_leases_have_settled(server: Served) -> None:
-    """It says so; until then it takes nothing new; --force does not wait."""
+def test_queue_deletion_waits_for_leases(server: Served) -> None:
+    """The output says so, new messages are refused meanwhile, and --force does not wait."""
     for queue in ("waits", "forced"):
         server.ok("add", queue, "hello")
         receipt = server.ok("poll", queue, "--json").json["receipt"]
@@ -148,8 +148,8 @@ def test_a_queue_under_work_is_deleted_when_its_leases_have_settled(server: Serv
         assert server.call("queue", "show", queue).code == 3
 
 
-def test_peeking_shows_messages_and_leases_none(server: Served) -> None:
-    """In order of delivery, a page at a time."""
+def test_peek_shows_messages_without_leasing(server: Served) -> None:
+    """They appear in delivery order, one page at a time."""
     for number in range(3):
         server.ok("add", "seen", f"body {number}", "--attribute", "n=1")
     page = server.call("queue", "peek", "seen", "--max", 2, "--json").json
@@ -163,8 +163,8 @@ def test_peeking_shows_messages_and_leases_none(server: Served) -> None:
     assert server.ok("queue", "show", "seen", "--json").json["in_flight"] == 0
 
 
-def test_another_tenants_queue(server: Served) -> None:
-    """--tenant and TENANTQ_TENANT name it; without them the credential's own counts."""
+def test_tenant_option_selects_another_tenants_queue(server: Served) -> None:
+    """--tenant and TENANTQ_TENANT name it; the default is the credential's own tenant."""
     server.ok("tenant", "create", "far-away")
     server.ok("add", "mail2", "hello", "--tenant", "far-away")
     assert server.call("queue", "show", "mail2").code == 3
@@ -177,8 +177,8 @@ def test_another_tenants_queue(server: Served) -> None:
 # ---- keys and grants ----
 
 
-def test_a_key_from_its_making_to_its_end(server: Served) -> None:
-    """Its token is shown once, works as far as it was granted, and not after it was revoked."""
+def test_key_lifecycle(server: Served) -> None:
+    """Its token is shown once, allows what was granted, and stops working when revoked."""
     server.ok("tenant", "create", "keyed")
     options = ("--tenant", "keyed", "--role", "producer", "--queue", "mail*", "--expires", "30d")
     shown = server.ok("key", "create", "mailer", *options)
@@ -204,8 +204,8 @@ def test_a_key_from_its_making_to_its_end(server: Served) -> None:
     assert server.call("key", "revoke", "nobody", "--tenant", "keyed").code == 3
 
 
-def test_a_key_whose_time_is_over_is_shown_as_expired(server: Served) -> None:
-    """And one that would be over at once is not made."""
+def test_expired_key_is_shown_as_expired(server: Served) -> None:
+    """A key that would expire at once is not created."""
     server.ok("tenant", "create", "brief")
     past = server.call("key", "create", "late", "--tenant", "brief", "--role", "viewer", "--expires", "2020-01-31")
     assert (past.code, "'2020-01-31' is in the past" in past.err) == (2, True)
@@ -216,7 +216,7 @@ def test_a_key_whose_time_is_over_is_shown_as_expired(server: Served) -> None:
     assert "\texpired\n" in server.ok("key", "list", "--tenant", "brief").out
 
 
-def test_without_a_tenant_the_credentials_own_is_meant(server: Served) -> None:
+def test_default_tenant_is_that_of_the_credential(server: Served) -> None:
     """An administrator of a tenant need not name it."""
     server.ok("tenant", "create", "mine")
     create = ("key", "create", "boss", "--tenant", "mine", "--role", "tenant-admin", "--quiet")
@@ -228,8 +228,8 @@ def test_without_a_tenant_the_credentials_own_is_meant(server: Served) -> None:
     assert server.call("tenant", "list", TENANTQ_TOKEN=token).code == 4
 
 
-def test_a_grant_from_its_making_to_its_end(server: Served) -> None:
-    """A key of one tenant works in another one as long as that is granted."""
+def test_grant_lifecycle(server: Served) -> None:
+    """A key of one tenant works in another as long as it is granted."""
     for name in ("home", "abroad"):
         server.ok("tenant", "create", name)
     token = server.ok("key", "create", "w", "--tenant", "home", "--role", "consumer", "--quiet").out.strip()
@@ -254,8 +254,8 @@ def test_a_grant_from_its_making_to_its_end(server: Served) -> None:
 # ---- usage and audit ----
 
 
-def test_usage_shows_quotas_against_what_is_used(server: Served) -> None:
-    """And what is used up is exit code 5 for whoever wants more."""
+def test_usage_shows_quotas_and_their_use(server: Served) -> None:
+    """An exhausted quota is exit code 5 for further adds."""
     server.ok("tenant", "create", "small", "--set", "quotas.backlog=2")
     for _ in range(2):
         server.ok("add", "mail", "hello", "--tenant", "small")
@@ -270,8 +270,8 @@ def test_usage_shows_quotas_against_what_is_used(server: Served) -> None:
     assert "quota_exceeded" in full.err
 
 
-def test_the_audit_trail_page_by_page(server: Served) -> None:
-    """Oldest first, with conditions, and the cursor of the next page on stderr."""
+def test_audit_trail_page_by_page(server: Served) -> None:
+    """The oldest rows come first, filters work, and the cursor of the next page is on stderr."""
     server.ok("tenant", "create", "watched")
     for number in range(5):
         server.ok("add", "mail", number, "--tenant", "watched")
@@ -292,31 +292,31 @@ def test_the_audit_trail_page_by_page(server: Served) -> None:
     assert server.ok("audit", "--tenant", "watched", "--result", "DENIED", "--all").out == ""
 
 
-def test_options_before_a_command_of_the_audit_are_not_dropped(server: Served, tmp_path: Path) -> None:
-    """They are those of the list, so before another command they are wrong usage, and nothing is written."""
+def test_audit_options_before_a_subcommand_are_refused(server: Served, tmp_path: Path) -> None:
+    """They belong to the list, so they are wrong usage before another command, and nothing is written."""
     file = tmp_path / "audit.csv"
     done = server.call("audit", "--tenant", "jj", "export", "--format", "csv", "--out", file)
     assert (done.code, file.exists()) == (2, False)
     assert server.call("audit", "--newest", "list").code == 2
-    given = ("--limit", 1, "--newest", "--json", "--action", "create_tenant")  # each query leaves a row of its own
+    given = ("--limit", 1, "--newest", "--json", "--action", "create_tenant")  # each query adds its own row
     assert server.call("audit", *given) == server.call("audit", "list", *given)
 
 
-def test_a_real_process_says_the_same(server: Served) -> None:
-    """The command as it is installed, once."""
+def test_installed_command_prints_the_same(server: Served) -> None:
+    """The command runs once as a real process."""
     done = server.run("tenant", "list", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == server.ok("tenant", "list", "--json").out
 
 
-def test_the_audit_trail_as_a_file(server: Served, tmp_path: Path) -> None:
-    """In every format; wholly there or not at all; formulas stay text."""
+def test_audit_trail_as_a_file(server: Served, tmp_path: Path) -> None:
+    """Every format is written completely or not at all, and formulas stay text."""
     server.ok("tenant", "create", "filed")
     token = server.ok("key", "create", "=cmd", "--tenant", "filed", "--role", "tenant-admin", "--json").json["token"]
     for number in range(3):
         server.ok("add", "mail", number, TENANTQ_TOKEN=token)
     ops = [word for op in ("create_tenant", "create_key", "create_queue", "add") for word in ("--action", op)]
-    filed = ("--tenant", "filed", *ops)  # each query leaves a row of its own
+    filed = ("--tenant", "filed", *ops)  # each query adds its own row
     for kind in ("csv", "jsonl", "parquet"):
         file = tmp_path / f"audit.{kind}"
         done = server.ok("audit", "export", *filed, "--format", kind, "--out", file, "--json")
@@ -333,8 +333,8 @@ def test_the_audit_trail_as_a_file(server: Served, tmp_path: Path) -> None:
     assert not missing.parent.exists()
 
 
-def test_the_platforms_audit_trail_and_keys(server: Served) -> None:
-    """For administrators only; a key of the platform is made, listed and revoked."""
+def test_platform_audit_trail_and_keys(server: Served) -> None:
+    """Only administrators may use them; a platform key is created, listed and revoked."""
     made = server.ok("key", "create", "scraper", "--platform", "--action", "metrics", "--json").json
     assert f"{made['key_id']}\tscraper\tmetrics\t*\t-\t-\tvalid\n" in server.ok("key", "list", "--platform").out
     server.ok("key", "revoke", made["key_id"], "--platform")
@@ -348,8 +348,8 @@ def test_the_platforms_audit_trail_and_keys(server: Served) -> None:
     assert server.call("key", "list", "--platform", "--tenant", "default").code == 2
 
 
-def test_a_tenant_gets_the_values_of_a_plan(server: Served) -> None:
-    """The default plan bounds it, another plan replaces these values, and a mistyped name shows the known ones."""
+def test_tenant_gets_the_values_of_a_plan(server: Served) -> None:
+    """The default plan limits it, another plan replaces these values, and a mistyped name lists the known plans."""
     assert "standard (default)\t1\t10,000,000\t10.0 GiB\tno limit\tno\t" in server.ok("tenant", "plans").out
     assert server.ok("tenant", "create", "planned", "--json").json["config"]["quotas"]["backlog"] == 10_000_000
     changed = server.ok("tenant", "configure", "planned", "--plan", "unlimited", "--json").json["config"]
@@ -360,7 +360,7 @@ def test_a_tenant_gets_the_values_of_a_plan(server: Served) -> None:
 
 
 def test_configure_lists_every_setting_that_changed(server: Served) -> None:
-    """With its old and its new value, also those that come with a plan."""
+    """Each is shown with its old and new value, including those that come with a plan."""
     server.ok("tenant", "create", "grown", "--set", "quotas.backlog=50000")
     changed = server.ok("tenant", "configure", "grown", "--weight", 2, "--set", "quotas.backlog=100000").out
     assert changed == "changed tenant grown\nweight 1 → 2\nquotas.backlog 50,000 → 100,000\n"
@@ -390,15 +390,15 @@ def test_the_tenant_option_beside_a_name(server: Served) -> None:
     assert server.call("tenant", "show", "other").code == 3
 
 
-def test_no_alerts_says_where_it_looked(server: Served) -> None:
+def test_empty_alert_list_names_the_tenant(server: Served) -> None:
     """An administrator's own tenant is only one of many."""
-    code, shown = server.on_a_terminal("alert", "list")
+    code, shown = server.run_on_terminal("alert", "list")
     assert (code, shown) == (0, "no active alerts in tenant default; use --platform for all tenants\n")
-    assert server.on_a_terminal("alert", "list", "--tenant", "default")[1] == "no active alerts in tenant default\n"
+    assert server.run_on_terminal("alert", "list", "--tenant", "default")[1] == "no active alerts in tenant default\n"
     assert server.ok("alert", "list", "--json").json == {"alerts": []}
 
 
-def test_a_lifetime_in_weeks(server: Served) -> None:
+def test_ttl_in_weeks(server: Served) -> None:
     """One week is seven days."""
     for name, expires in (("short", "6d23h"), ("guest", "1w"), ("long", "7d1h")):
         server.ok("key", "create", name, "--role", "viewer", "--expires", expires)
@@ -407,7 +407,7 @@ def test_a_lifetime_in_weeks(server: Served) -> None:
 
 
 def test_whoami_shows_the_token_in_use(server: Served) -> None:
-    """With any role, also one that may read nothing else. An invalid token is refused."""
+    """This works with any role, even one that may read nothing else. An invalid token is refused."""
     server.ok("tenant", "create", "employer")
     options = ("--tenant", "employer", "--role", "producer", "--queue", "mail*", "--expires", "2199-01-31", "--json")
     made = server.ok("key", "create", "seller", *options).json

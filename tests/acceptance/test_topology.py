@@ -39,8 +39,8 @@ def write(file: Path, *shards: tuple[str, str, str]) -> Path:
     return file
 
 
-def test_a_server_shows_the_shard_it_is(two: tuple[Served, Served]) -> None:
-    """To every credential; its address as it was told, or else the one it was asked at."""
+def test_server_describes_its_shard(two: tuple[Served, Served]) -> None:
+    """Every credential may ask; the address is the configured one, or else the one that was called."""
     first, second = two
     shown = first.ok("topology", "show", "--json").json
     assert shown["shards"] == [{"name": "eu-1", "region": "eu", "address": "https://eu.example"}]
@@ -53,7 +53,7 @@ def test_a_server_shows_the_shard_it_is(two: tuple[Served, Served]) -> None:
 
 
 def test_a_topology_is_checked_against_tenants_and_servers(two: tuple[Served, Served], tmp_path: Path) -> None:
-    """Each tenant without a shard is named, and each shard that is not what the file says."""
+    """Each tenant without a shard and each shard that differs from the file is named."""
     first, second = two
     good = write(tmp_path / "good.toml", ("eu-1", "eu", first.url), ("us-1", "us", second.url))
     fine = first.ok("topology", "check", good, "--tenants", "--probe", "--json").json
@@ -76,8 +76,8 @@ def test_a_topology_is_checked_against_tenants_and_servers(two: tuple[Served, Se
     assert first.call("topology", "check", tmp_path / "none.toml").code == 2
 
 
-def test_a_probe_gives_a_profiles_token_to_no_other_server(two: tuple[Served, Served], tmp_path: Path) -> None:
-    """What a file names gets only what the caller gave by hand, or what a profile of that very address has."""
+def test_probe_sends_a_profiles_token_only_to_its_server(two: tuple[Served, Served], tmp_path: Path) -> None:
+    """A server in the file gets only an explicit token, or that of a profile with the same address."""
     first, second = two
     file = write(tmp_path / "t.toml", ("eu-1", "eu", first.url), ("us-1", "us", second.url))
 
@@ -94,8 +94,8 @@ def test_a_probe_gives_a_profiles_token_to_no_other_server(two: tuple[Served, Se
     assert states() == ["ok", "ok"]
 
 
-def test_a_tenant_is_routed_by_its_name_inside_its_regions(two: tuple[Served, Served], tmp_path: Path) -> None:
-    """No shard in an allowed region is an error; a tenant or queue that is not there is not guessed."""
+def test_tenant_is_routed_by_name_within_its_regions(two: tuple[Served, Served], tmp_path: Path) -> None:
+    """No shard in an allowed region is an error, and so is an unknown tenant or queue."""
     first, _ = two
     file = write(tmp_path / "t.toml", ("us-1", "us", "u"), ("eu-1", "eu", "e"), ("us-2", "us", "v"))
     found = first.ok("topology", "route", "acme", "--topology", file, "--json").json
@@ -110,8 +110,8 @@ def test_a_tenant_is_routed_by_its_name_inside_its_regions(two: tuple[Served, Se
     assert first.call("topology", "route", "nobody", "--topology", file).code == 3
 
 
-def test_a_plan_tells_what_another_topology_would_move(two: tuple[Served, Served], tmp_path: Path) -> None:
-    """Counts and bytes of each shard before and after; nothing is changed, and a tenant without a shard is named."""
+def test_plan_shows_what_another_topology_would_move(two: tuple[Served, Served], tmp_path: Path) -> None:
+    """It has counts and bytes of each shard before and after, names tenants without a shard, and changes nothing."""
     first, _ = two
     file = write(tmp_path / "t.toml", ("eu-1", "eu", ""), ("us-1", "us", ""))
     found = first.ok("topology", "plan", "--from", file, "--add", 4, "--add-in", "ap=2", "--json").json

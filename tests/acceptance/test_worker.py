@@ -1,4 +1,4 @@
-"""A worker from the command line: it finds the module, works, drains on a signal."""
+"""A worker from the command line: it imports the module, works, and drains on a signal."""
 
 from __future__ import annotations
 
@@ -49,46 +49,48 @@ shown.run = show
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """Return a directory with a module of workers in it."""
+def directory(tmp_path: Path) -> Path:
+    """Return a directory that contains a module with workers."""
     (tmp_path / "jobs.py").write_text(MODULE)
     return tmp_path
 
 
-def beside(place: Path) -> str:
-    """Return where a process looks for modules: there, and where this one does."""
-    return os.pathsep.join([str(place), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+def python_path(directory: Path) -> str:
+    """Return a module search path with this directory first."""
+    return os.pathsep.join([str(directory), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
 
 
-def test_a_burst_does_what_there_is_and_ends(server: Served, place: Path) -> None:
-    """The server and token of the environment go before those of the module."""
+def test_burst_handles_all_messages_and_exits(server: Served, directory: Path) -> None:
+    """The server and token of the environment override those of the module."""
     ids = [server.ok("add", "sums", f"[1, {number}]").out.strip() for number in range(5)]
-    done = server.run("worker", "jobs:worker", "--burst", "--queue", "sums", PYTHONPATH=beside(place))
+    done = server.run("worker", "jobs:worker", "--burst", "--queue", "sums", PYTHONPATH=python_path(directory))
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert "working on sums" in done.stderr
     results = [server.ok("message", "result", "sums", id).out for id in ids]
     assert results == ["1\n", "2\n", "3\n", "4\n", "5\n"]
 
 
-def test_another_tenants_work(server: Served, place: Path) -> None:
-    """With --tenant it serves that tenant."""
+def test_worker_serves_another_tenant(server: Served, directory: Path) -> None:
+    """--tenant selects it."""
     server.ok("tenant", "create", "elsewhere")
     id = server.ok("add", "sums", "[20, 22]", "--tenant", "elsewhere").out.strip()
     arguments = ("worker", "jobs:worker", "--burst", "--queue", "sums", "--tenant", "elsewhere", "--log-level", "error")
-    done = server.run(*arguments, PYTHONPATH=beside(place))
+    done = server.run(*arguments, PYTHONPATH=python_path(directory))
     assert (done.returncode, done.stderr) == (0, "")
     assert server.ok("message", "result", "sums", id, "--tenant", "elsewhere").out == "42\n"
 
 
-def test_what_the_command_says_of_the_connection_goes_before_the_module(server: Served, place: Path) -> None:
-    """With another server or with the module's own; what it does not say stays as the module has it."""
+def test_connection_options_override_the_module(server: Served, directory: Path) -> None:
+    """Options that are not given keep the module's values."""
     files = ("--ca-file", "ca.pem", "--cert-file", "own.pem", "--key-file", "own.key")
 
     def shown(*options: str) -> list[str]:
-        done = server.run("worker", "jobs:shown", *options, PYTHONPATH=beside(place), TENANTQ_URL="", TENANTQ_TOKEN="")
+        done = server.run(
+            "worker", "jobs:shown", *options, PYTHONPATH=python_path(directory), TENANTQ_URL="", TENANTQ_TOKEN=""
+        )
         return done.stdout.split()
 
-    there = server.run("worker", "jobs:shown", "--timeout", "3s", *files, PYTHONPATH=beside(place))
+    there = server.run("worker", "jobs:shown", "--timeout", "3s", *files, PYTHONPATH=python_path(directory))
     assert there.stdout.split()[1:] == ["3000", ADMIN_TOKEN, "ca.pem", "own.pem", "own.key", "2", "0"], there.stderr
     wanted = ["https://127.0.0.1:1", "3000", "tq_own", "ca.pem", "own.pem", "None", "7", "0"]
     assert shown("--timeout", "3s", *files[:4], "--concurrency", "7") == wanted
@@ -97,15 +99,15 @@ def test_what_the_command_says_of_the_connection_goes_before_the_module(server: 
     assert shown("--url", "https://127.0.0.1:2")[2] == "None"
 
 
-def test_a_signal_lets_handlers_finish(server: Served, place: Path) -> None:
-    """What was begun is done and acked, and the exit code is 0."""
-    gate = place / "gate"
+def test_signal_lets_handlers_finish(server: Served, directory: Path) -> None:
+    """Messages in progress are completed and acked, and the exit code is 0."""
+    gate = directory / "gate"
     server.ok("add", "slow", str(gate))
     process = subprocess.Popen(
-        [COMMAND, "worker", "jobs:worker"], stderr=subprocess.PIPE, text=True, env=server.environment(), cwd=place
+        [COMMAND, "worker", "jobs:worker"], stderr=subprocess.PIPE, text=True, env=server.environment(), cwd=directory
     )
     try:
-        while not (place / "gate.begun").exists():
+        while not (directory / "gate.begun").exists():
             assert process.poll() is None
         process.send_signal(signal.SIGTERM)
         assert process.stderr is not None
@@ -131,8 +133,8 @@ def test_a_signal_lets_handlers_finish(server: Served, place: Path) -> None:
         (("a:b", "--concurrency", "0"), 2, "0 is not in the range"),
     ],
 )
-def test_a_worker_that_is_not_there(server: Served, arguments: tuple[str, ...], code: int, text: str) -> None:
-    """One line says what is missing."""
+def test_missing_worker_is_a_one_line_error(server: Served, arguments: tuple[str, ...], code: int, text: str) -> None:
+    """The line says what is missing."""
     done = server.call("worker", *arguments)
     assert (done.code, done.out, done.err.count("\n")) == (code, "", 1), done.err
     assert text in done.err
@@ -146,27 +148,29 @@ def test_a_worker_that_is_not_there(server: Served, arguments: tuple[str, ...], 
         ("x = (\n", ("SyntaxError", "broken.py, line 1")),
     ],
 )
-def test_a_module_that_cannot_be_loaded(server: Served, place: Path, text: str, told: tuple[str, str]) -> None:
-    """One line that says what is wrong in it, and where; it is no bug of ours."""
-    (place / "broken.py").write_text(text)
-    done = server.run("worker", "broken:worker", PYTHONPATH=beside(place))
+def test_broken_module_is_a_one_line_error(server: Served, directory: Path, text: str, told: tuple[str, str]) -> None:
+    """The line says what is wrong and where; it does not look like a bug of tenantq."""
+    (directory / "broken.py").write_text(text)
+    done = server.run("worker", "broken:worker", PYTHONPATH=python_path(directory))
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert all(part in done.stderr for part in told), done.stderr
     assert "bug" not in done.stderr
 
 
-def test_a_token_that_is_not_valid_ends_it(server: Served, place: Path) -> None:
-    """It does not go on asking for ever."""
-    done = server.run("worker", "jobs:worker", PYTHONPATH=beside(place), TENANTQ_TOKEN="nobody-s-token-at-all")  # noqa: S106
+def test_invalid_token_ends_the_worker(server: Served, directory: Path) -> None:
+    """It does not retry forever."""
+    done = server.run("worker", "jobs:worker", PYTHONPATH=python_path(directory), TENANTQ_TOKEN="nobody-s-token-at-all")  # noqa: S106
     assert done.returncode == 4, done.stderr
     assert done.stderr.splitlines()[-1].startswith("tenantq: ")
 
 
 @pytest.mark.parametrize("options", [("--burst",), (), ("--burst", "--tenant", "default"), ("--tenant", "default")])
-def test_a_key_that_may_not_poll_ends_the_worker(server: Served, place: Path, options: tuple[str, ...]) -> None:
-    """The exit code is that of a denial, and the server's text is the last line."""
+def test_key_without_the_right_to_poll_ends_the_worker(
+    server: Served, directory: Path, options: tuple[str, ...]
+) -> None:
+    """The exit code is that of a denial, and the server's error is the last line."""
     token = server.ok("key", "create", "seller", "--role", "producer", "--quiet").out.strip()
     arguments = ("worker", "jobs:worker", "--queue", "sums", *options)
-    done = server.run(*arguments, PYTHONPATH=beside(place), TENANTQ_TOKEN=token)
+    done = server.run(*arguments, PYTHONPATH=python_path(directory), TENANTQ_TOKEN=token)
     assert done.returncode == 4
     assert "tenantq: action 'poll' on queue 'sums' is not allowed" in done.stderr.splitlines()[-1]

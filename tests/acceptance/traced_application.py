@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from tenantq import AsyncClient, Client, NewMessage, Worker
 
 OWN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-"""The context of a message that has one before it is added."""
+"""The context of a message that already has one when it is added."""
 
 tracer = trace.get_tracer("application")
 

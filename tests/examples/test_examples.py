@@ -1,4 +1,4 @@
-"""The examples work as their first lines say, each as a process of its own."""
+"""The examples work as their first lines say, each in its own process."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def key(server: Served, tenant: str, role: str) -> dict[str, str]:
 
 
 def run(server: Served, *command: object, cwd: Path = EXAMPLES, **variables: str) -> str:
-    """Run a command to its end and return what it printed."""
+    """Run a command until it exits and return its output."""
     done = subprocess.run(
         list(map(str, command)), cwd=cwd, env=server.environment(**variables), capture_output=True, text=True,
         timeout=SECONDS_MAX, check=False,
@@ -69,7 +69,7 @@ def run(server: Served, *command: object, cwd: Path = EXAMPLES, **variables: str
 
 @contextmanager
 def running(server: Served, *command: object, cwd: Path = EXAMPLES, **variables: str) -> Iterator[Iterator[str]]:
-    """Run a command in the background, and yield the lines that it prints."""
+    """Run a command in the background, and yield the lines it prints."""
     process = subprocess.Popen(
         list(map(str, command)), cwd=cwd, env=server.environment(**variables), stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True,
@@ -86,7 +86,7 @@ def running(server: Served, *command: object, cwd: Path = EXAMPLES, **variables:
 
 
 def wait_for(lines: Iterator[str], *wanted: str) -> None:
-    """Read lines until each text was seen in one."""
+    """Read lines until each text has appeared."""
     left, seen = set(wanted), list[str]()
     for line in lines:
         seen.append(line)
@@ -108,8 +108,8 @@ def answers(client: httpx.Client, path: str) -> None:
     raise AssertionError("no answer")
 
 
-def test_fastapi_keeps_customers_apart(server: Served, client: Client) -> None:
-    """Orders go to the customer's own queue, a repeated one once; the report of another customer is unknown."""
+def test_fastapi_isolates_customers(server: Served, client: Client) -> None:
+    """Orders go to the customer's own queue, repeated ones once; the report of another customer is unknown."""
     for name in ("fast-acme", "fast-globex"):
         client.tenant(name).configure()
     client.tenant("fast-globex").configure(quotas={"backlog": 1})
@@ -132,8 +132,8 @@ def test_fastapi_keeps_customers_apart(server: Served, client: Client) -> None:
         assert (fits.status_code, full.status_code, full.headers["Retry-After"]) == (202, 429, "1")
 
 
-def test_django_queues_on_commit_and_its_command_works_it_off(server: Served, tmp_path: Path) -> None:
-    """A view stores and queues; the management command confirms."""
+def test_django_adds_on_commit_and_its_command_consumes(server: Served, tmp_path: Path) -> None:
+    """A view stores an order and adds a message; the management command confirms it."""
     token = key(server, "django-shop", "tenant-admin")["token"]
     variables = {
         "TENANTQ_TOKEN": token,
@@ -153,7 +153,7 @@ def test_django_queues_on_commit_and_its_command_works_it_off(server: Served, tm
 
 
 def test_celery_works_through_sqs(server: Served, client: Client) -> None:
-    """Tasks are sent by one process and done by another, a delayed one later."""
+    """One process sends tasks and another executes them, a delayed one later."""
     made = key(server, "celery-shop", "tenant-admin")
     broker = f"sqs://{made['key_id']}:{made['secret']}@{server.url.removeprefix('http://')}"
     command = [sys.executable, "-m", "celery", "-A", "celery_app", "worker", "--pool", "solo", "--loglevel", "INFO"]
@@ -164,8 +164,8 @@ def test_celery_works_through_sqs(server: Served, client: Client) -> None:
     assert [queue.name for queue in client.tenant("celery-shop").queues()] == ["celery"]
 
 
-def test_a_fleet_serves_every_tenant_that_granted_access(server: Served, client: Client) -> None:
-    """And no other."""
+def test_fleet_serves_exactly_the_tenants_that_granted_access(server: Served, client: Client) -> None:
+    """Messages of other tenants are not delivered."""
     fleet = server.ok("key", "create", "fleet", "--tenant", "default", "--role", "consumer", "--json").json
     for name in ("fleet-a", "fleet-b", "fleet-c"):
         client.tenant(name).configure()
@@ -178,7 +178,7 @@ def test_a_fleet_serves_every_tenant_that_granted_access(server: Served, client:
 
 
 def test_typescript_works_through_sqs(server: Served, client: Client) -> None:
-    """It is compiled, sends, receives and deletes."""
+    """It compiles, sends, receives and deletes."""
     example = EXAMPLES / "typescript"
     if shutil.which("npm") is None or not (example / "node_modules").exists():
         pytest.skip("needs Node.js with npm, and what npm installs in examples/typescript: run make test")
@@ -193,7 +193,7 @@ def test_typescript_works_through_sqs(server: Served, client: Client) -> None:
 
 
 def test_spark_reads_the_usage_of_every_tenant(tmp_path: Path) -> None:
-    """From the journal of a server that was stopped."""
+    """The journal is that of a stopped server."""
     data = tmp_path / "data"
     with serving(data) as server, Client(server.url, ADMIN_TOKEN) as client:
         for name, count in (("big-one", 5), ("small-one", 2)):
@@ -212,7 +212,7 @@ def test_spark_reads_the_usage_of_every_tenant(tmp_path: Path) -> None:
     assert all(int(row[5]) >= 0 for row in rows)
 
 
-def test_the_list_of_examples_is_complete() -> None:
+def test_readme_lists_every_example() -> None:
     """README.md names every example."""
     listed = (EXAMPLES / "README.md").read_text()
     names = {one.name for one in EXAMPLES.iterdir()} - {"README.md", "__pycache__"}

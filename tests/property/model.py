@@ -1,4 +1,4 @@
-"""What a shard must do, said as simply as possible: dictionaries, no storage, no rounds, no indexes."""
+"""What a shard must do, as simply as possible: dictionaries, no storage, no rounds, no indexes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Held:
     priority: int
     visible_at: int
     expires_at: int | None
-    max_attempts: int  # 0: no bound
+    max_attempts: int  # 0: unlimited
     group: str | None
     size: int
     attempts: int = 0
@@ -26,7 +26,7 @@ class Held:
 
 @dataclass
 class ModelQueue:
-    """A queue: messages by id, and what is remembered beside them."""
+    """A queue: messages by ID, and what is remembered about them."""
 
     name: str
     ttl_ms: int | None = None
@@ -41,14 +41,14 @@ class ModelQueue:
         return message.group if message.group is not None else ("" if self.name.endswith(".fifo") else None)
 
     def enter(self, message: Held) -> None:
-        """Take a message in."""
+        """Add a message."""
         self.messages[message.id] = message
         group = self.group_of(message)
         if group is not None:
             self.heads.setdefault(group, message.id)
 
     def leave(self, message: Held) -> None:
-        """Let a message go; the next of its group may be delivered."""
+        """Remove a message; the next one of its group may then be delivered."""
         del self.messages[message.id]
         group = self.group_of(message)
         if group is not None and self.heads[group] == message.id:
@@ -59,12 +59,12 @@ class ModelQueue:
                 del self.heads[group]
 
     def blocked(self, message: Held) -> bool:
-        """Tell whether an earlier message of its group stands before this one."""
+        """Return whether an earlier message of its group must be delivered first."""
         group = self.group_of(message)
         return group is not None and self.heads[group] != message.id
 
     def deliverable(self, now: int) -> list[Held]:
-        """Return what a poll may get, in order."""
+        """Return what a poll may deliver, in order."""
         if self.paused:
             return []
         ready = [
@@ -75,7 +75,7 @@ class ModelQueue:
         return sorted(ready, key=lambda one: (-one.priority, one.visible_at, one.id))
 
     def figures(self, now: int) -> dict[str, int]:
-        """Return what stats must say."""
+        """Return what the statistics must show."""
         free = [message for message in self.messages.values() if message.token is None]
         delayed = [message for message in free if message.visible_at > now and not self.blocked(message)]
         return {
@@ -98,7 +98,7 @@ class Model:
         self.queues: dict[tuple[str, str], ModelQueue] = {}
 
     def queue(self, tenant: str, name: str) -> ModelQueue:
-        """Return a queue, making it on first use."""
+        """Return a queue, creating it on first use."""
         return self.queues.setdefault((tenant, name), ModelQueue(name))
 
     def give_back(self, tenant: str, queue: ModelQueue, message: Held, visible_at: int) -> None:
@@ -124,7 +124,7 @@ class Model:
         letters.enter(message)
 
     def advance(self, ms: int) -> None:
-        """Let time pass: leases end, lifetimes end."""
+        """Advance the time: leases and TTLs end."""
         self.now += ms
         for (tenant, _), queue in list(self.queues.items()):
             for message in sorted(queue.messages.values(), key=lambda one: one.id):
@@ -137,7 +137,7 @@ class Model:
             queue.results = {id: row for id, row in queue.results.items() if row[1] > self.now}
 
     def redrive(self, tenant: str, letters: ModelQueue) -> int:
-        """Send dead letters that are not in flight back where they came from."""
+        """Move dead letters that are not in flight back to their source queue."""
         moved = 0
         for message in sorted(letters.messages.values(), key=lambda one: one.id):
             if message.token is None and message.dead_source is not None:

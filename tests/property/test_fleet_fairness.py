@@ -1,4 +1,4 @@
-"""A fleet shares its workers as an ideal scheduler would, whatever its tenants do."""
+"""A fleet divides its workers like an ideal scheduler, whatever its tenants do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FEW_DELIVERIES: Final = 8
-MESSAGE_MS: Final = 1  # charged for each message besides the time it is held
+MESSAGE_MS: Final = 1  # charged per message in addition to its processing time
 
 
 class Fleet:
@@ -32,7 +32,7 @@ class Fleet:
         self.idle_workers = workers
         self.held_ms: Counter[QueueState] = Counter()
         self.deliveries = 0
-        self.waits: dict[QueueState, list[int]] = {}  # in deliveries to others, of messages that found an empty queue
+        self.waits: dict[QueueState, list[int]] = {}  # in deliveries to others, for messages added to an empty queue
         self._arrived: dict[QueueState, int] = {}
         self._hold: dict[QueueState, Callable[[], int]] = {}
         self._events: list[tuple[int, int, QueueState | None, int]] = []
@@ -61,11 +61,11 @@ class Fleet:
         self.lane.enter(queue)
 
     def add_at(self, at: int, queue: QueueState) -> None:
-        """Have one message added later."""
+        """Schedule one message to be added later."""
         heapq.heappush(self._events, (at, next(self._numbers), queue, -1))
 
     def run(self, until: int) -> None:
-        """Deliver and settle messages until a time."""
+        """Deliver and settle messages until a given time."""
         self._deliver()
         while self._events and self._events[0][0] <= until:
             self.now, _, queue, held = heapq.heappop(self._events)
@@ -106,7 +106,7 @@ def _processing_ms(random: Random, mean: int, spread: float) -> int:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_backlogged_tenants_share_processing_time_by_weight(seed: int) -> None:
-    """With random weights and processing times, each gets its weighted share of the fleet's time within 5 percent."""
+    """With random weights and processing times, each gets its weighted share within 5 percent."""
     random = Random(seed)
     fleet = Fleet(workers=random.choice((4, 16)))
     tenants = [
@@ -127,8 +127,8 @@ def test_backlogged_tenants_share_processing_time_by_weight(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_quiet_tenant_waits_for_a_few_deliveries(seed: int) -> None:
-    """Whatever the loud tenants' messages cost, expire or refund, a message after a rest is among the next few."""
+def test_quiet_tenant_waits_for_only_a_few_deliveries(seed: int) -> None:
+    """Whatever the messages of loud tenants cost, a message after a rest is among the next few."""
     random = Random(100 + seed)
     fleet = Fleet(workers=16)
     abandoned = 300_000
@@ -152,8 +152,8 @@ def test_a_quiet_tenant_waits_for_a_few_deliveries(seed: int) -> None:
 
 
 @pytest.mark.parametrize("outlier_ms", [300_000, 600_000])
-def test_abandoned_leases_and_long_jobs_starve_nobody(outlier_ms: int) -> None:
-    """A tenant alone with a fleet leaves no debt and no credit behind when its leases expire or a long job ends."""
+def test_abandoned_leases_and_long_jobs_starve_no_tenant(outlier_ms: int) -> None:
+    """A tenant that used the fleet alone leaves neither debt nor credit when its leases expire or a long job ends."""
     holds = iter([outlier_ms] * 17)
     fleet = Fleet(workers=18)
     loud = fleet.tenant(lambda: next(holds, 10))
@@ -163,4 +163,4 @@ def test_abandoned_leases_and_long_jobs_starve_nobody(outlier_ms: int) -> None:
         fleet.add_at(at, quiet)
     fleet.run(2 * outlier_ms)
     assert max(fleet.waits[quiet]) <= FEW_DELIVERIES
-    assert fleet.held_ms[loud] > outlier_ms * 17 + outlier_ms  # the loud one is not locked out either
+    assert fleet.held_ms[loud] > outlier_ms * 17 + outlier_ms  # the loud tenant is not starved either

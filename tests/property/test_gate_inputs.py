@@ -1,6 +1,6 @@
-"""Bad input to every method of the service: one typed error each, never another exception, and nothing changed.
+"""Invalid input to every service method raises one typed error, never another exception, and changes nothing.
 
-One harness is opened for all examples of a test: what is refused has changed nothing, which is checked too.
+All examples of a test share one harness. Refused calls change nothing, which is checked too.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ ODD_NUMBERS = [
 
 
 class Stranger:
-    """An object of no kind that a caller could mean."""
+    """An object of a type that no caller would send."""
 
     def __repr__(self) -> str:
         raise ValueError("it cannot even say what it is")
@@ -139,18 +139,18 @@ changes = st.one_of(
     anything,
     st.recursive(anything, lambda inner: st.dictionaries(names, inner, min_size=1, max_size=3), max_leaves=5),
 )
-no_wait = anything.filter(lambda one: type(one) is not int or one < 1)  # a wait that is allowed would really wait
+no_wait = anything.filter(lambda one: type(one) is not int or one < 1)  # a valid wait would really wait
 
-Argument = tuple[Any, st.SearchStrategy[Any]]  # a good value, and bad ones
+Argument = tuple[Any, st.SearchStrategy[Any]]  # a valid value, and invalid ones
 TENANT: Argument = ("acme", anything)
 QUEUE: Argument = ("work", anything)
 RECEIPTS: Argument = ([NO_RECEIPT], anything)
 NUMBER: Argument = (1, anything)
-NOT_THERE: Argument = (NotFound(), st.just(NotFound()))  # a transport's own
+NOT_THERE: Argument = (NotFound(), st.just(NotFound()))  # the transport's own
 NOTHING: Argument = (None, anything)
 REASONED: Argument = (REASON, anything)
 
-# method: its arguments in order, and by name; everything but the call
+# method: its positional and keyword arguments, without the call
 ARGUMENTS: dict[str, tuple[tuple[Argument, ...], dict[str, Argument]]] = {
     "messages.add": ((TENANT, QUEUE, ([NewMessage(body=b"b")], messages)), {"key": NOTHING}),
     "messages.poll": ((TENANT, QUEUE), {"max": NUMBER, "wait_ms": (0, no_wait), "lease_ms": NUMBER, "consumer": NOTHING, "whole_groups": (True, anything)}),
@@ -260,7 +260,7 @@ ARGUMENTS: dict[str, tuple[tuple[Argument, ...], dict[str, Argument]]] = {
 
 @contextlib.asynccontextmanager
 async def open_harness() -> AsyncIterator[tuple[ServiceHarness, list[Call]]]:
-    """Open a harness with a tenant, a queue, and requests of the platform, of the tenant's administrator and of another's."""
+    """Open a harness with three tenants, and calls of the platform, of two tenant administrators, and of a stranger."""
     clock = ManualClock()
     with tempfile.TemporaryDirectory() as directory:
         options = ShardSettings(durability="os")
@@ -277,7 +277,7 @@ async def open_harness() -> AsyncIterator[tuple[ServiceHarness, list[Call]]]:
 
 @pytest.fixture(scope="module")
 def opened() -> Iterator[tuple[asyncio.AbstractEventLoop, ServiceHarness, list[Call]]]:
-    """One harness for all examples, on a loop that each of them runs on for a while."""
+    """Open one harness for all examples, on a loop that each of them runs for a while."""
     loop = asyncio.new_event_loop()
     harness = open_harness()
     entered = loop.run_until_complete(harness.__aenter__())
@@ -286,25 +286,25 @@ def opened() -> Iterator[tuple[asyncio.AbstractEventLoop, ServiceHarness, list[C
     loop.close()
 
 
-def test_every_method_has_arguments_here() -> None:
-    """A new one cannot be forgotten."""
+def test_every_service_method_is_covered() -> None:
+    """A new method cannot be forgotten."""
     from tests.contract.gates.every_act import ACTS, ANY_CREDENTIAL  # noqa: PLC0415  # only for this list
 
     assert set(ARGUMENTS) == set(ACTS) | ANY_CREDENTIAL
 
 
 @pytest.mark.parametrize("method", sorted(ARGUMENTS))
-def test_bad_input_is_one_typed_error(
+def test_invalid_input_raises_one_typed_error(
     opened: tuple[asyncio.AbstractEventLoop, ServiceHarness, list[Call]], method: str
 ) -> None:
-    """Whatever is given, the answer is an answer or a TenantqError with a text, and the shard goes on."""
+    """The outcome is a reply or a TenantqError with a text, and the shard keeps working."""
     loop, harness, calls = opened
     positional, named = ARGUMENTS[method]
     count = len(positional) + len(named)
 
     @st.composite
-    def with_something_wrong(draw: st.DrawFn) -> tuple[list[Any], dict[str, Any]]:
-        """Draw arguments of which one is bad, or several are."""
+    def invalid_arguments(draw: st.DrawFn) -> tuple[list[Any], dict[str, Any]]:
+        """Draw arguments of which at least one is invalid."""
         bad = draw(st.sets(st.integers(0, count - 1), min_size=1, max_size=2)) if count else set()
         values = [
             draw(wrong) if place in bad else good for place, (good, wrong) in enumerate([*positional, *named.values()])
@@ -312,7 +312,7 @@ def test_bad_input_is_one_typed_error(
         return values[: len(positional)], dict(zip(named, values[len(positional) :], strict=True))
 
     @settings(QUICK)
-    @given(who=st.sampled_from([calls[0], calls[0], calls[1], calls[2], calls[3]]), arguments=with_something_wrong())
+    @given(who=st.sampled_from([calls[0], calls[0], calls[1], calls[2], calls[3]]), arguments=invalid_arguments())
     def ask(who: Call, arguments: tuple[list[Any], dict[str, Any]]) -> None:
         async def act() -> None:
             refused: list[TenantqError] = []
@@ -349,8 +349,8 @@ CODES = {
 
 @QUICK
 @given(st.one_of(st.sampled_from(LOOK_ALIKES), st.sampled_from(ODD_TEXTS), st.text(max_size=40)))
-def test_a_name_that_normalises_to_anothers_is_no_name(name: str) -> None:
-    """A tenant's name is what it is under every normalisation and folding: nothing else can be turned into it."""
+def test_valid_tenant_names_are_stable_under_normalization(name: str) -> None:
+    """Normalization, case folding and IDNA leave a valid name unchanged."""
     try:
         check_tenant_name(name)
     except Invalid:
@@ -363,10 +363,10 @@ def test_a_name_that_normalises_to_anothers_is_no_name(name: str) -> None:
 
 @given(name=st.one_of(st.sampled_from(LOOK_ALIKES), st.sampled_from(ODD_TEXTS), st.text(max_size=12)))
 @QUICK
-def test_39_a_tenant_is_addressed_by_its_own_name_only(
+def test_39_tenant_is_addressed_only_by_its_exact_name(
     opened: tuple[asyncio.AbstractEventLoop, ServiceHarness, list[Call]], name: str
 ) -> None:
-    """Everybody but the platform is forbidden any other text, and the platform finds nothing under it."""
+    """Any other text is forbidden to tenants, and not found by the platform."""
     loop, harness, calls = opened
     if name in tenants(harness.shard):
         return
@@ -394,10 +394,10 @@ alike = st.builds(
     tenant_names=st.sets(st.from_regex(r"t[a-z0-9-]{1,3}[a-z0-9]", fullmatch=True), min_size=2, max_size=3),
 )
 @settings(QUICK, max_examples=40)
-def test_39_names_alike_never_mix_through_the_service(
+def test_39_similar_names_never_mix_through_the_service(
     opened: tuple[asyncio.AbstractEventLoop, ServiceHarness, list[Call]], queues: list[str], tenant_names: set[str]
 ) -> None:
-    """Random names that are prefixes of each other, in tenants alike: each place holds exactly what was put there."""
+    """Random names that are prefixes of each other: each queue holds exactly what was added to it."""
     loop, harness, _ = opened
 
     async def act() -> None:
@@ -427,8 +427,8 @@ patterns = st.from_regex(r"[ab*?]{1,6}", fullmatch=True)
 
 @settings(QUICK, max_examples=400)
 @given(held=patterns, asked=patterns, queue=st.from_regex(r"[ab]{1,7}", fullmatch=True))
-def test_52_a_pattern_that_is_handed_on_never_reaches_further(held: str, asked: str, queue: str) -> None:
-    """If one pattern is said to cover another, whatever the other matches it matches too."""
+def test_52_covered_pattern_never_matches_more(held: str, asked: str, queue: str) -> None:
+    """If one pattern covers another, it matches everything that the other matches."""
     if covers(held, asked) and matches(asked, queue):
         assert matches(held, queue)
 
@@ -451,10 +451,10 @@ def test_52_a_pattern_that_is_handed_on_never_reaches_further(held: str, asked: 
     ),
     queue=st.from_regex(r"[ab]{1,5}", fullmatch=True),
 )
-def test_52_what_is_handed_out_is_never_more_than_the_giver_has(
+def test_52_created_key_never_allows_more_than_its_creator(
     opened: tuple[asyncio.AbstractEventLoop, ServiceHarness, list[Call]], held: Grant, wanted: Grant, queue: str
 ) -> None:
-    """A key made by a key: every action on every queue that the new one has, the old one has."""
+    """Every action on every queue that the new key allows, the old one allows."""
     loop, harness, _ = opened
     allowed = harness.admission.authorizer.allowed
 
@@ -476,6 +476,6 @@ def test_52_what_is_handed_out_is_never_more_than_the_giver_has(
     loop.run_until_complete(act())
 
 
-def test_a_time_far_away_is_a_time() -> None:
-    """The bound of times is what the tests take for always."""
+def test_far_future_time_is_valid() -> None:
+    """Tests use the upper limit of times for "forever"."""
     assert Grant(role="viewer", expires_at=UNTIL).allows("peek", "q", UNTIL - 1)

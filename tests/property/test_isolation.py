@@ -1,4 +1,4 @@
-"""Isolation: tenants and queues with names alike never mix."""
+"""Isolation: tenants and queues with similar names never mix."""
 
 import asyncio
 import random
@@ -29,12 +29,12 @@ async def _run(steps: list[tuple[str, tuple[str, str]]]) -> None:
         shard = Shard(Path(directory) / "data", clock=clock, randomness=random.Random(5), settings=options)
         async with shard:
             for tenant in TENANTS:
-                await put_tenant(shard, tenant, defaults={"max_attempts": 0})  # no dead letters among the others
+                await put_tenant(shard, tenant, defaults={"max_attempts": 0})  # no dead letters
             await _act(shard, clock, steps)
 
 
 async def _act(shard: Shard, clock: ManualClock, steps: list[tuple[str, tuple[str, str]]]) -> None:
-    """Do random things and check with each that nothing of another place is seen or changed."""
+    """Run random operations, and check that none sees or changes another queue's messages."""
     inside: dict[tuple[str, str], set[str]] = {}
     held: list[tuple[tuple[str, str], str, str]] = []
     for n, (action, (tenant, queue)) in enumerate(steps):
@@ -65,7 +65,7 @@ async def _act(shard: Shard, clock: ManualClock, steps: list[tuple[str, tuple[st
         elif action in {"ack", "nack"} and held:
             where, id, receipt = held.pop()
             if where != here:
-                # the right receipt in the wrong place is worth nothing
+                # a valid receipt in another queue is refused
                 assert not (await shard.ack(tenant, queue, [receipt]))[0].ok
                 assert not (await shard.extend(tenant, queue, [receipt], lease_ms=9))[0].ok
                 assert not (await shard.remove(tenant, queue, [id]))[0].ok
@@ -98,7 +98,7 @@ async def _act(shard: Shard, clock: ManualClock, steps: list[tuple[str, tuple[st
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(actions, min_size=10, max_size=60))
-def test_39_names_alike_never_mix(steps: list[tuple[str, tuple[str, str]]]) -> None:
+def test_39_similar_names_never_mix(steps: list[tuple[str, tuple[str, str]]]) -> None:
     """Deliveries, receipts, keys, groups, purges and deletes stay in their tenant and queue."""
     asyncio.run(_run(steps))
 
@@ -106,7 +106,7 @@ def test_39_names_alike_never_mix(steps: list[tuple[str, tuple[str, str]]]) -> N
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_39_random_names_never_mix(data: st.DataObject) -> None:
-    """Random valid names: each queue gives out exactly what was put into it."""
+    """With random valid names, each queue delivers exactly what was added to it."""
     tenants = data.draw(
         st.lists(st.from_regex(r"[a-z0-9][a-z0-9-]{1,6}[a-z0-9]", fullmatch=True), min_size=2, max_size=5, unique=True)
     )

@@ -1,4 +1,4 @@
-"""Keys and values on disk: they round-trip, sort as their numbers do, and no queue's range holds another's key."""
+"""Keys and values on disk: they round-trip, sort like their numbers, and no queue's range holds another's key."""
 
 import pytest
 from hypothesis import given
@@ -63,24 +63,24 @@ deadlines = st.tuples(owners, times, ids)
 expiries = st.tuples(owners, times, kinds, ids)
 
 
-def made_waiting(row: tuple[tuple[int, int], int, int, bytes]) -> bytes:
+def waiting_key_of(row: tuple[tuple[int, int], int, int, bytes]) -> bytes:
     """Return the vi key of a row."""
     return waiting_key(queue_prefix(*row[0]), *row[1:])
 
 
-def made_deadline(row: tuple[tuple[int, int], int, bytes]) -> bytes:
+def deadline_key_of(row: tuple[tuple[int, int], int, bytes]) -> bytes:
     """Return the li key of a row."""
     return deadline_key(queue_prefix(*row[0]), *row[1:])
 
 
-def made_expiry(row: tuple[tuple[int, int], int, bytes, bytes]) -> bytes:
+def expiry_key_of(row: tuple[tuple[int, int], int, bytes, bytes]) -> bytes:
     """Return the ex key of a row."""
     return expiry_key(queue_prefix(*row[0]), *row[1:])
 
 
 @given(owners)
-def test_a_prefix_reads_back(owner: tuple[int, int]) -> None:
-    """And starts with the tenant's."""
+def test_prefix_round_trips(owner: tuple[int, int]) -> None:
+    """It starts with the tenant's prefix."""
     prefix = queue_prefix(*owner)
     assert len(prefix) == keys.PREFIX_BYTES
     assert split_prefix(prefix + b"anything") == owner
@@ -88,31 +88,31 @@ def test_a_prefix_reads_back(owner: tuple[int, int]) -> None:
 
 
 @given(times)
-def test_a_number_reads_back(number: int) -> None:
-    """Whatever follows it."""
+def test_number_round_trips(number: int) -> None:
+    """The bytes that follow it do not matter."""
     assert from_be64(be64(number) + b"rest") == number
 
 
 @given(waiting)
-def test_a_waiting_key_reads_back(row: tuple[tuple[int, int], int, int, bytes]) -> None:
-    """All of its parts."""
-    prefix, *rest = split_waiting_key(made_waiting(row))
+def test_waiting_key_round_trips(row: tuple[tuple[int, int], int, int, bytes]) -> None:
+    """All of its parts are read back."""
+    prefix, *rest = split_waiting_key(waiting_key_of(row))
     assert (split_prefix(prefix), *rest) == row
-    assert made_waiting(row).startswith(level_prefix(prefix, row[1]))
-    assert len(made_waiting(row)) == keys.PREFIX_BYTES + 1 + keys.SUFFIX_BYTES
+    assert waiting_key_of(row).startswith(level_prefix(prefix, row[1]))
+    assert len(waiting_key_of(row)) == keys.PREFIX_BYTES + 1 + keys.SUFFIX_BYTES
 
 
 @given(deadlines)
-def test_a_deadline_key_reads_back(row: tuple[tuple[int, int], int, bytes]) -> None:
-    """All of its parts."""
-    prefix, *rest = split_deadline_key(made_deadline(row))
+def test_deadline_key_round_trips(row: tuple[tuple[int, int], int, bytes]) -> None:
+    """All of its parts are read back."""
+    prefix, *rest = split_deadline_key(deadline_key_of(row))
     assert (split_prefix(prefix), *rest) == row
 
 
 @given(expiries)
-def test_an_expiry_key_reads_back(row: tuple[tuple[int, int], int, bytes, bytes]) -> None:
-    """All of its parts."""
-    prefix, *rest = split_expiry_key(made_expiry(row))
+def test_expiry_key_round_trips(row: tuple[tuple[int, int], int, bytes, bytes]) -> None:
+    """All of its parts are read back."""
+    prefix, *rest = split_expiry_key(expiry_key_of(row))
     assert (split_prefix(prefix), *rest) == row
 
 
@@ -122,35 +122,35 @@ def test_waiting_keys_sort_by_queue_then_higher_priority_then_time_then_id(
 ) -> None:
     """The order of bytes is the order of delivery."""
     order = [(owner, -priority, at, id) for owner, priority, at, id in (a, b)]
-    assert (made_waiting(a) < made_waiting(b)) == (order[0] < order[1])
+    assert (waiting_key_of(a) < waiting_key_of(b)) == (order[0] < order[1])
 
 
 @given(deadlines, deadlines)
 def test_deadline_keys_sort_by_queue_then_time_then_id(
     a: tuple[tuple[int, int], int, bytes], b: tuple[tuple[int, int], int, bytes]
 ) -> None:
-    """A sweep finds the earliest first."""
-    assert (made_deadline(a) < made_deadline(b)) == (a < b)
+    """A sweep finds the earliest deadline first."""
+    assert (deadline_key_of(a) < deadline_key_of(b)) == (a < b)
 
 
 @given(expiries, expiries)
 def test_expiry_keys_sort_by_queue_then_time(
     a: tuple[tuple[int, int], int, bytes, bytes], b: tuple[tuple[int, int], int, bytes, bytes]
 ) -> None:
-    """Then kind and reference."""
-    assert (made_expiry(a) < made_expiry(b)) == (a < b)
+    """Kind and reference come last."""
+    assert (expiry_key_of(a) < expiry_key_of(b)) == (a < b)
 
 
 @given(owners, owners, st.binary(max_size=48))
 def test_no_queues_range_holds_another_queues_key(mine: tuple[int, int], other: tuple[int, int], rest: bytes) -> None:
-    """Over ids at the edges of their bytes, whatever follows the prefix."""
+    """Covers IDs at the edges of their bytes, whatever follows the prefix."""
     lower, upper = queue_prefix(*mine), after(queue_prefix(*mine))
     assert (lower <= queue_prefix(*other) + rest < upper) == (mine == other)
 
 
 @given(tenant_ids, owners, st.binary(max_size=48))
 def test_no_tenants_range_holds_another_tenants_key(tenant: int, other: tuple[int, int], rest: bytes) -> None:
-    """What a deleted tenant takes with it is its own."""
+    """Deleting a tenant by range deletes only its own rows."""
     lower, upper = tenant_prefix(tenant), after(tenant_prefix(tenant))
     assert (lower <= queue_prefix(*other) + rest < upper) == (tenant == other[0])
 
@@ -165,8 +165,8 @@ def test_no_levels_range_holds_another_levels_key(
 
 
 @given(st.binary(min_size=1, max_size=12), st.binary(max_size=12))
-def test_after_is_the_first_key_behind_a_prefix(prefix: bytes, rest: bytes) -> None:
-    """Everything with the prefix lies before it, everything greater without it does not."""
+def test_after_is_the_first_key_past_a_prefix(prefix: bytes, rest: bytes) -> None:
+    """Everything with the prefix sorts before it; greater keys without the prefix do not."""
     end = after(prefix)
     assert prefix + rest < end
     if rest >= prefix and not rest.startswith(prefix) and prefix.strip(b"\xff"):
@@ -175,7 +175,7 @@ def test_after_is_the_first_key_behind_a_prefix(prefix: bytes, rest: bytes) -> N
 
 @given(st.binary(max_size=64), st.binary(max_size=64))
 def test_digests_are_sixteen_bytes_and_differ(a: bytes, b: bytes) -> None:
-    """For different data."""
+    """Different data gives different digests."""
     assert len(digest(a)) == keys.ID_BYTES
     assert (digest(a) == digest(b)) == (a == b)
 
@@ -186,7 +186,7 @@ u16, u32, u64 = st.integers(0, 0xFFFF), st.integers(0, 0xFFFFFFFF), st.integers(
 @given(
     priorities, u16, u64, u64, u64, st.none() | texts, st.dictionaries(texts, texts, max_size=4), st.binary(max_size=99)
 )
-def test_a_message_row_reads_back(
+def test_message_row_round_trips(
     priority: int,
     attempts: int,
     added: int,
@@ -196,7 +196,7 @@ def test_a_message_row_reads_back(
     attributes: dict[str, str],
     body: bytes,
 ) -> None:
-    """With and without the facts that most messages lack; its size is what was charged."""
+    """Rare fields may be present or missing; its size is what was charged."""
     extras = pack_extras(group, attributes) if group is not None or attributes else b""
     row = unpack_message(pack_message(priority, attempts, added, visible, expires, extras, body))
     size = len(body) + len(extras)
@@ -210,7 +210,7 @@ pasts = st.builds(Past, histories, st.none() | st.builds(DeadLetter, texts, text
 
 
 @given(u16, u64, u64, u64, u64, u64, u32, priorities, u16, st.just(b"") | ids, st.none() | pasts)
-def test_a_lease_row_reads_back(
+def test_lease_row_round_trips(
     attempts: int,
     token: int,
     deadline: int,
@@ -223,7 +223,7 @@ def test_a_lease_row_reads_back(
     group: bytes,
     past: Past | None,
 ) -> None:
-    """With and without group and history."""
+    """Group and history may be present or missing."""
     packed = pack_past(past) if past is not None else b""
     row = LeaseRow(attempts, token, deadline, leased, visible, expires, size, priority, allowed, group, packed)
     again = unpack_lease(pack_lease(row))
@@ -232,13 +232,13 @@ def test_a_lease_row_reads_back(
 
 
 @given(ids, ids, u64)
-def test_a_key_row_reads_back(id: bytes, body: bytes, expires: int) -> None:
-    """Message, body digest and end."""
+def test_key_row_round_trips(id: bytes, body: bytes, expires: int) -> None:
+    """Message, body digest and expiry are read back."""
     assert unpack_key(pack_key(KeyRow(id, body, expires))) == KeyRow(id, body, expires)
 
 
 @given(st.sampled_from(["completed", "failed"]), st.none() | st.binary(max_size=50), st.none() | texts, u64)
-def test_a_result_row_reads_back(status: str, value: bytes | None, error: str | None, expires: int) -> None:
+def test_result_row_round_trips(status: str, value: bytes | None, error: str | None, expires: int) -> None:
     """Bytes stay bytes and text stays text."""
     row = ResultRow(Result(status, value, error), expires)  # type: ignore[arg-type]
     assert unpack_result(pack_result(row)) == row
@@ -248,16 +248,16 @@ levels = st.builds(LevelRow, priorities, u64, u64, st.binary(max_size=25), st.bi
 
 
 @given(st.lists(levels, max_size=10), u64, u64, u64, u64, u64, st.lists(u64, max_size=12))
-def test_a_counters_row_reads_back(
+def test_counters_row_round_trips(
     rows: list[LevelRow], blocked: int, in_flight: int, size: int, lease: int, expiry: int, totals: list[int]
 ) -> None:
-    """Every level and figure."""
+    """Every level and figure is read back."""
     row = CountersRow(rows, blocked, in_flight, size, lease, expiry, totals)
     assert unpack_counters(pack_counters(row)) == row
 
 
 @pytest.mark.parametrize("family", keys.QUEUE_FAMILIES)
-def test_every_family_of_queues_is_a_family(family: str) -> None:
-    """A delete by range misses none."""
+def test_queue_families_exist(family: str) -> None:
+    """A delete by range misses none of them."""
     assert family in keys.FAMILIES
     assert set(keys.FAMILIES) - set(keys.QUEUE_FAMILIES) == {"meta", "jn"}

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 TENANTS = ("acme", "globex", "default")
 QUEUES = ("jobs", "jobs-2", "line.fifo")
-TTLS_MS = {("acme", "jobs"): 6_000, ("globex", "line.fifo"): 6_000}  # of queues whose messages all have one
+TTLS_MS = {("acme", "jobs"): 6_000, ("globex", "line.fifo"): 6_000}  # of queues in which all messages have one
 SEALER = DataKey(1, 1, bytes(32))
 
 places = st.tuples(st.sampled_from(TENANTS), st.sampled_from(QUEUES))
@@ -92,11 +92,11 @@ class ShardMachine(RuleBasedStateMachine):
         path = self.root / str(self.generation)
         shard = Shard(path, clock=self.clock, randomness=random.Random(self.generation), open_store=self.opener(path))
         await shard.open()
-        self.shard = shard  # not before it is open: the end of a run waits for what it finds here
+        self.shard = shard  # only after it is open: teardown waits for the shard it finds here
         await wait_until_idle(self.shard)
 
     def opener(self, _: Path) -> OnRedis | None:
-        """Return what opens the store that stands in a directory; None: the embedded one."""
+        """Return an opener for the store of a directory; None means the embedded store."""
         return None
 
     async def make_queues(self) -> None:
@@ -105,7 +105,7 @@ class ShardMachine(RuleBasedStateMachine):
 
     async def make_tenant(self, tenant: str) -> None:
         await put_tenant(self.shard, tenant)
-        for number in (0, 1):  # what seals is not told in here, but the doctor wants to see that it is there
+        for number in (0, 1):  # nothing here uses the key, but the doctor checks that it exists
             await put_data_key(self.shard, self.shard.tenant(tenant).id, number, data_key_row(number))
         for name in QUEUES:
             await self.make_queue(tenant, name)
@@ -132,8 +132,8 @@ class ShardMachine(RuleBasedStateMachine):
             self.note_added(place, message, reply.raw_id, duplicate=reply.duplicate, error=reply.error)
 
     @rule(place=places, batch=st.lists(messages, min_size=1, max_size=5))
-    def add_sealed(self, place: tuple[str, str], batch: list[NewMessage]) -> None:
-        """As the service does for an encrypted tenant: the ids first, then the seal, then the message."""
+    def add_encrypted(self, place: tuple[str, str], batch: list[NewMessage]) -> None:
+        """Add like the service does for an encrypted tenant: first the IDs, then the encryption, then the message."""
         ids = self.shard.state.new_ids(len(batch))
         sealed = [
             msgspec.structs.replace(
@@ -218,7 +218,7 @@ class ShardMachine(RuleBasedStateMachine):
             held.taken_from = held.visible_at
             assert delivery.attempt == held.attempts
             assert (delivery.body, delivery.priority, delivery.group) == (held.body, held.priority, held.group)
-            if delivery.encrypted:  # it opens, also as a dead letter, and after it went back
+            if delivery.encrypted:  # it decrypts, also as a dead letter and after a redrive
                 SEALER.decrypt(delivery.origin or delivery.queue, delivery.raw_id, "body", delivery.body)
 
     @rule(queue=st.sampled_from(("jobs", "jobs-2")), max=st.integers(1, 8))
@@ -344,7 +344,7 @@ class ShardMachine(RuleBasedStateMachine):
     def settle_after_the_deadline_before_any_sweep(
         self, place: tuple[str, str], data: st.DataObject, late_ms: int
     ) -> None:
-        """Once the deadline has come a receipt is refused, although the sweeper has not been told of the time yet."""
+        """Receipts are refused from the deadline on, although no sweep has run yet."""
         chosen = self.choose(place, data)
         if chosen is None:
             return
@@ -373,7 +373,7 @@ class ShardMachine(RuleBasedStateMachine):
 
     @rule(place=any_places, max=st.integers(1, 4), ms=st.sampled_from((1, 300, 1_000, 3_000)))
     def poll_in_the_same_round_as_a_sweep(self, place: tuple[str, str], max: int, ms: int) -> None:
-        """Time passes and a poll comes before the sweeper ran: it gets what is ready, maybe not yet what the sweep returns."""
+        """A poll after a time step and before the sweep gets what is ready, but maybe not what the sweep returns."""
         if place not in self.known():
             return
 
@@ -439,8 +439,8 @@ class ShardMachine(RuleBasedStateMachine):
         self.lost_receipts += [(*place, one.token) for one in held if one.token is not None]
 
     @rule(place=places, force=st.booleans())
-    def delete_and_remake_queue(self, place: tuple[str, str], force: bool) -> None:  # noqa: FBT001
-        """Delete a queue: by force at once, else when its leases have settled; its namesake starts empty."""
+    def delete_and_recreate_queue(self, place: tuple[str, str], force: bool) -> None:  # noqa: FBT001
+        """Delete a queue, at once by force or when its leases have settled; its successor starts empty."""
         queue = self.model.queue(*place)
         self.lose_receipts(place)
 
@@ -458,7 +458,7 @@ class ShardMachine(RuleBasedStateMachine):
         self.run(delete())
 
     @rule(tenant=st.sampled_from(TENANTS[:2]))
-    def delete_and_remake_tenant(self, tenant: str) -> None:
+    def delete_and_recreate_tenant(self, tenant: str) -> None:
         for place in list(self.model.queues):
             if place[0] == tenant:
                 self.lost_receipts = [one for one in self.lost_receipts if one[0] != tenant]
@@ -472,7 +472,7 @@ class ShardMachine(RuleBasedStateMachine):
 
     @rule(place=any_places)
     def peek_and_get(self, place: tuple[str, str]) -> None:
-        """Peek shows what waits in order of delivery, then what waits for its group; get tells each one's state."""
+        """Peek shows ready messages in delivery order, then those blocked by their group; get shows each state."""
         if place not in self.known():
             return
         queue, now = self.model.queue(*place), self.model.now
@@ -521,7 +521,7 @@ class ShardMachine(RuleBasedStateMachine):
 
     @rule(place=places, message=messages, steps=st.integers(0, 3))
     def crash_while_adding(self, place: tuple[str, str], message: NewMessage, steps: int) -> None:
-        """Stop at some moment of an add: the store's files as they are then are all that is left."""
+        """Crash at a random moment of an add: only the store's files at that moment survive."""
         was = self.root / str(self.generation)
         self.generation += 1
 
@@ -543,13 +543,13 @@ class ShardMachine(RuleBasedStateMachine):
             fresh = {one.raw_id for one in page} - set(queue.messages)
             store = self.shard.state.store
             prefix = self.shard.state.catalog.tenants[place[0]].queues[place[1]].prefix
-            if not fresh:  # it waits behind its group
+            if not fresh:  # it is blocked by its group
                 keys = store.scan(store.m, prefix, prefix + b"\xff" * 17, 10_000)
                 fresh = {key[8:] for key in keys} - set(queue.messages)
             (id,) = fresh
             self.note_added(place, message, id, duplicate=False, error=None)
 
-    # ---- what must hold at any moment ----
+    # ---- invariants ----
 
     @invariant()
     def figures_agree(self) -> None:
@@ -592,12 +592,12 @@ TestShardAgainstModel.settings = settings(
 
 
 class RedisMachine(ShardMachine):
-    """The same on Redis, where a crash leaves what Redis has."""
+    """The same on Redis, where a crash leaves what Redis has stored."""
 
     server: RedisServer | None = None  # one for all runs
 
     def opener(self, path: Path) -> OnRedis | None:
-        """Return what opens this run's store, whichever directory goes with it."""
+        """Return an opener for this run's store, whichever directory goes with it."""
         kind = type(self)
         if kind.server is None:
             kind.server = RedisServer(Path(tempfile.mkdtemp(prefix="tenantq-redis-")), "appendonly no")
@@ -605,12 +605,12 @@ class RedisMachine(ShardMachine):
 
     @rule(place=places, message=messages, steps=st.integers(0, 3))
     def crash_while_adding(self, place: tuple[str, str], message: NewMessage, steps: int) -> None:
-        """Be killed between two rounds: a round is in Redis whole or not at all, so there is no other moment."""
+        """Crash between two rounds: Redis applies a round completely or not at all."""
         del place, message, steps
         self.run(self.crash())
 
     async def crash(self) -> None:
-        """Forget everything in memory without a word to the store; the lease ends by itself."""
+        """Forget everything in memory without closing the store; the lease ends on its own."""
         await wait_until_idle(self.shard)
         store = self.shard.state.store
         assert isinstance(store, RedisStore)
@@ -630,8 +630,8 @@ class RedisMachine(ShardMachine):
             self.server.client().flushall()
 
 
-def test_68_a_shard_on_redis_agrees_with_the_model() -> None:
-    """The same rules against the same model, restarts and kills included."""
+def test_68_shard_on_redis_agrees_with_the_model() -> None:
+    """The same rules run against the same model, including restarts and kills."""
     try:
         few = settings(max_examples=12, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
         run_state_machine_as_test(RedisMachine, settings=few)

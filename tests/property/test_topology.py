@@ -1,4 +1,4 @@
-"""Where a tenant belongs: even, stable, never outside the regions that it allows, and moving only what must move."""
+"""Tenant placement: even, stable, never outside the allowed regions, and moving only what must move."""
 
 from __future__ import annotations
 
@@ -22,10 +22,8 @@ ALLOWED = st.lists(st.sampled_from(("eu", "us", "ap", "sa")), max_size=3, unique
 
 
 @given(TOPOLOGIES, NAMES, ALLOWED)
-def test_a_tenant_is_never_outside_the_regions_that_it_allows(
-    topology: Topology, tenant: str, allowed: list[str]
-) -> None:
-    """Where there is none of them it is an error, and never another region; a shard without a region is none of them."""
+def test_tenant_is_never_placed_outside_its_regions(topology: Topology, tenant: str, allowed: list[str]) -> None:
+    """Without a shard in an allowed region it is an error. A shard without a region is in none of them."""
     if allowed and not any(shard.region in allowed for shard in topology.shards):
         with pytest.raises(Invalid, match="no shard is in a region that the tenant allows"):
             topology.route(tenant, allowed)
@@ -39,10 +37,10 @@ def test_a_tenant_is_never_outside_the_regions_that_it_allows(
 
 
 @given(TOPOLOGIES, NAMES, ALLOWED, st.sampled_from(("eu", "us")))
-def test_a_new_shard_takes_tenants_and_moves_none_between_the_others(
+def test_new_shard_takes_tenants_and_moves_none_between_the_others(
     topology: Topology, tenant: str, allowed: list[str], region: str
 ) -> None:
-    """And where the tenant may not be on it, nothing moves at all."""
+    """Tenants that may not be on it do not move at all."""
     after = Topology((*topology.shards, TopologyShard("new", region)))
     if not topology.eligible(allowed):
         return
@@ -54,7 +52,7 @@ def test_a_new_shard_takes_tenants_and_moves_none_between_the_others(
 
 @pytest.mark.parametrize("count", [1, 2, 9])
 def test_tenants_are_spread_evenly_and_about_one_in_n_moves(count: int) -> None:
-    """10,000 tenants with names that differ little: none of the shards has much more than its part."""
+    """With 10,000 similar names, no shard has much more than its share."""
     before = Topology(tuple(TopologyShard(f"s{at}", "eu") for at in range(count)))
     tenants = [HeldTenant(name=f"customer-{at}", regions=(), queues=3, messages=2, bytes=10) for at in range(10_000)]
     found = plan_moves(tenants, before, before.grown(1))
@@ -69,8 +67,8 @@ def test_tenants_are_spread_evenly_and_about_one_in_n_moves(count: int) -> None:
     assert counts == {load.name: load.tenants_before for load in found.shards if load.tenants_before}
 
 
-def test_another_process_finds_the_same_shards() -> None:
-    """Nothing depends on the seed of a process's hashes."""
+def test_placement_is_the_same_in_every_process() -> None:
+    """It does not depend on a process's hash seed."""
     shards = ", ".join(f"TopologyShard('s{at}', 'eu')" for at in range(7))
     script = (
         "from tenantq.domain.placement import TopologyShard, Topology\n"

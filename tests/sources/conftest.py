@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Run a server; tests use tenants of different names."""
+    """Run a server. Tests use different tenant names."""
     with serving(tmp_path_factory.mktemp("target") / "data") as served:
         yield served
 

@@ -1,4 +1,4 @@
-"""Writes Queueber stores as its schema document describes them, with a Cap'n Proto encoder of its own."""
+"""Writes Queueber stores as its schema document describes them, with an independent Cap'n Proto encoder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _words(data: bytes) -> bytes:
 
 
 def _message(segment: bytes) -> bytes:
-    """Frame one segment: their number minus one, its length in words."""
+    """Frame one segment: the number of segments minus one, then its length in words."""
     return struct.pack("<II", 0, len(segment) // 8) + segment
 
 
@@ -99,7 +99,7 @@ class QueueberStore:
 
 
 def main() -> None:
-    """Be a running Queueber: keep the store open, and write what the lines of standard input say."""
+    """Act as a running Queueber: keep the store open, and execute the commands on standard input."""
     store = QueueberStore(Path(sys.argv[1]))
     for line in sys.stdin:
         command, number = line.split()[0], int(line.split()[1])

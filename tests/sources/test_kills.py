@@ -1,4 +1,4 @@
-"""A migration that is killed at any moment continues with the same command: nothing is lost, nothing comes twice."""
+"""A migration killed at any moment resumes with the same command: nothing is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def kill_and_finish(server: Served, tenant: str, queue: str, *command: object) -
         return bodies
 
 
-def test_a_killed_migration_continues_with_the_same_command(server: Served, redis_server: RedisServer) -> None:
-    """Killed three times while it drains a list of equal and different elements."""
+def test_killed_migration_resumes_with_the_same_command(server: Served, redis_server: RedisServer) -> None:
+    """It is killed three times while it drains a list with repeated elements."""
     redis = redis_server.client()
     redis.rpush("jobs", *(b"%d" % (number // 2) for number in range(MESSAGES)))
     with Client(server.url, ADMIN_TOKEN) as client:
@@ -72,8 +72,8 @@ def test_a_killed_migration_continues_with_the_same_command(server: Served, redi
 
 
 @pytest.mark.parametrize("mode", ["snapshot", "drain"])
-def test_a_killed_migration_from_postgres_continues(server: Served, postgres: str, mode: str) -> None:
-    """Every job once, in order."""
+def test_killed_migration_from_postgres_resumes(server: Served, postgres: str, mode: str) -> None:
+    """Every job arrives once, in order."""
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute(f"create database killed_{mode}")
     url = postgres.replace("/postgres", f"/killed_{mode}")
@@ -86,8 +86,8 @@ def test_a_killed_migration_from_postgres_continues(server: Served, postgres: st
     assert kill_and_finish(server, f"killed-{mode}", "default", "river", url, "--mode", mode) == BODIES
 
 
-def test_a_killed_migration_from_queueber_continues(server: Served, tmp_path: Path) -> None:
-    """Every item once, in order."""
+def test_killed_migration_from_queueber_resumes(server: Served, tmp_path: Path) -> None:
+    """Every item arrives once, in order."""
     now_ms = int(time.time() * 1_000)
     store = QueueberStore(tmp_path / "old")
     for number, body in enumerate(BODIES):
@@ -96,8 +96,8 @@ def test_a_killed_migration_from_queueber_continues(server: Served, tmp_path: Pa
     assert kill_and_finish(server, "killed-queueber", "default", "queueber", tmp_path / "old") == BODIES
 
 
-def test_a_killed_migration_from_rabbitmq_continues(server: Served, rabbitmq: str) -> None:
-    """Every message once: the broker delivers again what was not acknowledged, and the server knows its key."""
+def test_killed_migration_from_rabbitmq_resumes(server: Served, rabbitmq: str) -> None:
+    """The broker redelivers unacknowledged messages, and their keys deduplicate them."""
     connection = pika.BlockingConnection(pika.URLParameters(rabbitmq))
     channel = connection.channel()
     channel.queue_declare("killed")
@@ -108,9 +108,9 @@ def test_a_killed_migration_from_rabbitmq_continues(server: Served, rabbitmq: st
 
 
 def test_progress_is_shown_on_a_terminal(server: Served, redis_server: RedisServer) -> None:
-    """With the number of messages."""
+    """It counts messages."""
     redis_server.client().rpush("jobs", *BODIES)
     with Client(server.url, ADMIN_TOKEN) as client:
         client.tenant("seen-here").configure()
-    code, shown = server.on_a_terminal("migrate-from", "redis", redis_server.url, "jobs", "--tenant", "seen-here")
+    code, shown = server.run_on_terminal("migrate-from", "redis", redis_server.url, "jobs", "--tenant", "seen-here")
     assert (code, "of 6,000 messages" in shown, "verified" in shown) == (0, True, True)

@@ -60,7 +60,7 @@ def migrate(server: Served, url: str, kind: str, tenant: str, *arguments: object
 
 
 def ready(client: Client, tenant: str, queue: str) -> list[dict[str, Any]]:
-    """Take everything that is ready."""
+    """Return everything that is ready."""
     return [json.loads(message.body) for message in client.tenant(tenant).queue(queue).poll(max=1_000)]
 
 
@@ -86,7 +86,7 @@ def test_pgmq_messages_that_were_read_become_ready(
 def test_river_jobs_by_priority_and_state(
     server: Served, client: Client, postgres: str, database: psycopg.Connection[Any]
 ) -> None:
-    """Priority 1 goes first; discarded jobs are dead letters with their last error; finished ones stay behind."""
+    """Priority 1 comes first; discarded jobs become dead letters with their last error; finished jobs are left out."""
     client.tenant("river-here").configure()
     database.execute(
         "insert into river_job (args, kind, priority, state, scheduled_at, errors) values"
@@ -121,7 +121,7 @@ def test_procrastinate_jobs_are_drained_and_locked_rows_left_alone(
     assert client.tenant("procrastinate-here").queue("sums").poll(max=1)[0].attributes["procrastinate-task"] == "add"
 
 
-def test_good_job_rows_that_are_not_finished(
+def test_unfinished_good_job_rows_are_migrated(
     server: Served, client: Client, postgres: str, database: psycopg.Connection[Any]
 ) -> None:
     """The body is the serialized job."""
@@ -134,8 +134,8 @@ def test_good_job_rows_that_are_not_finished(
     assert ready(client, "good-job-here", "mail") == [{"job_class": "Mail"}]
 
 
-def test_a_database_without_the_table_is_refused(server: Served, postgres: str) -> None:
-    """With exit code 2; one that does not answer with exit code 6."""
+def test_database_without_the_table_is_refused(server: Served, postgres: str) -> None:
+    """The exit code is 2, and 6 if the database does not respond."""
     url = postgres.replace("/postgres", "/template1")
     done = server.call("migrate-from", "river", url)
     assert (done.code, "no table river_job was found" in done.err) == (2, True)

@@ -1,4 +1,4 @@
-"""``tenantq migrate-from queueber``: every item of a store once, with its id, its time and its place."""
+"""``tenantq migrate-from queueber``: every item of a store once, with its ID, time and position."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.acceptance.command import Served
 
-NOW_S = int(time.time())  # when tests are collected, perhaps long before they run
+NOW_S = int(time.time())  # at collection, possibly long before the tests run
 NOW_MS = NOW_S * 1_000
 DAY_S = 86_400
 
@@ -51,7 +51,7 @@ def store(directory: Path, *, one_family: bool = False) -> list[bytes]:
 def test_a_store_is_migrated_with_ids_order_and_delays(
     server: Served, client: Client, tmp_path: Path, *, one_family: bool
 ) -> None:
-    """Items in progress become ready; a delayed item stays delayed."""
+    """Items in progress become ready, and delayed items stay delayed."""
     tenant = f"queueber-{one_family}".lower()
     make_tenant(client, tenant)
     ids = store(tmp_path / "old", one_family=one_family)
@@ -66,8 +66,8 @@ def test_a_store_is_migrated_with_ids_order_and_delays(
     assert queue.stats().delayed == 1
 
 
-def test_running_it_again_adds_nothing_twice(server: Served, client: Client, tmp_path: Path) -> None:
-    """Not even after everything was worked off."""
+def test_second_run_adds_nothing(server: Served, client: Client, tmp_path: Path) -> None:
+    """This holds even after everything was consumed."""
     make_tenant(client, "queueber-again")
     store(tmp_path / "old")
     command = ("migrate-from", "queueber", tmp_path / "old", "--tenant", "queueber-again", "--queue", "jobs", "--json")
@@ -93,7 +93,7 @@ def test_items_in_progress_can_keep_their_lease(server: Served, client: Client, 
 
 
 def test_damage_is_counted_reported_and_skipped(server: Served, client: Client, tmp_path: Path) -> None:
-    """Index rows without an item, items that cannot be decoded; everything else is migrated, with exit code 7."""
+    """Index rows without an item and undecodable items are reported with exit code 7; everything else is migrated."""
     make_tenant(client, "queueber-damage")
     written = QueueberStore(tmp_path / "old")
     good, lost, broken, bare = (uuid7(NOW_MS, number) for number in range(4))
@@ -132,7 +132,7 @@ def test_a_dry_run_changes_nothing(server: Served, client: Client, tmp_path: Pat
 
 @pytest.mark.parametrize("make", [True, False], ids=["empty", "missing"])
 def test_a_directory_without_a_store_is_refused(server: Served, tmp_path: Path, *, make: bool) -> None:
-    """With exit code 2 and one line."""
+    """The exit code is 2, with a one-line error."""
     if make:
         (tmp_path / "old").mkdir()
     done = server.call("migrate-from", "queueber", tmp_path / "old")
@@ -141,8 +141,8 @@ def test_a_directory_without_a_store_is_refused(server: Served, tmp_path: Path, 
     assert len(done.err.splitlines()) == 1
 
 
-def test_the_store_of_another_program_is_refused(server: Served, tmp_path: Path) -> None:
-    """Its column families are named."""
+def test_store_of_another_program_is_refused(server: Served, tmp_path: Path) -> None:
+    """The error names its column families."""
     Rdict(str(tmp_path / "old"), Options(raw_mode=True)).close()
     done = server.call("migrate-from", "queueber", tmp_path / "old")
     assert (done.code, "contains no Queueber items" in done.err) == (2, True)

@@ -1,4 +1,4 @@
-"""``tenantq migrate-from queueber --live``: Queueber works until it is stopped; then everything is here, once."""
+"""``tenantq migrate-from queueber --live``: Queueber works until it is stopped; then everything is in tenantq, once."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class RunningQueueber:
         self._process.kill()
         self._process.communicate()
 
-    def does(self, command: str, *numbers: int) -> None:
-        """Let it add, lease or remove items."""
+    def execute(self, command: str, *numbers: int) -> None:
+        """Have it add, lease or remove items."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         for number in numbers:
@@ -62,7 +62,7 @@ class RunningQueueber:
 def queueber(tmp_path: Path) -> Iterator[RunningQueueber]:
     """Run Queueber with ten items."""
     with RunningQueueber(tmp_path / "old") as running:
-        running.does("add", *range(10))
+        running.execute("add", *range(10))
         yield running
 
 
@@ -84,8 +84,8 @@ def migration(server: Served, queueber: RunningQueueber, tenant: str, *options: 
     return process
 
 
-def ended(process: subprocess.Popen[str]) -> Any:
-    """Return the report of a migration that succeeds."""
+def report_of(process: subprocess.Popen[str]) -> Any:
+    """Return the report of a migration that must succeed."""
     out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, "")
     return json.loads(out)
@@ -96,47 +96,45 @@ def bodies(client: Client, tenant: str) -> list[bytes]:
     return [message.body for message in client.tenant(tenant).queue("default").poll(max=100)]
 
 
-def test_queueber_works_until_it_stops_and_nothing_is_delivered_by_both(
+def test_queueber_works_until_it_stops_and_nothing_is_delivered_twice(
     server: Served, client: Client, queueber: RunningQueueber
 ) -> None:
-    """What it finished meanwhile is not here; what its workers held is ready; the queue delivers only afterwards."""
+    """Items it finished are not migrated, items its workers held are ready, and the queue delivers only afterwards."""
     client.tenant("live").configure()
     running = migration(server, queueber, "live")
     assert client.tenant("live").queue("default").stats().status == "paused"
-    queueber.does("remove", 0, 1)
-    queueber.does("lease", 2, 3)
-    queueber.does("remove", 3)
-    queueber.does("add", 10)
+    queueber.execute("remove", 0, 1)
+    queueber.execute("lease", 2, 3)
+    queueber.execute("remove", 3)
+    queueber.execute("add", 10)
     assert bodies(client, "live") == []
     queueber.stop()
-    report = ended(running)
+    report = report_of(running)
     assert (report["read"], report["added"], report["removed"], report["verified"]) == (11, 11, 3, True)
     assert sorted(bodies(client, "live")) == sorted(b"item %d" % number for number in (2, *range(4, 11)))
     again = server.ok("migrate-from", "queueber", queueber.directory, "--tenant", "live", "--json").json
     assert again["added"] == 0
 
 
-def test_a_killed_migration_knows_what_it_had_transferred(
+def test_next_migration_removes_items_finished_after_a_kill(
     server: Served, client: Client, queueber: RunningQueueber
 ) -> None:
-    """Items that Queueber finished while no migration ran are removed by the next one."""
+    """Items that Queueber finished while no migration ran are removed."""
     client.tenant("live-killed").configure()
     first = migration(server, queueber, "live-killed")
     first.send_signal(signal.SIGKILL)
     first.communicate()
-    queueber.does("remove", 5, 6)
+    queueber.execute("remove", 5, 6)
     second = migration(server, queueber, "live-killed", "--in-progress", "keep-lease")
-    queueber.does("lease", 7)
+    queueber.execute("lease", 7)
     queueber.stop()
-    report = ended(second)
+    report = report_of(second)
     assert (report["added"], report["removed"]) == (0, 2)
     assert len(bodies(client, "live-killed")) == 8
 
 
-def test_a_store_that_is_not_in_use_is_migrated_at_once(
-    server: Served, client: Client, queueber: RunningQueueber
-) -> None:
-    """There is nothing to follow."""
+def test_unused_store_is_migrated_at_once(server: Served, client: Client, queueber: RunningQueueber) -> None:
+    """There are no changes to follow."""
     queueber.stop()
     client.tenant("live-stopped").configure()
     done = server.ok(
@@ -147,17 +145,17 @@ def test_a_store_that_is_not_in_use_is_migrated_at_once(
 
 
 def test_queueber_cannot_start_during_the_last_pass(queueber: RunningQueueber) -> None:
-    """The migration holds the lock of its store from when it finds it free."""
+    """The migration locks the store as soon as it is free."""
     store = Queueber(queueber.directory, follow=True)
     assert not store.has_stopped()
     queueber.stop()
     assert store.has_stopped()
     with RunningQueueber(queueber.directory) as another, pytest.raises((AssertionError, BrokenPipeError)):
-        another.does("add", 1)
+        another.execute("add", 1)
     store.close()
 
 
-def test_only_queueber_is_followed(server: Served) -> None:
+def test_live_option_is_only_for_queueber(server: Served) -> None:
     """Other sources are drained."""
     done = server.call("migrate-from", "redis", "redis://127.0.0.1:1", "jobs", "--live")
     assert (done.code, "--live: only for queueber" in done.err) == (2, True)

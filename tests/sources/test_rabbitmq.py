@@ -9,7 +9,7 @@ from tests.acceptance.command import ADMIN_TOKEN, Served
 
 
 def test_rabbitmq_queues_are_drained_with_unacknowledged_deliveries(server: Served, rabbitmq: str) -> None:
-    """In order, with headers and priorities; nothing remains, and a second run adds nothing."""
+    """Order, headers and priorities are kept; nothing remains, and a second run adds nothing."""
     connection = pika.BlockingConnection(pika.URLParameters(rabbitmq))
     channel = connection.channel()
     channel.queue_declare("orders")
@@ -32,7 +32,7 @@ def test_rabbitmq_queues_are_drained_with_unacknowledged_deliveries(server: Serv
     connection.close()
 
 
-def test_a_broker_that_does_not_answer_is_one_line(server: Served) -> None:
-    """With exit code 6."""
+def test_unreachable_broker_is_a_one_line_error(server: Served) -> None:
+    """The exit code is 6."""
     done = server.call("migrate-from", "rabbitmq", "amqp://127.0.0.1:1/", "orders")
     assert (done.code, len(done.err.splitlines())) == (6, 1), done

@@ -1,4 +1,4 @@
-"""``tenantq migrate-from`` for systems that live in Redis: each message once, in order, with its delay, dead letters apart."""
+"""``tenantq migrate-from`` for systems on Redis: each message once, in order, with its delay and its dead letters."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def client(server: Served) -> Iterator[Client]:
 
 
 class Migration:
-    """Migrates from one Redis into a tenant of its own."""
+    """Migrates from one Redis into its own tenant."""
 
     def __init__(self, server: Served, client: Client, redis: RedisServer, tenant: str) -> None:
         self.server, self.redis, self.tenant = server, redis.client(), client.tenant(tenant)
@@ -45,7 +45,7 @@ class Migration:
         return done.json
 
     def bodies(self, queue: str) -> list[bytes]:
-        """Take everything that is ready."""
+        """Return the bodies of everything that is ready."""
         found = self.tenant.queue(queue).poll(max=1_000)
         for message in found:
             message.ack()
@@ -59,7 +59,7 @@ def migration(server: Served, client: Client, redis_server: RedisServer, request
     return Migration(server, client, redis_server, name)
 
 
-def test_a_plain_list_is_read_in_order_and_left_as_it_is(migration: Migration) -> None:
+def test_plain_list_is_read_in_order_and_left_unchanged(migration: Migration) -> None:
     """Equal elements are different messages, and a second run adds nothing."""
     migration.redis.rpush("jobs", *(b"%d" % n for n in range(1_200)), b"same", b"same", b"\xff\x00")
     assert migration.run("redis", "jobs")["added"] == 1_203
@@ -68,7 +68,7 @@ def test_a_plain_list_is_read_in_order_and_left_as_it_is(migration: Migration) -
     assert migration.bodies("jobs")[:3] == [b"0", b"1", b"2"]
 
 
-def test_a_list_is_drained_from_the_end_that_is_delivered_next(migration: Migration) -> None:
+def test_list_is_drained_from_its_delivery_end(migration: Migration) -> None:
     """Equal elements in different batches are all migrated."""
     migration.redis.lpush("jobs", *[b"same"] * 700, b"last")
     report = migration.run("redis", "jobs", "--mode", "drain", "--first", "tail")
@@ -77,19 +77,19 @@ def test_a_list_is_drained_from_the_end_that_is_delivered_next(migration: Migrat
     assert migration.bodies("jobs") == [b"same"] * 700 + [b"last"]
 
 
-def test_a_drain_that_was_killed_continues_with_what_it_had_put_aside(migration: Migration) -> None:
+def test_killed_drain_resumes_with_its_pending_messages(migration: Migration) -> None:
     """What was stored but not yet deleted at the source is not added twice."""
     migration.redis.rpush("jobs", *(b"%d" % n for n in range(10)))
     migration.redis.rpush("jobs:tenantq-draining", "1.2-1 - aside")
     migration.redis.copy("jobs:tenantq-draining", "kept")
     migration.run("redis", "jobs", "--mode", "drain")
-    migration.redis.copy("kept", "jobs:tenantq-draining")  # as if it had been killed before it deleted this
+    migration.redis.copy("kept", "jobs:tenantq-draining")  # as if it was killed before it deleted this
     assert migration.run("redis", "jobs", "--mode", "drain")["added"] == 0
     assert migration.bodies("jobs") == [b"aside", *(b"%d" % n for n in range(10))]
 
 
 def test_scores_of_a_sorted_set_are_times(migration: Migration) -> None:
-    """In seconds or milliseconds; other scores only order."""
+    """They are in seconds or milliseconds; other scores only define the order."""
     now = time.time()
     migration.redis.zadd("later", {"in an hour": now + HOUR_S, "past": now - 1, "ms": (now + HOUR_S) * 1_000})
     assert migration.run("redis", "later", "--mode", "drain")["added"] == 3
@@ -109,7 +109,7 @@ def test_entries_of_a_stream_keep_their_order(migration: Migration) -> None:
 
 
 def test_go_redis_work_queue_in_both_layouts(migration: Migration) -> None:
-    """High before low, jobs of workers ready again, dead letters as dead letters, tenants by the mapping of their names."""
+    """High priority comes first, workers' jobs become ready, dead letters stay dead, tenants are mapped by name."""
     high, low, held, dead = ({"id": name, "filepath": name, "priority": "high_priority"} for name in "abcd")
     migration.redis.lpush("jobqueue:high_priority", json.dumps(high))
     migration.redis.lpush("jobqueue:low_priority", json.dumps(low))
@@ -139,12 +139,12 @@ def test_tenants_of_the_source_are_used_unless_the_command_names_one(
 
 
 def work(number: int) -> int:
-    """Be a task."""
+    """Act as a task."""
     return number
 
 
 def test_rq_jobs_of_every_registry(migration: Migration) -> None:
-    """Written by RQ itself."""
+    """RQ itself writes the jobs."""
     connection = Redis.from_url(migration.url)
     queue = RqQueue("emails", connection=connection)
     jobs = [queue.enqueue(work, number) for number in range(3)]
@@ -167,7 +167,7 @@ def test_rq_jobs_of_every_registry(migration: Migration) -> None:
 
 
 def test_celery_messages_in_order_with_eta_and_unacked(migration: Migration) -> None:
-    """Written by Celery itself; the body is the envelope, which Celery can read from the SQS endpoint."""
+    """Celery itself writes them; the body is the envelope, which Celery can read from the SQS endpoint."""
     app = Celery("old", broker=migration.url + "/0")
     sent = [app.send_task("tasks.add", (number,), queue="math") for number in range(3)]
     app.send_task("tasks.add", (3,), queue="math", countdown=HOUR_S)
@@ -225,8 +225,8 @@ def test_sidekiq_jobs_of_every_set(migration: Migration) -> None:
     assert letter.dead.reason == "no mail"
 
 
-def test_a_mapping_file_sends_queues_elsewhere(migration: Migration, client: Client, tmp_path: Any) -> None:
-    """By tenant, queue and priority; some are left out and stay where they are."""
+def test_mapping_file_redirects_queues(migration: Migration, client: Client, tmp_path: Any) -> None:
+    """It sets tenant, queue and priority; omitted queues stay where they are."""
     other = f"{migration.name}-b"
     client.tenant(other).configure()
     file = tmp_path / "mapping.toml"
@@ -253,16 +253,14 @@ def test_a_mapping_file_sends_queues_elsewhere(migration: Migration, client: Cli
         (("queueber", "/nowhere", "--mode", "drain"), 2, "not a RocksDB directory"),
     ],
 )
-def test_wrong_sources_are_refused_in_one_line(
-    server: Served, arguments: tuple[str, ...], code: int, text: str
-) -> None:
-    """Nothing is changed."""
+def test_invalid_sources_are_a_one_line_error(server: Served, arguments: tuple[str, ...], code: int, text: str) -> None:
+    """Nothing changes."""
     done = server.call("migrate-from", *arguments)
     assert (done.code, text in done.err, len(done.err.splitlines())) == (code, True, 1), done
 
 
-def test_a_message_that_is_too_large_is_reported_and_stays(migration: Migration) -> None:
-    """With exit code 7; everything else is migrated."""
+def test_oversized_message_is_reported_and_left(migration: Migration) -> None:
+    """The exit code is 7, and everything else is migrated."""
     migration.redis.rpush("jobs", b"small", b"x" * ((1 << 20) + 1))
     report = migration.run("redis", "jobs", "--mode", "drain", code=7)
     assert report["skipped"] == {"bodies larger than 1048576 bytes": 1}

@@ -35,7 +35,7 @@ def client(server: Served) -> Iterator[Client]:
 
 
 def migrate_twice(server: Served, tenant: str, *source: object, code: int = 0) -> Any:
-    """Migrate on Spark, then without it: the second run finds the same, and adds nothing. Return the first report."""
+    """Migrate with Spark, then without: the second run finds the same and adds nothing. Return the first report."""
     command = ("migrate-from", *source, "--tenant", tenant, "--json")
     reports = []
     for engine in (("--engine", "spark", "--parts", 4), ()):
@@ -50,7 +50,7 @@ def migrate_twice(server: Served, tenant: str, *source: object, code: int = 0) -
 
 
 def bodies(client: Client, tenant: str, queue: str) -> list[bytes]:
-    """Take everything that is ready, in order."""
+    """Return everything that is ready, in order."""
     found: list[bytes] = []
     while got := client.tenant(tenant).queue(queue).poll(max=1_000):
         found += [message.body for message in got]
@@ -58,7 +58,7 @@ def bodies(client: Client, tenant: str, queue: str) -> list[bytes]:
 
 
 def test_redis_keys_keep_order_and_equal_elements(server: Served, client: Client, redis_server: RedisServer) -> None:
-    """A list of elements that come three times each, and a stream."""
+    """A list whose elements repeat three times, and a stream."""
     client.tenant("spark-redis").configure()
     redis = redis_server.client()
     elements = [b"%d" % (number % 700) for number in range(2_100)]
@@ -72,7 +72,7 @@ def test_redis_keys_keep_order_and_equal_elements(server: Served, client: Client
 
 
 def test_postgres_tables_are_read_by_key_range(server: Served, client: Client, postgres: str) -> None:
-    """With numbers and with UUIDs as keys."""
+    """Numeric and UUID keys work."""
     client.tenant("spark-postgres").configure()
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute("create database on_spark")
@@ -92,7 +92,7 @@ def test_postgres_tables_are_read_by_key_range(server: Served, client: Client, p
 
 
 def test_a_queueber_store_is_read_by_id_range(server: Served, client: Client, tmp_path: Path) -> None:
-    """With delays, leases and damage, which are reported as without Spark."""
+    """Delays, leases and damage are reported as without Spark."""
     client.tenant("spark-queueber").configure()
     now_s = NOW_MS // 1_000
     store = QueueberStore(tmp_path / "old")
@@ -108,8 +108,8 @@ def test_a_queueber_store_is_read_by_id_range(server: Served, client: Client, tm
     assert bodies(client, "spark-queueber", "default") == [*(b"%d" % number for number in range(1_000)), b"held"]
 
 
-def test_an_error_of_a_task_ends_the_command_with_its_code(server: Served, redis_server: RedisServer) -> None:
-    """Here: a quota refuses the messages."""
+def test_task_error_ends_the_command_with_its_exit_code(server: Served, redis_server: RedisServer) -> None:
+    """Here a quota refuses the messages."""
     with Client(server.url, ADMIN_TOKEN) as client:
         client.tenant("spark-full").configure(quotas={"backlog": 10})
     redis_server.client().rpush("jobs", *(b"%d" % number for number in range(100)))
@@ -118,14 +118,16 @@ def test_an_error_of_a_task_ends_the_command_with_its_code(server: Served, redis
 
 
 @pytest.mark.parametrize("options", [("--mode", "drain"), ("--live",)])
-def test_what_spark_cannot_do_is_refused(server: Served, redis_server: RedisServer, options: tuple[str, ...]) -> None:
-    """Before Spark starts."""
+def test_sources_unsupported_by_spark_are_refused(
+    server: Served, redis_server: RedisServer, options: tuple[str, ...]
+) -> None:
+    """They are refused before Spark starts."""
     done = server.call("migrate-from", "redis", redis_server.url, "jobs", "--engine", "spark", *options)
     assert done.code == 2
 
 
-def test_a_wrong_token_is_found_before_spark_starts(server: Served, redis_server: RedisServer) -> None:
-    """Without Java, the token is still the first thing that fails."""
+def test_invalid_token_is_found_before_spark_starts(server: Served, redis_server: RedisServer) -> None:
+    """The token is checked first, even without Java."""
     redis_server.client().rpush("jobs", b"one")
     command = ("migrate-from", "redis", redis_server.url, "jobs", "--tenant", "any", "--engine", "spark")
     done = server.call(*command, PATH="", JAVA_HOME="", TENANTQ_TOKEN=f"tq_wrong_{1:032}")
@@ -133,7 +135,7 @@ def test_a_wrong_token_is_found_before_spark_starts(server: Served, redis_server
 
 
 def test_ranges_cover_everything_once() -> None:
-    """Without gaps and overlaps, also if there are fewer numbers than ranges."""
+    """They have no gaps and no overlaps, even with fewer numbers than ranges."""
     assert even_ranges(5, 5, 4) == [(5, 6)]
     ranges = even_ranges(1, 1_000, 7)
     assert [number for low, high in ranges for number in range(low, high)] == list(range(1, 1_001))

@@ -1,4 +1,4 @@
-"""``tenantq migrate-from sqs``, from another SQS endpoint: tenantq's own, with a tenant of its own."""
+"""``tenantq migrate-from sqs``, from another SQS endpoint: that of a second tenantq server."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _variables(access: dict[str, str]) -> dict[str, Any]:
 
 
 def test_sqs_queues_are_drained_with_leases(server: Served, old: tuple[Served, Any]) -> None:
-    """With attributes and groups; nothing remains at the source, and a second run adds nothing."""
+    """Attributes and groups are kept; nothing remains at the source, and a second run adds nothing."""
     source, (sqs, access) = old
     url = sqs.create_queue(QueueName="orders")["QueueUrl"]
     fifo = sqs.create_queue(QueueName="orders.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
@@ -64,8 +64,8 @@ def test_sqs_queues_are_drained_with_leases(server: Served, old: tuple[Served, A
         assert (first.body, first.group) == (b"f0", "g")
 
 
-def test_a_killed_migration_continues_when_its_leases_end(server: Served, old: tuple[Served, Any]) -> None:
-    """Killed three times: every message once, and the source is empty. Until then the command says what remains."""
+def test_killed_migration_resumes_when_its_leases_end(server: Served, old: tuple[Served, Any]) -> None:
+    """After three kills every message is there once. Until then the command says what remains."""
     source, (sqs, access) = old
     url = sqs.create_queue(QueueName="killed")["QueueUrl"]
     bodies = [f"m{number}" for number in range(2_000)]
@@ -102,14 +102,14 @@ def test_a_killed_migration_continues_when_its_leases_end(server: Served, old: t
 
 
 @pytest.mark.parametrize("lease", ["0", "999ms", "13h"])
-def test_a_lease_that_sqs_does_not_allow_is_refused(server: Served, lease: str) -> None:
-    """Before anything is asked of SQS."""
+def test_lease_beyond_the_sqs_limit_is_refused(server: Served, lease: str) -> None:
+    """It is refused before any call to SQS."""
     done = server.call("migrate-from", "sqs", "eu-west-1", "orders", "--lease", lease)
     assert (done.code, "--lease: must be 1s to 12h" in done.err) == (2, True)
 
 
-def test_a_queue_that_does_not_exist_is_named(server: Served, old: tuple[Served, Any]) -> None:
-    """With one line, and nothing is changed."""
+def test_unknown_queue_is_named(server: Served, old: tuple[Served, Any]) -> None:
+    """The error is one line, and nothing changes."""
     source, (_, access) = old
     variables = _variables(access)
     done = server.call("migrate-from", "sqs", source.url, "nothing", **variables)

@@ -1,4 +1,4 @@
-"""What no command expects: arguments that are no text, streams that are not there, interrupts, bugs. None of it is a traceback."""
+"""Unexpected input to commands: invalid text, closed streams, interrupts, bugs. None of it ends in a traceback."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("group", [(), ("queue",), ("key",), ("pipeline",)])
-def test_a_group_without_a_command_shows_its_help_as_it_is(group: tuple[str, ...]) -> None:
-    """Line by line, on stderr: nothing was done, so it is wrong usage."""
+def test_group_without_a_command_shows_its_help(group: tuple[str, ...]) -> None:
+    """The help goes to stderr with exit code 2, because nothing was done."""
     done, asked = call(*group), call(*group, "--help")
     assert (done.code, done.out, done.err) == (2, "", asked.out)
     assert done.err.count("\n") > 5
 
 
 @pytest.mark.parametrize("arguments", [("add", "mail", "\udcff"), ("queue", "list", "--tenant", "\udcff"), ("\udcff",)])
-def test_an_argument_that_is_not_utf_8_is_wrong_usage(arguments: tuple[str, ...]) -> None:
-    """In one line, whatever the command."""
+def test_argument_that_is_not_utf_8_is_wrong_usage(arguments: tuple[str, ...]) -> None:
+    """Every command reports it in one line."""
     done = call(*arguments)
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert r"'\udcff' is not valid UTF-8" in done.err
 
 
-def test_a_variable_that_is_not_utf_8_is_named_and_not_shown() -> None:
-    """It may be a token."""
+def test_variable_that_is_not_utf_8_is_named_and_not_shown() -> None:
+    """Its value may be a token."""
     done = call("queue", "list", TENANTQ_TOKEN="secret\udcff")  # noqa: S106  # of nobody
     assert (done.code, "TENANTQ_TOKEN is not valid UTF-8" in done.err, "secret" in done.err) == (2, True, False)
 
 
-def test_stdin_that_cannot_be_read_as_asked_is_wrong_usage(server: Served) -> None:
-    """Receipts that are no text, and JSON that no parser would follow down."""
+def test_unreadable_stdin_is_wrong_usage(server: Served) -> None:
+    """Covers receipts that are not UTF-8 and JSON that is nested too deeply."""
     assert server.call("ack", "mail", "-", stdin=b"\xff\n").err == (
         "tenantq: receipts: stdin is not valid UTF-8 [invalid]\n"
     )
@@ -47,8 +47,8 @@ def test_stdin_that_cannot_be_read_as_asked_is_wrong_usage(server: Served) -> No
     assert (deep.code, deep.err) == (2, "tenantq: line 1: is nested too deeply [invalid]\n")
 
 
-def test_streams_that_are_closed_fail_like_others(server: Served) -> None:
-    """What needs one says so in a line, what needs none works, and nothing is added that nobody gave."""
+def test_closed_streams_are_reported(server: Served) -> None:
+    """Commands that need a closed stream fail in one line, others work, and nothing else is added."""
     server.ok("queue", "create", "closed")
 
     def ended(command: str) -> tuple[int, str]:
@@ -67,8 +67,8 @@ def test_streams_that_are_closed_fail_like_others(server: Served) -> None:
     assert server.ok("poll", "closed", "--max", "9", "--body").out == "hello\n"
 
 
-def test_an_interrupt_while_it_is_loaded_says_nothing() -> None:
-    """The process ends by the signal, as shells expect it."""
+def test_interrupt_while_loading_is_silent() -> None:
+    """The process ends by the signal, as shells expect."""
     code = (
         "import os, signal, sys\n"
         "from tenantq.cli.main import main\n"
@@ -85,8 +85,8 @@ def test_an_interrupt_while_it_is_loaded_says_nothing() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
 
 
-def test_an_interrupted_stream_of_messages_says_what_was_added(server: Served) -> None:
-    """As an error does."""
+def test_interrupted_add_says_what_was_added(server: Served) -> None:
+    """It names the last line that is certain, as an error does."""
     process = subprocess.Popen(
         [COMMAND, "add", "stream", "--lines", "--json"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=server.environment(), text=True,
@@ -103,8 +103,8 @@ def test_an_interrupted_stream_of_messages_says_what_was_added(server: Served) -
     assert err.strip() == "tenantq: interrupted; added 1000 so far; lines after 1001 may not have been added"
 
 
-def test_a_bug_is_one_line_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exit code 1; where it happened is shown on request."""
+def test_bug_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exit code is 1; the traceback is shown on request."""
 
     def broken(*_: object, **__: object) -> None:
         raise KeyError("nobody thought\nof this")
