@@ -21,8 +21,8 @@ from tenantq.server import Server
 from tenantq.service.call import Call
 from tenantq.settings import ServerSettings
 from tenantq.store.keys import waiting_key
-from tests.contract.gates.every_act import ACTS
 from tests.contract.gates.harness import suspension
+from tests.contract.gates.service_calls import SERVICE_CALLS
 from tests.contract.moving.archive import bring_in, written
 from tests.shards import message, pass_time, wait_until_idle
 
@@ -116,7 +116,7 @@ async def administer(server: Server) -> None:
     await server.shard.submit(RequestSignup(server.shard.state.platform, SYSTEM, request, 9))
     await service.containment.contain_local(suspension("acme", made.key_id, dry_run=True))
     await service.access.revoke_key(CALL, "acme", made.key_id)
-    for name, (_, act) in ACTS.items():
+    for name, (_, act) in SERVICE_CALLS.items():
         if name == "erasures.delete_tenant":
             await service.legal_holds.release(CALL, "sealed", REASON)
         with contextlib.suppress(TenantqError):

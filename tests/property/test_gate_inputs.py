@@ -30,8 +30,8 @@ from tenantq.gates.authorize import covers
 from tenantq.runtime.clock import ManualClock
 from tenantq.service.audit_trail import AuditQuery
 from tenantq.wire.cluster import GrowRequest, PlacementRequest
-from tests.contract.gates.every_act import NO_ID, NO_RECEIPT, UNTIL
 from tests.contract.gates.harness import REASON, ServiceHarness
+from tests.contract.gates.service_calls import NO_ID, NO_RECEIPT, UNTIL
 from tests.verbs import Shard
 
 if TYPE_CHECKING:
@@ -288,9 +288,9 @@ def opened() -> Iterator[tuple[asyncio.AbstractEventLoop, ServiceHarness, list[C
 
 def test_every_service_method_is_covered() -> None:
     """A new method cannot be forgotten."""
-    from tests.contract.gates.every_act import ACTS, ANY_CREDENTIAL  # noqa: PLC0415  # only for this list
+    from tests.contract.gates.service_calls import ANY_CREDENTIAL, SERVICE_CALLS  # noqa: PLC0415  # only for this list
 
-    assert set(ARGUMENTS) == set(ACTS) | ANY_CREDENTIAL
+    assert set(ARGUMENTS) == set(SERVICE_CALLS) | ANY_CREDENTIAL
 
 
 @pytest.mark.parametrize("method", sorted(ARGUMENTS))

@@ -373,7 +373,7 @@ class ShardMachine(RuleBasedStateMachine):
 
     @rule(place=any_places, max=st.integers(1, 4), ms=st.sampled_from((1, 300, 1_000, 3_000)))
     def poll_in_the_same_round_as_a_sweep(self, place: tuple[str, str], max: int, ms: int) -> None:
-        """A poll after a time step and before the sweep gets what is ready, but maybe not what the sweep returns."""
+        """Poll after a time step and before the sweep: it gets what is ready, but maybe not what the sweep returns."""
         if place not in self.known():
             return
 

@@ -1,4 +1,4 @@
-"""A harness: a shard with gates and service, on the manual clock."""
+"""Fixtures: a shard with gates and service, on the manual clock."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ async def open_harness(open_shard: OpenShard, clock: ManualClock) -> AsyncIterat
 
 @pytest.fixture
 async def harness(open_harness: OpenHarness) -> ServiceHarness:
-    """One harness."""
+    """Open one harness."""
     return await open_harness()

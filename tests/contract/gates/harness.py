@@ -1,4 +1,4 @@
-"""A shard with gates and a service in front of it, as a server wires them, on a clock that tests move."""
+"""A shard with gates and a service in front of it, as in a server, on a clock that tests advance."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 ADMIN_TOKEN = "the-platform-itself-" + "0" * 20
 REASON = "because a test says so"
 SETTINGS = GateSettings(
-    refusal_rows_per_second=10_000,  # each refusal is journaled at once, as a row of its own
+    refusal_rows_per_second=10_000,  # each refusal is journaled at once, in its own row
     signals=SignalSettings(denials_per_minute=100_000, cross_tenant_per_minute=100_000),
 )
 
 
 class ServiceHarness:
-    """Everything behind the transports, and words to talk to it."""
+    """Everything behind the transports, with shortcuts for tests."""
 
     def __init__(
         self, shard: Shard, clock: ManualClock, settings: GateSettings = SETTINGS, jwt: JwtVerifier | None = None
@@ -54,12 +54,12 @@ class ServiceHarness:
         self.admin = Call(bearer=ADMIN_TOKEN, remote="10.0.0.1", request_id="r-admin")
 
     async def open(self) -> ServiceHarness:
-        """Let the platform's administrator in."""
+        """Create the platform administrator."""
         await self.service.access.bootstrap(ADMIN_TOKEN)
         return self
 
     async def close(self) -> None:
-        """Journal what was held back; nothing in the background may have failed, no place may be lost."""
+        """Journal pending rows; check that no background task failed and no slot is lost."""
         await self.wait_until_idle()
         await self.service.close()
         await self.admission.close()
@@ -78,35 +78,35 @@ class ServiceHarness:
             self.failures.append(error)
 
     async def wait_until_idle(self) -> None:
-        """Return when nothing is left to do at this moment of the clock."""
+        """Wait until nothing is left to do at this clock time."""
         while self.background:
             await asyncio.gather(*self.background, return_exceptions=True)
         await wait_until_idle(self.shard)
 
     async def pass_time(self, ms: int) -> None:
-        """Let time pass and everything happen that is due by then."""
+        """Advance the clock, and wait until everything due by then has happened."""
         await self.wait_until_idle()
         self.clock.advance(ms)
         await self.wait_until_idle()
 
-    # ---- who ----
+    # ---- callers ----
 
     def call(self, token: str | None, **fields: Any) -> Call:
-        """Return a request of who holds ``token``."""
+        """Return a call with ``token``."""
         return Call(bearer=token, **{"remote": "10.1.2.3", "request_id": "r-1", "user_agent": "test", **fields})
 
     async def tenant(self, name: str, **changes: Any) -> str:
-        """Make a tenant, or change it."""
+        """Create a tenant, or change it."""
         await self.service.tenants.put(self.admin, name, changes)
         return name
 
     async def key(self, tenant: str, role: str | None = "tenant-admin", **grant: Any) -> Call:
-        """Return a request with a new key of a tenant."""
+        """Return a call with a new key of a tenant."""
         made = await self.service.access.create_key(self.admin, tenant, "a key", Grant(role=role, **grant))
         return self.call(made.token)
 
     async def key_and_id(self, tenant: str, role: str | None = "tenant-admin", **grant: Any) -> tuple[Call, str]:
-        """Return a request with a new key of a tenant, and the key's id."""
+        """Return a call with a new key of a tenant, and the key's ID."""
         made = await self.service.access.create_key(self.admin, tenant, "a key", Grant(role=role, **grant))
         return self.call(made.token), made.key_id
 
@@ -125,7 +125,7 @@ class ServiceHarness:
         return await self.service.messages.poll(call, None, queue, max=max, **options)
 
     async def redrive(self, call: Call, queue: str, filter: RedriveFilter) -> RedriveInfo:
-        """Redrive dead letters and return how it ended."""
+        """Redrive dead letters and return the outcome."""
         started = await self.service.redrives.start(call, None, queue, filter=filter)
         await self.wait_until_idle()
         ended = await self.service.redrives.get(call, None, queue, started.id)
@@ -135,7 +135,7 @@ class ServiceHarness:
     # ---- the journal ----
 
     async def rows(self, after: int = 0, **wanted: Any) -> list[JournalRow]:
-        """Return the journal's rows behind a record, of every tenant unless told otherwise."""
+        """Return the journal rows after a record, by default of all tenants."""
         await self.wait_until_idle()
         return await journal_rows(self.shard, after, **wanted)
 
@@ -146,7 +146,7 @@ class ServiceHarness:
 
 
 def suspension(tenant: str, key_id: str, *, dry_run: bool = False) -> Containment:
-    """Return the containment of a key, as an alert causes it."""
+    """Return a containment that suspends a key, as an alert creates it."""
     return Containment(
         action="suspend_key", tenant=tenant, principal=f"key:{key_id}", alert="denials", text="a test", dry_run=dry_run,
         ops_per_sec=1, created_at=0, until=1 << 42,
@@ -154,6 +154,6 @@ def suspension(tenant: str, key_id: str, *, dry_run: bool = False) -> Containmen
 
 
 def forget_credentials(harness: ServiceHarness) -> None:
-    """Make the gate verify every credential anew."""
+    """Make the gate verify every credential again."""
     old = harness.admission.authenticator
     harness.admission.authenticator = Authenticator(harness.shard.state.access, harness.clock, old._jwt)

@@ -1,6 +1,6 @@
-"""Behaviours 53 and 54: every act of control leaves exactly one row, and nothing is destroyed by mistake."""
+"""Behaviours 53 and 54: every control call adds exactly one row, and nothing is destroyed by mistake."""
 
-# ruff: noqa: ARG005, S106  # all acts take the same arguments, whatever each needs; a token's id is no secret
+# ruff: noqa: ARG005, S106  # all functions take the same arguments; a token's id is not a secret
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tenantq.service.audit_trail import AuditQuery
 from tenantq.service.gate_settings import GateSettings
 from tenantq.store.keys import FAMILIES
 from tests.administration import hold_tenant, queues, usage
-from tests.contract.gates.every_act import ACTS, NOT_FOR_CALLERS, UNTIL, facet_methods
 from tests.contract.gates.harness import ADMIN_TOKEN, REASON, ServiceHarness, suspension
+from tests.contract.gates.service_calls import NOT_FOR_CALLERS, SERVICE_CALLS, UNTIL, facet_methods
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -41,7 +41,7 @@ READS = {
 OF_KEYS = {
     "encryption.rotate",
     "encryption.rewrap",
-}  # of encrypted tenants only: see tests/contract/encryption/test_trouble.py
+}  # only for encrypted tenants: see tests/contract/encryption/test_failures.py
 # These need a server or a cluster around them: tests/contract/backup, tests/contract/cluster.
 ELSEWHERE = {"backups.create", "backups.test", "status.drain_member", "placement.place", "placement.grow"}
 
@@ -62,7 +62,7 @@ async def _release_containment(service: Service, call: Call, prepared: dict[str,
     await service.containment.release(call, found.id)
 
 
-# (method, what the journal calls it, the act on (service, call, what the preparation left)), in an order that works
+# (method, its name in the journal, function of (service, call, prepared)), in an order that works
 CHANGES: list[tuple[str, str, Act]] = [
     ("tenants.put", "create_tenant", lambda s, c, p: s.tenants.put(c, "third", {"weight": 3})),
     ("tenants.put", "configure_tenant", lambda s, c, p: s.tenants.put(c, "acme", {"quotas": {"backlog": 900}})),
@@ -109,7 +109,7 @@ CHANGES: list[tuple[str, str, Act]] = [
 
 
 async def prepare(harness: ServiceHarness) -> dict[str, Any]:
-    """Make a tenant with everything that an act may be about."""
+    """Create a tenant with everything that a call may need."""
     await harness.tenant("acme")
     owner, key_id = await harness.key_and_id("acme")
     for queue in ("work", "slow"):
@@ -139,8 +139,8 @@ async def prepare(harness: ServiceHarness) -> dict[str, Any]:
     }
 
 
-def test_53_every_method_of_control_is_known_to_change_something_or_not(harness: ServiceHarness) -> None:
-    """A new one cannot be forgotten here."""
+def test_53_every_control_method_is_classified(harness: ServiceHarness) -> None:
+    """A new method cannot be forgotten here."""
     messages = ("messages.", "fleet.", "settlement.", "message_reads.", "sqs_lookup.")
     methods = {name for name in facet_methods(harness.service) if not name.startswith(messages)}
     changes = {method for method, _, _ in CHANGES} | ELSEWHERE | OF_KEYS
@@ -148,10 +148,8 @@ def test_53_every_method_of_control_is_known_to_change_something_or_not(harness:
 
 
 @pytest.mark.parametrize(("method", "op", "act"), CHANGES, ids=[f"{op} {n}" for n, (_, op, _) in enumerate(CHANGES)])
-async def test_53_an_act_of_control_leaves_exactly_one_row(
-    harness: ServiceHarness, method: str, op: str, act: Act
-) -> None:
-    """With who, from where, which request, and how it ended."""
+async def test_53_control_call_adds_exactly_one_row(harness: ServiceHarness, method: str, op: str, act: Act) -> None:
+    """The row has the caller, address, request ID and outcome."""
     prepared = await prepare(harness)
     end = await harness.journal_end()
     await act(harness.service, harness.admin, prepared)
@@ -166,16 +164,16 @@ async def test_53_an_act_of_control_leaves_exactly_one_row(
     assert row.ts == harness.clock.wall_ms()
 
 
-@pytest.mark.parametrize("method", sorted(ACTS))
-async def test_53_a_denied_act_leaves_exactly_one_row(harness: ServiceHarness, method: str) -> None:
-    """Of every method there is, reads too; and it changes nothing."""
+@pytest.mark.parametrize("method", sorted(SERVICE_CALLS))
+async def test_53_denied_call_adds_exactly_one_row(harness: ServiceHarness, method: str) -> None:
+    """This holds for every method, reads included, and nothing changes."""
     await prepare(harness)
     nobody, key_id = await harness.key_and_id("acme", None, actions=("read_body",))
     end = await harness.journal_end()
     with pytest.raises(Forbidden):
-        await ACTS[method][1](harness.service, nobody, "acme")
+        await SERVICE_CALLS[method][1](harness.service, nobody, "acme")
     (row,) = await harness.rows(end)
-    assert (row.op, row.outcome, row.error_code, row.count) == (ACTS[method][0], "denied", "forbidden", 1)
+    assert (row.op, row.outcome, row.error_code, row.count) == (SERVICE_CALLS[method][0], "denied", "forbidden", 1)
     assert (row.tenant, row.principal, row.remote, row.request_id) == ("acme", f"key:{key_id}", "10.1.2.3", "r-1")
 
 
@@ -195,10 +193,10 @@ async def test_53_a_denied_act_leaves_exactly_one_row(harness: ServiceHarness, m
         ("delete_grant", lambda s, c: s.access.delete_grant(c, "acme", "nobody")),
     ],
 )
-async def test_53_an_act_that_fails_leaves_exactly_one_row(
+async def test_53_failed_call_adds_exactly_one_row(
     harness: ServiceHarness, op: str, act: Callable[[Service, Call], Awaitable[Any]]
 ) -> None:
-    """What an administrator tried to change and could not is on record too, in the tenant it was about."""
+    """What an administrator tried to change is on record too, in the tenant concerned."""
     await prepare(harness)
     end = await harness.journal_end()
     with pytest.raises(TenantqError) as caught:
@@ -208,8 +206,8 @@ async def test_53_an_act_that_fails_leaves_exactly_one_row(
     assert (row.remote, row.request_id) == ("10.0.0.1", "r-admin")
 
 
-async def test_53_a_flood_of_denials_costs_few_rows_and_loses_no_count(open_harness: OpenHarness) -> None:
-    """The first of a second one by one, the rest with a count; an alert is raised once."""
+async def test_53_flood_of_denials_adds_few_rows_and_keeps_the_count(open_harness: OpenHarness) -> None:
+    """The first of each second get their own rows, the rest a count; an alert is raised once."""
     signals = SignalSettings(denials_per_minute=50)
     harness = await open_harness(settings=GateSettings(refusal_rows_per_second=20, signals=signals))
     await harness.tenant("acme")
@@ -229,8 +227,8 @@ async def test_53_a_flood_of_denials_costs_few_rows_and_loses_no_count(open_harn
     assert harness.admission.counters.alerts == {"denials": 2}
 
 
-async def test_53_the_audit_query_pages_through_everything_once(harness: ServiceHarness) -> None:
-    """Whatever the page size; and its filters do what they say."""
+async def test_53_audit_query_pages_through_every_row_once(harness: ServiceHarness) -> None:
+    """This holds for any page size, and filters do what they say."""
     await harness.tenant("acme")
     owner = await harness.key("acme")
     for n in range(7):
@@ -259,8 +257,8 @@ async def test_53_the_audit_query_pages_through_everything_once(harness: Service
     assert (later, earlier) == ([], [])
 
 
-async def test_53_reaching_for_other_tenants_raises_an_alert(open_harness: OpenHarness) -> None:
-    """Once, in the journal of the reacher's own tenant, the metrics and the log."""
+async def test_53_calls_to_other_tenants_raise_an_alert(open_harness: OpenHarness) -> None:
+    """It is raised once, in the journal of the caller's own tenant, the metrics and the log."""
     signals = SignalSettings(cross_tenant_per_minute=3)
     harness = await open_harness(settings=GateSettings(signals=signals))
     await harness.tenant("acme")
@@ -274,10 +272,10 @@ async def test_53_reaching_for_other_tenants_raises_an_alert(open_harness: OpenH
     assert b'tenantq_alerts_total{kind="cross_tenant"} 1.0' in await harness.service.status.metrics(harness.admin)
 
 
-async def test_53_a_key_in_many_new_places_raises_an_alert_and_its_places_outlive_a_restart(
+async def test_53_key_used_from_many_new_addresses_raises_an_alert(
     open_harness: OpenHarness,
 ) -> None:
-    """Where a key was used before is no news after a restart."""
+    """Known addresses survive a restart."""
     harness = await open_harness()
     await harness.tenant("acme")
     key, key_id = await harness.key_and_id("acme")
@@ -297,7 +295,7 @@ async def test_53_a_key_in_many_new_places_raises_an_alert_and_its_places_outliv
 
 
 async def test_53_no_secret_is_ever_stored_or_journaled(open_harness: OpenHarness) -> None:
-    """Neither the platform's token nor a key's, in any row of any family."""
+    """Neither the platform's token nor that of a key is in any row of any family."""
     harness = await open_harness()
     await harness.tenant("acme")
     made = await harness.service.access.create_key(harness.admin, "acme", "mine", Grant(role="tenant-admin"))
@@ -338,10 +336,8 @@ WRONG = [
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=range(len(WRONG)))
-async def test_54_without_the_name_and_a_reason_nothing_is_deleted(
-    harness: ServiceHarness, wrong: dict[str, Any]
-) -> None:
-    """Purge, delete of a queue, by force too, and of a tenant."""
+async def test_54_deletion_needs_the_name_and_a_reason(harness: ServiceHarness, wrong: dict[str, Any]) -> None:
+    """This covers purges and deletions of queues and tenants, also by force."""
     await harness.tenant("work")
     owner = await harness.key("work")
     await harness.add(owner, "work", "a", "b")
@@ -364,8 +360,8 @@ async def test_54_without_the_name_and_a_reason_nothing_is_deleted(
     assert len(await harness.take(owner, "work", max=10)) == 2
 
 
-async def test_54_with_both_it_is_done(harness: ServiceHarness) -> None:
-    """Ten characters are enough; the reason is in the journal."""
+async def test_54_confirmed_deletion_succeeds(harness: ServiceHarness) -> None:
+    """A reason of ten characters suffices and is in the journal."""
     await harness.tenant("acme")
     owner = await harness.key("acme")
     await harness.add(owner, "work", "a", "b")
@@ -375,8 +371,8 @@ async def test_54_with_both_it_is_done(harness: ServiceHarness) -> None:
     assert usage(harness.shard, "acme")["backlog"] == 0
 
 
-async def test_54_confirming_for_a_queue_that_is_not_there_says_so(harness: ServiceHarness) -> None:
-    """And makes none."""
+async def test_54_confirmed_call_for_an_unknown_queue_is_not_found(harness: ServiceHarness) -> None:
+    """No queue is created."""
     await harness.tenant("acme")
     owner = await harness.key("acme")
     for act in (

@@ -11,7 +11,7 @@ from tests.contract.gates.harness import REASON, ServiceHarness
 
 
 async def busy(harness: ServiceHarness) -> None:
-    """Have two tenants with work in several queues."""
+    """Create two tenants with work in several queues."""
     for name in ("acme", "globex"):
         await harness.tenant(name)
         owner = await harness.key(name)
@@ -19,8 +19,8 @@ async def busy(harness: ServiceHarness) -> None:
             await harness.add(owner, queue, "a", "b")
 
 
-async def test_an_auditor_of_some_queues_sees_rows_of_those_only(harness: ServiceHarness) -> None:
-    """Not those of other queues, nor those about the tenant itself, whatever is asked for."""
+async def test_auditor_of_some_queues_sees_only_their_rows(harness: ServiceHarness) -> None:
+    """Rows of other queues and of the tenant itself stay hidden, whatever is queried."""
     await busy(harness)
     everything = await harness.key("acme", "auditor")
     narrow = await harness.key("acme", "auditor", queues=("mail-*",))
@@ -36,7 +36,7 @@ async def test_an_auditor_of_some_queues_sees_rows_of_those_only(harness: Servic
 
 
 async def test_patterns_of_several_grants_add_up(harness: ServiceHarness) -> None:
-    """A stored one counts beside the key's own."""
+    """A stored grant counts in addition to the key's own."""
     await busy(harness)
     narrow, key_id = await harness.key_and_id("acme", "auditor", queues=("mail-in",))
     await harness.service.access.put_grant(
@@ -49,8 +49,8 @@ async def test_patterns_of_several_grants_add_up(harness: ServiceHarness) -> Non
     assert {row.queue for row in seen} == {"", "mail-in", "mail-out", "orders"}
 
 
-async def test_several_actions_and_both_orders(harness: ServiceHarness) -> None:
-    """As a list, or with commas between."""
+async def test_query_by_several_actions_and_in_both_orders(harness: ServiceHarness) -> None:
+    """Actions are given as a list or separated by commas."""
     await busy(harness)
     owner = await harness.key("acme")
     for action in ("add,create_queue", ["add", "create_queue"]):
@@ -63,8 +63,8 @@ async def test_several_actions_and_both_orders(harness: ServiceHarness) -> None:
         await harness.service.audit.query(owner, None, AuditQuery(limit=2, cursor=page.cursor))
 
 
-async def test_the_platforms_audit_shows_all_tenants_and_the_platform(harness: ServiceHarness) -> None:
-    """Also a tenant that is gone; and only to the platform's administrators."""
+async def test_platform_audit_shows_all_tenants_and_the_platform(harness: ServiceHarness) -> None:
+    """It includes deleted tenants, and only platform administrators may read it."""
     await busy(harness)
     await harness.service.erasures.delete_tenant(harness.admin, "globex", confirm="globex", reason=REASON)
     rows, _ = await harness.service.audit.query_platform(harness.admin, AuditQuery(limit=1_000))
@@ -78,8 +78,8 @@ async def test_the_platforms_audit_shows_all_tenants_and_the_platform(harness: S
             await harness.service.audit.query_platform(await harness.key("acme", role))
 
 
-async def test_a_tenant_does_not_see_its_predecessors_rows(harness: ServiceHarness) -> None:
-    """One that was deleted and made again under the same name."""
+async def test_tenant_does_not_see_rows_of_its_predecessor(harness: ServiceHarness) -> None:
+    """A deleted tenant of the same name is another tenant."""
     await busy(harness)
     await harness.service.erasures.delete_tenant(harness.admin, "acme", confirm="acme", reason=REASON)
     await harness.tenant("acme")
@@ -93,8 +93,8 @@ async def test_a_tenant_does_not_see_its_predecessors_rows(harness: ServiceHarne
 # ---- the platform's keys ----
 
 
-async def test_a_key_of_the_platform_is_made_listed_and_revoked(harness: ServiceHarness) -> None:
-    """It can do what it names, and nothing once it is revoked; each act is journaled without the secret."""
+async def test_platform_key_is_created_listed_and_revoked(harness: ServiceHarness) -> None:
+    """It allows what it names until revoked; each step is journaled without the secret."""
     made = await harness.service.access.create_platform_key(harness.admin, "prometheus", Grant(actions=("metrics",)))
     scraper = harness.call(made.token)
     assert b"tenantq_tenants" in await harness.service.status.metrics(scraper)
@@ -114,8 +114,8 @@ async def test_a_key_of_the_platform_is_made_listed_and_revoked(harness: Service
     assert made.secret not in repr(rows)
 
 
-async def test_the_last_administrator_cannot_be_revoked(harness: ServiceHarness) -> None:
-    """A second one can, and then the first, from the second's hand."""
+async def test_last_platform_administrator_cannot_be_revoked(harness: ServiceHarness) -> None:
+    """With a second one, either can revoke the other."""
     (first,) = await harness.service.access.list_platform_keys(harness.admin)
     with pytest.raises(Conflict, match="Create another one first"):
         await harness.service.access.revoke_platform_key(harness.admin, first.key_id)
@@ -130,8 +130,8 @@ async def test_the_last_administrator_cannot_be_revoked(harness: ServiceHarness)
         await harness.service.access.revoke_platform_key(second, "nobody")
 
 
-async def test_a_key_of_the_platform_holds_no_more_than_its_maker(harness: ServiceHarness) -> None:
-    """And no role or action of a tenant, which would mean nothing there."""
+async def test_platform_key_allows_no_more_than_its_creator(harness: ServiceHarness) -> None:
+    """Roles and actions of a tenant are refused, because they mean nothing there."""
     made = await harness.service.access.create_platform_key(
         harness.admin, "maker", Grant(actions=("create_platform_key", "metrics"))
     )

@@ -49,7 +49,7 @@ def shown(found: ControlItem) -> tuple[str, list[tuple[str, str]]]:
     return found.status, [(one.subject, one.text) for one in found.evidence if not one.passed]
 
 
-async def test_encryption_is_required_and_its_data_key_must_be_young(server: Server, clock: ManualClock) -> None:
+async def test_encryption_is_required_with_a_recent_data_key(server: Server, clock: ManualClock) -> None:
     """Rotation does not apply without encryption."""
     assert shown(await control(server, "encryption")) == ("fail", [("encryption", "messages are stored as plaintext")])
     assert (await control(server, "key_rotation")).status == "not_applicable"
@@ -125,8 +125,8 @@ async def test_self_checks_and_the_chain_are_recent_and_passed(server: Server, c
     assert text.startswith("failed: record 1 cannot be trusted")
 
 
-async def test_after_a_restart_the_journal_knows_the_last_checks(clock: ManualClock, tmp_path: Path) -> None:
-    """A restart is not a failed control."""
+async def test_check_results_survive_a_restart(clock: ManualClock, tmp_path: Path) -> None:
+    """They are read from the journal, so a restart is not a failed control."""
     settings = ServerSettings(data_dir=str(tmp_path / "data"), http="127.0.0.1:0", rpc="off")
     async with Server(settings, admin_token=ADMIN, clock=clock) as server:
         assert server.service.status.checks is not None
@@ -138,7 +138,7 @@ async def test_after_a_restart_the_journal_knows_the_last_checks(clock: ManualCl
 
 @pytest.mark.rocksdb_only("restores a backup")
 async def test_backups_are_recent_and_restores_are_tested(server: Server, clock: ManualClock, tmp_path: Path) -> None:
-    """The test restores the backup for real, in another process; a damaged one fails."""
+    """The test really restores the backup, in another process; a damaged one fails."""
     backups = server.service.backups
     assert shown(await control(server, "backup", None)) == ("fail", [("no backup", "never created")])
     assert shown(await control(server, "restore_test", None)) == ("fail", [("no restore test", "never restored")])
@@ -207,7 +207,7 @@ async def test_results_are_journaled_for_the_pipeline(server: Server) -> None:
     }  # fmt: skip
 
 
-async def test_thresholds_are_settings_and_only_auditors_may_ask(clock: ManualClock, tmp_path: Path) -> None:
+async def test_thresholds_are_settings_and_only_auditors_may_query(clock: ManualClock, tmp_path: Path) -> None:
     """A platform that does not require encryption passes without it."""
     compliance = ComplianceSettings(encryption_required=False, key_unused_days=1)
     settings = ServerSettings(data_dir=str(tmp_path / "data"), http="127.0.0.1:0", rpc="off", compliance=compliance)
@@ -223,7 +223,7 @@ async def test_thresholds_are_settings_and_only_auditors_may_ask(clock: ManualCl
                 await ask
 
 
-async def test_the_controls_of_several_shards_are_one(server: Server) -> None:
+async def test_controls_of_several_shards_are_merged(server: Server) -> None:
     """Any failure fails the control, and counts add up."""
     found = await server.service.compliance.list_local()
     both = merged(found, found)

@@ -1,4 +1,4 @@
-"""What is in flight is bounded; the excess waits its turn, then is told so; and no place is ever lost."""
+"""Calls in flight are limited: excess calls wait for a slot, then get an error, and no slot is ever lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tenantq.domain.access import Grant
 from tenantq.errors import Busy, Forbidden, NotFound, QuotaExceeded, TenantqError, Unauthenticated
 from tenantq.service.gate_settings import GateSettings
 from tests.administration import put_tenant, queues, resume_queue, revoke_key
-from tests.contract.gates.every_act import ACTS
+from tests.contract.gates.service_calls import SERVICE_CALLS
 from tests.shards import message
 from tests.verbs import verbs
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 class Gate:
-    """Holds the rounds of a shard back, so that whatever is let in stays in flight."""
+    """Holds back the rounds of a shard, so that admitted calls stay in flight."""
 
     def __init__(self, harness: ServiceHarness) -> None:
         self.harness = harness
 
     def __enter__(self) -> Self:
-        self.harness.shard.loop._step_scheduled = True  # as if a round were about to run: none is scheduled
+        self.harness.shard.loop._step_scheduled = True  # as if a round was scheduled already, so none is
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -40,18 +40,18 @@ class Gate:
 
 
 async def turns() -> None:
-    """Let every task go as far as it can."""
+    """Let every task run as far as it can."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
 def start(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-    """Start a call beside others."""
+    """Start a call in the background."""
     return asyncio.get_running_loop().create_task(work)
 
 
-async def test_requests_of_a_tenant_beyond_its_bound_wait_and_then_go(harness: ServiceHarness) -> None:
-    """In the order they came; another tenant's go by."""
+async def test_calls_above_the_tenant_limit_wait_for_a_slot(harness: ServiceHarness) -> None:
+    """They run in order of arrival; another tenant's calls do not wait."""
     await harness.tenant("acme", concurrency={"requests": 2})
     await harness.tenant("globex")
     call, other = await harness.key("acme"), await harness.key("globex")
@@ -68,8 +68,8 @@ async def test_requests_of_a_tenant_beyond_its_bound_wait_and_then_go(harness: S
     assert [one.body for one in await harness.take(call, "work", max=9)] == [b"0", b"1", b"2", b"3", b"4"]
 
 
-async def test_who_waits_too_long_for_a_place_is_told_so(harness: ServiceHarness) -> None:
-    """With the name of the bound; journaled as throttled; nothing was done for it."""
+async def test_waiting_too_long_for_a_slot_is_an_error(harness: ServiceHarness) -> None:
+    """It names the limit, is journaled as throttled, and nothing was done."""
     await harness.tenant("acme", concurrency={"requests": 1})
     call = await harness.key("acme")
     await harness.wait_until_idle()
@@ -89,8 +89,8 @@ async def test_who_waits_too_long_for_a_place_is_told_so(harness: ServiceHarness
     assert (row.op, row.error_code) == ("add", "unavailable")
 
 
-async def test_the_line_itself_is_bounded(open_harness: OpenHarness) -> None:
-    """The one too many is refused at once."""
+async def test_number_of_waiting_calls_is_limited(open_harness: OpenHarness) -> None:
+    """One call too many is refused at once."""
     harness = await open_harness(settings=GateSettings(waiting_per_tenant=3))
     await harness.tenant("acme", concurrency={"requests": 1})
     call = await harness.key("acme")
@@ -104,7 +104,7 @@ async def test_the_line_itself_is_bounded(open_harness: OpenHarness) -> None:
 
 
 @pytest.mark.parametrize("kind", ["adds", "polls"])
-async def test_adds_and_polls_of_one_queue_are_bounded_apart(harness: ServiceHarness, kind: str) -> None:
+async def test_adds_and_polls_of_a_queue_have_separate_limits(harness: ServiceHarness, kind: str) -> None:
     """Those of another queue of the tenant do not wait for them."""
     await harness.tenant("acme", concurrency={kind: 1})
     call = await harness.key("acme")
@@ -126,8 +126,8 @@ async def test_adds_and_polls_of_one_queue_are_bounded_apart(harness: ServiceHar
 
 
 @pytest.mark.parametrize("why", ["empty", "paused", "quota", "group", "delayed"])
-async def test_polls_that_only_wait_hold_up_nobody(harness: ServiceHarness, why: str) -> None:
-    """Neither other polls nor adds nor, above all, acks, whatever the polls are waiting for."""
+async def test_waiting_polls_occupy_no_slots(harness: ServiceHarness, why: str) -> None:
+    """Other polls, adds and above all acks continue, whatever the polls wait for."""
     await harness.tenant("acme", concurrency={"requests": 2, "polls": 1})
     call = await harness.key("acme")
     await harness.service.queues.put(call, None, "work", {})
@@ -142,7 +142,7 @@ async def test_polls_that_only_wait_hold_up_nobody(harness: ServiceHarness, why:
     elif why == "delayed":
         await harness.add(call, "work", delay_ms=90_000)
     waiting = [start(harness.take(call, "work", wait_ms=30_000)) for _ in range(4)]
-    for _ in waiting:  # one after the other they look whether there is something, and then only wait
+    for _ in waiting:  # each checks the queue once, and then only waits
         await turns()
         await harness.wait_until_idle()
     if why == "quota":
@@ -157,8 +157,8 @@ async def test_polls_that_only_wait_hold_up_nobody(harness: ServiceHarness, why:
     await asyncio.gather(*waiting)
 
 
-async def test_polls_that_wait_for_the_rate_hold_up_nobody(harness: ServiceHarness) -> None:
-    """An ack passes though every place that the tenant has would be taken by polls without tokens."""
+async def test_polls_waiting_for_tokens_occupy_no_slots(harness: ServiceHarness) -> None:
+    """An ack succeeds even if there are as many such polls as slots."""
     await harness.tenant("acme", concurrency={"requests": 2}, limits={"read": {"ops_per_sec": 1}})
     call = await harness.key("acme")
     await harness.add(call, "work", *"abcd")
@@ -175,8 +175,8 @@ async def test_polls_that_wait_for_the_rate_hold_up_nobody(harness: ServiceHarne
     await asyncio.gather(*waiting)
 
 
-async def test_results_that_are_waited_for_hold_up_nobody(harness: ServiceHarness) -> None:
-    """A tenant may wait for more results than it may have requests in flight."""
+async def test_waits_for_results_occupy_no_slots(harness: ServiceHarness) -> None:
+    """A tenant may wait for more results than it may have calls in flight."""
     await harness.tenant("acme", concurrency={"requests": 1})
     call = await harness.key("acme")
     (added,) = await harness.add(call, "work")
@@ -191,8 +191,8 @@ async def test_results_that_are_waited_for_hold_up_nobody(harness: ServiceHarnes
         assert result.status == "completed"
 
 
-async def test_requests_on_one_connection_are_bounded(open_harness: OpenHarness) -> None:
-    """Also those that only wait: a connection is one client's."""
+async def test_calls_on_one_connection_are_limited(open_harness: OpenHarness) -> None:
+    """Waiting calls count too, because a connection belongs to one client."""
     harness = await open_harness(settings=GateSettings(connection_requests=2))
     await harness.tenant("acme")
     call = await harness.key("acme")
@@ -206,8 +206,8 @@ async def test_requests_on_one_connection_are_bounded(open_harness: OpenHarness)
     await asyncio.gather(*polls)
 
 
-async def test_consumers_of_a_queue_are_bounded(harness: ServiceHarness) -> None:
-    """By credential and address, or the name they give; who is gone for a minute makes room."""
+async def test_consumers_of_a_queue_are_limited(harness: ServiceHarness) -> None:
+    """They are counted by credential and address, or by name; an absence of a minute frees the place."""
     await harness.tenant("acme", quotas={"consumers_per_queue": 2})
     call = await harness.key("acme")
     await harness.add(call, "work", *"abcdefgh")
@@ -222,8 +222,8 @@ async def test_consumers_of_a_queue_are_bounded(harness: ServiceHarness) -> None
     await harness.take(call, "work", consumer="three")
 
 
-async def test_a_consumer_that_still_waits_is_not_gone(harness: ServiceHarness) -> None:
-    """However long its poll is: nobody takes its place meanwhile."""
+async def test_consumer_with_a_waiting_poll_keeps_its_place(harness: ServiceHarness) -> None:
+    """However long the poll waits, no other consumer takes its place."""
     await harness.tenant("acme", quotas={"consumers_per_queue": 1})
     call = await harness.key("acme")
     await harness.service.queues.put(call, None, "work", {})
@@ -236,8 +236,8 @@ async def test_a_consumer_that_still_waits_is_not_gone(harness: ServiceHarness) 
     assert await waiting == []
 
 
-async def test_a_fleet_poll_counts_as_a_consumer_where_consumers_are_bounded(harness: ServiceHarness) -> None:
-    """There is no way around the quota by asking for many tenants at once."""
+async def test_fleet_poll_counts_as_a_consumer(harness: ServiceHarness) -> None:
+    """Polling many tenants at once does not bypass the quota."""
     await harness.tenant("acme", quotas={"consumers_per_queue": 1})
     call = await harness.key("acme")
     await harness.add(call, "work", *"abc")
@@ -246,8 +246,8 @@ async def test_a_fleet_poll_counts_as_a_consumer_where_consumers_are_bounded(har
         await harness.service.fleet.poll(call, "work", tenants=["acme"], consumer="two")
 
 
-async def test_a_new_tenant_of_the_same_name_has_no_consumers_of_the_old(harness: ServiceHarness) -> None:
-    """They went with it."""
+async def test_recreated_tenant_has_no_consumers_of_the_old_one(harness: ServiceHarness) -> None:
+    """They are removed with the old tenant."""
     for _ in range(2):
         await harness.tenant("acme", quotas={"consumers_per_queue": 1})
         call = await harness.key("acme")
@@ -258,16 +258,16 @@ async def test_a_new_tenant_of_the_same_name_has_no_consumers_of_the_old(harness
         )
 
 
-async def test_a_long_name_of_a_consumer_and_of_its_principal_fit_together(harness: ServiceHarness) -> None:
-    """Each within its own bound is within the bound of both."""
+async def test_longest_consumer_and_principal_names_fit_together(harness: ServiceHarness) -> None:
+    """Each within its own limit is within the limit of both."""
     await harness.tenant("acme", quotas={"consumers_per_queue": 5})
     call = await harness.key("acme")
     await harness.add(call, "work")
     assert await harness.take(call, "work", consumer="c" * 128)
 
 
-async def test_who_waits_for_a_place_is_judged_when_it_comes(harness: ServiceHarness) -> None:
-    """A key revoked, or a tenant deleted and made anew, while a call waited: it is refused."""
+async def test_call_is_authorized_again_after_waiting_for_a_slot(harness: ServiceHarness) -> None:
+    """If its key was revoked in the meantime, it is refused."""
     await harness.tenant("acme", concurrency={"requests": 1})
     owner = await harness.key("acme")
     worker, key_id = await harness.key_and_id("acme", "producer")
@@ -283,10 +283,10 @@ async def test_who_waits_for_a_place_is_judged_when_it_comes(harness: ServiceHar
         await second
 
 
-async def test_who_waits_for_a_place_in_a_tenant_that_is_deleted_gets_none_in_its_namesake(
+async def test_call_waiting_for_a_deleted_tenant_does_not_run_in_its_successor(
     harness: ServiceHarness,
 ) -> None:
-    """What was asked of the old tenant does not happen in the new one."""
+    """A new tenant of the same name is another tenant."""
     await harness.tenant("acme", concurrency={"requests": 1})
     owner = await harness.key("acme")
     await harness.tenant("fleet")
@@ -307,8 +307,8 @@ async def test_who_waits_for_a_place_in_a_tenant_that_is_deleted_gets_none_in_it
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_no_place_is_lost_however_callers_vanish(open_harness: OpenHarness, seed: int) -> None:
-    """Cancelled at any step of any call, under bounds that make many wait: all places come back, no message is lost."""
+async def test_cancelled_calls_lose_no_slot(open_harness: OpenHarness, seed: int) -> None:
+    """Calls are cancelled at any step under tight limits: all slots return, and no message is lost."""
     harness = await open_harness(settings=GateSettings(server_requests=4, connection_requests=3, slot_wait_ms=200))
     rng = random.Random(seed)
     calls: list[tuple[str, Call]] = []
@@ -321,11 +321,11 @@ async def test_no_place_is_lost_however_callers_vanish(open_harness: OpenHarness
         await harness.service.queues.put(key, None, "work", {})
         calls += [(name, harness.call(key.bearer, connection=f"{name}-{n % 2}")) for n in range(4)]
     added: set[bytes] = set()
-    acking: set[bytes] = set()  # who vanished meanwhile does not know whether it was done
+    acking: set[bytes] = set()  # a cancelled caller does not know the outcome
     acked: set[bytes] = set()
 
     async def act(tenant: str, call: Call) -> None:
-        kind = rng.choice(["add", "add", "poll", "long", "fleet", "message_reads.result", *ACTS])
+        kind = rng.choice(["add", "add", "poll", "long", "fleet", "message_reads.result", *SERVICE_CALLS])
         if kind == "add":
             added.update([new.raw_id for new in await harness.service.messages.add(call, None, "work", [message()])])
         elif kind in {"poll", "long", "fleet"}:
@@ -348,7 +348,7 @@ async def test_no_place_is_lost_however_callers_vanish(open_harness: OpenHarness
             "erasures.delete_tenant",
             "tenants.suspend",
         }:
-            await ACTS[kind][1](harness.service, call, tenant)
+            await SERVICE_CALLS[kind][1](harness.service, call, tenant)
 
     tasks: list[asyncio.Task[None]] = []
     for _ in range(250):
@@ -377,12 +377,12 @@ async def test_no_place_is_lost_however_callers_vanish(open_harness: OpenHarness
         )
         await resume_queue(harness.shard, name, "work")
         left |= {one.raw_id for one in await verbs(harness.shard).poll(name, "work", max=1_000)}
-    assert added - acking <= left  # cancelled adds may be in too: nobody was told
+    assert added - acking <= left  # cancelled adds may have succeeded too
     assert not acked & left
 
 
-async def test_fleets_of_the_platform_take_no_place_of_a_tenant(harness: ServiceHarness) -> None:
-    """Not even of 'default', which may be a customer's like any other."""
+async def test_platform_fleet_polls_occupy_no_tenant_slot(harness: ServiceHarness) -> None:
+    """This includes the tenant 'default', which may belong to a customer."""
     await harness.tenant("default", concurrency={"requests": 1})
     call = await harness.key("default")
     await harness.add(call, "work", "first")

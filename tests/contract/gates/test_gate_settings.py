@@ -1,4 +1,4 @@
-"""The settings of the gates: what is out of range or unknown is refused before anything starts."""
+"""Gate settings: unknown names and values out of range are refused before anything starts."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
         ("[shard]\ndurabilty = 'os'", "durabilty"),
     ],
 )
-def test_a_wrong_setting_is_named(tmp_path: Path, text: str, named: str) -> None:
-    """A server never starts with a bound that makes no sense, nor with one that is spelt wrong."""
+def test_invalid_setting_is_named(tmp_path: Path, text: str, named: str) -> None:
+    """A server never starts with a meaningless limit or a misspelled name."""
     file = tmp_path / "tenantq.toml"
     file.write_text(text)
     with pytest.raises(Invalid) as caught:
@@ -36,8 +36,8 @@ def test_a_wrong_setting_is_named(tmp_path: Path, text: str, named: str) -> None
     assert named in caught.value.message
 
 
-def test_settings_in_range_are_taken(tmp_path: Path) -> None:
-    """From the file, and from the environment above it."""
+def test_valid_settings_are_applied(tmp_path: Path) -> None:
+    """The environment overrides the file."""
     file = tmp_path / "tenantq.toml"
     file.write_text("[gates]\nserver_requests = 7\nslot_wait_ms = 9")
     loaded = load_settings(file, {"TENANTQ_GATES__SERVER_REQUESTS": "8"}, {})

@@ -1,6 +1,6 @@
-"""Nothing crosses a tenant: the right id or receipt in the wrong hands is worth no more than an invented one."""
+"""Nothing crosses a tenant: a valid ID or receipt with another tenant's credential works like an invented one."""
 
-# ruff: noqa: ARG005  # all acts take the same arguments, whatever each needs; a token's id is no secret
+# ruff: noqa: ARG005  # all functions take the same arguments
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ LOST = "0" * 31 + "1" + "f" * 16  # looks like a receipt
 
 Act = tuple[str, "Callable[[Service, Call, str | None, str, str], Awaitable[Any]]"]
 
-# name of the act, and the act itself on (service, call, tenant, message id, receipt)
-ACTS: list[Act] = [
+# name, and function of (service, call, tenant, message id, receipt)
+CALLS: list[Act] = [
     ("get", lambda s, c, t, i, r: s.message_reads.get(c, t, "work", i)),
     ("result", lambda s, c, t, i, r: s.message_reads.result(c, t, "work", i)),
     ("trace", lambda s, c, t, i, r: s.message_reads.trace(c, t, "work", i)),
@@ -39,7 +39,7 @@ ACTS: list[Act] = [
     ("release", lambda s, c, t, i, r: s.settlement.release(c, t, "work", [r])),
     ("extend", lambda s, c, t, i, r: s.settlement.extend(c, t, "work", [r], lease_ms=1_000)),
 ]
-QUEUE_ACTS: list[Act] = [
+QUEUE_CALLS: list[Act] = [
     ("peek", lambda s, c, t, i, r: s.message_reads.peek(c, t, "work")),
     ("poll", lambda s, c, t, i, r: s.messages.poll(c, t, "work")),
     ("add", lambda s, c, t, i, r: s.messages.add(c, t, "work", [message()])),
@@ -65,7 +65,7 @@ QUEUE_ACTS: list[Act] = [
 
 
 async def two_tenants(harness: ServiceHarness) -> tuple[Call, Call, Delivery, str]:
-    """Return requests of the owner and of the thief, a delivery of the owner's, and the id of a finished message."""
+    """Return calls of the owner and of the thief, a delivery of the owner, and the ID of a completed message."""
     for name in ("acme", "globex"):
         await harness.tenant(name)
     owner, thief = await harness.key("acme"), await harness.key("globex")
@@ -82,7 +82,7 @@ async def two_tenants(harness: ServiceHarness) -> tuple[Call, Call, Delivery, st
 
 
 async def answer(asked: Awaitable[Any]) -> tuple[type[TenantqError], str, int]:
-    """Return how a call was refused: kind, text and status; for a batch of one, its item's."""
+    """Return how a call was refused: kind, text and status; for a batch of one, those of its item."""
     try:
         reply = await asked
     except TenantqError as error:
@@ -92,12 +92,12 @@ async def answer(asked: Awaitable[Any]) -> tuple[type[TenantqError], str, int]:
     return type(item.error), item.error.message, item.error.status
 
 
-@pytest.mark.parametrize(("name", "act"), ACTS, ids=[name for name, _ in ACTS])
+@pytest.mark.parametrize(("name", "act"), CALLS, ids=[name for name, _ in CALLS])
 @pytest.mark.parametrize("own_queue", [False, True], ids=["no such queue", "a queue of the same name"])
-async def test_38_the_exact_id_and_receipt_are_worth_nothing_in_another_tenant(
+async def test_38_exact_id_and_receipt_do_not_work_in_another_tenant(
     harness: ServiceHarness, name: str, act: Callable[..., Awaitable[Any]], *, own_queue: bool
 ) -> None:
-    """What tenant A's message answers to tenant B is what an invented one answers, and it is journaled."""
+    """The reply is that for an invented one, and the attempt is journaled."""
     owner, thief, held, finished = await two_tenants(harness)
     if own_queue:
         await harness.add(thief, "work", "my own")
@@ -118,11 +118,11 @@ async def test_38_the_exact_id_and_receipt_are_worth_nothing_in_another_tenant(
     assert result.value == b"the secret result"
 
 
-@pytest.mark.parametrize(("name", "act"), [*ACTS, *QUEUE_ACTS], ids=[name for name, _ in [*ACTS, *QUEUE_ACTS]])
-async def test_38_the_other_tenants_path_is_forbidden_whether_or_not_it_exists(
+@pytest.mark.parametrize(("name", "act"), [*CALLS, *QUEUE_CALLS], ids=[name for name, _ in [*CALLS, *QUEUE_CALLS]])
+async def test_38_path_of_another_tenant_is_forbidden_whether_or_not_it_exists(
     harness: ServiceHarness, name: str, act: Callable[..., Awaitable[Any]]
 ) -> None:
-    """A tenant's name in the path gives nothing, and tells nothing of whether there is such a tenant."""
+    """The reply does not show whether the tenant exists."""
     owner, thief, held, _ = await two_tenants(harness)
     before = harness.shard.reads.stats("acme", "work"), usage(harness.shard, "acme")
     end = await harness.journal_end()
@@ -136,8 +136,8 @@ async def test_38_the_other_tenants_path_is_forbidden_whether_or_not_it_exists(
     assert (await harness.service.settlement.ack(owner, None, "work", [held.receipt]))[0].ok
 
 
-async def test_38_a_denied_reach_shows_in_the_audit_of_the_tenant_it_was_for(harness: ServiceHarness) -> None:
-    """The owner's auditor finds who tried, with result=DENIED."""
+async def test_38_denied_access_is_in_the_audit_trail_of_the_target_tenant(harness: ServiceHarness) -> None:
+    """The target's auditor sees the caller, with result=DENIED."""
     _, thief, held, _ = await two_tenants(harness)
     with pytest.raises(Forbidden):
         await harness.service.message_reads.get(thief, "acme", "work", held.id)
@@ -147,8 +147,8 @@ async def test_38_a_denied_reach_shows_in_the_audit_of_the_tenant_it_was_for(har
     assert (row.op, row.outcome, row.queue) == ("get", "denied", "work")
 
 
-async def test_38_lists_and_counts_hold_nothing_of_another_tenant(harness: ServiceHarness) -> None:
-    """Queues, usage, keys, grants, audit and fleet polls show the caller's own tenant only."""
+async def test_38_lists_and_counts_show_nothing_of_another_tenant(harness: ServiceHarness) -> None:
+    """Queues, usage, keys, grants, audit and fleet polls show only the caller's own tenant."""
     _, thief, held, _ = await two_tenants(harness)
     service = harness.service
     assert await service.queues.list(thief, None) == []
@@ -163,8 +163,8 @@ async def test_38_lists_and_counts_hold_nothing_of_another_tenant(harness: Servi
     assert await service.fleet.poll(thief, "work") == []
 
 
-async def test_38_a_redrive_of_another_tenant_cannot_be_watched_or_stopped(harness: ServiceHarness) -> None:
-    """Its exact id answers what an invented one does."""
+async def test_38_redrive_of_another_tenant_cannot_be_read_or_cancelled(harness: ServiceHarness) -> None:
+    """Its exact ID gets the same reply as an invented one."""
     owner, thief, _, _ = await two_tenants(harness)
     await harness.service.queues.put(owner, None, "work-dlq", {})
     await harness.service.queues.put(thief, None, "work", {})
@@ -180,7 +180,7 @@ async def test_38_a_redrive_of_another_tenant_cannot_be_watched_or_stopped(harne
     "name", ["acme\0", "ACME", "acme ", "acme/", "acme%00", "%61cme", "\u0430cme", "\uff41cme", "acme\u0301"]
 )
 async def test_38_no_other_spelling_of_a_name_reaches_a_tenant(harness: ServiceHarness, name: str) -> None:
-    """Case, look-alikes, separators and escapes: for its own key, for others', and for the platform's."""
+    """Covers case, look-alikes, separators and escapes, with its own key, other keys and the platform's."""
     owner, thief, held, _ = await two_tenants(harness)
     for call in (owner, thief):
         with pytest.raises(Forbidden):
@@ -193,8 +193,8 @@ async def test_38_no_other_spelling_of_a_name_reaches_a_tenant(harness: ServiceH
     assert set(tenants(harness.shard)) == {"default", "acme", "globex"}
 
 
-async def test_39_the_same_names_in_two_tenants_are_two_queues(harness: ServiceHarness) -> None:
-    """Messages, keys and results of one never show in the other; deleting one leaves the other."""
+async def test_39_same_queue_name_in_two_tenants_is_two_queues(harness: ServiceHarness) -> None:
+    """Neither shows messages, keys or results of the other, and deleting one leaves the other."""
     await harness.tenant("acme")
     await harness.tenant("acme-2")
     one, two = await harness.key("acme"), await harness.key("acme-2")

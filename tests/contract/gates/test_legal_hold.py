@@ -1,4 +1,4 @@
-"""While a tenant is under legal hold nobody deletes anything of it, and every attempt is in its audit trail."""
+"""Nobody can delete anything of a tenant under legal hold, and every attempt is in its audit trail."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from tests.conftest import OpenShard
 
 
-async def test_a_hold_prevents_every_deletion_by_hand_and_each_attempt_is_journaled(harness: ServiceHarness) -> None:
-    """Tenant, queue, purge and remove, whoever asks; work goes on; after the release all of it is possible."""
+async def test_hold_prevents_every_deletion_and_journals_each_attempt(harness: ServiceHarness) -> None:
+    """Covers tenant, queue, purge and remove by any caller. Work continues, and the release allows all of it."""
     await harness.tenant("acme")
     owner, service = await harness.key("acme"), harness.service
     (one, *_) = await harness.add(owner, "work", "a", "b", "c")
@@ -53,8 +53,8 @@ async def test_a_hold_prevents_every_deletion_by_hand_and_each_attempt_is_journa
     await service.erasures.delete_tenant(harness.admin, "acme", confirm="acme", reason=REASON)
 
 
-async def test_only_the_platform_holds_and_releases_with_a_reason(harness: ServiceHarness) -> None:
-    """A tenant's own administrator cannot; a reason of less than ten characters is none."""
+async def test_only_the_platform_can_hold_and_release(harness: ServiceHarness) -> None:
+    """It needs a reason of at least ten characters. A tenant's administrator cannot."""
     await harness.tenant("acme")
     owner, service = await harness.key("acme"), harness.service
     for act in (service.legal_holds.place, service.legal_holds.release):
@@ -73,8 +73,8 @@ async def test_only_the_platform_holds_and_releases_with_a_reason(harness: Servi
     assert again.hold.reason == "another reason altogether"
 
 
-async def test_a_hold_survives_a_restart_and_stops_a_queue_that_drains(open_shard: OpenShard) -> None:
-    """The queue stays, drained, through restarts, and goes when the hold is released."""
+async def test_hold_survives_a_restart_and_keeps_a_draining_queue(open_shard: OpenShard) -> None:
+    """The drained queue stays through restarts, and is deleted when the hold is released."""
     shard = await open_shard()
     await put_tenant(shard, "acme")
     await put_queue(shard, "acme", "work")
@@ -99,8 +99,8 @@ async def test_a_hold_survives_a_restart_and_stops_a_queue_that_drains(open_shar
     assert queues(shard, "acme") == {}
 
 
-async def test_a_hold_keeps_the_data_keys_and_comes_too_late_once_they_are_gone(open_shard: OpenShard) -> None:
-    """Erasure begins with the keys: nothing of it happens under a hold, and no hold pretends to stop it half-way."""
+async def test_hold_keeps_the_data_keys_and_is_refused_once_they_are_destroyed(open_shard: OpenShard) -> None:
+    """Erasure starts with the keys, so no hold can pretend to stop it halfway."""
     shard = await open_shard()
     await put_tenant(shard, "acme")
     id = shard.tenant("acme").id

@@ -1,4 +1,4 @@
-"""Behaviour 71: what the metrics say is what happened, and no number of tenants makes them endless."""
+"""Behaviour 71: metrics equal what happened, and their number stays limited for any number of tenants."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 async def scraped(harness: ServiceHarness, tenant: str | None = None, call: Call | None = None) -> Samples:
-    """Return every sample, as a Prometheus server reads them: of the server, or of one tenant."""
+    """Return every sample of the server or of one tenant, as Prometheus parses them."""
     await harness.wait_until_idle()
     status = harness.service.status
     raw = await status.tenant_metrics(call or harness.admin, tenant) if tenant else await status.metrics(harness.admin)
@@ -45,7 +45,7 @@ async def scraped(harness: ServiceHarness, tenant: str | None = None, call: Call
 
 
 async def test_71_counters_equal_an_oracle_after_a_run(harness: ServiceHarness) -> None:
-    """Every total of every tenant, what is stored in which state, and how many calls were let in and refused."""
+    """Covers every total of every tenant, messages by state, and admitted and refused calls."""
     dice, oracle, calls = random.Random(71), Counter[tuple[str, str]](), Counter[str]()
     keys: dict[str, Call] = {}
     for name in ("acme", "bolt", "carl"):
@@ -78,7 +78,7 @@ async def test_71_counters_equal_an_oracle_after_a_run(harness: ServiceHarness) 
             calls["poll"] += 1
             try:
                 got = await harness.take(call, queue, 3)
-            except NotFound:  # the queue was not made yet, which the engine tells behind the gates
+            except NotFound:  # the queue does not exist yet, which the engine reports, not the gates
                 continue
             oracle[tenant, "delivered"] += len(got)
             receipts = [one.receipt for one in got]
@@ -114,7 +114,7 @@ async def test_71_counters_equal_an_oracle_after_a_run(harness: ServiceHarness) 
 
 
 async def test_every_total_of_queues_and_tenants_equals_an_oracle(harness: ServiceHarness) -> None:
-    """Messages meet every fate: done, failed, lost by their worker, dead, too old, removed, purged, without a body."""
+    """Messages are completed, failed, abandoned, dead, expired, removed, purged, or have lost their body."""
     dice, oracle = random.Random(17), Counter[tuple[str, str, str]]()
     settlement = harness.service.settlement
     for tenant in ("acme", "bolt"):
@@ -189,8 +189,8 @@ def limit_labels(harness: ServiceHarness, **settings: int) -> None:
     )
 
 
-async def test_71_tenants_beyond_the_bound_share_a_label_that_none_can_have(harness: ServiceHarness) -> None:
-    """The default tenant has a label, too. Together the labels count everything."""
+async def test_71_tenants_above_the_limit_share_one_label(harness: ServiceHarness) -> None:
+    """No tenant can have that name. The default tenant has its own label, and all labels add up."""
     limit_labels(harness, tenants=10)
     names = [f"tenant-{at:03d}" for at in range(30)]
     for name in names:
@@ -205,8 +205,8 @@ async def test_71_tenants_beyond_the_bound_share_a_label_that_none_can_have(harn
         await harness.tenant(OTHER)
 
 
-async def test_a_queue_that_becomes_hot_gets_its_label_within_a_minute(harness: ServiceHarness) -> None:
-    """Also if every label is taken by queues that were busy before. No counter ever goes back, and none is lost."""
+async def test_queue_that_becomes_busy_gets_its_label_within_a_minute(harness: ServiceHarness) -> None:
+    """This holds even if formerly busy queues have all labels. No counter decreases, and nothing is lost."""
     limit_labels(harness, queues=5)
     await harness.tenant("acme")
     for at in range(12):
@@ -230,10 +230,10 @@ async def test_a_queue_that_becomes_hot_gets_its_label_within_a_minute(harness: 
     assert last["tenantq_added_total", (("tenant", "acme"),)] == sum(range(1, 13)) + 84
 
 
-async def test_totals_of_deleted_queues_stay_in_those_of_the_tenant_across_a_restart(
+async def test_tenant_totals_keep_deleted_queues_across_a_restart(
     open_shard: OpenShard, open_harness: OpenHarness
 ) -> None:
-    """A counter that fell would look like a restart to Prometheus, and its rate would be wrong."""
+    """To Prometheus, a smaller counter looks like a restart and gives a wrong rate."""
     shard = await open_shard("data")
     await put_tenant(shard, "acme")
     await shard.add("acme", "gone", [message() for _ in range(7)])
@@ -247,7 +247,7 @@ async def test_totals_of_deleted_queues_stay_in_those_of_the_tenant_across_a_res
 
 
 async def test_figures_of_a_queue_equal_an_oracle(harness: ServiceHarness) -> None:
-    """Depth by state, dead letters, the oldest message, every total, and how long messages waited and were processed."""
+    """Covers depth by state, dead letters, oldest message, all totals, and waiting and processing times."""
     await harness.tenant("acme", defaults={"max_attempts": 1, "backoff_base_ms": 0})
     key = await harness.key("acme")
     await harness.add(key, "mail", *["x"] * 5)
@@ -301,7 +301,7 @@ async def test_decisions_about_a_tenant_equal_an_oracle(harness: ServiceHarness)
     results = await harness.add(key, "mail", "two", "three")
     assert [one.error is None for one in results] == [True, False]
     with pytest.raises(TenantqError):
-        await harness.add(key, "mail", "four", "five")  # the refused message was refunded, so one token is left
+        await harness.add(key, "mail", "four", "five")  # the refused message was refunded, so one token remains
     with pytest.raises((Forbidden, NotFound)):
         await harness.add(thief, "mail", "x", tenant="acme")
     seen = await scraped(harness)
@@ -323,8 +323,8 @@ async def test_decisions_about_a_tenant_equal_an_oracle(harness: ServiceHarness)
     assert value("tenantq_tenant_turn_wait_seconds_count", "acme") == 3  # its key was created in its turn, too
 
 
-async def test_a_tenant_reads_its_own_metrics_and_no_others(harness: ServiceHarness) -> None:
-    """With every role that may read its settings, and only the queues that the credential may see."""
+async def test_tenant_reads_only_its_own_metrics(harness: ServiceHarness) -> None:
+    """Every role that may read its settings may, but sees only the queues that the credential allows."""
     for name in ("acme", "bolt"):
         await harness.tenant(name)
         key = await harness.key(name)
@@ -343,7 +343,7 @@ async def test_a_tenant_reads_its_own_metrics_and_no_others(harness: ServiceHarn
         await scraped(harness, "acme", await harness.key("acme", "producer"))
 
 
-async def test_a_scrape_lets_other_work_run_in_between(harness: ServiceHarness) -> None:
+async def test_scrape_yields_to_other_work(harness: ServiceHarness) -> None:
     """The loop takes turns while 2,000 queues are read."""
     await harness.tenant("acme")
     for at in range(2_000):
@@ -408,8 +408,8 @@ async def test_a_call_leaves_nothing_for_the_garbage_collector(harness: ServiceH
         gc.enable()
 
 
-async def test_waiting_is_not_counted_as_time_that_a_call_took(harness: ServiceHarness) -> None:
-    """Neither for messages nor for a rate, which has a figure of its own."""
+async def test_call_duration_excludes_waiting(harness: ServiceHarness) -> None:
+    """Waiting for messages does not count; waiting for a rate has its own metric."""
     await harness.tenant("acme", limits={"read": {"ops_per_sec": 1, "burst": 2}})
     key = await harness.key("acme")
     await harness.add(key, "mail", "one")

@@ -1,4 +1,4 @@
-"""Behaviours 38, 41, 42, 44 and 54 over a real server: the same rules as behind it, and nothing of its own."""
+"""Behaviours 38, 41, 42, 44 and 54 over a real server: HTTP applies the rules of the service and adds none."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ class Site:
         return await self.client.ask("\r\n".join(lines).encode() + b"\r\n\r\n" + sent)
 
     async def tenant(self, name: str, role: str = "tenant-admin", **settings: Any) -> str:
-        """Make a tenant and return a token of a role in it."""
+        """Create a tenant and return a token for a role in it."""
         reply = await self.ask("PUT", f"/v1/tenants/{name}", settings)
         assert reply.status in {200, 201}, reply.body
         return await self.key(name, role)
 
     async def key(self, name: str, role: str = "tenant-admin", **grant: Any) -> str:
-        """Return a token of a role in a tenant."""
+        """Return a token for a role in a tenant."""
         reply = await self.ask("POST", f"/v1/tenants/{name}/keys", {"name": "k", "role": role, **grant})
         assert reply.status == 201, reply.body
         token: str = reply.json()["token"]
         return token
 
     async def wait_until_idle(self) -> None:
-        """Return when nothing is left to do at this moment of the clock."""
+        """Wait until nothing is left to do at this clock time."""
         await wait_until_idle(self.server.shard)
 
 
@@ -81,15 +81,15 @@ async def site(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Site]:
 
 
 def code(reply: RawReply) -> tuple[int, str]:
-    """Return status and code of a problem."""
+    """Return the status and code of a problem."""
     return reply.status, reply.json()["code"]
 
 
 # ---- 38 ----
 
 
-async def test_38_the_exact_id_and_receipt_of_another_tenant_answer_as_invented_ones(site: Site) -> None:
-    """Every route, by the thief's own path and by the owner's: same status, same text, and the owner keeps its lease."""
+async def test_38_exact_id_and_receipt_of_another_tenant_look_invented(site: Site) -> None:
+    """On every route, through either path, status and text are the same, and the owner keeps its lease."""
     owner, thief = await site.tenant("acme"), await site.tenant("globex")
     await site.ask("POST", "/v1/queues/work/messages", {"messages": [{"body": "secret"}]}, token=owner)
     await site.ask("POST", "/v1/queues/work/messages", {"messages": [{"body": "mine"}]}, token=thief)
@@ -140,7 +140,7 @@ async def test_38_the_exact_id_and_receipt_of_another_tenant_answer_as_invented_
     "name", ["ACME", "%61cme", "acme%00", "acme%2F", "acme/", "..%2Facme", "\u0430%63me", "acme%20", ""]
 )
 async def test_38_no_spelling_in_the_path_reaches_another_tenant(site: Site, name: str) -> None:
-    """Only the name itself does, escaped or not, and only for who is granted it."""
+    """Only the exact name does, escaped or not, and only with a grant."""
     owner, thief = await site.tenant("acme"), await site.tenant("globex")
     await site.ask("POST", "/v1/queues/work/messages", {"messages": [{"body": "secret"}]}, token=owner)
     path = f"/v1/tenants/{quote(name, safe='%/.')}/queues/work/peek"
@@ -154,8 +154,8 @@ async def test_38_no_spelling_in_the_path_reaches_another_tenant(site: Site, nam
 # ---- 41 ----
 
 
-async def test_41_a_tenant_in_body_header_or_query_does_not_count(site: Site) -> None:
-    """Only the credential does: what is named elsewhere is ignored or refused, and never obeyed."""
+async def test_41_tenant_in_body_header_or_query_has_no_effect(site: Site) -> None:
+    """It is ignored or refused; only the credential counts."""
     owner, thief = await site.tenant("acme"), await site.tenant("globex")
     await site.ask("POST", "/v1/queues/work/messages", {"messages": [{"body": "secret"}]}, token=owner)
     headers = (
@@ -192,7 +192,7 @@ async def test_41_a_tenant_in_body_header_or_query_does_not_count(site: Site) ->
 
 
 async def test_41_two_credentials_in_one_request_are_refused(site: Site) -> None:
-    """Neither wins."""
+    """Neither takes precedence."""
     owner, thief = await site.tenant("acme"), await site.tenant("globex")
     before = usage(site.server.shard, "acme"), usage(site.server.shard, "globex")
     reply = await site.ask(
@@ -210,7 +210,7 @@ async def test_41_two_credentials_in_one_request_are_refused(site: Site) -> None
 
 
 async def test_42_errors_over_http_are_those_of_the_service(site: Site) -> None:
-    """Status, code, limit, use and text of the very error that the service raises."""
+    """They have the status, code, limit, use and text of the service's error."""
     await site.tenant("acme", quotas={"backlog": 1, "queues": 1}, limits={"read": {"ops_per_sec": 2}})
     admin, viewer = await site.key("acme"), await site.key("acme", "viewer")
     service = site.server.service
@@ -258,8 +258,8 @@ async def test_42_errors_over_http_are_those_of_the_service(site: Site) -> None:
         assert problem.get("current") == getattr(error, "current", None)
 
 
-async def test_42_a_batch_with_a_refused_part_answers_part_by_part(site: Site) -> None:
-    """As the service does; a batch of nothing but one refusal is that refusal."""
+async def test_42_batch_with_refused_items_is_answered_item_by_item(site: Site) -> None:
+    """If a batch consists of one refused item, the reply is that refusal."""
     token = await site.tenant("acme", quotas={"backlog": 2})
     bodies = {"messages": [{"body": f"{n}"} for n in range(4)]}
     reply = await site.ask("POST", "/v1/queues/work/messages", bodies, token=token)
@@ -276,8 +276,8 @@ async def test_42_a_batch_with_a_refused_part_answers_part_by_part(site: Site) -
     assert int(reply.headers["retry-after"]) >= 1
 
 
-async def test_42_suspension_acts_over_http(site: Site) -> None:
-    """Adds and polls are 403, leased work may finish, resuming restores."""
+async def test_42_suspension_over_http(site: Site) -> None:
+    """Adds and polls get 403, leased work may finish, and resuming restores everything."""
     token = await site.tenant("acme")
     await site.ask("POST", "/v1/queues/work/messages", {"messages": [{"body": "a"}, {"body": "b"}]}, token=token)
     held = (await site.ask("POST", "/v1/queues/work/poll", {}, token=token)).json()["messages"][0]
@@ -291,8 +291,8 @@ async def test_42_suspension_acts_over_http(site: Site) -> None:
     assert len((await site.ask("POST", "/v1/queues/work/poll", {}, token=token)).json()["messages"]) == 1
 
 
-async def test_42_a_viewer_sees_no_body_over_http(site: Site) -> None:
-    """Not in peek, facts, result or trace."""
+async def test_42_viewer_sees_no_body_over_http(site: Site) -> None:
+    """This covers peek, facts, result and trace."""
     owner = await site.tenant("acme")
     viewer = await site.key("acme", "viewer")
     body = {"messages": [{"body": "s3cret", "attributes": {"s3cret": "s3cret"}, "group": "s3cret", "key": "s3cret"}]}
@@ -319,7 +319,7 @@ async def test_42_a_viewer_sees_no_body_over_http(site: Site) -> None:
 
 
 async def test_44_rate_limits_over_http(site: Site) -> None:
-    """429 with Retry-After of at least a second, limit and what is left; shared by keys, not by tenants; then it passes."""
+    """429 has Retry-After of at least a second, the limit and the rest. Keys share it, tenants do not."""
     one = await site.tenant("acme", limits={"write": {"ops_per_sec": 3}})
     two = await site.key("acme")
     other = await site.tenant("globex", limits={"write": {"ops_per_sec": 3}})
@@ -354,8 +354,8 @@ async def test_44_rate_limits_over_http(site: Site) -> None:
     [None, {}, {"confirm": "work"}, {"reason": REASON}, {"confirm": "wrok", "reason": REASON},
      {"confirm": "work", "reason": "too short"}, {"confirm": "work", "reason": " " * 50}, {"confirm": None}, [], b"{"],
 )  # fmt: skip
-async def test_54_nothing_is_destroyed_over_http_without_name_and_reason(site: Site, body: Any) -> None:
-    """Purge and both deletes answer 400 or 422, and everything is still there."""
+async def test_54_destruction_over_http_needs_name_and_reason(site: Site, body: Any) -> None:
+    """Otherwise purges and deletions get 400 or 422, and everything is still there."""
     token = await site.tenant("acme")
     await site.ask("POST", "/v1/queues/work/messages", {"messages": [{"body": "a"}]}, token=token)
     for method, path, who in (

@@ -19,13 +19,13 @@ SMALL = Plan(quotas=Quotas(backlog=2), limits=Limits(write=Rate(ops_per_sec=100)
 
 
 def with_plans(harness: ServiceHarness, **custom: Plan) -> None:
-    """Have the server define plans."""
+    """Define plans on the server."""
     plans = PlanSettings(custom=custom)
     harness.service = Service(harness.shard, harness.admission, harness.clock, harness.encryption, plans=plans)
 
 
 async def test_new_tenants_get_the_default_plan(harness: ServiceHarness) -> None:
-    """A tenant that names no plan is bounded."""
+    """A tenant that names no plan is limited."""
     await harness.tenant("acme")
     found = (await harness.service.tenants.get(harness.admin, "acme")).config
     assert (found.plan, found.quotas) == ("standard", BUILT_IN["standard"].quotas)
@@ -44,8 +44,8 @@ async def test_a_change_of_another_setting_applies_no_plan(harness: ServiceHarne
     assert (found.plan, found.quotas, found.weight) == (None, Quotas(), 2)
 
 
-async def test_a_plan_bounds_its_tenants(harness: ServiceHarness) -> None:
-    """The quotas of the plan hold like the tenant's own."""
+async def test_plan_limits_its_tenants(harness: ServiceHarness) -> None:
+    """The quotas of the plan apply like the tenant's own."""
     with_plans(harness, small=SMALL)
     await harness.tenant("acme", plan="small")
     key = await harness.key("acme")
@@ -91,7 +91,7 @@ async def test_the_journal_keeps_the_values_of_the_plan(harness: ServiceHarness)
 
 
 async def test_only_the_platform_lists_plans(harness: ServiceHarness) -> None:
-    """A tenant sees the name of its own plan only."""
+    """A tenant sees only the name of its own plan."""
     await harness.tenant("acme")
     found = await harness.service.tenants.plans(harness.admin)
     assert [(one.name, one.is_default) for one in found.plans] == [("standard", True), ("unlimited", False)]

@@ -1,4 +1,4 @@
-"""Behaviours 44 and 45: rate limits belong to the tenant, act at once, and use up nothing when they refuse."""
+"""Behaviours 44 and 45: rate limits belong to the tenant, apply at once, and charge nothing for refused calls."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 async def limited(harness: ServiceHarness, name: str = "acme", **limits: Any) -> Call:
-    """Return a request of a tenant's administrator, and have the tenant limited."""
+    """Limit a tenant, and return a call of its administrator."""
     await harness.tenant(name, limits=limits)
     return await harness.key(name)
 
 
 async def refused_for(asked: Awaitable[Any]) -> int:
-    """Return after how many milliseconds a refused call may come again."""
+    """Return the milliseconds after which a refused call may be retried."""
     with pytest.raises(RateLimited) as caught:
         await asked
     assert (caught.value.code, caught.value.status) == ("rate_limited", 429)
@@ -37,7 +37,7 @@ async def refused_for(asked: Awaitable[Any]) -> int:
 
 
 async def test_44_two_keys_of_one_tenant_share_the_limit_and_two_tenants_do_not(harness: ServiceHarness) -> None:
-    """Whoever of the tenant comes when it is used up is refused; the other tenant notices nothing."""
+    """Once it is used up, every key of the tenant is refused; the other tenant is not affected."""
     first = await limited(harness, write={"ops_per_sec": 10})
     second = await harness.key("acme")
     other = await limited(harness, "globex", write={"ops_per_sec": 10})
@@ -52,8 +52,8 @@ async def test_44_two_keys_of_one_tenant_share_the_limit_and_two_tenants_do_not(
     await refused_for(harness.add(other, "work"))
 
 
-async def test_44_after_waiting_as_long_as_was_said_it_succeeds(harness: ServiceHarness) -> None:
-    """Not a millisecond earlier; the refusal names limit, what is left, and when."""
+async def test_44_call_succeeds_after_the_announced_wait(harness: ServiceHarness) -> None:
+    """It does not succeed a millisecond earlier; the refusal names the limit, the rest and the wait."""
     call = await limited(harness, write={"ops_per_sec": 4, "burst": 2})
     await harness.add(call, "work", "a", "b")
     for _ in range(5):
@@ -69,8 +69,8 @@ async def test_44_after_waiting_as_long_as_was_said_it_succeeds(harness: Service
     assert caught.value.message.startswith("limits.write.ops_per_sec: 4 a second for this tenant")
 
 
-async def test_44_a_limit_acts_as_soon_as_it_is_set_or_changed(harness: ServiceHarness) -> None:
-    """Online: set, raised, lowered, taken away."""
+async def test_44_limit_applies_as_soon_as_it_is_set_or_changed(harness: ServiceHarness) -> None:
+    """It can be set, raised, lowered and removed online."""
     await harness.tenant("acme")
     call = await harness.key("acme")
     await harness.add(call, "work", *["x"] * 100)
@@ -86,7 +86,7 @@ async def test_44_a_limit_acts_as_soon_as_it_is_set_or_changed(harness: ServiceH
 
 
 async def measured(harness: ServiceHarness, act: Callable[[], Awaitable[Any]], amount: Callable[[Any], int]) -> int:
-    """Return how much passes in ten seconds, asked for every ten milliseconds, after the burst is used up."""
+    """Return how much passes in ten seconds with a call every ten milliseconds, after the burst is used up."""
     while True:
         try:
             if not amount(await act()):
@@ -106,7 +106,7 @@ async def measured(harness: ServiceHarness, act: Callable[[], Awaitable[Any]], a
 
 @pytest.mark.parametrize("rate", [7, 50])
 async def test_44_the_rate_of_adds_over_ten_seconds_is_the_limit(harness: ServiceHarness, rate: int) -> None:
-    """Within ten percent, by tenant and by queue."""
+    """The tolerance is ten percent, for tenant and queue limits."""
     call = await limited(harness, write={"ops_per_sec": rate})
     passed = await measured(harness, lambda: harness.add(call, "work"), len)
     assert abs(passed - 10 * rate) <= rate
@@ -119,7 +119,7 @@ async def test_44_the_rate_of_adds_over_ten_seconds_is_the_limit(harness: Servic
 
 
 async def test_44_the_rate_of_bytes_over_ten_seconds_is_the_limit(harness: ServiceHarness) -> None:
-    """Within ten percent."""
+    """The tolerance is ten percent."""
     call = await limited(harness, write={"bytes_per_sec": 5_000})
     passed = await measured(harness, lambda: harness.add(call, "work", "x" * 100), len)
     assert abs(passed * 100 - 50_000) <= 5_000
@@ -130,7 +130,7 @@ async def test_44_the_rate_of_bytes_over_ten_seconds_is_the_limit(harness: Servi
 async def test_44_the_rate_of_deliveries_over_ten_seconds_is_the_limit(
     harness: ServiceHarness, max: int, *, fleet: bool
 ) -> None:
-    """Within ten percent and one burst, however many a poll asks for, and by fleet polls alike."""
+    """The tolerance is ten percent and one burst, for polls of any size and fleet polls."""
     rate = 20
     call = await limited(harness, read={"ops_per_sec": rate})
     for _ in range(3):
@@ -147,7 +147,7 @@ async def test_44_the_rate_of_deliveries_over_ten_seconds_is_the_limit(
 
 @pytest.mark.parametrize("wait_ms", [0, 5_000])
 async def test_44_no_poll_gets_more_at_once_than_the_burst(harness: ServiceHarness, wait_ms: int) -> None:
-    """However much it asks for: what is there beyond the limit stays there, unleased."""
+    """Messages above the limit stay ready, not leased."""
     call = await limited(harness, read={"ops_per_sec": 20})
     await harness.add(call, "work", *["x"] * 100)
     assert len(await harness.take(call, "work", max=100, wait_ms=wait_ms)) == 20
@@ -156,8 +156,8 @@ async def test_44_no_poll_gets_more_at_once_than_the_burst(harness: ServiceHarne
     assert len(await harness.take(call, "work", max=100, wait_ms=wait_ms)) == 10
 
 
-async def test_44_polls_at_once_share_what_is_left(harness: ServiceHarness) -> None:
-    """Ten that ask for everything get one burst together."""
+async def test_44_concurrent_polls_share_the_remaining_tokens(harness: ServiceHarness) -> None:
+    """Ten polls that ask for everything get one burst together."""
     call = await limited(harness, read={"ops_per_sec": 20})
     await harness.add(call, "work", *["x"] * 100)
     replies = await asyncio.gather(*(harness.take(call, "work", max=100) for _ in range(10)), return_exceptions=True)
@@ -165,8 +165,8 @@ async def test_44_polls_at_once_share_what_is_left(harness: ServiceHarness) -> N
     assert {type(reply) for reply in replies} == {list, RateLimited}
 
 
-async def test_44_a_fleet_leaves_out_tenants_that_have_used_up_their_rate(harness: ServiceHarness) -> None:
-    """And goes on with the others; one that waits gets theirs when the rate allows it again."""
+async def test_44_fleet_skips_tenants_without_tokens(harness: ServiceHarness) -> None:
+    """It serves the others; a waiting fleet poll gets their messages when the rate allows."""
     await limited(harness, read={"ops_per_sec": 2})
     await harness.tenant("globex")
     for name in ("acme", "globex"):
@@ -185,8 +185,8 @@ async def test_44_a_fleet_leaves_out_tenants_that_have_used_up_their_rate(harnes
     assert [one.tenant for one in await waiting] == ["acme"]
 
 
-async def test_44_a_waiting_poll_waits_for_the_rate_too(harness: ServiceHarness) -> None:
-    """It is answered when the tokens are there, not refused; and in turn with others of the tenant."""
+async def test_44_waiting_poll_also_waits_for_the_rate(harness: ServiceHarness) -> None:
+    """It is not refused, and takes its turn with other polls of the tenant."""
     call = await limited(harness, read={"ops_per_sec": 1})
     await harness.add(call, "work", "a", "b", "c")
     await harness.take(call, "work")
@@ -199,15 +199,15 @@ async def test_44_a_waiting_poll_waits_for_the_rate_too(harness: ServiceHarness)
     assert [one.body for poll in waiting for one in poll.result()] == [b"b", b"c"]
 
 
-async def test_44_a_wait_that_cannot_succeed_is_refused_at_once(harness: ServiceHarness) -> None:
-    """With the time that it would take."""
+async def test_44_poll_whose_wait_is_too_short_is_refused_at_once(harness: ServiceHarness) -> None:
+    """The error has the time that it would take."""
     call = await limited(harness, read={"ops_per_sec": 1})
     await harness.add(call, "work")
     await harness.take(call, "work")
     assert await refused_for(harness.take(call, "work", wait_ms=500)) == 1_000
 
 
-async def test_44_more_than_could_ever_pass_is_too_large(harness: ServiceHarness) -> None:
+async def test_44_call_above_the_burst_is_too_large(harness: ServiceHarness) -> None:
     """Waiting would not help, so it is another error."""
     call = await limited(harness, write={"ops_per_sec": 5, "bytes_per_sec": 10})
     for bodies in (["x"] * 6, ["x" * 11]):
@@ -217,8 +217,8 @@ async def test_44_more_than_could_ever_pass_is_too_large(harness: ServiceHarness
     await harness.add(call, "work", *["x"] * 5)
 
 
-async def test_44_settling_is_never_held_up(harness: ServiceHarness) -> None:
-    """Ack, nack, extend and release pass whatever the limits: they would use up attempts."""
+async def test_44_settling_is_never_rate_limited(harness: ServiceHarness) -> None:
+    """Delaying ack, nack, extend and release would use up attempts."""
     call = await limited(harness, write={"ops_per_sec": 10}, read={"ops_per_sec": 10})
     await harness.add(call, "work", *"abcdef")
     held = await harness.take(call, "work", max=6)
@@ -229,8 +229,8 @@ async def test_44_settling_is_never_held_up(harness: ServiceHarness) -> None:
         assert (await act(call, None, "work", [one.receipt]))[0].ok
 
 
-async def test_44_limited_work_uses_up_no_attempt(harness: ServiceHarness) -> None:
-    """A poll that is refused leases nothing."""
+async def test_44_rate_limited_poll_uses_no_attempt(harness: ServiceHarness) -> None:
+    """A refused poll leases nothing."""
     call = await limited(harness, read={"ops_per_sec": 1})
     await harness.add(call, "work")
     queue = harness.shard.reads.stats("acme", "work")
@@ -244,7 +244,7 @@ async def test_44_limited_work_uses_up_no_attempt(harness: ServiceHarness) -> No
 
 
 @pytest.mark.parametrize("why", ["quota", "suspended", "invalid", "queues", "draining", "conflict"])
-async def test_44_what_the_engine_refuses_has_used_up_no_tokens(harness: ServiceHarness, why: str) -> None:
+async def test_44_calls_refused_by_the_engine_use_no_tokens(harness: ServiceHarness, why: str) -> None:
     """As many adds as before can follow."""
     call = await limited(harness, write={"ops_per_sec": 3, "bytes_per_sec": 30})
     await harness.service.queues.put(call, None, "work", {})
@@ -281,10 +281,8 @@ async def test_44_what_the_engine_refuses_has_used_up_no_tokens(harness: Service
 @pytest.mark.parametrize(
     "options", [{"max": 0}, {"max": 10**9}, {"lease_ms": -1}, {"wait_ms": -5}, {"max": "1"}, {"lease_ms": "soon"}]
 )
-async def test_44_a_poll_that_makes_no_sense_uses_up_no_tokens(
-    harness: ServiceHarness, options: dict[str, Any]
-) -> None:
-    """It is refused as invalid, before or after the limit, and the next one still passes."""
+async def test_44_invalid_poll_uses_no_tokens(harness: ServiceHarness, options: dict[str, Any]) -> None:
+    """The next valid poll still succeeds."""
     call = await limited(harness, read={"ops_per_sec": 1})
     await harness.add(call, "work")
     for _ in range(3):
@@ -293,8 +291,8 @@ async def test_44_a_poll_that_makes_no_sense_uses_up_no_tokens(
     assert len(await harness.take(call, "work")) == 1
 
 
-async def test_44_a_refused_call_is_journaled_as_throttled(harness: ServiceHarness) -> None:
-    """With the queue and who it was; the audit finds it under DENIED."""
+async def test_44_rate_limited_call_is_journaled_as_throttled(harness: ServiceHarness) -> None:
+    """The row has the queue and the caller; the audit query finds it under DENIED."""
     call = await limited(harness, write={"ops_per_sec": 1})
     await harness.add(call, "work")
     await refused_for(harness.add(call, "work"))
@@ -303,8 +301,8 @@ async def test_44_a_refused_call_is_journaled_as_throttled(harness: ServiceHarne
     assert (row.op, row.outcome, row.error_code, row.queue) == ("add", "throttled", "rate_limited", "work")
 
 
-async def test_44_a_deleted_tenant_leaves_no_debt_to_one_of_its_name(harness: ServiceHarness) -> None:
-    """A new one starts with a full bucket."""
+async def test_44_recreated_tenant_starts_with_a_full_bucket(harness: ServiceHarness) -> None:
+    """It inherits no debt from the deleted tenant of the same name."""
     call = await limited(harness, write={"ops_per_sec": 1})
     await harness.add(call, "work")
     await harness.service.erasures.delete_tenant(harness.admin, "acme", confirm="acme", reason="because of the test")
@@ -313,7 +311,7 @@ async def test_44_a_deleted_tenant_leaves_no_debt_to_one_of_its_name(harness: Se
 
 
 async def test_44_buckets_of_idle_tenants_are_collected(harness: ServiceHarness) -> None:
-    """By the housekeeping, once they are full again."""
+    """Housekeeping removes them once they are full again."""
     call = await limited(harness, write={"ops_per_sec": 5})
     await harness.add(call, "work")
     assert len(harness.admission.rates) == 1
@@ -322,8 +320,8 @@ async def test_44_buckets_of_idle_tenants_are_collected(harness: ServiceHarness)
     assert len(harness.admission.rates) == 0
 
 
-async def test_45_when_the_shard_has_failed_nothing_is_let_in_and_nothing_is_promised(harness: ServiceHarness) -> None:
-    """Limits and quotas live in this process: rates go on without a store, quotas fail closed with it, as all work does."""
+async def test_45_failed_shard_refuses_all_work(harness: ServiceHarness) -> None:
+    """Quotas fail closed with the store, as all work does, and readiness says so."""
     await harness.tenant("acme", quotas={"backlog": 5}, limits={"write": {"ops_per_sec": 1_000}})
     call = await harness.key("acme")
     await harness.add(call, "work")
@@ -342,15 +340,15 @@ async def test_45_when_the_shard_has_failed_nothing_is_let_in_and_nothing_is_pro
     ready = harness.service.status.readiness()
     assert (ready["ready"], ready["status"]) == (False, "failed")
     assert StoreFailed().message in ready["reason"]
-    assert "the disk went away" not in ready["reason"]  # the log has it: whoever asks need not show a credential
+    assert "the disk went away" not in ready["reason"]  # only in the log: readiness needs no credential
     with pytest.raises(StoreFailed):
         await harness.shard.add("acme", "work", [message()])
     harness.failures.clear()
     harness.admission.authenticator.last_used.clear()
 
 
-async def test_44_looking_at_bodies_is_reading_too(harness: ServiceHarness) -> None:
-    """Peek, facts and results pay for the bytes and messages that they show; for who sees no body there are none."""
+async def test_44_reads_of_bodies_are_charged(harness: ServiceHarness) -> None:
+    """Peek, facts and results are charged for bytes and messages; callers who see no bodies pay nothing for them."""
     call = await limited(harness, read={"bytes_per_sec": 1_000})
     viewer = await harness.key("acme", "viewer")
     added = await harness.add(call, "work", *["x" * 900] * 3)
@@ -369,8 +367,8 @@ async def test_44_looking_at_bodies_is_reading_too(harness: ServiceHarness) -> N
     await refused_for(harness.take(call, "work"))
 
 
-async def test_46_quotas_through_the_service_are_as_exact_and_use_up_no_rate(harness: ServiceHarness) -> None:
-    """A hundred calls at once with ten places left, of several keys: ten are in, and ninety tokens are still there."""
+async def test_46_quotas_through_the_service_are_exact_and_use_no_tokens(harness: ServiceHarness) -> None:
+    """Of a hundred concurrent calls with ten places left, ten succeed, and ninety tokens remain."""
     await harness.tenant("acme", quotas={"backlog": 100}, limits={"write": {"ops_per_sec": 200, "burst": 200}})
     calls = [await harness.key("acme", "producer") for _ in range(4)]
     await harness.add(calls[0], "work", *["x"] * 90)

@@ -1,4 +1,4 @@
-"""The request log names who asked for what, and stays short under load."""
+"""The request log names the caller and the call, and stays short under load."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def requests(caplog: pytest.LogCaptureFixture, action: str) -> list[dict[str, An
     return [record for record in records if record["action"] == action]
 
 
-async def test_a_line_names_tenant_queue_caller_and_trace(
+async def test_log_line_names_tenant_queue_caller_and_trace(
     open_harness: OpenHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With their ids, for calls that worked and calls that were refused."""
+    """Successful and refused calls have their IDs."""
     caplog.set_level(logging.INFO, logger="tenantq.requests")
     harness = await open_logging(open_harness, "all")
     for name in ("acme", "bolt"):
@@ -58,10 +58,8 @@ async def test_a_line_names_tenant_queue_caller_and_trace(
     assert "secret" not in caplog.text
 
 
-async def test_only_errors_are_logged_if_that_is_set(
-    open_harness: OpenHarness, caplog: pytest.LogCaptureFixture
-) -> None:
-    """And nothing at all by default."""
+async def test_log_can_be_limited_to_errors(open_harness: OpenHarness, caplog: pytest.LogCaptureFixture) -> None:
+    """The default is no request log."""
     caplog.set_level(logging.INFO, logger="tenantq.requests")
     harness = await open_logging(open_harness, "errors")
     await harness.tenant("acme")
@@ -73,7 +71,7 @@ async def test_only_errors_are_logged_if_that_is_set(
     assert [record["outcome"] for record in requests(caplog, "add")] == ["forbidden"]
 
 
-async def test_the_log_is_sampled_under_load(open_harness: OpenHarness, caplog: pytest.LogCaptureFixture) -> None:
+async def test_log_is_sampled_under_load(open_harness: OpenHarness, caplog: pytest.LogCaptureFixture) -> None:
     """No second has more lines than set, and each line says how many calls it represents."""
     caplog.set_level(logging.INFO, logger="tenantq.requests")
     harness = await open_logging(open_harness, "all", per_second=10)
@@ -97,7 +95,7 @@ async def test_the_log_is_sampled_under_load(open_harness: OpenHarness, caplog: 
 
 
 async def test_other_lines_have_the_fields_of_the_request_that_caused_them(open_harness: OpenHarness) -> None:
-    """Also if the code that logs does not know the request."""
+    """This works even if the code that logs does not know the request."""
     harness = await open_harness()
     await harness.tenant("acme")
     call = await harness.key("acme")

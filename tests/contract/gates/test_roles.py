@@ -1,6 +1,6 @@
-"""Behaviours 40, 43 and 52: who may do what, through the service; and what nobody can talk himself into."""
+"""Behaviours 40, 43 and 52: who may do what through the service, and that nobody can escalate."""
 
-# ruff: noqa: S106  # all acts take the same arguments, whatever each needs; a token's id is no secret
+# ruff: noqa: S106  # a token's id is not a secret
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tenantq.errors import Forbidden, Invalid, NotFound, QuotaExceeded, TenantqE
 from tenantq.service.call import Call
 from tenantq.service.gate_settings import GateSettings
 from tests.administration import put_grant, queues, tenants
-from tests.contract.gates.every_act import ACTS, ANY_CREDENTIAL, NOT_FOR_CALLERS, UNTIL, facet_methods
 from tests.contract.gates.harness import REASON, ServiceHarness
+from tests.contract.gates.service_calls import ANY_CREDENTIAL, NOT_FOR_CALLERS, SERVICE_CALLS, UNTIL, facet_methods
 from tests.shards import message
 from tests.unit.gates.credentials import claims, signed, verifier
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from tests.contract.gates.conftest import OpenHarness
 
 
-async def is_let_through(harness: ServiceHarness, call: Call, method: str, tenant: str) -> bool:
-    """Tell whether the gates let an act through; what comes of it behind them does not count."""
+async def is_admitted(harness: ServiceHarness, call: Call, method: str, tenant: str) -> bool:
+    """Return whether the gates admit a call; its outcome behind them does not count."""
     try:
-        await ACTS[method][1](harness.service, call, tenant)
+        await SERVICE_CALLS[method][1](harness.service, call, tenant)
     except Forbidden:
         return False
     except TenantqError as error:
@@ -41,65 +41,65 @@ async def is_let_through(harness: ServiceHarness, call: Call, method: str, tenan
     return True
 
 
-def test_52_every_method_and_every_action_is_in_the_table_of_acts(harness: ServiceHarness) -> None:
-    """No method of the service can be added without saying which action allows it."""
-    assert facet_methods(harness.service) == set(ACTS) | ANY_CREDENTIAL | NOT_FOR_CALLERS
-    assert {action for action, _ in ACTS.values()} == set(ACTIONS) - {"read_body"}
+def test_52_every_method_and_action_is_in_the_table_of_calls(harness: ServiceHarness) -> None:
+    """A new service method must state the action that allows it."""
+    assert facet_methods(harness.service) == set(SERVICE_CALLS) | ANY_CREDENTIAL | NOT_FOR_CALLERS
+    assert {action for action, _ in SERVICE_CALLS.values()} == set(ACTIONS) - {"read_body"}
 
 
 @pytest.mark.parametrize("role", ROLES)
-async def test_52_each_role_may_do_exactly_what_the_matrix_says(harness: ServiceHarness, role: str) -> None:
-    """Every role and every method, with a key of the tenant: a tenant's platform-admin is its tenant-admin, no more."""
+async def test_52_each_role_allows_exactly_what_the_matrix_says(harness: ServiceHarness, role: str) -> None:
+    """Covers every role and method; platform-admin in a tenant's key means tenant-admin."""
     await harness.tenant("acme")
     owner, call = await harness.key("acme"), await harness.key("acme", role)
     allowed = MATRIX["tenant-admin"] if role == "platform-admin" else MATRIX[role]
-    for method, (action, _) in ACTS.items():
+    for method, (action, _) in SERVICE_CALLS.items():
         await harness.add(owner, "work")
-        assert await is_let_through(harness, call, method, "acme") == (action in allowed), method
-        await harness.wait_until_idle()  # a deleted queue is gone, and comes into being again
+        assert await is_admitted(harness, call, method, "acme") == (action in allowed), method
+        await harness.wait_until_idle()  # recreate the deleted queue
 
 
 @pytest.mark.parametrize("role", ROLES)
-async def test_52_the_platforms_own_key_may_do_everything_and_others_of_it_only_what_is_granted(
+async def test_52_platform_admin_may_do_everything_and_other_keys_only_what_is_granted(
     harness: ServiceHarness, role: str
 ) -> None:
-    """A stored grant in a tenant counts for a principal of another one, and never for acts of the platform."""
+    """A stored grant lets a principal of another tenant in, but never allows platform actions."""
     await harness.tenant("acme")
     await harness.tenant("fleet")
     worker, key_id = await harness.key_and_id("fleet", "viewer")
     await harness.service.access.put_grant(harness.admin, "acme", f"key:{key_id}", Grant(role=role))
     allowed = MATRIX["tenant-admin"] if role == "platform-admin" else MATRIX[role]
-    for method, (action, _) in ACTS.items():
+    for method, (action, _) in SERVICE_CALLS.items():
         await harness.add(harness.admin, "work", tenant="acme")
-        assert await is_let_through(harness, worker, method, "acme") == (action in allowed), method
+        assert await is_admitted(harness, worker, method, "acme") == (action in allowed), method
         await harness.wait_until_idle()
-    for method in ACTS:
+    for method in SERVICE_CALLS:
         if "acme" not in tenants(harness.shard):
             await harness.tenant("acme")
         await harness.service.tenants.resume(harness.admin, "acme")
         await harness.add(harness.admin, "work", tenant="acme")
-        assert await is_let_through(harness, harness.admin, method, "acme"), method
+        assert await is_admitted(harness, harness.admin, method, "acme"), method
         await harness.wait_until_idle()
 
 
 @pytest.mark.parametrize("action", [one for one in ACTIONS if one != "read_body"])
-async def test_52_a_single_action_allows_itself_and_nothing_else(harness: ServiceHarness, action: str) -> None:
-    """A grant of one action is no role: everything else is denied by default. The platform's actions take its own key."""
+async def test_52_single_action_allows_nothing_else(harness: ServiceHarness, action: str) -> None:
+    """Everything is denied by default. Platform actions need a key of the platform."""
     await harness.tenant("acme")
     call = await harness.key("acme", None, actions=(action,))
-    for method, (needed, _) in ACTS.items():
+    for method, (needed, _) in SERVICE_CALLS.items():
         await harness.add(harness.admin, "work", tenant="acme")
         wanted = needed == action and action in MATRIX["tenant-admin"]
         if method == "access.create_key" and wanted:
-            wanted = False  # it may make keys, but only such that hold no more than it has itself
+            wanted = False  # it may create keys, but none that allow more than itself
         if method == "access.put_grant" and wanted:
             wanted = False
-        assert await is_let_through(harness, call, method, "acme") == wanted, method
+        assert await is_admitted(harness, call, method, "acme") == wanted, method
         await harness.wait_until_idle()
 
 
-async def test_52_the_topology_is_for_everybody_with_a_valid_credential(harness: ServiceHarness) -> None:
-    """Whatever its role, and whatever single action it has; without one it is refused like everything else."""
+async def test_52_any_valid_credential_may_read_the_topology(harness: ServiceHarness) -> None:
+    """Role and actions do not matter; without a credential the call is refused."""
     await harness.tenant("acme")
     for role in ROLES:
         assert (await harness.service.status.topology(await harness.key("acme", role))).shards[0].name == "0"
@@ -109,8 +109,8 @@ async def test_52_the_topology_is_for_everybody_with_a_valid_credential(harness:
             await harness.service.status.topology(Call(bearer=bearer))
 
 
-async def test_53_a_login_of_nobody_is_refused_and_stands_in_the_audit_trail(harness: ServiceHarness) -> None:
-    """Whoever has a valid credential may open a session, and leaves no row by that alone."""
+async def test_53_failed_login_is_in_the_audit_trail(harness: ServiceHarness) -> None:
+    """A valid credential may open a session, which adds no row."""
     await harness.tenant("acme")
     end = await harness.journal_end()
     call = await harness.key("acme", "viewer")
@@ -122,8 +122,8 @@ async def test_53_a_login_of_nobody_is_refused_and_stands_in_the_audit_trail(har
     assert [(row.op, row.outcome, row.error_code) for row in denied] == [("login", "denied", "unauthenticated")]
 
 
-async def test_43_a_worker_without_the_queue_in_its_grant_is_refused(harness: ServiceHarness) -> None:
-    """Patterns of queues: what matches is served, everything else is forbidden, also in lists and fleet polls."""
+async def test_43_worker_is_refused_on_queues_outside_its_grant(harness: ServiceHarness) -> None:
+    """Queue patterns also apply to lists and fleet polls."""
     await harness.tenant("acme")
     owner = await harness.key("acme")
     for queue in ("mail-in", "mail-out", "billing", "Mail-in"):
@@ -139,8 +139,8 @@ async def test_43_a_worker_without_the_queue_in_its_grant_is_refused(harness: Se
     assert [one.name for one in seen] == ["billing", "mail-in", "mail-out"]
 
 
-async def test_43_a_redrive_is_only_for_who_may_redrive_that_queue(harness: ServiceHarness) -> None:
-    """The id of a redrive of another queue is no way around the pattern."""
+async def test_43_redrive_of_another_queue_is_not_found(harness: ServiceHarness) -> None:
+    """Its ID does not bypass the queue pattern."""
     await harness.tenant("acme")
     owner = await harness.key("acme")
     for queue in ("mail", "mail-dlq", "billing", "billing-dlq"):
@@ -154,8 +154,8 @@ async def test_43_a_redrive_is_only_for_who_may_redrive_that_queue(harness: Serv
     assert (await harness.service.redrives.get(owner, None, "billing", task.id)).id == task.id
 
 
-async def test_43_a_redrive_needs_the_right_to_the_queue_the_letters_go_to(harness: ServiceHarness) -> None:
-    """Who may redrive one queue cannot reach into another through dead letters that are shared."""
+async def test_43_redrive_needs_the_right_to_the_destination_queue(harness: ServiceHarness) -> None:
+    """Shared dead letters give no access to another queue."""
     await harness.tenant("acme")
     owner = await harness.key("acme")
     for queue in ("mail", "billing"):
@@ -171,8 +171,8 @@ async def test_43_a_redrive_needs_the_right_to_the_queue_the_letters_go_to(harne
 # ---- ends of credentials ----
 
 
-async def test_52_an_expired_key_is_refused_at_once(harness: ServiceHarness) -> None:
-    """On the very millisecond, though it was used and remembered just before."""
+async def test_52_expired_key_is_refused_at_once(harness: ServiceHarness) -> None:
+    """It is refused from that millisecond on, although it was cached just before."""
     await harness.tenant("acme")
     key = await harness.key("acme", "producer", expires_at=harness.clock.wall_ms() + 1_000)
     await harness.add(key, "work")
@@ -183,8 +183,8 @@ async def test_52_an_expired_key_is_refused_at_once(harness: ServiceHarness) -> 
         await harness.add(key, "work")
 
 
-async def test_52_a_revoked_key_is_refused_at_once(harness: ServiceHarness) -> None:
-    """And stays refused; revoking it again is no error."""
+async def test_52_revoked_key_is_refused_at_once(harness: ServiceHarness) -> None:
+    """It stays refused, and revoking it again is not an error."""
     await harness.tenant("acme")
     key, key_id = await harness.key_and_id("acme", "producer")
     await harness.add(key, "work")
@@ -196,8 +196,8 @@ async def test_52_a_revoked_key_is_refused_at_once(harness: ServiceHarness) -> N
     assert item.revoked_at == harness.clock.wall_ms()
 
 
-async def test_52_a_revoked_key_gets_nothing_more_from_a_poll_that_waits(harness: ServiceHarness) -> None:
-    """A long poll that began before the key was revoked hands out nothing after; the message goes to who may have it."""
+async def test_52_waiting_poll_of_a_revoked_key_gets_nothing(harness: ServiceHarness) -> None:
+    """The message goes to an authorized consumer."""
     await harness.tenant("acme")
     owner = await harness.key("acme")
     worker, key_id = await harness.key_and_id("acme", "consumer")
@@ -213,8 +213,8 @@ async def test_52_a_revoked_key_gets_nothing_more_from_a_poll_that_waits(harness
     assert (got.body, got.attempt) == (b"not for you", 1)
 
 
-async def test_52_a_grant_that_ended_gets_nothing_more_from_a_fleet_poll_that_waits(harness: ServiceHarness) -> None:
-    """As with a key: what was allowed when the wait began has to be allowed when the message comes."""
+async def test_52_waiting_fleet_poll_of_an_ended_grant_gets_nothing(harness: ServiceHarness) -> None:
+    """What was allowed when the wait began must still be allowed when the message arrives."""
     await harness.tenant("acme")
     await harness.tenant("fleet")
     worker, key_id = await harness.key_and_id("fleet", "consumer")
@@ -231,8 +231,8 @@ async def test_52_a_grant_that_ended_gets_nothing_more_from_a_fleet_poll_that_wa
     assert (got.body, got.attempt) == (b"not for you", 1)
 
 
-async def test_52_a_grant_that_expires_is_over_on_the_millisecond(harness: ServiceHarness) -> None:
-    """Though the decision was remembered; what the credential brings itself stays."""
+async def test_52_grant_expires_on_the_millisecond(harness: ServiceHarness) -> None:
+    """Cached decisions do not extend it; the credential's own rights stay."""
     await harness.tenant("acme")
     await harness.tenant("fleet")
     worker, key_id = await harness.key_and_id("fleet", "consumer")
@@ -249,8 +249,8 @@ async def test_52_a_grant_that_expires_is_over_on_the_millisecond(harness: Servi
     assert await harness.service.fleet.poll(worker, "work") == []
 
 
-async def test_52_what_is_over_already_lets_nobody_in(harness: ServiceHarness) -> None:
-    """From the first moment on, whoever made it so."""
+async def test_52_key_created_as_expired_never_works(harness: ServiceHarness) -> None:
+    """This holds even if a platform administrator creates it."""
     await harness.tenant("acme")
     for until in (0, harness.clock.wall_ms() - 1, harness.clock.wall_ms()):
         made = await harness.service.access.create_key(
@@ -261,15 +261,15 @@ async def test_52_what_is_over_already_lets_nobody_in(harness: ServiceHarness) -
 
 
 @pytest.mark.parametrize("principal", ["nonsense", "key:", "key", "user:bob", "system", " jwt:bob"])
-async def test_52_a_grant_is_for_somebody_who_can_come(harness: ServiceHarness, principal: str) -> None:
-    """Whatever names no key, subject or certificate is refused: it would grant nothing to anybody."""
+async def test_52_grant_to_an_impossible_principal_is_refused(harness: ServiceHarness, principal: str) -> None:
+    """It must name a key, subject or certificate."""
     await harness.tenant("acme")
     with pytest.raises(Invalid, match="principal: "):
         await harness.service.access.put_grant(harness.admin, "acme", principal, Grant(role="viewer"))
 
 
-async def test_52_a_deleted_grant_is_over_at_once(harness: ServiceHarness) -> None:
-    """The decision cache is emptied by the change."""
+async def test_52_deleted_grant_ends_at_once(harness: ServiceHarness) -> None:
+    """The change clears the decision cache."""
     await harness.tenant("acme")
     await harness.tenant("fleet")
     worker, key_id = await harness.key_and_id("fleet", "consumer")
@@ -285,7 +285,7 @@ async def test_52_a_deleted_grant_is_over_at_once(harness: ServiceHarness) -> No
         await harness.service.access.delete_grant(owner, None, f"key:{key_id}")
 
 
-async def test_52_rotated_keys_overlap_as_long_as_one_wants(harness: ServiceHarness) -> None:
+async def test_52_rotated_keys_may_overlap(harness: ServiceHarness) -> None:
     """The new key works at once, the old one until it is revoked or expires."""
     await harness.tenant("acme")
     old, old_id = await harness.key_and_id("acme", "producer")
@@ -298,10 +298,10 @@ async def test_52_rotated_keys_overlap_as_long_as_one_wants(harness: ServiceHarn
         await harness.add(old, "work")
 
 
-async def test_52_a_revoked_token_is_refused_at_once_and_only_that_one(
+async def test_52_revoking_tokens_by_id_or_subject(
     open_harness: OpenHarness, clock: ManualClock, tmp_path: Path
 ) -> None:
-    """By its id, or all of a subject's; in its own tenant only."""
+    """Only these tokens are refused, at once, and only in their own tenant."""
     harness = await open_harness(jwt=verifier(clock, tmp_path))
     for name in ("acme", "globex"):
         await harness.tenant(name)
@@ -323,7 +323,7 @@ async def test_52_a_revoked_token_is_refused_at_once_and_only_that_one(
     await harness.add(other, "work")
 
 
-async def test_52_a_revocation_cannot_be_shortened_by_another_one(
+async def test_52_later_revocation_cannot_shorten_an_earlier_one(
     open_harness: OpenHarness, clock: ManualClock, tmp_path: Path
 ) -> None:
     """Revoking again with an earlier end leaves the token refused until the later one."""
@@ -338,10 +338,10 @@ async def test_52_a_revocation_cannot_be_shortened_by_another_one(
         await harness.add(token, "work")
 
 
-async def test_52_revocations_grants_and_keys_outlive_a_restart(
+async def test_52_revocations_grants_and_keys_survive_a_restart(
     open_harness: OpenHarness, clock: ManualClock, tmp_path: Path
 ) -> None:
-    """What was refused before is refused after; what was granted still is."""
+    """What was refused before is refused after, and what was granted is still granted."""
     harness = await open_harness(jwt=verifier(clock, tmp_path))
     await harness.tenant("acme")
     token = harness.call(signed(claims(clock, jti="j-1", role="viewer")))
@@ -383,10 +383,10 @@ async def test_52_revocations_grants_and_keys_outlive_a_restart(
         {"org": "acme", "tenant": " acme"},
     ],
 )
-async def test_40_a_token_that_does_not_name_exactly_one_tenant_is_forbidden(
+async def test_40_token_that_does_not_name_exactly_one_tenant_is_forbidden(
     open_harness: OpenHarness, clock: ManualClock, tmp_path: Path, change: dict[str, object]
 ) -> None:
-    """Through the service: nothing is done, nothing of the claim is echoed, and the refusal is journaled."""
+    """Nothing is done, the claim is not echoed, and the refusal is journaled."""
     harness = await open_harness(jwt=verifier(clock, tmp_path, tenant_claims=("tenant", "org")))
     for name in ("acme", "globex"):
         await harness.tenant(name)
@@ -403,10 +403,10 @@ async def test_40_a_token_that_does_not_name_exactly_one_tenant_is_forbidden(
     assert not queues(harness.shard, "acme")
 
 
-async def test_40_aliases_that_agree_name_the_tenant_in_any_order(
+async def test_40_agreeing_aliases_name_the_tenant(
     open_harness: OpenHarness, clock: ManualClock, tmp_path: Path
 ) -> None:
-    """One of them, or all with the same name."""
+    """One of them, or all with the same name in any order, suffice."""
     harness = await open_harness(jwt=verifier(clock, tmp_path, tenant_claims=("tenant", "org")))
     await harness.tenant("acme")
     for change in ({}, {"org": "acme"}, {"tenant": ..., "org": "acme"}):
@@ -414,10 +414,10 @@ async def test_40_aliases_that_agree_name_the_tenant_in_any_order(
     assert harness.shard.reads.stats("acme", "work").ready == 3
 
 
-async def test_52_keys_that_have_ended_make_room_for_new_ones(
+async def test_52_ended_keys_do_not_count_towards_the_limit(
     harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A tenant that rotates its keys for ever never runs out of them; as many as are good are bounded."""
+    """A tenant can rotate its keys forever; the number of valid keys is limited."""
     monkeypatch.setattr(limits, "KEYS_MAX", 3)
     await harness.tenant("acme")
     for _ in range(10):
@@ -437,8 +437,8 @@ async def test_52_keys_that_have_ended_make_room_for_new_ones(
         await harness.add(key, "work")
 
 
-async def test_52_grants_and_revocations_are_bounded(harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Changing what is there needs no room; revocations go when their tokens would have expired."""
+async def test_52_grants_and_revocations_are_limited(harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changing an existing one is always possible; revocations are removed when their tokens would have expired."""
     monkeypatch.setattr(limits, "GRANTS_MAX", 2)
     monkeypatch.setattr(limits, "REVOCATIONS_MAX", 2)
     await harness.tenant("acme")
@@ -456,11 +456,11 @@ async def test_52_grants_and_revocations_are_bounded(harness: ServiceHarness, mo
     await harness.service.access.revoke_token(owner, None, token_id="three", principal=None, until=until + 5_000)
 
 
-# ---- talking oneself into more ----
+# ---- escalation ----
 
 
-async def test_52_nobody_hands_out_more_than_he_has(harness: ServiceHarness) -> None:
-    """Keys and grants: roles above one's own, single actions, wider queues, a longer life; for oneself or others."""
+async def test_52_nobody_can_grant_more_than_they_have(harness: ServiceHarness) -> None:
+    """Covers higher roles, other actions, wider queues and later expiry, for oneself or others."""
     await harness.tenant("acme")
     now = harness.clock.wall_ms()
     call, key_id = await harness.key_and_id("acme", expires_at=now + 60_000, queues=("mail-*",))
@@ -495,8 +495,8 @@ async def test_52_nobody_hands_out_more_than_he_has(harness: ServiceHarness) -> 
     )
 
 
-async def test_52_keys_and_grants_of_another_tenant_cannot_be_made_or_touched(harness: ServiceHarness) -> None:
-    """A tenant's administrator is nobody elsewhere, whatever it names."""
+async def test_52_keys_and_grants_of_another_tenant_cannot_be_created_or_changed(harness: ServiceHarness) -> None:
+    """A tenant administrator has no rights in other tenants."""
     for name in ("acme", "globex"):
         await harness.tenant(name)
     thief, thief_id = await harness.key_and_id("globex")
@@ -519,12 +519,12 @@ async def test_52_keys_and_grants_of_another_tenant_cannot_be_made_or_touched(ha
             await act
     with pytest.raises(NotFound):
         await service.access.revoke_key(thief, None, key_id)
-    await service.access.put_grant(thief, None, f"key:{key_id}", Grant(role="viewer"))  # of its own tenant: that it may
+    await service.access.put_grant(thief, None, f"key:{key_id}", Grant(role="viewer"))  # its own tenant: allowed
     assert harness.shard.state.access.keys(2)[key_id].revoked_at is None
 
 
-async def test_52_a_platform_admin_inside_a_tenant_has_no_power_elsewhere(harness: ServiceHarness) -> None:
-    """The role in a tenant's key or stored grant is a tenant-admin there and nothing anywhere else."""
+async def test_52_platform_admin_role_inside_a_tenant_has_no_rights_elsewhere(harness: ServiceHarness) -> None:
+    """In a tenant's key or stored grant the role means tenant-admin of that tenant."""
     for name in ("acme", "globex"):
         await harness.tenant(name)
     call, key_id = await harness.key_and_id("acme", "platform-admin")
@@ -541,8 +541,8 @@ async def test_52_a_platform_admin_inside_a_tenant_has_no_power_elsewhere(harnes
     assert await harness.service.fleet.poll(call, "work") != []
 
 
-async def test_52_the_platforms_key_without_a_tenant_means_default(harness: ServiceHarness) -> None:
-    """And nothing else; the tenant 'default' cannot be deleted, nor made again."""
+async def test_52_platform_key_without_a_tenant_means_default(harness: ServiceHarness) -> None:
+    """The tenant 'default' cannot be deleted or created again."""
     await harness.add(harness.admin, "work")
     assert harness.shard.reads.stats("default", "work").ready == 1
     with pytest.raises(TenantqError) as caught:
@@ -569,8 +569,10 @@ async def test_52_the_platforms_key_without_a_tenant_means_default(harness: Serv
         "\uff54\uff48\uff45-platform",
     ],
 )
-async def test_52_no_credential_and_a_bad_one_are_unauthenticated(harness: ServiceHarness, bearer: str | None) -> None:
-    """One text for all, nothing echoed, journaled as denied."""
+async def test_52_missing_and_invalid_credentials_are_unauthenticated(
+    harness: ServiceHarness, bearer: str | None
+) -> None:
+    """The text is the same for all, nothing is echoed, and the denial is journaled."""
     end = await harness.journal_end()
     with pytest.raises(Unauthenticated) as caught:
         await harness.add(harness.call(bearer), "work")
@@ -579,22 +581,22 @@ async def test_52_no_credential_and_a_bad_one_are_unauthenticated(harness: Servi
     assert (row.outcome, row.error_code, row.principal) == ("denied", "unauthenticated", "unknown")
 
 
-async def test_52_a_fleet_poll_that_names_no_tenant_at_all_still_needs_a_right(harness: ServiceHarness) -> None:
-    """An empty list of tenants is a mistake, not a way in."""
+async def test_52_fleet_poll_with_an_empty_tenant_list_needs_a_right(harness: ServiceHarness) -> None:
+    """An empty list does not bypass authorization."""
     await harness.tenant("acme")
     viewer = await harness.key("acme", "viewer")
     with pytest.raises((Forbidden, Invalid)):
         await harness.service.fleet.poll(viewer, "work", tenants=[])
 
 
-async def test_52_nobody_in_particular_may_use_default_where_the_server_allows_it(open_harness: OpenHarness) -> None:
-    """To add and consume, nowhere else and nothing else, whatever is granted to that name; a bad credential is not nobody."""
+async def test_52_anonymous_callers_may_use_default_if_the_server_allows_it(open_harness: OpenHarness) -> None:
+    """They may only add and consume, whatever is granted to that name. An invalid credential is not anonymous."""
     harness = await open_harness(settings=GateSettings(anonymous_default=True))
     await harness.tenant("acme")
     for tenant in ("acme", "default"):
         with pytest.raises(Invalid, match="principal"):
             await harness.service.access.put_grant(harness.admin, tenant, "anonymous", Grant(role="tenant-admin"))
-        await put_grant(harness.shard, tenant, "anonymous", Grant(role="tenant-admin"))  # as an earlier version let in
+        await put_grant(harness.shard, tenant, "anonymous", Grant(role="tenant-admin"))  # as an earlier version allowed
     nobody = harness.call(None)
     await harness.add(nobody, "work")
     assert len(await harness.take(nobody, "work")) == 1
@@ -615,8 +617,8 @@ async def test_52_nobody_in_particular_may_use_default_where_the_server_allows_i
 # ---- what a viewer sees ----
 
 
-async def test_52_a_viewer_never_sees_a_body_an_attribute_or_a_result(harness: ServiceHarness) -> None:
-    """Through no call: waiting, in flight, delayed, dead, finished; nor in errors, traces, audits or metrics."""
+async def test_52_viewer_never_sees_a_body_attribute_or_result(harness: ServiceHarness) -> None:
+    """No call shows them in any state, nor do errors, traces, audits or metrics."""
     await harness.tenant("acme")
     owner, viewer = await harness.key("acme"), await harness.key("acme", "viewer")
     service, secret = harness.service, "s3cr3t"

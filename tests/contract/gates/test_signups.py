@@ -1,4 +1,4 @@
-"""Sign-ups: anyone may ask if the server allows it, administrators decide, and the reply says nothing about tenants."""
+"""Sign-ups: anyone may apply if the server allows it, administrators decide, and the reply reveals no tenants."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REQUEST = SignupRequest(tenant="newcomer", contact="ann@newcomer.example", note=
 
 @pytest.fixture
 def harness(harness: ServiceHarness) -> ServiceHarness:
-    """One harness that accepts sign-ups, with a small plan."""
+    """Open one harness that accepts sign-ups, with a small plan."""
     accept(harness)
     return harness
 
@@ -33,15 +33,15 @@ def accept(harness: ServiceHarness, **settings: int) -> None:
     )  # fmt: skip
 
 
-async def test_a_server_accepts_no_sign_ups_unless_its_settings_say_so(open_harness: OpenHarness) -> None:
-    """They need no credential."""
+async def test_sign_ups_are_off_by_default(open_harness: OpenHarness) -> None:
+    """They need no credential, so a setting must allow them."""
     harness = await open_harness()
     with pytest.raises(NotFound, match="sign-ups are disabled"):
         await harness.service.signups.request(harness.call(None), REQUEST)
 
 
-async def test_an_approved_sign_up_becomes_a_tenant_with_a_plan_and_a_key(harness: ServiceHarness) -> None:
-    """Every step is journaled, without the contact. The sign-up is gone."""
+async def test_approved_sign_up_becomes_a_tenant_with_a_plan_and_a_key(harness: ServiceHarness) -> None:
+    """Every step is journaled, without the contact, and the sign-up is deleted."""
     made = await harness.service.signups.request(harness.call(None), REQUEST)
     [listed] = (await harness.service.signups.list(harness.admin)).signups
     assert (listed.tenant, listed.contact, listed.note, listed.remote) == (
@@ -59,8 +59,8 @@ async def test_an_approved_sign_up_becomes_a_tenant_with_a_plan_and_a_key(harnes
         await approve_signup(harness.service, harness.admin, made.id, None)
 
 
-async def test_the_plan_of_the_administrator_wins_over_the_requested_one(harness: ServiceHarness) -> None:
-    """A plan that does not exist creates nothing."""
+async def test_administrators_plan_overrides_the_requested_one(harness: ServiceHarness) -> None:
+    """An unknown plan creates nothing."""
     request = SignupRequest(tenant="newcomer", contact="ann", plan="gold")
     made = await harness.service.signups.request(harness.call(None), request)
     with pytest.raises(Invalid, match="plan: unknown plan"):
@@ -82,8 +82,8 @@ async def test_the_reply_does_not_show_whether_a_tenant_exists(harness: ServiceH
     assert await harness.service.tenants.get(harness.admin, "newcomer") == before
 
 
-async def test_a_rejected_sign_up_is_gone_and_journaled(harness: ServiceHarness) -> None:
-    """With the reason."""
+async def test_rejected_sign_up_is_deleted_and_journaled(harness: ServiceHarness) -> None:
+    """The row has the reason."""
     made = await harness.service.signups.request(harness.call(None), REQUEST)
     assert await harness.service.signups.reject(harness.admin, made.id, "spam") == made
     [row] = [row for row in await harness.rows() if row.op == "reject_signup"]
@@ -92,8 +92,8 @@ async def test_a_rejected_sign_up_is_gone_and_journaled(harness: ServiceHarness)
         await harness.service.signups.reject(harness.admin, made.id)
 
 
-async def test_each_network_has_its_sign_ups_per_hour(harness: ServiceHarness) -> None:
-    """Refused ones are journaled and not stored. Another network is not affected."""
+async def test_sign_ups_per_network_and_hour_are_limited(harness: ServiceHarness) -> None:
+    """Refused ones are journaled and not stored. Other networks are not affected."""
     accept(harness, per_hour=2)
     for host in (1, 2):
         await harness.service.signups.request(harness.call(None, remote=f"10.1.2.{host}"), REQUEST)
@@ -110,7 +110,7 @@ async def test_each_network_has_its_sign_ups_per_hour(harness: ServiceHarness) -
     ]
 
 
-async def test_sign_ups_that_wait_are_bounded(harness: ServiceHarness) -> None:
+async def test_pending_sign_ups_are_limited(harness: ServiceHarness) -> None:
     """A decision makes room."""
     accept(harness, per_hour=100, waiting_max=2)
     made = [await harness.service.signups.request(harness.call(None), REQUEST) for _ in range(2)]
@@ -120,7 +120,7 @@ async def test_sign_ups_that_wait_are_bounded(harness: ServiceHarness) -> None:
     await harness.service.signups.request(harness.call(None), REQUEST)
 
 
-async def test_a_restart_keeps_sign_ups(harness: ServiceHarness, open_harness: OpenHarness) -> None:
+async def test_sign_ups_survive_a_restart(harness: ServiceHarness, open_harness: OpenHarness) -> None:
     """They are rows of the store."""
     await harness.service.signups.request(harness.call(None), REQUEST)
     before = await harness.service.signups.list(harness.admin)
@@ -130,8 +130,8 @@ async def test_a_restart_keeps_sign_ups(harness: ServiceHarness, open_harness: O
     assert await again.service.signups.list(again.admin) == before
 
 
-async def test_tenants_do_not_decide(harness: ServiceHarness) -> None:
-    """Nor do they see who asks."""
+async def test_tenants_cannot_decide_about_sign_ups(harness: ServiceHarness) -> None:
+    """They cannot list them either."""
     await harness.tenant("acme")
     made = await harness.service.signups.request(harness.call(None), REQUEST)
     key = await harness.key("acme")

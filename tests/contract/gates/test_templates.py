@@ -24,18 +24,18 @@ MAIL = Template(queues={"mail": {"max_attempts": 3}, "bounces": {"lease_ms": 9_0
 
 
 def outcomes(applied: Sequence[AppliedItem]) -> dict[str, str]:
-    """Return what became of each queue."""
+    """Return the outcome for each queue."""
     return {one.queue: one.outcome for one in applied}
 
 
 async def tenant(harness: ServiceHarness, name: str, **changes: Any) -> Call:
-    """Make a tenant, and return a request of its administrator."""
+    """Create a tenant, and return a call of its administrator."""
     await harness.tenant(name, **changes)
     return await harness.key(name)
 
 
-async def test_a_template_creates_queues_and_applying_it_again_changes_nothing(harness: ServiceHarness) -> None:
-    """A dry run shows the same and does nothing. Settings that it does not name stay."""
+async def test_applying_a_template_is_idempotent(harness: ServiceHarness) -> None:
+    """A dry run shows the same outcome and does nothing. Settings that it does not name stay."""
     acme = await tenant(harness, "acme")
     templates = harness.service.templates
     assert await templates.put(acme, None, "mail", MAIL)
@@ -53,8 +53,8 @@ async def test_a_template_creates_queues_and_applying_it_again_changes_nothing(h
     assert (config.max_attempts, config.ttl_ms) == (3, 60_000)
 
 
-async def test_queues_beyond_the_quota_are_refused_one_by_one(harness: ServiceHarness) -> None:
-    """Those before stay. The reply says which, and why."""
+async def test_queues_above_the_quota_are_refused_individually(harness: ServiceHarness) -> None:
+    """Earlier queues stay, and the reply says which were refused, and why."""
     acme = await tenant(harness, "acme", quotas={"queues": 1})
     await harness.service.templates.put(acme, None, "mail", MAIL)
     applied = await harness.service.templates.apply(acme, None, "mail")
@@ -62,8 +62,8 @@ async def test_queues_beyond_the_quota_are_refused_one_by_one(harness: ServiceHa
     assert "queues" in applied[1].error
 
 
-async def test_a_template_is_used_by_those_it_is_shared_with(harness: ServiceHarness) -> None:
-    """For others it does not exist, and neither does its owner."""
+async def test_template_is_visible_only_to_those_it_is_shared_with(harness: ServiceHarness) -> None:
+    """For others neither the template nor its owner exists."""
     acme, globex, initech = [await tenant(harness, name) for name in ("acme", "globex", "initech")]
     templates = harness.service.templates
     await templates.put(acme, None, "mail", Template(queues=MAIL.queues, shared_with=("globex",)))
@@ -82,8 +82,8 @@ async def test_a_template_is_used_by_those_it_is_shared_with(harness: ServiceHar
         await templates.put(globex, "acme", "mail", Template())
 
 
-async def test_only_administrators_store_and_share(harness: ServiceHarness) -> None:
-    """Operators apply, viewers list."""
+async def test_only_administrators_store_and_share_templates(harness: ServiceHarness) -> None:
+    """Operators apply them, viewers list them."""
     acme = await tenant(harness, "acme")
     operator, viewer = await harness.key("acme", "operator"), await harness.key("acme", "viewer")
     templates = harness.service.templates
@@ -98,8 +98,8 @@ async def test_only_administrators_store_and_share(harness: ServiceHarness) -> N
         await templates.list(acme, "")
 
 
-async def test_the_platform_shares_settings_that_only_it_applies(harness: ServiceHarness) -> None:
-    """A tenant's own template of the same name comes first."""
+async def test_platform_templates_may_contain_settings_only_it_can_apply(harness: ServiceHarness) -> None:
+    """A tenant's own template of the same name takes precedence."""
     acme = await tenant(harness, "acme")
     templates = harness.service.templates
     platform = Template(queues={"platform": {}}, settings={"weight": 4}, shared_with=("*",))
@@ -122,7 +122,7 @@ async def test_the_platform_shares_settings_that_only_it_applies(harness: Servic
         Template(shared_with=("Not A Tenant",)),
     ],
 )
-async def test_a_template_that_could_not_be_applied_is_refused(harness: ServiceHarness, template: Template) -> None:
+async def test_template_that_could_not_be_applied_is_refused(harness: ServiceHarness, template: Template) -> None:
     """Nothing is stored."""
     acme = await tenant(harness, "acme")
     with pytest.raises(Invalid):
@@ -130,10 +130,10 @@ async def test_a_template_that_could_not_be_applied_is_refused(harness: ServiceH
     assert await harness.service.templates.list(acme, None) == []
 
 
-async def test_templates_survive_a_restart_and_leave_with_their_tenant(
+async def test_templates_survive_a_restart_and_are_deleted_with_their_tenant(
     harness: ServiceHarness, open_harness: OpenHarness
 ) -> None:
-    """A deleted one is gone, too; what was made from it stays."""
+    """Deleting a template keeps the queues created from it."""
     acme = await tenant(harness, "acme")
     for name in ("mail", "other"):
         await harness.service.templates.put(acme, None, name, MAIL)
@@ -150,8 +150,8 @@ async def test_templates_survive_a_restart_and_leave_with_their_tenant(
     assert await again.service.templates.list(again.admin, "") == []
 
 
-async def test_an_approved_sign_up_gets_a_template_of_the_platform(harness: ServiceHarness) -> None:
-    """One that does not exist creates no tenant."""
+async def test_approved_sign_up_gets_a_platform_template(harness: ServiceHarness) -> None:
+    """An unknown template creates no tenant."""
     harness.service = Service(
         harness.shard, harness.admission, harness.clock, harness.encryption, signups=SignupSettings(enabled=True)
     )

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from tests.contract.gates.harness import ServiceHarness
 
 
-async def test_workers_are_listed_from_their_first_poll_until_they_rest(harness: ServiceHarness) -> None:
-    """By the name in their user agent, or else by the consumer of the poll or the address."""
+async def test_workers_are_listed_from_their_first_poll_until_idle(harness: ServiceHarness) -> None:
+    """They are identified by their user agent, or else by consumer name or address."""
     await harness.tenant("acme")
     call, key_id = await harness.key_and_id("acme")
     named = msgspec.structs.replace(call, user_agent="tenantq-python/1.2.3 worker/mailer-7")
@@ -38,8 +38,8 @@ async def test_workers_are_listed_from_their_first_poll_until_they_rest(harness:
     assert await harness.service.queues.workers(call, None) == []
 
 
-async def test_workers_are_shown_to_those_who_may_list_their_queue(harness: ServiceHarness) -> None:
-    """And never to another tenant."""
+async def test_workers_are_visible_to_those_who_may_list_their_queue(harness: ServiceHarness) -> None:
+    """They are never visible to another tenant."""
     for name in ("acme", "bolt"):
         await harness.tenant(name)
     call, thief = await harness.key("acme"), await harness.key("bolt")
@@ -63,7 +63,7 @@ async def test_workers_of_a_fleet_belong_to_the_queues_that_gave_them_messages(h
     assert await harness.service.queues.workers(harness.admin, "bolt") == []
 
 
-async def test_the_registry_is_bounded(harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_worker_registry_is_limited(harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker that polled least recently is dropped first."""
     monkeypatch.setattr(worker_registry, "WORKERS_MAX", 3)
     await harness.tenant("acme")

@@ -1,4 +1,4 @@
-"""Who may not make a call is told that, and nothing else: neither is what it brings looked at, nor what is wrong with it said."""
+"""Unauthorized calls get 401 or 403 before their body is examined, and learn nothing about its errors."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def _code(reply: RawReply) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(("method", "path", "body"), WRONG)
-async def test_38_a_stranger_is_refused_before_what_is_wrong(
+async def test_38_unauthorized_call_is_refused_before_its_body_is_validated(
     site: Site, method: str, path: str, body: bytes | None
 ) -> None:
-    """Without a credential, and with one that is allowed nothing there; only who may do it is told what is wrong."""
+    """Only authorized callers learn what is wrong with the body."""
     await site.tenant("acme")
     other = await site.tenant("other")
     if not path.startswith("/v1/backups"):
@@ -47,8 +47,8 @@ async def test_38_a_stranger_is_refused_before_what_is_wrong(
     assert _code(await site.ask(method, path, body, token=other)) == (403, "forbidden")
 
 
-async def test_38_a_refused_call_leaves_its_row_whatever_is_wrong_with_it(site: Site) -> None:
-    """Denied, in the audit trail of the tenant that it was about."""
+async def test_38_unauthorized_call_with_an_invalid_body_is_journaled(site: Site) -> None:
+    """It is DENIED in the audit trail of the tenant concerned."""
     await site.tenant("acme")
     other = await site.tenant("other")
     for body in (b"{bad", b'{"foo":1}', b'{"messages":[]}'):
@@ -59,8 +59,8 @@ async def test_38_a_refused_call_leaves_its_row_whatever_is_wrong_with_it(site: 
     assert sum(row["count"] for row in rows) == 3
 
 
-async def test_what_strangers_send_is_not_unpacked(site: Site) -> None:
-    """A few kilobytes that would be megabytes are refused for who sends them."""
+async def test_bodies_of_unauthenticated_calls_are_not_inflated(site: Site) -> None:
+    """A few kilobytes that would become megabytes get 401."""
     await site.tenant("acme")
     bomb = gzip.compress(bytes(64 << 20))
     for path in ("/v1/tenants/acme/queues/work/messages", "/v1/poll"):
@@ -68,8 +68,8 @@ async def test_what_strangers_send_is_not_unpacked(site: Site) -> None:
         assert _code(await site.ask("POST", path, bomb, token=ADMIN, headers=PACKED)) == (413, "too_large")
 
 
-async def test_a_list_of_millions_ends_at_the_first_too_many(site: Site) -> None:
-    """Whatever else it holds: neither time nor memory goes into making objects of them."""
+async def test_parsing_stops_at_the_first_item_above_the_limit(site: Site) -> None:
+    """Later items cost neither time nor memory."""
     await site.tenant("acme")
     items = {"messages": b"{}", "receipts": b'""', "results": b"{}"}
     for path, body in (
@@ -81,7 +81,7 @@ async def test_a_list_of_millions_ends_at_the_first_too_many(site: Site) -> None
         assert "allowed: 1 to 1000" in reply.json()["detail"]
 
 
-async def test_only_batches_may_be_large(site: Site) -> None:
+async def test_only_batch_requests_may_be_large(site: Site) -> None:
     """A setting of two megabytes is refused by its length, before it is read."""
     large = b'{"weight":%s1}' % (b" " * (2 << 20))
     reply = await site.ask("PUT", "/v1/tenants/acme", large)

@@ -1,4 +1,4 @@
-"""Who looks at contents without leasing them leaves a row: peek, get, result and snapshots."""
+"""Reads of contents without a lease are journaled: peek, get, result and snapshots."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 LOOKS = {"peek", "get", "result"}
 
 
-async def looks(harness: ServiceHarness, after: int = 0) -> list[JournalRow]:
-    """Return the rows about looks."""
+async def read_rows(harness: ServiceHarness, after: int = 0) -> list[JournalRow]:
+    """Return the rows about reads."""
     return [row for row in await harness.rows(after) if row.op in LOOKS]
 
 
-async def test_every_look_at_contents_is_in_the_journal(harness: ServiceHarness) -> None:
-    """With who, from where, and at what; one at nothing is none."""
+async def test_reads_of_contents_are_journaled(harness: ServiceHarness) -> None:
+    """The row has the caller, address and target; a read that returns nothing adds none."""
     await harness.tenant("acme")
     owner, key = await harness.key_and_id("acme")
     first, second = await harness.add(owner, "work", "one", "two")
@@ -38,7 +38,7 @@ async def test_every_look_at_contents_is_in_the_journal(harness: ServiceHarness)
     taken = await harness.service.message_reads.open_snapshot(owner, None, "work")
     await harness.service.message_reads.read_snapshot(owner, None, "work", taken.id)
     await harness.service.message_reads.result(owner, None, "work", second.id)
-    seen = await looks(harness)
+    seen = await read_rows(harness)
     assert [(row.op, row.details) for row in seen] == [
         ("peek", "1 messages"),
         ("get", f"message {second.id}"),
@@ -50,7 +50,7 @@ async def test_every_look_at_contents_is_in_the_journal(harness: ServiceHarness)
     }
 
 
-async def test_who_sees_no_contents_leaves_no_such_row(harness: ServiceHarness) -> None:
+async def test_reads_by_a_viewer_are_not_journaled(harness: ServiceHarness) -> None:
     """A viewer gets neither bodies nor values."""
     await harness.tenant("acme")
     owner, viewer = await harness.key("acme"), await harness.key("acme", "viewer")
@@ -60,11 +60,11 @@ async def test_who_sees_no_contents_leaves_no_such_row(harness: ServiceHarness) 
     await harness.service.message_reads.peek(viewer, None, "work")
     await harness.service.message_reads.get(viewer, None, "work", second.id)
     await harness.service.message_reads.result(viewer, None, "work", first.id)
-    assert await looks(harness) == []
+    assert await read_rows(harness) == []
 
 
-async def test_a_flood_of_looks_costs_few_rows_and_loses_no_count(open_harness: OpenHarness) -> None:
-    """And takes no row from the refusals, which have their own."""
+async def test_flood_of_reads_adds_few_rows_and_keeps_the_count(open_harness: OpenHarness) -> None:
+    """It takes no rows from the refusals, which have their own budget."""
     harness = await open_harness(settings=GateSettings(refusal_rows_per_second=5))
     await harness.tenant("acme")
     owner = await harness.key("acme")
@@ -72,13 +72,13 @@ async def test_a_flood_of_looks_costs_few_rows_and_loses_no_count(open_harness: 
     for _ in range(300):
         await harness.service.message_reads.peek(owner, None, "work")
     await harness.pass_time(2_000)
-    seen = await looks(harness)
+    seen = await read_rows(harness)
     assert sum(row.count for row in seen) == 300
     assert len(seen) <= 20
 
 
-async def test_every_kind_of_event_has_every_field_that_an_auditor_asks_for(harness: ServiceHarness) -> None:
-    """An act of control, one that was denied, work, and a look: who, what, when, from where, with what, and how it ended."""
+async def test_audit_rows_have_every_required_field(harness: ServiceHarness) -> None:
+    """Control calls, denials, work and reads all show who, what, when, from where, with what, and the outcome."""
     await harness.tenant("acme")
     owner, key = await harness.key_and_id("acme")
     viewer, viewer_key = await harness.key_and_id("acme", "viewer")
@@ -108,8 +108,8 @@ async def test_every_kind_of_event_has_every_field_that_an_auditor_asks_for(harn
     assert events["add"]["resource"].endswith(f"/messages/{added.id}")
 
 
-async def test_every_look_at_configuration_and_the_trail_is_in_the_journal(harness: ServiceHarness) -> None:
-    """With who and from where; further pages of a query are the same look."""
+async def test_reads_of_configuration_and_the_audit_trail_are_journaled(harness: ServiceHarness) -> None:
+    """Rows have the caller and address; further pages of a query add no row."""
     await harness.tenant("acme")
     owner, key = await harness.key_and_id("acme")
     await harness.rows()

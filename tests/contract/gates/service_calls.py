@@ -1,6 +1,6 @@
-"""Every method of the service as a caller reaches it, with the action that a grant has to allow for it."""
+"""Every method of the service as callers reach it, with the action that a grant must allow."""
 
-# ruff: noqa: ARG005, S106  # all acts take the same arguments, whatever each needs; a token's id is no secret
+# ruff: noqa: ARG005, S106  # all functions take the same arguments; a token's id is not a secret
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tenantq.service.call import Call
     from tenantq.service.service import Service
 
-    Act = Callable[[Service, Call, str], Awaitable[Any]]
+    ServiceCall = Callable[[Service, Call, str], Awaitable[Any]]
 
 NO_ID = "00000000-0000-7000-8000-000000000000"
 NO_RECEIPT = "0" * 31 + "1" + "f" * 16
@@ -36,8 +36,8 @@ def _number(service: Service, tenant: str) -> int:
     return service.shard.tenant(tenant).id
 
 
-# method: (action, act on (service, call, tenant)); each works on the queue 'work' of a tenant that has it
-ACTS: dict[str, tuple[str, Act]] = {
+# method: (action, function of (service, call, tenant)); each uses the queue 'work' of an existing tenant
+SERVICE_CALLS: dict[str, tuple[str, ServiceCall]] = {
     "messages.add": ("add", lambda s, c, t: s.messages.add(c, t, "work", [message()])),
     "messages.poll": ("poll", lambda s, c, t: s.messages.poll(c, t, "work")),
     "fleet.poll": ("poll", lambda s, c, t: s.fleet.poll(c, "work", tenants=[t])),
@@ -143,7 +143,7 @@ NOT_FOR_CALLERS = {
     "signups.request",
     "templates.list_local", "templates.find_local",
 }  # fmt: skip
-"""What needs no credential: for the server itself and for its other shards."""
+"""Methods without a credential, for the server itself and its other shards."""
 NOT_FACETS = {"shard", "admission", "other_shards", "metrics", "watch"}
 
 
