@@ -1,4 +1,4 @@
-"""The store under the contract: each test here runs on RocksDB, and on Redis with ``--store redis``. A part runs on both."""
+"""The store under test: contract tests run on RocksDB, and on Redis with ``--store redis``. Some always run on both."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ ON_BOTH: Final = (
     "http/test_real_server.py",
     "sqs/test_messages.py",
 )
-"""Files that run on both stores in every run, besides those in this directory, which are about the engine."""
+"""Files that always run on both stores, in addition to the engine tests in this directory."""
 
 ROCKSDB_ONLY: Final = {
     "backup": "Redis is backed up with its own tools, and tenantq refuses to",
     "encryption/test_damaged_keys.py": "damages its files and restores a backup",
     "encryption/test_missing_data_keys.py": "restores a backup",
-    "encryption/test_nothing_leaks.py": "looks at its files; tests/redis_store/test_durability.py looks at those of Redis",
+    "encryption/test_nothing_leaks.py": "reads its files; tests/redis_store/test_durability.py reads those of Redis",
     "sqs/test_restored.py": "restores a backup",
     **dict.fromkeys(
         [
@@ -44,7 +44,7 @@ ROCKSDB_ONLY: Final = {
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test on the store that was asked for, or on the stores that it runs on in every run."""
+    """Run a test on the requested store, or on the stores that it uses by default."""
     path, marked = metafunc.definition.path, metafunc.definition.get_closest_marker
     kind, name = metafunc.config.getoption("--store"), path.relative_to(_HERE).as_posix()
     here_only = ROCKSDB_ONLY.get(name) or ROCKSDB_ONLY.get(path.parent.name)
@@ -62,7 +62,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _store(store_kind: str, request: pytest.FixtureRequest) -> Iterator[None]:
-    """Have shards that name no store use the one under test."""
+    """Open shards without an explicit store on the one under test."""
     if store_kind != "redis":
         yield
         return

@@ -13,7 +13,7 @@ from tenantq.journal.exporter import Exporter
 from tenantq.pipeline.reconciliation import reconcile
 from tests.administration import delete_queue, purge, put_queue
 from tests.contract.cluster.hosts import client_of, hosting, tenant_on
-from tests.contract.cluster.test_tenant_moves import pin, settled
+from tests.contract.cluster.test_tenant_moves import pin, wait_until_placed
 from tests.shards import Q, T, message, pass_time
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ async def test_a_tenant_that_has_moved_is_counted_on_all_its_shards(
             polled = (await client.post(f"{queue}/poll", json={"max": 4})).json()["messages"]
             await client.post(f"{queue}/ack", json={"receipts": [one["receipt"] for one in polled]})
             await pin(client, tenant, target)
-            assert await settled(client, tenant) == target
+            assert await wait_until_placed(client, tenant) == target
 
         for tenant in tenants:
             await use(tenant, 2)

@@ -1,4 +1,4 @@
-"""A harness whose alerts go to a target that remembers them."""
+"""A harness whose alerts go to a target that records them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["open_harness"]
 
 
-class RememberingTarget:
+class RecordingTarget:
     """Accepts notifications, unless it is set to fail."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class RememberingTarget:
         self.failures_left = 0
 
     async def send(self, id: str, notification: Notification) -> None:
-        """Remember a notification."""
+        """Record a notification."""
         self.attempts.append(id)
         if self.failures_left:
             self.failures_left -= 1
@@ -43,20 +43,20 @@ class RememberingTarget:
 
     @property
     def seen(self) -> list[tuple[str, str, str, str]]:
-        """What was received: status, kind, tenant, queue."""
+        """The received notifications: status, kind, tenant, queue."""
         return [(one.status, one.kind, one.tenant, one.queue) for _, one in self.received]
 
 
 class Watch:
-    """A harness, its alerts, and the target that they go to."""
+    """A harness, its alerts, and their target."""
 
     def __init__(self, harness: ServiceHarness) -> None:
         self.harness = harness
-        self.pager, self.mail = RememberingTarget(), RememberingTarget()
+        self.pager, self.mail = RecordingTarget(), RecordingTarget()
         self.use(AlertSettings())
 
     def use(self, settings: AlertSettings, react: Callable[[Alert], None] = lambda _: None) -> None:
-        """Replace the settings. Every tenant is watched by the target ``pager``, unless it names ``mail``."""
+        """Replace the settings. By default every tenant uses the target ``pager``."""
         harness = self.harness
         targets: dict[str, Target] = {"pager": self.pager, "mail": self.mail}
         others = OtherShards()
@@ -69,7 +69,7 @@ class Watch:
         )
 
     async def evaluate(self, after_ms: int = 10_000) -> None:
-        """Let time pass, evaluate, and let targets get what is sent."""
+        """Advance the clock, evaluate the alerts, and deliver notifications."""
         await self.harness.pass_time(after_ms)
         await self.watch.evaluate()
         await self.harness.wait_until_idle()

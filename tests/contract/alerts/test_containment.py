@@ -1,4 +1,4 @@
-"""Rules react to alerts: dry runs change nothing, the rest is journaled, ends by itself, and spares administrators."""
+"""Containment rules: dry runs change nothing, the rest is journaled, ends on its own, and spares administrators."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WATCHFUL = GateSettings(
 
 @pytest.fixture
 async def harness(open_harness: OpenHarness) -> ServiceHarness:
-    """One harness that raises an alert about the fourth denied call of a principal, with two tenants."""
+    """Open one harness with two tenants, which raises an alert about the fourth denied call of a principal."""
     harness = await open_harness(settings=WATCHFUL)
     for name in ("acme", "globex"):
         await harness.tenant(name)
@@ -46,7 +46,7 @@ def react(harness: ServiceHarness, action: str = "suspend_key", **rule: Any) -> 
 
 
 async def misbehave(harness: ServiceHarness, call: Call, tenant: str = "acme") -> None:
-    """Have calls of a producer denied, until an alert is raised."""
+    """Make denied calls of a producer until an alert is raised."""
     for _ in range(4):
         with pytest.raises((Forbidden, RateLimited)):
             await harness.service.messages.poll(call, tenant, "mail")
@@ -57,8 +57,8 @@ async def listed(harness: ServiceHarness) -> Sequence[ContainmentItem]:
     return (await harness.service.containment.list(harness.admin)).containments
 
 
-async def test_a_dry_run_is_listed_and_journaled_and_changes_nothing(harness: ServiceHarness) -> None:
-    """It is what rules do unless they say otherwise. The same alert adds nothing."""
+async def test_dry_run_is_listed_and_journaled_and_changes_nothing(harness: ServiceHarness) -> None:
+    """Dry runs are the default for rules, and a repeated alert adds nothing."""
     react(harness, dry_run=ContainmentRule(alert="denials", action="suspend_key").dry_run)
     producer, key_id = await harness.key_and_id("acme", "producer")
     for _ in range(2):
@@ -73,8 +73,8 @@ async def test_a_dry_run_is_listed_and_journaled_and_changes_nothing(harness: Se
     assert f"dry run: suspend_key key:{key_id} because of denials" in row.details
 
 
-async def test_a_suspended_key_is_refused_until_its_time_is_over(harness: ServiceHarness) -> None:
-    """With an error of its own. Other keys of the tenant work, and the end is journaled."""
+async def test_suspended_key_is_refused_until_the_containment_ends(harness: ServiceHarness) -> None:
+    """It gets its own error. Other keys of the tenant work, and the end is journaled."""
     react(harness, duration_ms=HOUR_MS)
     producer, key_id = await harness.key_and_id("acme", "producer")
     other = await harness.key("acme", "producer")
@@ -94,8 +94,8 @@ async def test_a_suspended_key_is_refused_until_its_time_is_over(harness: Servic
     assert (row.principal, row.details.partition(":")[0]) == ("system", "its time is over")
 
 
-async def test_a_waiting_poll_of_a_suspended_key_gets_nothing(harness: ServiceHarness) -> None:
-    """The message stays for others."""
+async def test_waiting_poll_of_a_suspended_key_gets_nothing(harness: ServiceHarness) -> None:
+    """The message stays for other consumers."""
     react(harness)
     owner = await harness.key("acme")
     consumer = await harness.key("acme", "consumer")
@@ -111,8 +111,8 @@ async def test_a_waiting_poll_of_a_suspended_key_gets_nothing(harness: ServiceHa
     assert len(await harness.take(owner, "mail")) == 1
 
 
-async def test_an_administrator_releases_a_key_at_once(harness: ServiceHarness) -> None:
-    """The journal says who did. A second release finds nothing."""
+async def test_administrator_releases_a_key_at_once(harness: ServiceHarness) -> None:
+    """The journal says who did it, and a second release is not found."""
     react(harness)
     producer = await harness.key("acme", "producer")
     await misbehave(harness, producer)
@@ -126,8 +126,8 @@ async def test_an_administrator_releases_a_key_at_once(harness: ServiceHarness) 
         await harness.service.containment.release(harness.admin, found.id)
 
 
-async def test_a_restart_keeps_keys_suspended(harness: ServiceHarness, open_harness: OpenHarness) -> None:
-    """And principals limited: the rows are in the store."""
+async def test_containments_survive_a_restart(harness: ServiceHarness, open_harness: OpenHarness) -> None:
+    """Keys stay suspended and principals limited, because the rows are in the store."""
     react(harness)
     producer = await harness.key("acme", "producer")
     await misbehave(harness, producer)
@@ -147,8 +147,8 @@ async def test_a_restart_keeps_keys_suspended(harness: ServiceHarness, open_harn
         await again.add(limited, "mail")
 
 
-async def test_a_limited_principal_gets_the_rate_that_the_rule_leaves(harness: ServiceHarness) -> None:
-    """Denied calls count. Other keys of the tenant do not share the limit, and acks are never delayed."""
+async def test_limited_principal_gets_the_rate_of_the_rule(harness: ServiceHarness) -> None:
+    """Denied calls count. Other keys do not share the limit, and acks are never delayed."""
     react(harness, "limit_principal", ops_per_sec=2)
     worker = await harness.key("acme", "consumer")
     owner = await harness.key("acme")
@@ -177,8 +177,8 @@ async def test_a_limited_principal_gets_the_rate_that_the_rule_leaves(harness: S
     assert len(await harness.take(worker, "mail", 8)) == 8
 
 
-async def test_a_frozen_tenant_resumes_after_the_time(harness: ServiceHarness) -> None:
-    """The tenant of the attacker is frozen, never the one that was attacked."""
+async def test_frozen_tenant_resumes_when_the_containment_ends(harness: ServiceHarness) -> None:
+    """The attacker's tenant is frozen, never the one that was attacked."""
     react(harness, "freeze_tenant", duration_ms=60_000)
     attacker = await harness.key("globex", "producer")
     await misbehave(harness, attacker, "acme")
@@ -190,8 +190,8 @@ async def test_a_frozen_tenant_resumes_after_the_time(harness: ServiceHarness) -
     assert [row.tenant for row in await harness.rows() if row.op == "release_containment"] == ["globex"]
 
 
-async def test_the_end_of_a_freeze_leaves_the_suspension_of_an_administrator(harness: ServiceHarness) -> None:
-    """Whoever resumes and suspends the tenant by hand has decided."""
+async def test_end_of_a_freeze_keeps_an_administrators_suspension(harness: ServiceHarness) -> None:
+    """A tenant that was resumed and suspended by hand stays suspended."""
     react(harness, "freeze_tenant", duration_ms=60_000)
     attacker = await harness.key("globex", "producer")
     await misbehave(harness, attacker)
@@ -203,8 +203,8 @@ async def test_the_end_of_a_freeze_leaves_the_suspension_of_an_administrator(har
         await harness.add(attacker, "mail")
 
 
-async def test_a_tenant_that_is_suspended_already_is_not_frozen(harness: ServiceHarness) -> None:
-    """The end of the containment would resume it."""
+async def test_suspended_tenant_is_not_frozen(harness: ServiceHarness) -> None:
+    """Otherwise the end of the containment would resume it."""
     react(harness, "freeze_tenant")
     attacker = await harness.key("globex", "producer")
     await harness.service.tenants.suspend(harness.admin, "globex", "it did not pay")
@@ -216,14 +216,14 @@ async def test_a_tenant_that_is_suspended_already_is_not_frozen(harness: Service
 
 @pytest.mark.parametrize("action", ["suspend_key", "limit_principal"])
 @pytest.mark.parametrize("dry_run", [True, False])
-async def test_the_last_administrator_of_a_tenant_is_never_contained(
+async def test_last_administrator_of_a_tenant_is_never_contained(
     harness: ServiceHarness, action: str, *, dry_run: bool
 ) -> None:
-    """Also in a dry run. With a second administrator key the first is contained, and then not the second."""
+    """This holds in dry runs too. With a second key the first is contained, and then the second is not."""
     react(harness, action, dry_run=dry_run)
     await harness.tenant("initech")
     last = await harness.key("initech")
-    await harness.key("initech", expires_at=harness.clock.wall_ms())  # over
+    await harness.key("initech", expires_at=harness.clock.wall_ms())  # expired
     await misbehave(harness, last, "acme")
     assert await listed(harness) == []
     assert [row.error_code for row in await harness.rows() if row.op == "contain"] == ["conflict"]
@@ -234,8 +234,8 @@ async def test_the_last_administrator_of_a_tenant_is_never_contained(
     assert len(await listed(harness)) == (1 if action == "suspend_key" and not dry_run else 2)
 
 
-async def test_administrators_of_the_platform_are_never_contained(harness: ServiceHarness) -> None:
-    """However many there are. Other keys of the platform are."""
+async def test_platform_administrators_are_never_contained(harness: ServiceHarness) -> None:
+    """This holds for any number of them. Other platform keys are contained."""
     react(harness)
     signals = harness.admission.signals
     made = await harness.service.access.create_platform_key(harness.admin, "second", Grant(role="platform-admin"))
@@ -252,8 +252,8 @@ async def test_administrators_of_the_platform_are_never_contained(harness: Servi
         await harness.service.access.log_in(harness.call(metrics.token))
 
 
-async def test_callers_without_a_valid_credential_contain_nothing(harness: ServiceHarness) -> None:
-    """They could choose whose name they use."""
+async def test_unauthenticated_calls_contain_nothing(harness: ServiceHarness) -> None:
+    """Otherwise they could choose whom to contain."""
     react(harness)
     for _ in range(5):
         with pytest.raises(Unauthenticated):
@@ -262,7 +262,7 @@ async def test_callers_without_a_valid_credential_contain_nothing(harness: Servi
     assert await listed(harness) == []
 
 
-async def test_a_threshold_that_is_exceeded_freezes_its_tenant(harness: ServiceHarness) -> None:
+async def test_exceeded_threshold_freezes_its_tenant(harness: ServiceHarness) -> None:
     """Rules work for every kind of alert that names a tenant."""
     react(harness, "freeze_tenant", alert="quota")
     await harness.tenant("acme", quotas={"backlog": 2}, alerts={"quota_percent": 90})
@@ -276,8 +276,8 @@ async def test_a_threshold_that_is_exceeded_freezes_its_tenant(harness: ServiceH
         await harness.take(owner, "mail")
 
 
-async def test_a_deleted_tenant_takes_its_containments_along(harness: ServiceHarness) -> None:
-    """A new tenant of the same name starts without."""
+async def test_containments_are_deleted_with_their_tenant(harness: ServiceHarness) -> None:
+    """A new tenant of the same name starts without any."""
     react(harness, "limit_principal")
     producer = await harness.key("acme", "producer")
     await misbehave(harness, producer)
@@ -289,7 +289,7 @@ async def test_a_deleted_tenant_takes_its_containments_along(harness: ServiceHar
     ("alert", "action"),
     [("quota", "suspend_key"), ("throttled", "limit_principal"), ("journal_lag", "freeze_tenant")],
 )
-def test_a_rule_that_could_never_act_is_refused(alert: Any, action: Any) -> None:
+def test_rule_that_could_never_apply_is_refused(alert: Any, action: Any) -> None:
     """The server does not start with it."""
     with pytest.raises(Invalid, match=f"action: {action} is not possible"):
         ContainmentRule(alert=alert, action=action)

@@ -47,7 +47,7 @@ NOTIFICATION = Notification(
 
 @contextmanager
 def receiver(status: int) -> Iterator[tuple[str, list[tuple[dict[str, str], bytes]]]]:
-    """Serve a webhook that answers with ``status``; yields its URL and what it got."""
+    """Serve a webhook that replies with ``status``; yields its URL and what it received."""
     got: list[tuple[dict[str, str], bytes]] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -83,8 +83,8 @@ def target(**fields: Any) -> Any:
     return open_targets(AlertSettings(**fields), SystemClock())["one"]
 
 
-async def test_a_webhook_is_signed_as_standard_webhooks_verifies_it(tmp_path: Path) -> None:
-    """The reference implementation accepts the signature, and refuses another body and old times."""
+async def test_webhook_signature_follows_standard_webhooks(tmp_path: Path) -> None:
+    """The reference implementation accepts it, and refuses another body."""
     with receiver(204) as (url, got):
         webhook = target(webhooks={"one": Webhook(url=url, secret_file=secret_file(tmp_path, SECRET))})
         await webhook.send("msg_1", NOTIFICATION)  # from 2023: a delivery that was repeated, signed now
@@ -95,8 +95,8 @@ async def test_a_webhook_is_signed_as_standard_webhooks_verifies_it(tmp_path: Pa
         StandardWebhook(SECRET).verify(body.replace(b"acme", b"evil"), headers)
 
 
-async def test_a_webhook_that_refuses_or_is_gone_fails(tmp_path: Path) -> None:
-    """The text says why."""
+async def test_failed_webhook_delivery_says_why(tmp_path: Path) -> None:
+    """The receiver refuses it or is unreachable."""
     file = secret_file(tmp_path, "any text")
     with receiver(500) as (url, _):
         webhook = target(webhooks={"one": Webhook(url=url, secret_file=file)})
@@ -173,8 +173,8 @@ class Mailbox:
         return "250 OK"
 
 
-async def test_an_email_reaches_its_recipients() -> None:
-    """Subject and text say what happened, to whom, since when."""
+async def test_email_reaches_its_recipients() -> None:
+    """Subject and text say what happened, to whom, and since when."""
     mailbox = Mailbox()
     controller = Controller(mailbox, hostname="127.0.0.1", port=(port := free_port()))
     controller.start()
@@ -222,7 +222,7 @@ async def test_an_email_is_encrypted_and_has_the_same_id_when_it_is_repeated(
     assert [message_from_bytes(raw)["Message-ID"] for raw in mailbox.received] == ["<msg_1@example.org>"] * 2
 
 
-async def test_a_queue_gets_a_notification_once(tmp_path: Path) -> None:
+async def test_queue_target_gets_a_notification_once(tmp_path: Path) -> None:
     """A repetition with the same ID adds nothing."""
     async with real_server(tmp_path / "data") as server:
         url, file = f"http://127.0.0.1:{server.port}", secret_file(tmp_path, ADMIN)
@@ -236,8 +236,8 @@ async def test_a_queue_gets_a_notification_once(tmp_path: Path) -> None:
         await one.send("msg_2", NOTIFICATION)
 
 
-def test_a_secret_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    """The setting is named."""
+def test_unreadable_secret_is_refused(tmp_path: Path) -> None:
+    """The error names the setting."""
     missing = Webhook(url="http://127.0.0.1/", secret_file=str(tmp_path / "none"))
     with pytest.raises(Invalid, match=r"alerts\.webhooks\.one\.secret_file: cannot read"):
         target(webhooks={"one": missing})

@@ -20,11 +20,11 @@ from tests.shards import message
 
 
 async def pager(watch: Watch, tenant: str = "acme", **rules: object) -> None:
-    """Have a tenant watched by the target ``pager``."""
+    """Set the target ``pager`` for a tenant."""
     await watch.harness.tenant(tenant, alerts={"targets": ["pager"], **rules})
 
 
-async def test_a_quota_above_its_threshold_is_sent_once_and_resolved(watch: Watch) -> None:
+async def test_quota_alert_is_sent_once_and_resolved(watch: Watch) -> None:
     """Repeated evaluations send nothing new."""
     harness = watch.harness
     await harness.tenant("acme", quotas={"backlog": 10})
@@ -64,8 +64,8 @@ async def test_a_given_quota_has_its_own_threshold(watch: Watch) -> None:
         await pager(watch, quotas={"message_bytes": 50})
 
 
-async def test_an_alert_that_lasts_is_sent_again(watch: Watch) -> None:
-    """After ``repeat_ms``."""
+async def test_lasting_alert_is_repeated(watch: Watch) -> None:
+    """The interval is ``repeat_ms``."""
     watch.use(AlertSettings(repeat_ms=60_000))
     await pager(watch, oldest_ms=1_000)
     await watch.harness.add(await watch.harness.key("acme"), "mail")
@@ -74,7 +74,7 @@ async def test_an_alert_that_lasts_is_sent_again(watch: Watch) -> None:
     assert [(one.status, one.is_repeat) for _, one in watch.pager.received] == [("firing", False), ("firing", True)]
 
 
-async def test_the_oldest_message_and_dead_letters_are_watched_per_queue(watch: Watch) -> None:
+async def test_oldest_message_and_dead_letter_alerts_are_per_queue(watch: Watch) -> None:
     """Dead letters do not count as old messages."""
     harness = watch.harness
     await pager(watch, oldest_ms=60_000, dead_letters=1)
@@ -92,7 +92,7 @@ async def test_the_oldest_message_and_dead_letters_are_watched_per_queue(watch: 
 
 
 async def test_throttling_is_counted_per_minute(watch: Watch) -> None:
-    """Calls that a limit refused."""
+    """It counts calls refused by a limit."""
     harness = watch.harness
     await harness.tenant("acme", limits={"write": {"ops_per_sec": 1, "burst": 1}})
     await pager(watch, throttled_per_minute=3)
@@ -161,7 +161,7 @@ async def test_a_silence_does_not_keep_alerts_out_of_the_audit_trail(watch: Watc
     assert watch.pager.seen == []
 
 
-async def test_a_tenant_uses_the_thresholds_of_the_server_unless_it_has_its_own(watch: Watch) -> None:
+async def test_tenant_inherits_the_servers_thresholds(watch: Watch) -> None:
     """Each threshold is inherited separately."""
     harness = watch.harness
     watch.use(AlertSettings(tenants=AlertRules(oldest_ms=60_000)))
@@ -186,8 +186,8 @@ async def test_silenced_alerts_are_listed_and_sent_when_the_silence_ends(watch: 
     assert watch.pager.seen == [("firing", "oldest", "acme", "mail")]
 
 
-async def test_an_alert_that_ends_in_silence_is_never_sent(watch: Watch) -> None:
-    """Its end would say nothing to people who did not see it begin."""
+async def test_alert_that_ends_while_silenced_is_never_sent(watch: Watch) -> None:
+    """Its end means nothing to people who did not see it begin."""
     harness = watch.harness
     await pager(watch, oldest_ms=1_000, silenced_until=harness.clock.wall_ms() + 60_000)
     key = await harness.key("acme")
@@ -199,8 +199,8 @@ async def test_an_alert_that_ends_in_silence_is_never_sent(watch: Watch) -> None
     assert watch.pager.seen == []
 
 
-async def test_security_signals_are_sent_and_end_by_themselves(watch: Watch) -> None:
-    """Bursts have no end that the server could see."""
+async def test_security_signals_are_sent_and_end_on_their_own(watch: Watch) -> None:
+    """Bursts have no end that the server could detect."""
     harness = watch.harness
     await pager(watch)
     for _ in range(100_001):
@@ -224,7 +224,7 @@ async def test_alerts_are_journaled_once(watch: Watch) -> None:
 
 
 async def test_failed_deliveries_are_repeated_in_order_with_the_same_id(watch: Watch) -> None:
-    """A target that is down gets everything later, once."""
+    """A target that was down gets everything later, once."""
     harness = watch.harness
     await pager(watch, oldest_ms=1_000)
     watch.pager.failures_left = 2
@@ -240,8 +240,8 @@ async def test_failed_deliveries_are_repeated_in_order_with_the_same_id(watch: W
     assert watch.watch.notifications.counts["pager", "sent"] == 2
 
 
-async def test_a_tenant_sees_its_own_alerts_only(watch: Watch) -> None:
-    """With a credential that may read its usage."""
+async def test_tenant_sees_only_its_own_alerts(watch: Watch) -> None:
+    """The credential must allow reading its usage."""
     harness = watch.harness
     await pager(watch, oldest_ms=1_000)
     await pager(watch, "globex", oldest_ms=1_000)
@@ -257,7 +257,7 @@ async def test_a_tenant_sees_its_own_alerts_only(watch: Watch) -> None:
 
 
 async def test_targets_are_checked_and_tested(watch: Watch) -> None:
-    """An unknown name is refused where it is set; a test says why a target did not accept it."""
+    """An unknown name is refused when it is set; a test notification says why the target did not accept it."""
     harness = watch.harness
     with pytest.raises(Invalid, match=r"alerts\.targets: unknown target \('gone', defined: mail, pager\)"):
         await harness.tenant("acme", alerts={"targets": ["gone"]})
@@ -275,10 +275,8 @@ def test_settings_refuse_targets_that_do_not_exist() -> None:
         AlertSettings(targets=("pager",))
 
 
-async def test_an_evaluation_of_10000_queues_lets_other_work_run_in_between(
-    watch: Watch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In one turn of the event loop it examines one slice of queues, or starts and sends one slice of alerts."""
+async def test_evaluation_of_10000_queues_yields_to_other_work(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One turn of the event loop examines one slice of queues, or sends one slice of alerts."""
     harness, count = watch.harness, 10_000
     await pager(watch, oldest_ms=1_000)
     for start in range(0, count, 500):

@@ -1,1 +1,1 @@
-"""Backups are made while a server works, and become servers again."""
+"""Backups are created on a running server and can be restored."""

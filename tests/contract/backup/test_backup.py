@@ -1,4 +1,4 @@
-"""A backup holds everything that was acknowledged before it, is whole or not there, and becomes a server again."""
+"""A backup contains everything acknowledged before it, is complete or absent, and can be restored."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def server_of(data_dir: Path, **export: Any) -> Server:
 
 
 async def fill(shard: Shard) -> None:
-    """Put some of everything into a shard."""
+    """Add some of everything to a shard."""
     await put_tenant(shard, "acme", weight=3)
     await put_queue(shard, "acme", "work", max_attempts=1)
     await shard.add("acme", "work", [message(f"body {n}", key=f"k{n}", priority=n % 10) for n in range(50)])
@@ -68,8 +68,8 @@ async def saved(tmp_path: Path, **options: Any) -> Path:
     return tmp_path / "data-backups" / "one"
 
 
-async def test_a_backup_under_load_holds_everything_acknowledged_before_it(tmp_path: Path) -> None:
-    """Producers and consumers go on meanwhile; what is restored is clean, and has all that was confirmed in time."""
+async def test_backup_under_load_contains_everything_acknowledged_before_it(tmp_path: Path) -> None:
+    """Producers and consumers continue meanwhile, and the restored store is clean."""
     async with server_of(tmp_path / "data") as server:
         shard = verbs(server.shard)
         await fill(shard)
@@ -98,7 +98,7 @@ async def test_a_backup_under_load_holds_everything_acknowledged_before_it(tmp_p
         after = len(acknowledged)
         stopping.set()
         await asyncio.gather(*work)
-        assert after > before  # nobody had to wait for it
+        assert after > before  # it blocked nobody
         end = shard.journal.span[1]
     assert made.last_seq <= end
     restored = restore_backup(tmp_path / "data-backups" / "loaded", tmp_path / "again")
@@ -112,10 +112,8 @@ async def test_a_backup_under_load_holds_everything_acknowledged_before_it(tmp_p
             assert await copy.poll("acme", queue)
 
 
-async def test_a_restored_server_goes_on_and_everything_verifies(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Exported segments are in the backup, a trimmed journal goes on from its anchor, and the key signs as before."""
+async def test_restored_server_works_and_verifies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It has the exported segments, a trimmed journal continues from its anchor, and the same key signs."""
     data = tmp_path / "data"
     async with server_of(data, keep_records=4) as server:
         await fill(verbs(server.shard))
@@ -151,7 +149,7 @@ async def test_a_restored_server_goes_on_and_everything_verifies(
 async def test_exports_and_trims_during_a_backup_leave_no_gap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before and after the checkpoint the journal is exported and trimmed. Every record is in a segment or in the store."""
+    """The journal is exported and trimmed around the checkpoint, and every record is in a segment or the store."""
     data, backups = tmp_path / "data", tmp_path / "data-backups"
     async with server_of(data, keep_records=2) as server:
         shard, exporter = server.shard, server.runtime.exporter
@@ -186,7 +184,7 @@ async def test_exports_and_trims_during_a_backup_leave_no_gap(
 
 
 async def test_backups_under_constant_exports_verify_and_start(tmp_path: Path) -> None:
-    """The exporter and the trims run freely while many backups are made."""
+    """Exports and trims run freely while many backups are created."""
     data, backups, stopping = tmp_path / "data", tmp_path / "data-backups", asyncio.Event()
     async with server_of(data, keep_records=2) as server:
         shard, exporter = server.shard, server.runtime.exporter
@@ -212,7 +210,7 @@ async def test_backups_under_constant_exports_verify_and_start(tmp_path: Path) -
 
 
 async def test_verify_and_restore_name_missing_journal_records(tmp_path: Path) -> None:
-    """A signed backup that lacks a segment, as earlier versions could write it, restores with the archive only."""
+    """A signed backup without a segment, as earlier versions could write, can be restored only with the archive."""
     data, backups = tmp_path / "data", tmp_path / "data-backups"
     async with server_of(data, keep_records=2) as server:
         assert server.runtime.exporter is not None
@@ -257,8 +255,8 @@ def test_restore_names_the_keyring_that_the_server_needs(tmp_path: Path, capsys:
         asyncio.run(server_of(tmp_path / "again").start())
 
 
-async def test_segments_that_are_kept_elsewhere_are_fetched(tmp_path: Path) -> None:
-    """Only those that are wholly older than the backup, though the archive went on."""
+async def test_restore_fetches_segments_from_the_archive(tmp_path: Path) -> None:
+    """It fetches only segments older than the backup, although the archive has grown."""
     data = tmp_path / "data"
     async with server_of(data, keep_records=1, target=str(tmp_path / "archive")) as server:
         await fill(verbs(server.shard))
@@ -279,8 +277,8 @@ async def test_segments_that_are_kept_elsewhere_are_fetched(tmp_path: Path) -> N
     assert run(["audit", "verify", "--data-dir", str(tmp_path / "again")]) == 0
 
 
-async def test_the_data_keys_are_in_no_backup_and_what_was_destroyed_stays_so(tmp_path: Path) -> None:
-    """Their bytes are not in any file of it; they are put back from the one file that is always the newest."""
+async def test_backups_contain_no_data_keys_and_destroyed_keys_stay_destroyed(tmp_path: Path) -> None:
+    """A restore takes them from the one file that is always the newest."""
     secret = b"a-wrapped-data-key-" + bytes(range(64))
     data, backups = tmp_path / "data", tmp_path / "data-backups"
     async with server_of(data) as server:
@@ -306,8 +304,8 @@ async def test_the_data_keys_are_in_no_backup_and_what_was_destroyed_stays_so(tm
     assert restore_backup(backups / "one", tmp_path / "without").data_keys == 0
 
 
-async def test_what_cannot_be_backed_up_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
-    """A name that is taken or is none, a place inside the data directory, a second backup at a time, no room."""
+async def test_invalid_backups_are_refused_and_leave_nothing(tmp_path: Path) -> None:
+    """Covers duplicate and invalid names, a path inside the data directory, concurrent backups and a full disk."""
     data = tmp_path / "data"
     async with server_of(data) as server:
         service, key = server.service, SigningKey.load_or_make(data)
@@ -336,13 +334,13 @@ async def test_what_cannot_be_backed_up_is_refused_and_leaves_nothing(tmp_path: 
 
 
 def names_in(directory: Path) -> list[str]:
-    """Return what is in a directory."""
+    """Return the names in a directory."""
     return sorted(path.name for path in directory.iterdir())
 
 
 @contextmanager
-def files_of_at_most(size: int) -> Iterator[None]:
-    """Have every write beyond a size fail, as on a full disk."""
+def limit_file_size(size: int) -> Iterator[None]:
+    """Make every write beyond a size fail, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -351,17 +349,17 @@ def files_of_at_most(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-async def test_a_restore_that_finds_no_room_leaves_nothing(tmp_path: Path) -> None:
-    """And says so; with room it succeeds."""
+async def test_restore_on_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
+    """The error says so, and with enough space the restore succeeds."""
     backup = await saved(tmp_path)
-    with files_of_at_most(2_000), pytest.raises(DiskFull):
+    with limit_file_size(2_000), pytest.raises(DiskFull):
         restore_backup(backup, tmp_path / "again")
     assert names_in(tmp_path) == ["data", "data-backups"]
     assert restore_backup(backup, tmp_path / "again").figures.messages == 52
 
 
-async def test_a_restore_refuses_what_is_there(tmp_path: Path) -> None:
-    """A directory with anything in it, a file, a backup that is none; an empty directory will do."""
+async def test_restore_refuses_an_existing_target(tmp_path: Path) -> None:
+    """A non-empty directory, a file and an invalid backup are refused; an empty directory is accepted."""
     backup = await saved(tmp_path)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").touch()
@@ -379,8 +377,8 @@ async def test_a_restore_refuses_what_is_there(tmp_path: Path) -> None:
     assert examine(tmp_path / "empty").clean
 
 
-async def test_whatever_was_done_to_a_backup_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A flipped bit in any file, a file that is missing or was put in, a changed manifest, another server's signature."""
+async def test_tampering_with_a_backup_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Covers a flipped bit in any file, missing and extra files, a changed manifest and another server's signature."""
     backup = await saved(tmp_path)
     key = PublicKey.load(tmp_path / "data" / "audit_key.pub")
     manifest = verify_backup(backup, key)
@@ -438,8 +436,8 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("at", [1, 9])
-def test_a_kill_in_the_middle_leaves_no_backup_and_a_whole_store(tmp_path: Path, at: int) -> None:
-    """What was begun is cleared away by the next start and the next backup."""
+def test_kill_during_a_backup_leaves_no_backup_and_an_intact_store(tmp_path: Path, at: int) -> None:
+    """The next start and the next backup remove the leftovers."""
     data, backups = tmp_path / "data", tmp_path / "data-backups"
     command = [sys.executable, "-c", _KILLED, str(data), str(at)]
     done = subprocess.run(command, capture_output=True, check=False, timeout=60)

@@ -1,4 +1,4 @@
-"""The file of data key file next to the backups: it loses what was erased, and nothing else."""
+"""The data key file next to the backups loses the keys of erased tenants, and nothing else."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ REASON = "their contract has ended"
 
 
 def server_of(data_dir: Path, backups: Path, clock: ManualClock | None = None) -> Server:
-    """Return a server whose backups are in a place of their own, with its keyring there too, as several tenants share a key."""
+    """Return a server with its own directory of backups and its keyring in it, because several tenants share a key."""
     settings = ServerSettings(data_dir=str(data_dir), http="127.0.0.1:0", backup_dir=str(backups))
     return Server(settings, admin_token=ADMIN, clock=clock)
 
 
 async def encrypt(server: Server, tenant: str) -> int:
-    """Have a tenant with an encrypted message; return its id."""
+    """Create an encrypted tenant with a message; return its ID."""
     await server.service.tenants.put(CALL, tenant, {"encryption": {"enabled": True}})
     await server.service.messages.add(CALL, tenant, "work", [message("sealed")])
     return server.shard.tenant(tenant).id
 
 
 def take_keyring(old: Path, new: Path) -> None:
-    """Give a restored server the keyring, which is in no backup."""
+    """Give a restored server the keyring, which no backup contains."""
     for name in ("keyring.json", "keyring.key"):
         (new / name).write_bytes((old / name).read_bytes())
         (new / name).chmod(0o600)
 
 
-async def test_an_erasure_reaches_backups_from_before_the_audit_key_was_lost(tmp_path: Path) -> None:
-    """They name the file of the old key, which nobody would write any more."""
+async def test_erasure_reaches_backups_made_with_a_lost_audit_key(tmp_path: Path) -> None:
+    """They refer to the file of the old key, which would otherwise never be written again."""
     backups = tmp_path / "backups"
     async with server_of(tmp_path / "data", backups) as server:
         gone, stays = await encrypt(server, "acme"), await encrypt(server, "globex")
@@ -67,8 +67,8 @@ async def test_an_erasure_reaches_backups_from_before_the_audit_key_was_lost(tmp
     assert stays in read_data_keys(old)
 
 
-async def test_a_server_restored_without_its_data_keys_does_not_take_them_from_the_backups(tmp_path: Path) -> None:
-    """Else its first backup would have made every earlier one unreadable for good."""
+async def test_server_restored_without_data_keys_leaves_the_key_file_alone(tmp_path: Path) -> None:
+    """Otherwise its first backup would make all earlier ones unreadable."""
     backups = tmp_path / "backups"
     async with server_of(tmp_path / "data", backups) as server:
         tenant = await encrypt(server, "acme")
@@ -87,8 +87,8 @@ async def test_a_server_restored_without_its_data_keys_does_not_take_them_from_t
     assert tenant not in read_data_keys(file)
 
 
-def test_keys_of_a_tenant_whose_id_is_anothers_now_are_not_given_to_it(tmp_path: Path) -> None:
-    """As after a restore to a time when the first one was not there yet."""
+def test_keys_of_a_reused_tenant_id_are_dropped(tmp_path: Path) -> None:
+    """IDs are reused after a restore to a time before the first tenant existed."""
     file = tmp_path / "data-keys-x.json"
     write_data_keys(file, {7: {0: b"old"}, 8: {0: b"kept"}}, 1, tenants={7: "acme/10", 8: "globex/11"})
     write_data_keys(file, {9: {0: b"new"}}, 2, tenants={7: "initech/10", 9: "hooli/12"})
@@ -97,8 +97,8 @@ def test_keys_of_a_tenant_whose_id_is_anothers_now_are_not_given_to_it(tmp_path:
     assert read_data_keys(file) == {9: {0: b"wrapped anew", 1: b"second"}}
 
 
-async def test_restored_data_keys_open_and_seal_no_more(tmp_path: Path) -> None:
-    """How often they sealed since the file was written is not known. The next message has a new key with an unused number."""
+async def test_restored_data_keys_only_decrypt(tmp_path: Path) -> None:
+    """How often they encrypted since the backup is unknown, so the next message gets a new, unused key number."""
     backups = tmp_path / "backups"
     async with server_of(tmp_path / "data", backups) as server:
         tenant = await encrypt(server, "acme")
@@ -113,8 +113,8 @@ async def test_restored_data_keys_open_and_seal_no_more(tmp_path: Path) -> None:
         assert [one.body for one in got] == [b"sealed", b"more"]
 
 
-async def test_an_erasure_whose_end_failed_is_certified_when_it_can_be(tmp_path: Path, clock: ManualClock) -> None:
-    """The backups' place was away: the caller is told, and nobody has to restart the server."""
+async def test_failed_erasure_is_certified_without_a_restart(tmp_path: Path, clock: ManualClock) -> None:
+    """The directory of backups was unreachable: the caller gets an error, and the erasure is completed later."""
     backups = tmp_path / "backups"
     async with server_of(tmp_path / "data", backups, clock) as server:
         await encrypt(server, "acme")
@@ -137,10 +137,10 @@ async def test_an_erasure_whose_end_failed_is_certified_when_it_can_be(tmp_path:
     assert [[*read_data_keys(file)] for file in backups.glob("data-keys-*.json")] == [[stays]]
 
 
-async def test_a_place_for_backups_that_was_away_during_an_erasure_loses_the_keys_when_it_is_back(
+async def test_unmounted_backup_directory_loses_erased_keys_when_it_is_back(
     tmp_path: Path,
 ) -> None:
-    """With the next start, or the next backup: an empty mount point looks like a place without backups."""
+    """An empty mount point looks like no backups, so the next start or backup removes the keys."""
     backups = tmp_path / "backups"
     async with server_of(tmp_path / "data", backups) as server:
         gone = await encrypt(server, "acme")
@@ -157,10 +157,8 @@ async def test_a_place_for_backups_that_was_away_during_an_erasure_loses_the_key
         assert gone not in read_data_keys(file)
 
 
-async def test_a_backup_that_somebody_made_fit_is_not_restored_with_a_key(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its hashes are right, its signature is not; without any key it cannot be told, and that is said."""
+async def test_forged_backup_is_not_restored_with_a_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its hashes match, its signature does not. Without a key, the output says that it was not checked."""
     backup = await saved(tmp_path)
     manifest = json.loads((backup / MANIFEST).read_bytes())
     (backup / MANIFEST).write_bytes(msgspec.json.encode({**manifest, "created_at": manifest["created_at"] + 1}))
@@ -176,8 +174,8 @@ async def test_a_backup_that_somebody_made_fit_is_not_restored_with_a_key(
     assert "signature was not checked" in capsys.readouterr().out
 
 
-def test_another_audit_key_does_not_make_older_signatures_unverifiable(tmp_path: Path) -> None:
-    """Whether it was lost, or replaced by somebody: the old public key stays, under its id."""
+def test_old_signatures_stay_verifiable_after_a_new_audit_key(tmp_path: Path) -> None:
+    """The old public key is kept under its ID."""
     first = SigningKey.load_or_make(tmp_path).public
     (tmp_path / "audit_key").unlink()
     second = SigningKey.load_or_make(tmp_path).public

@@ -1,4 +1,4 @@
-"""The same suite against the fake of ``tenantq.testing`` and a real server over a socket. Both have a clock that tests move."""
+"""The same suite against the fake of ``tenantq.testing`` and a real server over a socket. Tests move both clocks."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 
 class ServerUnderTest(Protocol):
-    """What the suite needs of a server."""
+    """What the suite needs from a server."""
 
     clock: FakeClock
 
     def settings(self, tenant: str | None = None, *, role: str = "tenant-admin", **options: Any) -> Settings:
-        """Return settings that lead to it."""
+        """Return client settings for it."""
 
 
 class RealServer:
-    """A server as ``tenantq serve`` runs it, over a socket, syncing to disk, on a clock that can be moved."""
+    """A server as ``tenantq serve`` runs it, over a socket, syncing to disk, on a movable clock."""
 
     def __init__(self, directory: Path) -> None:
         self.clock = FakeClock()
@@ -59,7 +59,7 @@ class RealServer:
                 return
 
     def settings(self, tenant: str | None = None, *, role: str = "tenant-admin", **options: Any) -> Settings:
-        """Return settings that lead to it, with a token of the platform's administrator or of a role in a tenant."""
+        """Return client settings for it, with a token of the platform administrator or of a role in a tenant."""
         token = options.pop("token", ADMIN_TOKEN)
         if tenant is not None:
             with Client(settings=self.settings()) as admin:
@@ -79,7 +79,7 @@ class RealServer:
 
 @pytest.fixture(params=["fake", "real"])
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServerUnderTest]:
-    """One server of each kind."""
+    """Return one server of each kind."""
     started: FakeServer | RealServer = FakeServer() if request.param == "fake" else RealServer(tmp_path / "data")
     started.start()
     try:
@@ -90,14 +90,14 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServerUnd
 
 @pytest.fixture
 def client(server: ServerUnderTest) -> Iterator[Client]:
-    """Return a blocking client of the platform's administrator."""
+    """Return a blocking client of the platform administrator."""
     with Client(settings=server.settings()) as client:
         yield client
 
 
 @pytest.fixture
 def async_settings(server: ServerUnderTest) -> Settings:
-    """Return what an asynchronous client of the platform's administrator is made from."""
+    """Return the settings of an asynchronous client of the platform administrator."""
     return server.settings()
 
 

@@ -1,4 +1,4 @@
-"""The asynchronous client: the same core, many tasks at once."""
+"""The asynchronous client: the same core, many concurrent tasks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Every request that goes out, by the last part of its path."""
+    """Count outgoing requests by the last part of their path."""
     seen: list[str] = []
     send = ConnectionPool.send
 
@@ -30,8 +30,8 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-async def test_concurrent_calls_go_out_together(async_settings: Settings, requests: list[str]) -> None:
-    """500 adds, 500 polls and 500 acks in few requests, and everybody has its own message."""
+async def test_concurrent_calls_are_coalesced(async_settings: Settings, requests: list[str]) -> None:
+    """500 adds, 500 polls and 500 acks take few requests, and every caller gets its own message."""
     async with AsyncClient(settings=async_settings) as client:
         queue = client.queue("mail")
 
@@ -64,7 +64,7 @@ async def test_a_poll_waits_for_its_queue_to_be_created(async_settings: Settings
 
 
 async def test_coalescing_can_be_turned_off(async_settings: Settings, requests: list[str]) -> None:
-    """Then every call is a request of its own, with the same outcome."""
+    """Every call is then its own request, with the same outcome."""
     async with AsyncClient(settings=msgspec.structs.replace(async_settings, coalesce=False)) as client:
         queue = client.queue("mail")
         await asyncio.gather(*(queue.add(f"{n}") for n in range(10)))
@@ -73,8 +73,8 @@ async def test_coalescing_can_be_turned_off(async_settings: Settings, requests: 
         assert sorted(requests) == ["ack"] * 10 + ["messages"] * 10 + ["poll"] * 10
 
 
-async def test_a_bad_neighbour_harms_nobody(async_settings: Settings) -> None:
-    """Messages added at the same time: each that is wrong gets its own error, all others are there."""
+async def test_invalid_message_in_a_coalesced_request_affects_no_other(async_settings: Settings) -> None:
+    """Each invalid message gets its own error, and all others are added."""
     async with AsyncClient(settings=async_settings) as client:
         queue = client.queue("mail")
         await queue.add("first", key="taken")
@@ -86,7 +86,7 @@ async def test_a_bad_neighbour_harms_nobody(async_settings: Settings) -> None:
 
 
 async def test_results_too_large_for_one_request_are_sent_in_parts(async_settings: Settings) -> None:
-    """Forty acks with results of a megabyte each, at once."""
+    """Forty concurrent acks have a result of a megabyte each."""
     async with AsyncClient(settings=async_settings) as client:
         queue = client.queue("mail")
         added = await queue.add_many([f"{n}" for n in range(40)])
@@ -95,8 +95,8 @@ async def test_results_too_large_for_one_request_are_sent_in_parts(async_setting
         assert len((await queue.result(added[-1].id)).text) == 1_000_000
 
 
-async def test_a_cancelled_poll_keeps_nothing(async_settings: Settings) -> None:
-    """What was on its way to it comes back to the queue at once."""
+async def test_cancelled_poll_returns_its_messages(async_settings: Settings) -> None:
+    """Messages on their way to it return to the queue at once."""
     async with AsyncClient(settings=async_settings) as client:
         queue = client.queue("mail")
         await queue.configure()
@@ -112,8 +112,8 @@ async def test_a_cancelled_poll_keeps_nothing(async_settings: Settings) -> None:
         assert sorted(got) == [f"{n}" for n in range(5)]
 
 
-async def test_a_cancelled_block_releases_its_message(async_settings: Settings) -> None:
-    """Without using up the attempt."""
+async def test_cancelled_block_releases_its_message(async_settings: Settings) -> None:
+    """The attempt is not used up."""
     async with AsyncClient(settings=async_settings) as client:
         queue = client.queue("mail")
         await queue.add("x")
@@ -134,8 +134,8 @@ async def test_a_cancelled_block_releases_its_message(async_settings: Settings) 
         assert again.attempt == 1
 
 
-async def test_a_closed_client_says_so(async_settings: Settings) -> None:
-    """Calls under way end, and later ones are refused."""
+async def test_closed_client_refuses_calls(async_settings: Settings) -> None:
+    """Calls in progress end, and later ones are refused."""
     client = AsyncClient(settings=async_settings)
     queue = client.queue("mail")
     await queue.add("x")
@@ -150,8 +150,8 @@ async def test_a_closed_client_says_so(async_settings: Settings) -> None:
     await client.close()
 
 
-async def test_a_client_belongs_to_one_event_loop(async_settings: Settings) -> None:
-    """Used from another one it says what to do."""
+async def test_client_belongs_to_one_event_loop(async_settings: Settings) -> None:
+    """Used from another loop, the error says what to do."""
     async with AsyncClient(settings=async_settings) as client:
         await client.health()
 

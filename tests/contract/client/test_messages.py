@@ -1,4 +1,4 @@
-"""Messages through the blocking client: the whole life, over the fake and over a socket."""
+"""Messages through the blocking client: the whole lifecycle, on the fake and over a socket."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Job:
     [(b"\x00\xff", b"\x00\xff"), ("grüß", "grüß".encode()), ({"a": 1}, b'{"a":1}'), (Mail("x"), b'{"to":"x"}'),
      (Job("x"), b'{"name":"x"}'), (b"", b"")],
 )  # fmt: skip
-def test_a_body_arrives_as_it_was_sent(client: Client, body: object, arrives: bytes) -> None:
-    """Bytes, text or JSON."""
+def test_body_arrives_as_it_was_sent(client: Client, body: object, arrives: bytes) -> None:
+    """It may be bytes, text or JSON."""
     queue = client.queue("mail")
     queue.add(body)
     (message,) = queue.poll()
@@ -42,8 +42,8 @@ def test_a_body_arrives_as_it_was_sent(client: Client, body: object, arrives: by
     message.ack()
 
 
-def test_a_message_arrives_with_everything_it_was_given(client: Client) -> None:
-    """Priority, attributes, group; and what the server knows of it."""
+def test_message_arrives_with_all_its_fields(client: Client) -> None:
+    """These are priority, attributes and group, and what the server adds."""
     queue = client.queue("mail")
     added = queue.add({"to": "x"}, priority=7, attributes={"lang": "de"}, group="g", max_attempts=2, ttl_ms=60_000)
     stored = queue.get(added.id)
@@ -62,8 +62,8 @@ def test_a_message_arrives_with_everything_it_was_given(client: Client) -> None:
         queue.get(added.id)
 
 
-def test_the_length_of_a_lease_is_known_without_asking_for_one(client: Client) -> None:
-    """It is the queue's, to within the time the answer took."""
+def test_lease_time_is_known_without_asking_for_one(client: Client) -> None:
+    """It is the queue's, minus the time that the reply took."""
     queue = client.queue("mail")
     queue.configure(lease_ms=45_000)
     queue.add("x")
@@ -72,8 +72,8 @@ def test_the_length_of_a_lease_is_known_without_asking_for_one(client: Client) -
     assert 40_000 <= message.lease_ms <= 45_000
 
 
-def test_a_block_that_ends_well_acks_with_its_result(client: Client) -> None:
-    """Whoever waits for it gets it."""
+def test_successful_block_acks_with_its_result(client: Client) -> None:
+    """Callers that wait for the result get it."""
     queue = client.queue("mail")
     ids = [queue.add(f"{n}").id for n in range(3)]
     for message in queue.poll(3):
@@ -84,8 +84,8 @@ def test_a_block_that_ends_well_acks_with_its_result(client: Client) -> None:
     assert {one.id for one in queue.iter_results(ids)} == set(ids)
 
 
-def test_a_result_may_be_nothing(client: Client) -> None:
-    """None is a result like any other. Without a result, the message is completed and has no value."""
+def test_result_may_be_none(client: Client) -> None:
+    """None is a valid result. Without a result, the message is completed and has no value."""
     queue = client.queue("mail")
     with_none, without = queue.add("a"), queue.add("b")
     first, second = queue.poll(2)
@@ -95,8 +95,8 @@ def test_a_result_may_be_nothing(client: Client) -> None:
     assert (queue.wait_result(without.id).status, queue.result(without.id).value) == ("completed", None)
 
 
-def test_a_block_that_fails_nacks_with_the_exceptions_name(client: Client) -> None:
-    """And the exception goes on."""
+def test_failed_block_nacks_with_the_exception_name(client: Client) -> None:
+    """The exception propagates."""
     queue = client.queue("mail")
     added = queue.add("x")
     (message,) = queue.poll()
@@ -107,8 +107,8 @@ def test_a_block_that_fails_nacks_with_the_exceptions_name(client: Client) -> No
 
 
 @pytest.mark.parametrize(("result", "error"), [(object(), Invalid), ("x" * (2 << 20), TooLarge)])
-def test_a_block_whose_result_is_refused_has_failed(client: Client, result: object, error: type[Exception]) -> None:
-    """What cannot be written, or is too large, is an error like any other: the message is nacked, and the error raised."""
+def test_block_with_an_invalid_result_fails(client: Client, result: object, error: type[Exception]) -> None:
+    """A result that cannot be serialized or is too large nacks the message and raises."""
     queue = client.queue("mail")
     added = queue.add("x")
     (message,) = queue.poll()
@@ -120,8 +120,8 @@ def test_a_block_whose_result_is_refused_has_failed(client: Client, result: obje
     assert message.settled
 
 
-def test_a_block_that_is_interrupted_releases(client: Client) -> None:
-    """Nobody's fault uses up no attempt."""
+def test_interrupted_block_releases_its_message(client: Client) -> None:
+    """An interrupt is nobody's failure, so it uses no attempt."""
     queue = client.queue("mail")
     queue.add("x")
     (message,) = queue.poll()
@@ -131,8 +131,8 @@ def test_a_block_that_is_interrupted_releases(client: Client) -> None:
     assert again.attempt == 1
 
 
-def test_a_message_settled_inside_its_block_is_left_alone(client: Client) -> None:
-    """By any of the ways."""
+def test_message_settled_inside_its_block_is_not_settled_again(client: Client) -> None:
+    """This holds for every way of settling."""
     queue = client.queue("mail")
     queue.add_many(["a", "b", "c", "d"])
     first, second, third, fourth = queue.poll(4)
@@ -148,8 +148,8 @@ def test_a_message_settled_inside_its_block_is_left_alone(client: Client) -> Non
     assert (stats.ready, stats.delayed, stats.in_flight, stats.acked_total) == (1, 1, 0, 2)
 
 
-def test_failing_for_good_tells_who_waits(client: Client) -> None:
-    """No further attempt, and the error is the result."""
+def test_permanent_failure_is_the_result(client: Client) -> None:
+    """There is no further attempt, and callers that wait get the error."""
     queue = client.queue("mail")
     added = queue.add("x")
     (message,) = queue.poll()
@@ -160,8 +160,8 @@ def test_failing_for_good_tells_who_waits(client: Client) -> None:
         result.json()
 
 
-def test_after_its_deadline_a_lease_is_lost(server: ServerUnderTest, client: Client) -> None:
-    """And the message is delivered again."""
+def test_lease_is_lost_after_its_deadline(server: ServerUnderTest, client: Client) -> None:
+    """The message is delivered again."""
     queue = client.queue("mail")
     queue.add("x")
     (message,) = queue.poll(lease_ms=1_000)
@@ -175,7 +175,7 @@ def test_after_its_deadline_a_lease_is_lost(server: ServerUnderTest, client: Cli
 
 
 def test_extending_a_lease_keeps_the_message(server: ServerUnderTest, client: Client) -> None:
-    """From now on, for as long as asked."""
+    """The new deadline counts from now."""
     queue = client.queue("mail")
     queue.add("x")
     (message,) = queue.poll(lease_ms=1_000)
@@ -187,8 +187,8 @@ def test_extending_a_lease_keeps_the_message(server: ServerUnderTest, client: Cl
     message.ack()
 
 
-def test_a_heartbeat_keeps_the_lease_alive_while_the_block_runs(client: Client) -> None:
-    """A block of two leases' length ends with an ack. In real time: a client's clock is its own."""
+def test_heartbeat_extends_the_lease_while_the_block_runs(client: Client) -> None:
+    """A block of two lease times ends with an ack. It runs in real time, because clients have their own clock."""
     queue = client.queue("mail")
     queue.add("x")
     (message,) = queue.poll(lease_ms=300)
@@ -210,8 +210,8 @@ def test_a_heartbeat_keeps_the_lease_alive_while_the_block_runs(client: Client) 
     assert queue.stats().acked_total == 1
 
 
-def test_many_are_added_in_order_and_one_bad_one_keeps_nobody_out(client: Client) -> None:
-    """Its error is raised after all were tried, or returned in its place."""
+def test_add_many_keeps_order_and_adds_all_valid_messages(client: Client) -> None:
+    """An error is raised after all were tried, or returned in its place."""
     queue = client.queue("mail")
     big = b"x" * ((1 << 20) + 1)
     added = queue.add_many(["a", big, NewMessage(body=b"c", priority=0), {"d": 1}], errors="return")
@@ -223,8 +223,8 @@ def test_many_are_added_in_order_and_one_bad_one_keeps_nobody_out(client: Client
     assert queue.add_many([]) == []
 
 
-def test_any_number_is_added_in_as_many_requests_as_it_takes(client: Client) -> None:
-    """More than a request may hold, in messages and in bytes, in order."""
+def test_add_many_splits_large_lists_into_requests(client: Client) -> None:
+    """Limits on messages and bytes are respected, and the order is kept."""
     queue = client.queue("mail")
     added = queue.add_many(str(n) for n in range(2_345))
     assert len({one.id for one in added}) == 2_345
@@ -234,8 +234,8 @@ def test_any_number_is_added_in_as_many_requests_as_it_takes(client: Client) -> 
     assert large.stats().bytes == 12 * 900_000
 
 
-def test_many_are_acked_together(server: ServerUnderTest, client: Client) -> None:
-    """Each with its own result and its own fate."""
+def test_ack_many(server: ServerUnderTest, client: Client) -> None:
+    """Each receipt has its own result and outcome."""
     queue = client.queue("mail")
     added = queue.add_many(["a", "b", "c"])
     (late,) = queue.poll(lease_ms=100)
@@ -259,8 +259,8 @@ def test_many_are_acked_together(server: ServerUnderTest, client: Client) -> Non
         client.queue("other").ack_many([late])
 
 
-def test_a_key_adds_once(client: Client) -> None:
-    """The same key gives the same id; with another body it is a conflict."""
+def test_idempotency_key_adds_once(client: Client) -> None:
+    """The same key returns the same ID; with another body it is a conflict."""
     queue = client.queue("mail")
     first = queue.add("x", key="order-7")
     again = queue.add("x", key="order-7")
@@ -270,14 +270,14 @@ def test_a_key_adds_once(client: Client) -> None:
 
 
 def test_equal_messages_without_a_key_are_different_messages(client: Client) -> None:
-    """A made-up key is nobody else's."""
+    """Generated keys are unique."""
     queue = client.queue("mail")
     assert len({queue.add("same").id for _ in range(10)}) == 10
     assert queue.stats().ready == 10
 
 
-def test_a_delay_is_kept(server: ServerUnderTest, client: Client) -> None:
-    """Not a moment earlier."""
+def test_delayed_message_is_never_early(server: ServerUnderTest, client: Client) -> None:
+    """It is delivered when the delay ends."""
     queue = client.queue("mail")
     queue.add("x", delay_ms=60_000)
     server.clock.advance(50_000)
@@ -286,8 +286,8 @@ def test_a_delay_is_kept(server: ServerUnderTest, client: Client) -> None:
     assert len(queue.poll()) == 1
 
 
-def test_a_long_poll_is_woken_by_an_add(client: Client) -> None:
-    """From another thread, over the same client."""
+def test_add_wakes_a_long_poll(client: Client) -> None:
+    """The add comes from another thread, over the same client."""
     queue = client.queue("mail")
     queue.configure()
     timer = threading.Timer(0.05, lambda: queue.add("x"))
@@ -297,8 +297,8 @@ def test_a_long_poll_is_woken_by_an_add(client: Client) -> None:
     timer.join()
 
 
-def test_waiting_for_a_result_that_does_not_come_is_timed_out(client: Client) -> None:
-    """And one of a message that never was is not found."""
+def test_waiting_for_a_missing_result_times_out(client: Client) -> None:
+    """The result of an unknown message is not found."""
     queue = client.queue("mail")
     added = queue.add("x")
     assert queue.result(added.id).status == "pending"
@@ -312,7 +312,7 @@ def test_waiting_for_a_result_that_does_not_come_is_timed_out(client: Client) ->
 
 
 def test_arguments_out_of_range_are_refused_by_name(client: Client) -> None:
-    """Before they are sent, where a limit is everybody's; by the server otherwise."""
+    """The client checks limits that are the same everywhere; the server checks the others."""
     queue = client.queue("mail")
     with pytest.raises(Invalid, match="priority"):
         queue.add("x", priority=10)
@@ -328,8 +328,8 @@ def test_arguments_out_of_range_are_refused_by_name(client: Client) -> None:
         queue.configure(lease_ms=-5)
 
 
-def test_looking_leaves_everything_as_it_is(client: Client) -> None:
-    """Peek by pages, and trace the history."""
+def test_peek_and_trace_change_nothing(client: Client) -> None:
+    """Peek works page by page, and trace shows the history."""
     queue = client.queue("mail")
     added = queue.add_many([f"{n}" for n in range(25)])
     page = queue.peek(10)
@@ -340,8 +340,8 @@ def test_looking_leaves_everything_as_it_is(client: Client) -> None:
     assert [row["op"] for row in queue.trace(added[0].id)] == ["add"]
 
 
-def test_messages_can_be_removed_and_a_queue_emptied(client: Client) -> None:
-    """By id; or all, with its name and a reason."""
+def test_messages_can_be_removed_and_queues_purged(client: Client) -> None:
+    """A purge needs the queue's name and a reason."""
     queue = client.queue("mail")
     added = queue.add_many(["a", "b", "c"])
     assert queue.remove(added[0].id, "0192f0c1-2f6a-7cc3-98c4-dc0c0c07398f") == [True, False]
@@ -352,8 +352,8 @@ def test_messages_can_be_removed_and_a_queue_emptied(client: Client) -> None:
     assert queue.stats().ready == 0
 
 
-def test_dead_letters_can_be_sent_back(client: Client) -> None:
-    """With their reason, filtered, and after a look at how many it would be."""
+def test_dead_letters_can_be_redriven(client: Client) -> None:
+    """They have their reason, can be filtered, and a dry run counts them."""
     queue = client.queue("mail")
     queue.configure(max_attempts=1)
     queue.add_many(["a", "b"])
@@ -370,8 +370,8 @@ def test_dead_letters_can_be_sent_back(client: Client) -> None:
     assert queue.stats().ready == 2
 
 
-def test_a_queue_can_be_paused_and_deleted(client: Client) -> None:
-    """Nothing is handed out meanwhile; a deleted queue is gone."""
+def test_queue_can_be_paused_and_deleted(client: Client) -> None:
+    """A paused queue delivers nothing, and a deleted one is not found."""
     queue = client.queue("mail")
     queue.add("x")
     assert queue.pause().status == "paused"

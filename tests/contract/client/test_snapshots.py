@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from tests.contract.client.conftest import ServerUnderTest
 
 
-def test_a_snapshot_is_read_in_parts_and_closed(client: Client) -> None:
-    """Open, read by several readers, close."""
+def test_snapshot_is_read_in_parts_and_closed(client: Client) -> None:
+    """Several readers read it."""
     queue = client.queue("mail")
     queue.add_many([f"{number}" for number in range(25)])
     taken = queue.open_snapshot(part_messages=10)
@@ -34,8 +34,8 @@ def test_a_snapshot_is_read_in_parts_and_closed(client: Client) -> None:
         queue.read_snapshot(taken.snapshot)
 
 
-def test_bodies_are_for_who_may_read_them(server: ServerUnderTest, client: Client) -> None:
-    """A viewer sees that messages are there; a producer may not look at all."""
+def test_snapshot_bodies_need_the_right_to_read_them(server: ServerUnderTest, client: Client) -> None:
+    """A viewer sees messages without bodies; a producer cannot open a snapshot."""
     client.tenant("acme").configure()
     client.tenant("acme").queue("mail").add("geheim")
     with Client(settings=server.settings("acme", role="viewer")) as viewer:

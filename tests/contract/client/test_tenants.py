@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from tests.contract.client.conftest import ServerUnderTest
 
 
-def test_a_tenant_is_made_changed_suspended_and_deleted(client: Client) -> None:
-    """By the platform's administrator."""
+def test_tenant_is_created_changed_suspended_and_deleted(client: Client) -> None:
+    """The platform administrator does it."""
     acme = client.tenant("acme")
     assert acme.configure(weight=3).config["weight"] == 3
     assert acme.get().name == "acme"
@@ -30,8 +30,8 @@ def test_a_tenant_is_made_changed_suspended_and_deleted(client: Client) -> None:
         acme.get()
 
 
-def test_the_reason_of_a_change_is_in_the_audit_trail_and_not_a_setting(client: Client) -> None:
-    """A reason that is too long or no text changes nothing."""
+def test_reason_of_a_change_is_in_the_audit_trail(client: Client) -> None:
+    """It is not a setting. A reason that is too long or not a text changes nothing."""
     acme = client.tenant("acme")
     assert "reason" not in acme.configure(weight=2, reason="their first customer").config
     assert "reason" not in acme.configure(weight=3, reason="they grow").config
@@ -43,8 +43,8 @@ def test_the_reason_of_a_change_is_in_the_audit_trail_and_not_a_setting(client: 
     assert ["their first customer" in rows[0]["details"], "they grow" in rows[-1]["details"]] == [True, True]
 
 
-def test_a_key_opens_what_its_role_allows_and_nothing_else(server: ServerUnderTest, client: Client) -> None:
-    """A producer adds and does not poll; a viewer looks and sees no bodies."""
+def test_key_allows_only_what_its_role_allows(server: ServerUnderTest, client: Client) -> None:
+    """A producer adds and cannot poll; a viewer sees no bodies."""
     acme = client.tenant("acme")
     with Client(settings=server.settings("acme", role="producer", retries=NO_RETRIES)) as producer:
         added = producer.queue("mail").add("secret")
@@ -63,16 +63,16 @@ def test_a_key_opens_what_its_role_allows_and_nothing_else(server: ServerUnderTe
     assert [key.revoked_at is not None for key in now if key.key_id == keys[0].key_id] == [True]
 
 
-def test_a_wrong_token_is_unauthenticated(server: ServerUnderTest) -> None:
-    """And the error does not show it."""
+def test_invalid_token_is_unauthenticated(server: ServerUnderTest) -> None:
+    """The error does not show it."""
     with Client(settings=server.settings(token="tq_wrong_token")) as client:  # noqa: S106  # of nobody
         with pytest.raises(Unauthenticated) as caught:
             client.queue("mail").add("x")
         assert "tq_wrong_token" not in str(caught.value)
 
 
-def test_a_grant_lets_a_principal_into_another_tenant(server: ServerUnderTest, client: Client) -> None:
-    """Until it is taken back."""
+def test_grant_gives_a_principal_access_to_another_tenant(server: ServerUnderTest, client: Client) -> None:
+    """The access ends when the grant is deleted."""
     client.tenant("fleet").configure()
     created = client.tenant("fleet").create_key("worker", role="consumer")
     acme = client.tenant("acme")
@@ -87,8 +87,8 @@ def test_a_grant_lets_a_principal_into_another_tenant(server: ServerUnderTest, c
         assert acme.grants() == []
 
 
-def test_a_fleet_serves_many_tenants_in_turns(client: Client) -> None:
-    """Messages say whose they are, and are settled there."""
+def test_fleet_serves_many_tenants_in_turns(client: Client) -> None:
+    """Messages name their tenant and are settled there."""
     for name in ("acme", "bolt", "core"):
         client.tenant(name).configure()
         client.tenant(name).queue("mail").add_many([f"{name}-{n}" for n in range(3)])
@@ -101,8 +101,8 @@ def test_a_fleet_serves_many_tenants_in_turns(client: Client) -> None:
     assert {message.tenant for message in client.fleet("mail").poll(10)} == {"core"}
 
 
-def test_a_quota_is_told_with_its_figures(server: ServerUnderTest, client: Client) -> None:
-    """Limit, current; and usage shows the same."""
+def test_quota_error_has_its_figures(server: ServerUnderTest, client: Client) -> None:
+    """Usage shows the same limit and current value."""
     acme = client.tenant("acme")
     acme.configure(quotas={"backlog": 3})
     queue = acme.queue("mail")
@@ -115,8 +115,8 @@ def test_a_quota_is_told_with_its_figures(server: ServerUnderTest, client: Clien
     assert acme.usage().quotas["backlog"].used == 3
 
 
-def test_a_rate_limit_is_waited_for(server: ServerUnderTest, client: Client) -> None:
-    """With retries the client takes as long as the limit wants; without, the caller learns of it."""
+def test_client_waits_for_a_rate_limit(server: ServerUnderTest, client: Client) -> None:
+    """With retries it waits as long as the limit requires; without, the caller gets the error."""
     acme = client.tenant("acme")
     acme.configure(limits={"write": {"ops_per_sec": 20, "burst": 5}})
     queue = acme.queue("mail")
@@ -127,8 +127,8 @@ def test_a_rate_limit_is_waited_for(server: ServerUnderTest, client: Client) -> 
     assert RateLimited in {type(one.error) for one in added}
 
 
-def test_what_was_done_is_in_the_audit_trail(client: Client) -> None:
-    """Filtered and by pages."""
+def test_calls_are_in_the_audit_trail(client: Client) -> None:
+    """It can be filtered and read page by page."""
     acme = client.tenant("acme")
     acme.configure()
     acme.queue("mail").add_many(["a", "b", "c"])
@@ -137,14 +137,14 @@ def test_what_was_done_is_in_the_audit_trail(client: Client) -> None:
     assert {row["op"] for row in rows} == {"add"}
 
 
-def test_the_server_tells_how_it_is(client: Client) -> None:
-    """Health for everyone, metrics for administrators."""
+def test_health_and_metrics(client: Client) -> None:
+    """Health is public, metrics are for administrators."""
     assert client.health()["status"] == "ready"
     assert "tenantq_" in client.metrics()
 
 
-def test_a_list_of_tenants_tells_in_one_line_how_each_does(server: ServerUnderTest, client: Client) -> None:
-    """Backlog, leases, dead letters, the worst quota, and calls that a limit refused; the list can be cut."""
+def test_tenant_list_summarizes_each_tenant(server: ServerUnderTest, client: Client) -> None:
+    """It has backlog, leases, dead letters, the fullest quota and refused calls, and can be limited."""
     acme = client.tenant("acme")
     acme.configure(quotas={"backlog": 4}, limits={"read": {"ops_per_sec": 2}})
     queue = acme.queue("mail")

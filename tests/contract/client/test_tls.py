@@ -1,4 +1,4 @@
-"""TLS: the server is verified, the client shows its certificate where it has one, and trouble is said plainly."""
+"""TLS: the server is verified, the client presents its certificate if it has one, and errors are clear."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ TOKEN = "an-administrators-token-for-a-test"  # noqa: S105  # of nobody
 
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
-    """Who signs everybody's certificates here."""
+    """Return the authority that signs all certificates here."""
     return Authority(tmp_path)
 
 
 @pytest.fixture
 async def server(authority: Authority, tmp_path: Path) -> AsyncIterator[Server]:
-    """Run a server that asks clients for a certificate."""
+    """Run a server that requests client certificates."""
     certificate, key = authority.issue("server", "localhost")
     tls = TlsFiles(certificate=str(certificate), key=str(key), client_ca=str(authority.path), verify="required")
     settings = ServerSettings(data_dir=str(tmp_path / "data"), http="127.0.0.1:0", tls=tls, grace_ms=100)
@@ -38,7 +38,7 @@ async def server(authority: Authority, tmp_path: Path) -> AsyncIterator[Server]:
 
 
 async def test_messages_travel_over_mutual_tls(server: Server, authority: Authority) -> None:
-    """With the authority's file, the client's certificate and its key; a waiting poll can be left."""
+    """It uses the authority's file, the client's certificate and its key; a waiting poll can be cancelled."""
     certificate, key = authority.issue("worker")
     tls = Tls(ca_file=str(authority.path), certificate_file=str(certificate), key_file=str(key))
     async with AsyncClient(f"https://localhost:{server.port}", TOKEN, tls=tls) as client:
@@ -53,8 +53,8 @@ async def test_messages_travel_over_mutual_tls(server: Server, authority: Author
         assert (await queue.stats()).acked_total == 200
 
 
-async def test_a_server_that_is_not_trusted_is_not_talked_to(server: Server, tmp_path: Path) -> None:
-    """The error says so; the token was not sent."""
+async def test_untrusted_server_gets_no_token(server: Server, tmp_path: Path) -> None:
+    """The error says that the certificate is not trusted."""
     (tmp_path / "other").mkdir()
     stranger = Authority(tmp_path / "other")
     for tls in (Tls(), Tls(ca_file=str(stranger.path))):
@@ -64,8 +64,8 @@ async def test_a_server_that_is_not_trusted_is_not_talked_to(server: Server, tmp
             assert not caught.value.maybe_done
 
 
-async def test_a_client_without_the_certificate_it_needs_is_told(server: Server, authority: Authority) -> None:
-    """As far as TLS lets it be."""
+async def test_missing_client_certificate_is_a_clear_error(server: Server, authority: Authority) -> None:
+    """The error says as much as TLS reveals."""
     tls = Tls(ca_file=str(authority.path))
     async with AsyncClient(f"https://localhost:{server.port}", TOKEN, tls=tls, retries=NO_RETRIES) as client:
         with pytest.raises(ConnectionFailed):
@@ -73,7 +73,7 @@ async def test_a_client_without_the_certificate_it_needs_is_told(server: Server,
 
 
 async def test_plain_http_to_a_tls_port_is_a_typed_error(server: Server) -> None:
-    """Not a traceback."""
+    """It is not a traceback."""
     async with AsyncClient(f"http://127.0.0.1:{server.port}", TOKEN, retries=NO_RETRIES) as client:
         with pytest.raises(ConnectionFailed):
             await client.health()

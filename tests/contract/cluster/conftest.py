@@ -1,4 +1,4 @@
-"""One Redis Cluster for all tests here."""
+"""One Redis Cluster for all tests of this directory."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class TwoPrimaries:
 
     @contextlib.contextmanager
     def hanging(self, node: int) -> Iterator[None]:
-        """Stop a primary, as if it hung, for the length of the block."""
+        """Pause a primary for the length of the block."""
         self.nodes[node].signal(signal.SIGSTOP)
         try:
             yield
@@ -62,7 +62,7 @@ class TwoPrimaries:
             self.nodes[node].signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        """End both."""
+        """Stop both."""
         for node in self.nodes:
             node.signal(signal.SIGCONT)
             node.kill()
@@ -98,7 +98,7 @@ def client_of(server: HostServer, token: str = TOKEN) -> httpx.AsyncClient:
 
 
 async def tenant_on(client: httpx.AsyncClient, shards: list[int], prefix: str = "tenant") -> str:
-    """Create a tenant on one of these shards, with a queue, and return its name."""
+    """Create a tenant with a queue on one of these shards, and return its name."""
     for number in range(1_000):
         name = f"{prefix}-{number}"
         if jump_hash(tenant_key(name), SHARDS) in shards:

@@ -10,7 +10,7 @@ from tenantq.console.app import ConsoleApp
 from tenantq.errors import Unavailable
 from tests.contract.cluster.hosts import SHARDS, TOKEN, client_of, hosting, tenant_on
 from tests.contract.cluster.test_members import SECRET
-from tests.contract.cluster.test_tenant_moves import pin, settled
+from tests.contract.cluster.test_tenant_moves import pin, wait_until_placed
 from tests.contract.console.conftest import NEVER_MS, WIDE, ConsoleUser
 
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from tests.contract.cluster.hosts import TwoPrimaries
 
 
-async def test_the_console_shows_the_cluster(
+async def test_console_shows_the_cluster(
     primaries: TwoPrimaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The member with its shards, and a tenant on its way to another shard until it has arrived."""
+    """It shows the member with its shards, and a tenant that moves until it has arrived."""
     ask = TenantMoves.ask
 
     async def refuses(self: TenantMoves, target: int, method: str, *arguments: Any) -> int:
@@ -56,6 +56,6 @@ async def test_the_console_shows_the_cluster(
             await user.until(lambda: bool(moving()) and moving()[0]["state"].startswith("waiting"))
             assert (moving()[0]["from"], moving()[0]["to"]) == ("shard 2", "shard 5")
             monkeypatch.undo()
-            assert await settled(client, tenant) == 5
+            assert await wait_until_placed(client, tenant) == 5
             await user.until(lambda: not moving())
             await user.press("escape")

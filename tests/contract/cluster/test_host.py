@@ -1,4 +1,4 @@
-"""One process owns many shards: each request reaches its shard, and a store that hangs delays only its own shards."""
+"""One process owns many shards: each request reaches its shard, and a hanging store delays only its own shards."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SECRET = "known to all servers"  # noqa: S105  # of these tests only
 
 
 async def test_tenants_are_spread_over_the_shards_of_one_process(primaries: TwoPrimaries, tmp_path: Path) -> None:
-    """Each shard serves its tenants, the platform sees all of them, and a restart finds everything again."""
+    """Each shard serves its tenants, the platform sees all, and a restart finds everything again."""
     names = []
     async with hosting(tmp_path, primaries.url, "spread") as server, client_of(server) as client:
         for shard in range(SHARDS):
@@ -50,7 +50,7 @@ async def test_tenants_are_spread_over_the_shards_of_one_process(primaries: TwoP
         assert unknown.status_code == 401
         codes: set[str] = set()
         cursor: dict[str, str] = {}
-        while codes != {"forbidden", "unauthenticated"}:  # refusals are journaled soon after
+        while codes != {"forbidden", "unauthenticated"}:  # refusals are journaled a little later
             page = (await client.get("/v1/audit", params={"result": "DENIED", **cursor})).json()
             codes |= {one["error_code"] for one in page["rows"]}
             cursor = {"cursor": page["cursor"]} if page.get("cursor") else {}
@@ -80,8 +80,8 @@ async def test_a_hanging_primary_delays_only_the_shards_on_it(primaries: TwoPrim
         assert len(polled.json()["messages"]) == 1
 
 
-async def test_a_fleet_polls_all_shards_in_one_call(primaries: TwoPrimaries, tmp_path: Path) -> None:
-    """It gets the messages of all shards, in weighted shares, and one that waits is woken by any shard."""
+async def test_fleet_polls_all_shards_in_one_call(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """It gets messages in weighted shares, and any shard wakes a waiting one."""
     async with hosting(tmp_path, primaries.url, "fleet") as server, client_of(server) as client:
         tenants = [await tenant_on(client, [shard], f"fleet-{shard}") for shard in range(4)]
         waiting = asyncio.ensure_future(client.post("/v1/poll", json={"queue": "work", "max": 8, "wait_ms": 20_000}))
@@ -103,7 +103,7 @@ async def test_a_fleet_polls_all_shards_in_one_call(primaries: TwoPrimaries, tmp
 
 
 async def test_servers_with_the_same_secret_share_their_keys(primaries: TwoPrimaries, tmp_path: Path) -> None:
-    """A server on another host gets them from the store; one with another secret is told so."""
+    """A server on another host gets them from the store; one with another secret gets an error."""
 
     def settings(**cluster: Any) -> Any:
         return {"cluster": ClusterSettings(shards=SHARDS, **cluster)}
@@ -163,10 +163,8 @@ async def test_a_server_without_the_keys_leaves_nothing_in_the_store(primaries: 
     assert (tmp_path / "a" / "key_maker").read_bytes() == (tmp_path / "b" / "key_maker").read_bytes()
 
 
-async def test_a_common_administrators_token_takes_the_place_of_a_secret(
-    primaries: TwoPrimaries, tmp_path: Path
-) -> None:
-    """For servers that start with the same one; a later token changes nothing for those that have the keys."""
+async def test_shared_admin_token_replaces_a_secret(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """All servers must start with the same one; a later token changes nothing for servers that have the keys."""
     for host in ("a", "b"):
         async with HostServer(host_settings(tmp_path / host, primaries.url, "token"), admin_token=TOKEN):
             pass
@@ -179,7 +177,7 @@ async def test_a_common_administrators_token_takes_the_place_of_a_secret(
             pass
 
 
-async def test_the_number_of_shards_is_kept_in_the_store(primaries: TwoPrimaries, tmp_path: Path) -> None:
+async def test_shard_count_is_kept_in_the_store(primaries: TwoPrimaries, tmp_path: Path) -> None:
     """It cannot be reduced, and need not be given again."""
     async with hosting(tmp_path, primaries.url, "count"):
         pass
@@ -191,8 +189,8 @@ async def test_the_number_of_shards_is_kept_in_the_store(primaries: TwoPrimaries
         assert len(server.host.owned()) == SHARDS
 
 
-async def test_a_store_of_one_shard_grows_to_a_cluster(primaries: TwoPrimaries, tmp_path: Path) -> None:
-    """Its tenants stay on the shard where they are, and new ones are spread."""
+async def test_store_of_one_shard_grows_to_a_cluster(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """Its tenants stay on their shard, and new ones are spread."""
     settings = RedisSettings(name="grown", lease_ms=3_000)
     opener = OnRedis(primaries, tmp_path, name="grown")
     async with Shard(tmp_path, open_store=opener, settings=ShardSettings(disk_reserve_bytes=0)) as shard:
@@ -205,8 +203,8 @@ async def test_a_store_of_one_shard_grows_to_a_cluster(primaries: TwoPrimaries, 
         assert made.json()["id"] >> 26 == jump_hash(tenant_key("tenant-2"), SHARDS)
 
 
-async def test_a_deleted_tenant_can_be_created_again(primaries: TwoPrimaries, tmp_path: Path) -> None:
-    """Its name is free as soon as its deletion is answered."""
+async def test_deleted_tenant_can_be_created_again(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """Its name is free as soon as the deletion returns."""
     async with hosting(tmp_path, primaries.url, "again") as server, client_of(server) as client:
         name = await tenant_on(client, [3])
         body = {"confirm": name, "reason": "their contract has ended"}

@@ -50,21 +50,21 @@ async def pair(stack: AsyncExitStack, tmp_path: Path, primaries: TwoPrimaries, n
 
 
 async def until(holds: Any, seconds: float = 30.0) -> None:
-    """Wait until something holds."""
+    """Wait until a condition holds."""
     async with asyncio.timeout(seconds):
         while not holds():  # noqa: ASYNC110  # several servers bring it about
             await asyncio.sleep(0.02)
 
 
 async def address_shown(client: httpx.AsyncClient, path: str, address: str) -> None:
-    """Wait until replies have this address of the owner. A server forwards calls before it knows where clients reach others."""
+    """Wait until replies have this owner address. Servers forward calls before they know each other's address."""
     async with asyncio.timeout(30):
         while (await client.get(path)).headers.get("tenantq-shard", "") != address:  # noqa: ASYNC110  # as above
             await asyncio.sleep(0.05)
 
 
-async def test_every_server_answers_for_every_shard(primaries: TwoPrimaries, tmp_path: Path) -> None:
-    """Whoever owns the tenant's shard: messages, keys, exports, lists, and the owner's address in the reply."""
+async def test_every_server_serves_every_shard(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """Messages, keys, exports and lists work through any server, and replies have the owner's address."""
     async with AsyncExitStack() as stack:
         both = await pair(stack, tmp_path, primaries, "both")
         first, second = both.clients
@@ -98,18 +98,16 @@ async def test_every_server_answers_for_every_shard(primaries: TwoPrimaries, tmp
             assert len((await client.get("/v1/topology")).json()["shards"]) == SHARDS
 
 
-async def test_a_refusal_reaches_the_trail_of_a_tenant_that_was_created_a_moment_ago(
-    primaries: TwoPrimaries, tmp_path: Path
-) -> None:
-    """Also when the server that refuses it has not read the tenant's placement yet."""
+async def test_refusal_reaches_the_audit_trail_of_a_new_tenant(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """This holds even if the refusing server has not read the tenant's placement yet."""
     async with AsyncExitStack() as stack:
         both = await pair(stack, tmp_path, primaries, "moment")
-        home = 0 if 0 in both.owned(0) else 1  # answers calls about all tenants
+        home = 0 if 0 in both.owned(0) else 1  # serves calls about all tenants
         near, far = both.clients[1 - home], both.clients[home]
         name = await tenant_on(near, both.owned(1 - home), "new")
         key = await near.post(f"/v1/tenants/{name}/keys", json={"name": "key", "role": "producer"})
         placements = both.servers[home]._context.placements
-        placements._rows.pop(name, None)  # as if it was created since the last reading
+        placements._rows.pop(name, None)  # as if it was created after the last read
         placements.version = 0
         headers = {"X-Request-Id": "too-curious"}
         async with client_of(both.servers[home], key.json()["token"]) as tenant:
@@ -125,8 +123,8 @@ async def test_a_refusal_reaches_the_trail_of_a_tenant_that_was_created_a_moment
         assert await seen() == ["forbidden"]
 
 
-async def test_a_fleet_polls_the_shards_of_all_servers(primaries: TwoPrimaries, tmp_path: Path) -> None:
-    """In one call, also while it waits, at either server."""
+async def test_fleet_polls_the_shards_of_all_servers(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """One call at either server suffices, also while it waits."""
     async with AsyncExitStack() as stack:
         both = await pair(stack, tmp_path, primaries, "fleets")
         names = [await tenant_on(both.clients[0], [both.owned(owner)[0]], f"fleet-{owner}") for owner in range(2)]
@@ -146,7 +144,7 @@ async def test_a_fleet_polls_the_shards_of_all_servers(primaries: TwoPrimaries, 
 
 
 @pytest.mark.parametrize("leaving", [0, 1])
-async def test_a_server_that_stops_hands_its_shards_over_unnoticed(
+async def test_stopping_server_hands_over_its_shards_without_errors(
     primaries: TwoPrimaries, tmp_path: Path, leaving: int
 ) -> None:
     """Calls at the other server neither fail nor lose anything, and a long poll continues at the new owner."""
@@ -187,7 +185,7 @@ async def test_a_server_that_stops_hands_its_shards_over_unnoticed(
 
 
 async def test_credentials_are_found_through_a_third_server(primaries: TwoPrimaries, tmp_path: Path) -> None:
-    """A server that is cut off from the owner of a key asks another one to pass the question on."""
+    """A server cut off from the owner of a key asks another one to forward the question."""
     async with AsyncExitStack() as stack:
         both = await pair(stack, tmp_path, primaries, "third")
         owner = 0 if 0 in both.owned(0) else 1  # of the administrator's key
@@ -208,10 +206,10 @@ async def test_credentials_are_found_through_a_third_server(primaries: TwoPrimar
             await asyncio.sleep(REMOTE_TRUST_MS / 1_000)  # the answer is not trusted for longer
 
 
-async def test_a_shard_serves_while_its_release_waits_for_an_export(
+async def test_shard_serves_while_its_release_waits_for_an_export(
     primaries: TwoPrimaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Callers wait only for the calls in progress, not for an export to a slow target."""
+    """Callers wait only for calls in progress, not for an export to a slow target."""
     monkeypatch.setattr(shard_thread, "PREPARE_MS", 60_000)
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(hosting(tmp_path / "one", primaries.url, "export", **SECRET))
@@ -237,8 +235,8 @@ async def test_a_shard_serves_while_its_release_waits_for_an_export(
         await releasing
 
 
-async def test_servers_of_two_clusters_do_not_talk(primaries: TwoPrimaries, tmp_path: Path) -> None:
-    """A process that does not know the keys of a cluster cannot call its shards."""
+async def test_servers_of_two_clusters_do_not_communicate(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """A process without the keys of a cluster cannot call its shards."""
     async with hosting(tmp_path / "a", primaries.url, "one-cluster") as server:
         assert server.membership is not None
         port = int(server.membership.view.members[server.membership.id].peer_address.rpartition(":")[2])
@@ -252,18 +250,18 @@ async def test_servers_of_two_clusters_do_not_talk(primaries: TwoPrimaries, tmp_
 
 
 async def test_operators_see_members_and_shards_and_drain_a_member(primaries: TwoPrimaries, tmp_path: Path) -> None:
-    """From any member; the drain is journaled, can be undone, and an unknown member is an error."""
+    """Any member can be asked; the drain is journaled and can be undone, and an unknown member is an error."""
     async with AsyncExitStack() as stack:
         both = await pair(stack, tmp_path, primaries, "drained")
         first, second = both.clients
-        await until(lambda: len(both.owned(0)) + len(both.owned(1)) == SHARDS and not on_the_move(both.servers[1]))
+        await until(lambda: len(both.owned(0)) + len(both.owned(1)) == SHARDS and not is_moving(both.servers[1]))
         found = (await second.get("/v1/cluster")).json()
         assert [one["url"] for one in found["members"]] == [f"http://127.0.0.1:{one.port}" for one in both.servers]
         assert {one["owner"] for one in found["shards"]} == {one["id"] for one in found["members"]}
         leaving = next(one["id"] for one in found["members"] if one["id"] != found["this_member"])
         drained = await second.post(f"/v1/cluster/members/{leaving}/drain", json={})
         assert drained.status_code == 200, drained.text
-        await until(lambda: len(both.owned(1)) == SHARDS and not any(on_the_move(one) for one in both.servers))
+        await until(lambda: len(both.owned(1)) == SHARDS and not any(is_moving(one) for one in both.servers))
         assert not both.owned(0)
         shown = (await first.get("/v1/cluster")).json()["members"]
         assert [(one["draining"], one["shards"]) for one in shown] == [(True, 0), (False, SHARDS)]
@@ -277,8 +275,8 @@ async def test_operators_see_members_and_shards_and_drain_a_member(primaries: Tw
             assert (await stranger.get("/v1/cluster")).status_code == 401
 
 
-def on_the_move(server: HostServer) -> bool:
-    """Return whether a shard has no owner, or is on its way, as far as a server knows."""
+def is_moving(server: HostServer) -> bool:
+    """Return whether, from a server's view, a shard has no owner or is being handed over."""
     assert server.membership is not None
     view = server.membership.view
     return bool(view.moves) or any(view.owner_of(shard) is None for shard in range(SHARDS))

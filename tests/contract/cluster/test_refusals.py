@@ -1,4 +1,4 @@
-"""A server or a tenant that does not fit the cluster is refused with one clear error, and leaves nothing behind."""
+"""A server or tenant that does not fit the cluster is refused with one clear error, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def rows_of(primaries: TwoPrimaries, name: str) -> dict[bytes, bytes]:
 
 
 def contents_of(directory: Path) -> dict[Path, bytes]:
-    """Return the contents of all files but locks."""
+    """Return the contents of all files except locks."""
     return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file() and path.name != "lock"}
 
 
 async def refused(directory: Path, primaries: TwoPrimaries, name: str, **options: Any) -> str:
-    """Start a server that must not start, and return why. The store and its files stay as they are."""
+    """Start a server that must not start, and return the error. The store and its files stay unchanged."""
     files, rows = contents_of(directory), rows_of(primaries, name)
     with pytest.raises((Invalid, StoreFormat)) as error:
         await HostServer(host_settings(directory, primaries.url, name, **options), admin_token=TOKEN).start()
@@ -47,8 +47,8 @@ async def refused(directory: Path, primaries: TwoPrimaries, name: str, **options
     return error.value.message
 
 
-async def test_a_server_does_not_join_another_cluster(primaries: TwoPrimaries, tmp_path: Path) -> None:
-    """Two clusters under one name, a name of another cluster, and a store that was emptied."""
+async def test_server_does_not_join_another_cluster(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """Covers two clusters with one name, the name of another cluster, and an emptied store."""
     async with hosting(tmp_path / "one", primaries.url, "ours") as server:
         ours = server.cluster.id
     async with hosting(tmp_path / "two", primaries.url, "theirs") as server:
@@ -60,8 +60,8 @@ async def test_a_server_does_not_join_another_cluster(primaries: TwoPrimaries, t
     assert "the store has no cluster with redis.name 'ours'" in await refused(tmp_path / "one", primaries, "ours")
 
 
-async def test_a_server_must_be_in_a_region_of_its_cluster(primaries: TwoPrimaries, tmp_path: Path) -> None:
-    """A new cluster is not created by a server that could not own any of its shards."""
+async def test_server_must_be_in_a_region_of_its_cluster(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """A server that could not own any shard does not create a cluster."""
     elsewhere = {**REGIONAL, "shard": {"durability": "os", "region": "mars"}}
     wanted = "shard.region: must be one of the cluster's regions"
     assert await refused(tmp_path, primaries, "lands", **elsewhere) == f"{wanted} (mars; allowed: eu, us)."
@@ -70,8 +70,8 @@ async def test_a_server_must_be_in_a_region_of_its_cluster(primaries: TwoPrimari
     assert await refused(tmp_path / "two", primaries, "lands") == f"{wanted} (not set; allowed: eu, us)."
 
 
-async def test_a_server_is_announced_where_others_can_reach_it(primaries: TwoPrimaries, tmp_path: Path) -> None:
-    """Also if it listens on all addresses. Its link must have an address of its own."""
+async def test_server_announces_a_reachable_address(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """This applies to servers that listen on all addresses too; its link needs its own address."""
     everywhere: dict[str, Any] = {"cluster": {"shards": 4, "peer": "0.0.0.0:0"}}
     message = await refused(tmp_path, primaries, "reached", **everywhere)
     assert message == "cluster.peer: must be an address that other servers can reach, not 0.0.0.0:0."
@@ -81,8 +81,8 @@ async def test_a_server_is_announced_where_others_can_reach_it(primaries: TwoPri
         assert member.rpc == f"127.0.0.1:{server.rpc_port}"
 
 
-async def test_a_tenant_that_cannot_be_created_is_not_placed(primaries: TwoPrimaries, tmp_path: Path) -> None:
-    """It is refused and noted, and can be created elsewhere later."""
+async def test_tenant_that_cannot_be_created_is_not_placed(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """It is refused and journaled, and can be created elsewhere later."""
     directory = "t:{refusals}:directory"
     rows = primaries.nodes[key_slot(b"refusals") // 8_192].client()
     async with hosting(tmp_path / "eu", primaries.url, "refusals", **REGIONAL) as server, client_of(server) as client:
@@ -103,7 +103,7 @@ async def test_a_tenant_that_cannot_be_created_is_not_placed(primaries: TwoPrima
         assert (await put("acme", regions=5))[0] == 422
         assert (await put("A_B"))[0] == 422
         assert not rows.exists(directory)
-        for number in range(20):  # none is placed where no server runs
+        for number in range(20):  # no tenant is placed where no server runs
             assert (await put(f"free-{number}", regions=["us", "eu"] if number % 2 else []))[0] == 201
         theirs = {**REGIONAL, "shard": {"durability": "os", "region": "us"}}
         async with hosting(tmp_path / "us", primaries.url, "refusals", **theirs) as other:

@@ -31,7 +31,7 @@ async def placement(client: httpx.AsyncClient, tenant: str) -> dict[str, Any]:
     return found
 
 
-async def settled(client: httpx.AsyncClient, tenant: str, seconds: float = 30.0) -> int:
+async def wait_until_placed(client: httpx.AsyncClient, tenant: str, seconds: float = 30.0) -> int:
     """Wait until a tenant is not moving, and return its shard."""
     async with asyncio.timeout(seconds):
         while True:
@@ -58,8 +58,8 @@ async def drained(client: httpx.AsyncClient, path: str) -> list[str]:
     return got
 
 
-async def test_a_tenant_moves_while_it_is_used(primaries: TwoPrimaries, tmp_path: Path) -> None:
-    """Order, leases, receipts, credentials, grants, idempotency keys, delays, groups and polls survive, and no call fails."""
+async def test_tenant_moves_while_in_use(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """Order, leases, receipts, credentials, idempotency keys, delays and polls survive, and no call fails."""
     async with AsyncExitStack() as stack:
         rules = [{"alert": "cross_tenant", "action": "suspend_key", "dry_run": False}]
         both = await pair(stack, tmp_path, primaries, "moves", containment=rules)
@@ -104,7 +104,7 @@ async def test_a_tenant_moves_while_it_is_used(primaries: TwoPrimaries, tmp_path
         adding = asyncio.ensure_future(keep_adding())
         await until(lambda: len(added) > 2_000)
         await pin(both.clients[1], name, target)
-        assert await settled(admin, name) == target
+        assert await wait_until_placed(admin, name) == target
         count = len(added)
         await until(lambda: len(added) > count + 100 or adding.done())
         done.set()
@@ -142,7 +142,7 @@ async def test_a_tenant_moves_while_it_is_used(primaries: TwoPrimaries, tmp_path
         listed = [one["name"] for one in (await admin.get("/v1/tenants")).json()["tenants"]]
         assert listed.count(name) == 1
         await pin(admin, name, source)
-        assert await settled(admin, name) == source
+        assert await wait_until_placed(admin, name) == source
         assert (await tenant.get(f"/v1/tenants/{name}/queues")).status_code == 200
 
 
@@ -151,10 +151,10 @@ STEPS = ("begin", "receive", "last rows", "activate")
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
-async def test_a_move_that_is_killed_is_completed_by_the_next_owner(
+async def test_next_owner_completes_a_killed_move(
     primaries: TwoPrimaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, *, is_done: bool
 ) -> None:
-    """Killed before or after any step at the target: the restarted server ends the move, and has every message once."""
+    """The server is killed around any step at the target; after a restart every message is there once."""
     name = f"killed-{STEPS.index(step)}-{is_done}".lower()
     ask, reached = TenantMoves.ask, asyncio.Event()
 
@@ -168,7 +168,7 @@ async def test_a_move_that_is_killed_is_completed_by_the_next_owner(
         if is_done:
             await ask(self, target, method, *arguments)
         reached.set()
-        monkeypatch.setattr(TenantMoves, "_settle", hang)  # nothing is tidied up by a process that is killed
+        monkeypatch.setattr(TenantMoves, "_settle", hang)  # a killed process cleans up nothing
         await hang()
         return 0
 
@@ -185,18 +185,18 @@ async def test_a_move_that_is_killed_is_completed_by_the_next_owner(
         await asyncio.wait_for(reached.wait(), 20)
     monkeypatch.undo()
     async with hosting(tmp_path, primaries.url, name, **SECRET) as server, client_of(server) as client:
-        assert await settled(client, tenant) == 5
+        assert await wait_until_placed(client, tenant) == 5
         acked = await client.post(f"{path}/ack", json={"receipts": [leased[0]["receipt"]]})
         assert acked.json()["results"][0]["ok"]
         assert await drained(client, path) == bodies[1:]
         await pin(client, tenant, 2)
-        assert await settled(client, tenant) == 2
+        assert await wait_until_placed(client, tenant) == 2
 
 
-async def test_a_move_that_is_taken_back_leaves_the_tenant_where_it_is(
+async def test_cancelled_move_leaves_the_tenant_where_it_is(
     primaries: TwoPrimaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unpinned while it is copied: it is served at its old place, the target keeps nothing, and it can move later."""
+    """Unpinned during the copy, it is served at its old shard, the target keeps nothing, and it can move later."""
     ask, copying = TenantMoves.ask, asyncio.Event()
 
     async def slow(self: TenantMoves, target: int, method: str, *arguments: Any) -> int:
@@ -223,7 +223,7 @@ async def test_a_move_that_is_taken_back_leaves_the_tenant_where_it_is(
         ]
         reply = await client.put(f"/v1/cluster/tenants/{tenant}", json={"pinned": False})
         assert reply.json()["moves"] == []
-        assert await settled(client, tenant) == 2
+        assert await wait_until_placed(client, tenant) == 2
         monkeypatch.undo()
 
         def rest() -> int:
@@ -234,11 +234,11 @@ async def test_a_move_that_is_taken_back_leaves_the_tenant_where_it_is(
         await until(lambda: rest() == 0)
         assert await drained(client, path) == bodies
         await pin(client, tenant, 5)
-        assert await settled(client, tenant) == 5
+        assert await wait_until_placed(client, tenant) == 5
 
 
 async def test_operators_get_clear_errors_about_placement(primaries: TwoPrimaries, tmp_path: Path) -> None:
-    """An unknown tenant or shard, a wrong region, a region without servers, a dedicated shard, and 'default'."""
+    """Covers unknown tenants and shards, wrong regions, regions without servers, dedicated shards, and 'default'."""
     settings: dict[str, Any] = {
         "cluster": {**SECRET["cluster"], "regions": ("eu", "us")},
         "shard": {"durability": "os", "region": "eu"},
@@ -270,8 +270,8 @@ async def test_operators_get_clear_errors_about_placement(primaries: TwoPrimarie
         assert (await refused("acme", {"shard": 0, "dedicated": True}))[0] == 409
 
 
-async def test_a_server_refuses_bad_settings_and_changes_nothing(primaries: TwoPrimaries, tmp_path: Path) -> None:
-    """More shards while others run with fewer, or without the secret, and a shard of another format."""
+async def test_server_refuses_invalid_settings_and_changes_nothing(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """Covers a larger shard count while others run, a missing secret, and a shard of another format."""
     more = {"cluster": {**SECRET["cluster"], "shards": 2 * SHARDS}}
     other = {"cluster": {"secret": "of another cluster", "shards": 2 * SHARDS}}
     client = primaries.nodes[key_slot(b"{refused}") // 8_192].client()
@@ -288,8 +288,8 @@ async def test_a_server_refuses_bad_settings_and_changes_nothing(primaries: TwoP
         await HostServer(host_settings(tmp_path / "a", primaries.url, "refused", **SECRET)).start()
 
 
-async def test_a_cluster_grows_and_a_tenant_gets_a_shard_of_its_own(primaries: TwoPrimaries, tmp_path: Path) -> None:
-    """Others move away, new tenants are placed elsewhere, and what was planned by a dry run is what happens."""
+async def test_cluster_grows_and_a_tenant_gets_a_dedicated_shard(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """Others move away, new tenants are placed elsewhere, and the outcome equals the dry run."""
     settings = {"cluster": {"secret": SECRET["cluster"]["secret"]}}
     async with hosting(tmp_path / "a", primaries.url, "extended", **SECRET):
         pass
@@ -301,7 +301,7 @@ async def test_a_cluster_grows_and_a_tenant_gets_a_shard_of_its_own(primaries: T
         assert (await placement(client, names[1]))["shard"] == 3
         done = await client.put(f"/v1/cluster/tenants/{names[0]}", json=body)
         assert done.json()["moves"] == planned.json()["moves"]
-        assert await settled(client, names[1]) == planned.json()["moves"][0]["target"] != 3
+        assert await wait_until_placed(client, names[1]) == planned.json()["moves"][0]["target"] != 3
         for number in range(30):
             await client.put(f"/v1/tenants/later-{number}", json={})
             assert (await placement(client, f"later-{number}"))["shard"] != 3
@@ -314,4 +314,4 @@ async def test_a_cluster_grows_and_a_tenant_gets_a_shard_of_its_own(primaries: T
         assert (await client.put("/v1/cluster/shards", json={"shards": SHARDS + 4})).status_code == 200
         await until(lambda: server.host is not None and len(server.host.owned()) == SHARDS + 4)
         await pin(client, names[1], SHARDS + 3)
-        assert await settled(client, names[1]) == SHARDS + 3
+        assert await wait_until_placed(client, names[1]) == SHARDS + 3

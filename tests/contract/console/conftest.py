@@ -1,4 +1,4 @@
-"""A server with a few tenants for all tests of a module, and consoles on it that refresh when told to."""
+"""A server with a few tenants for all tests of a module, and consoles that refresh on demand."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NARROW = (80, 24)
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[FakeServer]:
-    """Serve without a port; it is the real thing."""
+    """Serve without a port; everything else is real."""
     with FakeServer() as server:
         yield server
 
@@ -43,18 +43,18 @@ class ConsoleUser:
         self.app = app
 
     async def press(self, *keys: str) -> None:
-        """Press keys one after the other, and let each be dealt with."""
+        """Press keys one after the other, and wait until each is handled."""
         for key in keys:
             await self.pilot.press(key)
 
     async def type(self, text: str) -> None:
-        """Put a text where the cursor is, as a paste does: a key for each character takes long."""
+        """Insert a text at the cursor like a paste; a key for each character takes long."""
         assert self.app.screen.focused is not None
         self.app.screen.focused.post_message(Paste(text))
         await self.pilot.pause()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for what comes back from the server; fails when that does not come."""
+        """Wait for a reply of the server; fails if it does not arrive."""
         late = time.monotonic() + SECONDS_MAX
         while time.monotonic() < late:
             if condition():
@@ -63,25 +63,25 @@ class ConsoleUser:
             await self.pilot.pause(0.02)
         pytest.fail(f"it did not come; on the screen: {self.text()}; said: {self.said()}")
 
-    async def refreshed(self) -> None:
-        """Refresh, and wait until it is drawn."""
+    async def refresh(self) -> None:
+        """Refresh the screen, and wait until it is drawn."""
         before = self.app.state.snapshot
         self.app.refresh_soon()
         await self.until(lambda: self.app.state.snapshot is not before and not self.app._busy)
 
     def rows(self, selector: str) -> list[dict[str, str]]:
-        """Return the rows of a table as they are drawn, by heading."""
+        """Return the drawn rows of a table, by heading."""
         table = self.app.screen.query_one(selector, LiveTable)
         headings = [str(column.label) for column in table.ordered_columns]
         rows = [[text.plain for text in table.get_row_at(index)] for index in range(table.row_count)]
         return [dict(zip(headings, row, strict=True)) for row in rows]
 
     def column(self, selector: str, heading: str) -> list[str]:
-        """Return one column of a table; nothing where it is not shown."""
+        """Return one column of a table; empty if it is not shown."""
         return [row[heading] for row in self.rows(selector) if heading in row]
 
     def text(self) -> str:
-        """Return everything that is on the screen."""
+        """Return everything on the screen."""
         lines = self.app.screen._compositor.render_strips()
         return "\n".join(strip.text for strip in lines)
 
@@ -92,7 +92,7 @@ class ConsoleUser:
 
 @pytest.fixture(scope="session")
 def scenario_served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Serve what needs a real server: all scenarios, and browsers."""
+    """Serve over a socket, for scenarios and browsers."""
     from tests.contract.console.scenarios import scenario_server  # noqa: PLC0415  # it uses this module
 
     with scenario_server(tmp_path_factory.mktemp("scenarios")) as served:
@@ -104,7 +104,7 @@ OpenConsole = Callable[..., "contextlib.AbstractAsyncContextManager[ConsoleUser]
 
 @pytest.fixture
 def console(server: FakeServer) -> OpenConsole:
-    """Open a console: as the platform's administrator, or with a role in a tenant."""
+    """Open a console, as the platform administrator or with a role in a tenant."""
 
     @contextlib.asynccontextmanager
     async def open_one(

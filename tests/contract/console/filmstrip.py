@@ -28,7 +28,7 @@ class Filmstrip:
         self.captions: list[str] = []
 
     def add(self, caption: str, app: ConsoleApp) -> None:
-        """Add what the console shows now."""
+        """Add the current screen."""
         top = len(self.captions) * (CAPTION + self._height + GAP)
         self.captions.append(caption)
         parts = [f'<text class="c" x="0" y="{top + 16}">{len(self.captions)}. {escape(caption)}</text>']
@@ -51,7 +51,7 @@ class Filmstrip:
         boxes: list[str] = []
         spans: list[str] = []
         x = 0
-        for (shown, back, bold), parts in groupby(strip, key=lambda part: _look(part.style)):
+        for (shown, back, bold), parts in groupby(strip, key=lambda part: _style(part.style)):
             text = "".join(part.text for part in parts)
             if back != BACKGROUND:
                 place = f'x="{x * CELL:g}" y="{row * LINE}" width="{len(text) * CELL:g}" height="{LINE}"'
@@ -68,7 +68,7 @@ class Filmstrip:
         return self._classes.setdefault(rule, f"s{len(self._classes)}")
 
 
-def _look(style: Style | None) -> tuple[str, str, bool]:
+def _style(style: Style | None) -> tuple[str, str, bool]:
     """Return the colours of text and background, and whether it is bold; dim and reversed text as terminals show it."""
     front = _hex(style.color.get_truecolor() if style and style.color else None) or "#e0e0e0"
     back = _hex(style.bgcolor.get_truecolor(foreground=False) if style and style.bgcolor else None) or BACKGROUND

@@ -1,4 +1,4 @@
-"""The three stories of the console, told at the keyboard against a real server.
+"""The three scenarios of the console, run with key presses against a real server.
 
 ``python -m tests.contract.console.scenarios`` records them as pictures of the docs.
 """
@@ -67,7 +67,7 @@ def scenario_server(home: Path, settings_more: str = "") -> Iterator[Served]:
 
 
 class Walk:
-    """A user who walks through a scenario, and the strip of what the user saw."""
+    """A user who goes through a scenario, and the strip of what the user saw."""
 
     def __init__(self, user: ConsoleUser, admin: Client, url: str, strip: Filmstrip) -> None:
         self.user, self.admin, self.url, self._strip = user, admin, url, strip
@@ -94,7 +94,7 @@ class Walk:
 async def walking(
     served: Served, strip: Filmstrip, size: tuple[int, int] = SIZE, token: str = ADMIN_TOKEN
 ) -> AsyncIterator[Walk]:
-    """Open a console, by default of the platform's administrator."""
+    """Open a console, by default for the platform administrator."""
     with Client(served.url, token=ADMIN_TOKEN) as admin:
         async with AsyncClient(served.url, token=token, retries=NO_RETRIES) as client:
             app = ConsoleApp(client, url="http://127.0.0.1:7070", refresh_ms=REFRESH_MS)
@@ -108,7 +108,7 @@ async def walking(
 
 
 async def near_quota(walk: Walk) -> None:
-    """Raise the quota of a team that is near it, with a reason, and be alerted at 90 % of the new one."""
+    """Raise the quota of a team that is near it, with a reason, and get an alert at 90 % of the new one."""
     for team in ("mail-team", "search-team", "data-team", "web-team", "payments-team"):
         walk.admin.tenant(team).configure(quotas={"backlog": 100, "queues": 20})
         walk.admin.tenant(team).queue("jobs").add("work")
@@ -265,7 +265,7 @@ SCENARIOS: dict[str, Scenario] = {
 
 
 async def record(served: Served, name: str) -> Filmstrip:
-    """Walk through a scenario and return what was seen."""
+    """Run a scenario and return what was seen."""
     strip = Filmstrip(SIZE)
     async with walking(served, strip) as walk:
         await SCENARIOS[name](walk)

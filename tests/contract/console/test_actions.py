@@ -1,4 +1,4 @@
-"""What can be done from the console, and what it asks before."""
+"""Actions of the console, and the confirmations they ask for."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def acme(server: FakeServer) -> Tenant:
-    """Make a tenant with three messages and two dead letters."""
+    """Create a tenant with three messages and two dead letters."""
     tenant = server.client().tenant("acme")
     tenant.configure(weight=1, quotas={"backlog": None})
     tenant.resume()
@@ -38,8 +38,8 @@ def acme(server: FakeServer) -> Tenant:
     return tenant
 
 
-async def test_a_queue_is_paused_and_delivers_again(acme: Tenant, console: OpenConsole) -> None:
-    """With the same key."""
+async def test_queue_is_paused_and_resumed(acme: Tenant, console: OpenConsole) -> None:
+    """The same key does both."""
     async with console(shown="acme") as user:
         await user.press("tab", "p")
         await user.until(lambda: acme.queue("mail").stats().status == "paused")
@@ -48,8 +48,8 @@ async def test_a_queue_is_paused_and_delivers_again(acme: Tenant, console: OpenC
         await user.until(lambda: acme.queue("mail").stats().status == "active")
 
 
-async def test_dead_letters_are_counted_before_they_go_back(acme: Tenant, console: OpenConsole) -> None:
-    """No leaves them; yes sends them. Reason and history are shown before."""
+async def test_dead_letters_are_counted_before_a_redrive(acme: Tenant, console: OpenConsole) -> None:
+    """No keeps them, yes redrives them. Reason and history are shown first."""
     async with console(shown="acme", size=NARROW) as user:
         await user.press("tab", "enter", "right")
         await user.until(lambda: "it does not parse" in user.text())
@@ -68,8 +68,8 @@ async def test_dead_letters_are_counted_before_they_go_back(acme: Tenant, consol
         await user.until(lambda: "no dead letters" in user.text())
 
 
-async def test_a_purge_wants_the_name_and_a_reason(acme: Tenant, console: OpenConsole) -> None:
-    """As on the command line; what is refused changes nothing, and the reason is in the audit trail."""
+async def test_purge_needs_the_name_and_a_reason(acme: Tenant, console: OpenConsole) -> None:
+    """Refused input changes nothing, and the reason is in the audit trail."""
     async with console(shown="acme") as user:
         await user.press("tab", "x")
         await user.until(lambda: "This deletes 3 messages of queue mail" in user.text())
@@ -92,7 +92,7 @@ async def test_a_purge_wants_the_name_and_a_reason(acme: Tenant, console: OpenCo
 
 
 async def test_quotas_are_edited_and_only_changes_are_sent(acme: Tenant, console: OpenConsole) -> None:
-    """What is wrong is said in the form; the new figures are shown at once."""
+    """The form shows errors, and the new figures appear at once."""
     async with console(shown="acme", size=NARROW) as user:
         user.app.choose("acme")
         await user.press("T", "e")
@@ -117,8 +117,8 @@ async def test_quotas_are_edited_and_only_changes_are_sent(acme: Tenant, console
         assert row["details"].endswith('{"quotas":{"backlog":10},"reason":"a smaller plan"}')
 
 
-async def test_a_single_message_is_found_and_deleted(acme: Tenant, console: OpenConsole) -> None:
-    """By its ID, in the queue or among its dead letters; one that is not there is said."""
+async def test_message_is_found_by_id_and_deleted(acme: Tenant, console: OpenConsole) -> None:
+    """It is in the queue or among its dead letters; an unknown ID is reported."""
     queue = acme.queue("mail")
     first, letter = queue.peek(1).messages[0].id, acme.queue("mail-dlq").peek(1).messages[0].id
     async with console(shown="acme", size=NARROW) as user:
@@ -153,7 +153,7 @@ async def test_a_single_message_is_found_and_deleted(acme: Tenant, console: Open
 
 
 async def test_workers_are_shown_by_queue(acme: Tenant, console: OpenConsole) -> None:
-    """Their number beside the queue, and who they are inside it."""
+    """The queue list shows their number, and the queue shows each of them."""
     async with console(shown="acme", size=(160, 45)) as user:
         await user.press("tab")
         await user.until(lambda: user.column("#queues LiveTable", "workers")[:1] == ["1"])
@@ -162,8 +162,8 @@ async def test_workers_are_shown_by_queue(acme: Tenant, console: OpenConsole) ->
         assert user.column("#workers-table", "principal")[0].startswith("key:")
 
 
-async def test_a_tenant_is_suspended_and_works_again(acme: Tenant, console: OpenConsole) -> None:
-    """The reason goes into the journal."""
+async def test_tenant_is_suspended_and_resumed(acme: Tenant, console: OpenConsole) -> None:
+    """The reason is journaled."""
     async with console(shown="acme") as user:
         user.app.choose("acme")
         await user.press("u")
@@ -178,8 +178,8 @@ async def test_a_tenant_is_suspended_and_works_again(acme: Tenant, console: Open
         await user.until(lambda: acme.get().status == "active")
 
 
-async def test_a_tenant_is_made_and_shown(server: FakeServer, console: OpenConsole) -> None:
-    """A name that cannot be is refused in the form, one that is taken by a notice."""
+async def test_tenant_is_created_and_shown(server: FakeServer, console: OpenConsole) -> None:
+    """The form refuses an invalid name, and a notice reports a duplicate."""
     async with console() as user:
         await user.press("ctrl+t")
         await user.until(lambda: "New tenant" in user.text())
@@ -200,7 +200,7 @@ async def test_a_tenant_is_made_and_shown(server: FakeServer, console: OpenConso
 
 
 async def test_keys_and_grants_are_found_and_revoked(server: FakeServer, acme: Tenant, console: OpenConsole) -> None:
-    """Also from the list of what one principal may do in all tenants."""
+    """This also works from the list of one principal's rights in all tenants."""
     other = server.client().tenant("other")
     other.configure()
     made = acme.create_key("contractor", role="viewer")
@@ -224,8 +224,8 @@ async def test_keys_and_grants_are_found_and_revoked(server: FakeServer, acme: T
         await user.until(lambda: "revoke_key" in user.column("#audit", "action"))
 
 
-async def test_the_trail_is_filtered_and_read_on(server: FakeServer, acme: Tenant, console: OpenConsole) -> None:
-    """By result, by principal, for the whole platform; older pages on demand."""
+async def test_audit_trail_is_filtered_and_paged(server: FakeServer, acme: Tenant, console: OpenConsole) -> None:
+    """Filters are result and principal, also for the whole platform; older pages load on demand."""
     acme.queue("mail").add_many([f"{n}" for n in range(3)])
     for n in range(120):
         acme.queue("mail").add(f"{n}")
@@ -259,7 +259,7 @@ async def test_the_trail_is_filtered_and_read_on(server: FakeServer, acme: Tenan
 async def test_compliance_is_reported_for_a_tenant_and_the_platform(
     acme: Tenant, console: OpenConsole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the server's controls, and the evidence that fails; a role that may not read it is told so."""
+    """It shows controls and failed evidence; a role without the right gets a message."""
     monkeypatch.chdir(tmp_path)
     acme.grant("jwt:eve", role="viewer")
     async with console(shown="acme", size=(120, 60)) as user:

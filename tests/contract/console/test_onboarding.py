@@ -66,8 +66,8 @@ def waiting(user: ConsoleUser) -> set[str] | None:
     return None if found is None else {row.get("tenant", "") for row in found}
 
 
-async def test_a_sign_up_is_approved_and_another_rejected(served: Served) -> None:
-    """The token of the first key works, and no key but ``y`` closes the only screen that shows it."""
+async def test_sign_ups_are_approved_and_rejected(served: Served) -> None:
+    """The token of the first key works, and only ``y`` closes the one screen that shows it."""
     ids = [sign_up(served.url, name) for name in ("signup-ann", "signup-bob")]
     async with walking(served, Filmstrip(NARROW), NARROW) as walk:
         user, platform = walk.user, walk.admin.platform()
@@ -101,8 +101,8 @@ async def test_a_sign_up_is_approved_and_another_rejected(served: Served) -> Non
 
 
 @pytest.mark.parametrize("size", [NARROW, HUGE])
-async def test_a_template_shows_its_changes_before_it_is_applied(served: Served, size: tuple[int, int]) -> None:
-    """The dry run changes nothing; applying it again finds nothing to change."""
+async def test_template_shows_its_changes_before_it_is_applied(served: Served, size: tuple[int, int]) -> None:
+    """The dry run changes nothing, and applying it again finds nothing to change."""
     async with walking(served, Filmstrip(size), size) as walk:
         user, tenant = walk.user, walk.admin.tenant(f"templated-{size[0]}")
         tenant.configure(weight=1)
@@ -127,8 +127,8 @@ async def test_a_template_shows_its_changes_before_it_is_applied(served: Served,
         await user.until(lambda: "3 unchanged" in user.text())
 
 
-async def test_a_containment_is_shown_with_its_reason_and_released(served: Served) -> None:
-    """The suspended key works again; the dry run is listed too."""
+async def test_containment_is_shown_with_its_reason_and_released(served: Served) -> None:
+    """The suspended key works again, and dry runs are listed too."""
     async with walking(served, Filmstrip(HUGE), HUGE) as walk:
         user, platform, tenant = walk.user, walk.admin.platform(), walk.admin.tenant("contained")
         tenant.configure()
@@ -163,8 +163,8 @@ async def test_a_containment_is_shown_with_its_reason_and_released(served: Serve
         assert call("contained") == 200
 
 
-async def test_a_credential_without_the_right_sees_one_line(served: Served) -> None:
-    """A viewer lists templates, but decides about nothing."""
+async def test_credential_without_the_right_sees_one_line(served: Served) -> None:
+    """A viewer lists templates, but cannot decide anything."""
     with Client(served.url, token=ADMIN_TOKEN) as admin:
         tenant = admin.tenant("only-viewed")
         tenant.configure()

@@ -1,4 +1,4 @@
-"""Keys that arrive together, as from a fast typist or a slow line."""
+"""Keys that arrive together, as from a fast typist or over a slow connection."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def _press_at_once(user: ConsoleUser, *keys: str) -> None:
 async def test_tabs_that_arrive_together_end_at_the_last_panel(
     console: OpenConsole, size: tuple[int, int], keys: tuple[str, ...], active: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The console then rests: it does not switch between panels forever."""
+    """Then the console is idle: it does not switch between panels forever."""
     async with console(size=size) as user:
         screen = user.app.screen
         assert isinstance(screen, MainScreen)
@@ -49,7 +49,7 @@ async def test_tabs_that_arrive_together_end_at_the_last_panel(
 async def test_tabs_that_arrive_together_end_at_the_last_tab_of_a_queue(
     server: FakeServer, console: OpenConsole
 ) -> None:
-    """Messages, dead letters, workers, settings: three keys later it is the settings, and stays so."""
+    """After three keys the settings are shown, and stay."""
     server.client().tenant("acme").configure()
     server.client().tenant("acme").queue("mail").add("hello")
     async with console(shown="acme") as user:

@@ -1,4 +1,4 @@
-"""What the console asks a server with many tenants for."""
+"""Requests of the console to a server with many tenants."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TENANTS = LISTED_OFTEN_MAX + 10
 
 @pytest.fixture(scope="module", autouse=True)
 def _tenants(server: FakeServer) -> None:
-    """Make more tenants than are listed with every refresh; one principal is granted in two of them."""
+    """Create more tenants than a refresh lists, and grant one principal access to two of them."""
     admin = server.client()
     for number in range(TENANTS):
         admin.tenant(f"t{number:03}").configure()
@@ -26,8 +26,8 @@ def _tenants(server: FakeServer) -> None:
         admin.tenant(name).grant("jwt:bob", role="viewer")
 
 
-async def test_a_long_list_is_read_now_and_then(server: FakeServer) -> None:
-    """In between, only what is about the tenant that is shown."""
+async def test_long_tenant_list_is_read_occasionally(server: FakeServer) -> None:
+    """In between, only the selected tenant is read."""
     async with server.async_client() as client:
         reader = ConsoleReader(client, server.clock)
         before = _replies(server)
@@ -44,8 +44,8 @@ async def test_a_long_list_is_read_now_and_then(server: FakeServer) -> None:
             await reader.read("nobody")
 
 
-async def test_what_a_principal_may_is_gathered_from_all_tenants(server: FakeServer) -> None:
-    """Each tenant is asked once, and the trail of the platform for the use and end of tokens."""
+async def test_rights_of_a_principal_are_gathered_from_all_tenants(server: FakeServer) -> None:
+    """Each tenant is asked once, and the platform's audit trail for the use and end of tokens."""
     async with server.async_client() as client:
         before = _replies(server)
         found = await ConsoleReader(client, server.clock).permissions(

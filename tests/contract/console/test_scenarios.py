@@ -1,4 +1,4 @@
-"""The console's three stories work from start to end over a real server, and the docs show them."""
+"""The three console scenarios work from start to end over a real server, and the docs show them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ PICTURE_BYTES_MAX = 150_000
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-async def test_a_user_walks_through_the_scenario(
+async def test_scenario_works_and_its_picture_is_current(
     scenario_served: Served, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each step shows what the user needs for the next one; the picture in the docs has the same steps."""
+    """Each step shows what the user needs for the next one, and the picture in the docs has the same steps."""
     monkeypatch.chdir(tmp_path)
     strip = await record(scenario_served, name)
     picture = (IMAGES / f"console-{name}.svg").read_text()

@@ -1,4 +1,4 @@
-"""What the console shows, to whom, and what that costs the server."""
+"""What the console shows to whom, and how many requests that takes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module", autouse=True)
 def _tenants(server: FakeServer) -> None:
-    """Four tenants: one is well, one near its quota, one over it and throttled, one suspended."""
+    """Create four tenants: healthy, near its quota, above it and throttled, suspended."""
     admin = server.client()
     for name, messages, settings in (
         ("calm", 1, {"quotas": {"backlog": 100}}),
@@ -38,8 +38,8 @@ def _tenants(server: FakeServer) -> None:
     admin.tenant("quiet").suspend("nobody is there")
 
 
-async def test_an_administrator_sees_how_every_tenant_does(console: OpenConsole) -> None:
-    """Quota health in words, backlog and throttled calls; what is wide enough shows them all."""
+async def test_administrator_sees_the_state_of_every_tenant(console: OpenConsole) -> None:
+    """Quota health is shown in words, with backlog and throttled calls, if the terminal is wide enough."""
     async with console(size=(200, 24)) as user:
         rows = {row["tenant"]: row for row in user.rows("#tenants LiveTable")}
         assert list(rows) == ["calm", "default", "eager", "full", "quiet"]
@@ -61,8 +61,8 @@ async def test_an_administrator_sees_how_every_tenant_does(console: OpenConsole)
         assert len(user.rows("#tenants LiveTable")) == 5
 
 
-async def test_a_tenant_is_chosen_by_digit_list_and_row(console: OpenConsole) -> None:
-    """And its queues, quotas and trail are shown from then on."""
+async def test_tenant_is_selected_by_digit_list_and_row(console: OpenConsole) -> None:
+    """Its queues, quotas and audit trail are shown from then on."""
     async with console() as user:
         await user.press("4")
         await user.until(lambda: user.app.state.tenant == "full")
@@ -79,8 +79,8 @@ async def test_a_tenant_is_chosen_by_digit_list_and_row(console: OpenConsole) ->
         await user.until(lambda: user.app.state.tenant == "calm")
 
 
-async def test_the_help_lists_the_keys_of_every_panel(console: OpenConsole) -> None:
-    """With the texts of their bindings, so that none is missing."""
+async def test_help_lists_the_keys_of_every_panel(console: OpenConsole) -> None:
+    """The texts come from the bindings, so that none is missing."""
     async with console(size=(120, 100)) as user:
         await user.press("question_mark")
         shown = user.text()
@@ -99,8 +99,8 @@ async def test_the_help_lists_the_keys_of_every_panel(console: OpenConsole) -> N
             assert f"  {key:18} {text}" in shown, key
 
 
-async def test_a_narrow_terminal_has_tabs_and_a_wide_one_three_panels(console: OpenConsole) -> None:
-    """Nothing else differs: the same keys lead to the same places."""
+async def test_narrow_terminal_has_tabs_and_a_wide_one_three_panels(console: OpenConsole) -> None:
+    """The same keys lead to the same places."""
 
     def seen(user: ConsoleUser) -> list[str]:
         return [str(panel.id) for panel in user.app.screen.query(Panel) if panel.region.width]
@@ -120,10 +120,8 @@ async def test_a_narrow_terminal_has_tabs_and_a_wide_one_three_panels(console: O
         assert all(len(line) <= NARROW[0] for line in user.text().splitlines())
 
 
-async def test_42_a_viewer_sees_no_bodies_and_is_told_what_is_not_granted(
-    server: FakeServer, console: OpenConsole
-) -> None:
-    """The server decides; and nothing that was refused is asked for again, for that would fill the audit trail."""
+async def test_42_viewer_sees_no_bodies_and_what_is_not_granted(server: FakeServer, console: OpenConsole) -> None:
+    """The server decides. Refused calls are not repeated, because they would fill the audit trail."""
     async with console("eager", role="viewer") as user:
         await user.until(lambda: user.app.state.security is not None)
         assert user.column("#tenants LiveTable", "tenant") == ["eager"]
@@ -138,14 +136,14 @@ async def test_42_a_viewer_sees_no_bodies_and_is_told_what_is_not_granted(
         await user.until(lambda: any("forbidden" in text for text in user.said()))
         refused = _refused(server)
         for _ in range(6):
-            await user.refreshed()
+            await user.refresh()
         assert _refused(server) == refused
         await user.press("r")
         await user.until(lambda: _refused(server) > refused)
 
 
-async def test_42_a_rate_limit_holds_for_the_console_as_for_anybody(console: OpenConsole) -> None:
-    """It is a notice of one line, and what was shown stays."""
+async def test_42_rate_limit_applies_to_the_console(console: OpenConsole) -> None:
+    """A one-line notice appears, and the screen keeps its content."""
     async with console(shown="full") as user:
         await user.press("tab", "enter")
         for _ in range(3):
@@ -154,16 +152,16 @@ async def test_42_a_rate_limit_holds_for_the_console_as_for_anybody(console: Ope
         assert "full / mail" in user.text()
 
 
-async def test_a_producer_sees_that_nothing_is_granted(console: OpenConsole) -> None:
-    """Not even its tenant's name; nothing breaks."""
+async def test_producer_sees_that_nothing_is_granted(console: OpenConsole) -> None:
+    """Even its tenant's name is hidden, and nothing breaks."""
     async with console("eager", role="producer") as user:
         assert user.text().count("not granted") >= 3
         await user.press("T", "e", "u", "tab", "p", "enter", "tab", "v", "enter", "o")
         assert "(own tenant)" in user.text()
 
 
-async def test_who_is_granted_elsewhere_goes_there_by_name(server: FakeServer, console: OpenConsole) -> None:
-    """And back; a tenant where nothing is granted says so, and is not kept in the list."""
+async def test_granted_tenant_is_opened_by_name(server: FakeServer, console: OpenConsole) -> None:
+    """A tenant without a grant shows an error and is not kept in the list."""
     key = server.client().tenant("calm").create_key("fleet", role="viewer")
     server.client().tenant("eager").grant(f"key:{key.key_id}", role="viewer")
     async with console(token=key.token) as user:
@@ -180,13 +178,11 @@ async def test_who_is_granted_elsewhere_goes_there_by_name(server: FakeServer, c
             assert user.column("#queues LiveTable", "queue") == ([] if name == "full" else ["mail"])
 
 
-async def test_a_refresh_takes_few_requests_however_many_tenants_there_are(
-    server: FakeServer, console: OpenConsole
-) -> None:
-    """One list, and three calls about the tenant that is shown; its security now and then."""
+async def test_refresh_takes_few_requests_for_any_number_of_tenants(server: FakeServer, console: OpenConsole) -> None:
+    """It reads one list and makes three calls about the selected tenant; security is read occasionally."""
     async with console() as user:
         before = _replies(server)
-        await user.refreshed()  # with security
+        await user.refresh()  # with security
         assert _replies(server) - before <= REFRESH_REQUESTS_MAX + SECURITY_REQUESTS_MAX
         before = _replies(server)
         user.app.refresh_figures()
@@ -194,22 +190,22 @@ async def test_a_refresh_takes_few_requests_however_many_tenants_there_are(
         assert _replies(server) - before <= REFRESH_REQUESTS_MAX
 
 
-async def test_enter_on_a_narrow_terminal_goes_to_the_queues_of_the_tenant(console: OpenConsole) -> None:
-    """They are hidden behind the list of tenants otherwise."""
+async def test_enter_on_a_narrow_terminal_shows_the_queues(console: OpenConsole) -> None:
+    """They are otherwise hidden behind the list of tenants."""
     async with console(size=NARROW) as user:
         await user.press("down", "enter")
         assert user.app.screen.active == "queues"  # type: ignore[attr-defined]  # the main screen
 
 
-async def test_a_refresh_that_ends_while_the_console_closes_draws_nothing(console: OpenConsole) -> None:
+async def test_refresh_that_ends_during_close_draws_nothing(console: OpenConsole) -> None:
     """A screen loses its widgets before it leaves the stack."""
     async with console() as user:
         await user.app.screen.query("*").remove()
         user.app.draw()
 
 
-async def test_a_lost_server_is_said_and_found_again(server: FakeServer, console: OpenConsole) -> None:
-    """The last figures stay, marked as old."""
+async def test_console_reports_a_lost_server_and_reconnects(server: FakeServer, console: OpenConsole) -> None:
+    """The last figures stay, marked as outdated."""
     async with console() as user:
         with server.outage():
             user.app.refresh_soon()
@@ -219,13 +215,13 @@ async def test_a_lost_server_is_said_and_found_again(server: FakeServer, console
             await user.press("4", "tab", "enter", "escape", "p")
             await user.until(lambda: any(text.endswith("[unavailable]") for text in user.said()))
             await user.until(lambda: not user.app._busy)
-        await user.refreshed()
+        await user.refresh()
         assert "cannot reach" not in user.text()
         assert user.app.state.tenant == "full"
 
 
-async def test_whoever_has_no_valid_credential_gets_the_error(server: FakeServer) -> None:
-    """The console ends before it shows anything."""
+async def test_invalid_credential_ends_the_console_with_an_error(server: FakeServer) -> None:
+    """It ends before it shows anything."""
     client = AsyncClient(settings=server.settings(token="tq_of_nobody"))  # noqa: S106  # of nobody
     app = ConsoleApp(client, url="http://fake.invalid", refresh_ms=NEVER_MS)
     async with client, app.run_test() as pilot:

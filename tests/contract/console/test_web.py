@@ -1,4 +1,4 @@
-"""The console in a browser: who gets in, with which credential, and what another site can do."""
+"""The console in a browser: who can log in, with which credential, and what another site cannot do."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ async def served(url: str, **bounds: int) -> AsyncIterator[httpx.AsyncClient]:
         await serving
 
 
-async def test_only_a_credential_of_the_server_opens_a_session(scenario_served: Served, token: str) -> None:
-    """The cookie is not the token, scripts cannot read it, and other sites do not send it."""
+async def test_session_needs_a_credential_of_the_server(scenario_served: Served, token: str) -> None:
+    """The cookie is not the token, is hidden from scripts, and is not sent by other sites."""
     async with served(scenario_served.url) as browser:
         page = await browser.get("/")
         assert "Log in" in page.text
@@ -85,7 +85,7 @@ async def test_only_a_credential_of_the_server_opens_a_session(scenario_served: 
 
 
 async def test_another_site_can_neither_log_in_nor_connect(scenario_served: Served, token: str) -> None:
-    """With the wrong origin, without one, or under a name that resolves to this machine."""
+    """Covers a wrong or missing origin, and a name that resolves to this machine."""
     async with served(scenario_served.url) as browser:
         assert (await browser.post("/login", data={"token": token})).status_code == 303
         for origin in ("https://evil.example", "null", ""):
@@ -97,8 +97,8 @@ async def test_another_site_can_neither_log_in_nor_connect(scenario_served: Serv
         assert (await browser.get("/download/unknown")).status_code == 404
 
 
-async def test_sessions_and_consoles_are_bounded(scenario_served: Served, token: str) -> None:
-    """What is beyond the limit is refused; a session ends by itself."""
+async def test_sessions_and_consoles_are_limited(scenario_served: Served, token: str) -> None:
+    """More are refused, and a session expires."""
     async with served(scenario_served.url, sessions_max=1, consoles_max=0) as browser:
         assert (await browser.post("/login", data={"token": token})).status_code == 303
         assert (await browser.get("/ws", headers=UPGRADE)).status_code == 503
@@ -112,7 +112,7 @@ async def test_sessions_and_consoles_are_bounded(scenario_served: Served, token:
 
 @contextlib.contextmanager
 def web_command(server: Served, *options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """Run ``tenantq console --web`` as the platform's administrator."""
+    """Run ``tenantq console --web`` as the platform administrator."""
     process = subprocess.Popen(
         [COMMAND, "console", "--web", "127.0.0.1:0", *options],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=server.environment(),
@@ -124,8 +124,8 @@ def web_command(server: Served, *options: str) -> Iterator[tuple[str, subprocess
         process.communicate()
 
 
-def test_a_browser_shows_the_console_of_its_user(scenario_served: Served, token: str, tmp_path: Path) -> None:
-    """With the user's credential, not the operator's; nothing is loaded from elsewhere, and no log has the token."""
+def test_browser_shows_the_console_of_its_user(scenario_served: Served, token: str, tmp_path: Path) -> None:
+    """It uses the user's credential, loads nothing from elsewhere, and no log has the token."""
     with web_command(scenario_served) as (origin, process), Chromium() as browser:
         browser.call("Emulation.setFocusEmulationEnabled", enabled=True)
         seen = browser.open(origin, 1200, height=700)
@@ -166,8 +166,8 @@ def test_a_browser_shows_the_console_of_its_user(scenario_served: Served, token:
         (("--web", "nonsense"), "is not HOST:PORT"),
     ],
 )
-def test_tokens_travel_encrypted_or_not_at_all(scenario_served: Served, options: tuple[str, ...], text: str) -> None:
-    """Other machines reach it only through a proxy with TLS."""
+def test_tokens_are_only_sent_encrypted(scenario_served: Served, options: tuple[str, ...], text: str) -> None:
+    """Other machines reach it only through a TLS proxy."""
     done = scenario_served.call("console", *options)
     assert (done.code, text in done.err) == (2, True), done
 
@@ -183,4 +183,4 @@ def _until(browser: Chromium, condition: Callable[[], bool], seen: PageActivity)
     while not condition():
         assert time.monotonic() < late, (seen.received[-2_000:], seen.complaints)
         time.sleep(0.05)
-        browser.call("Browser.getVersion")  # reads what happened meanwhile, also while the page changes
+        browser.call("Browser.getVersion")  # reads events in the meantime, also while the page changes

@@ -1,1 +1,1 @@
-"""Encrypted tenants: through the engine, the service, and a real server."""
+"""Encrypted tenants: through the engine, the service and a real server."""

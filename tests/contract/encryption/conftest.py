@@ -1,4 +1,4 @@
-"""Harnesses with a vault, closed in any case."""
+"""Fixtures: harnesses with a vault."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OpenEncryptedHarness = Callable[[], Awaitable[EncryptedHarness]]
 async def open_harness(
     open_shard: OpenShard, clock: ManualClock, tmp_path: Path
 ) -> AsyncIterator[OpenEncryptedHarness]:
-    """Open a harness on the test's directory; again after closing it is a restart."""
+    """Open a harness on the test's directory; opening it again after a close is a restart."""
     opened: list[EncryptedHarness] = []
 
     async def open_one() -> EncryptedHarness:
@@ -39,5 +39,5 @@ async def open_harness(
 
 @pytest.fixture
 async def harness(open_harness: OpenEncryptedHarness) -> EncryptedHarness:
-    """One harness."""
+    """Open one harness."""
     return await open_harness()

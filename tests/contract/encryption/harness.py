@@ -31,7 +31,7 @@ PLAINTEXT = "the-plaintext-that-nobody-may-find"
 
 
 def files_with(text: str, *directories: Path) -> list[str]:
-    """Return all files that hold a text."""
+    """Return all files that contain a text."""
     return [
         str(path)
         for directory in directories
@@ -79,11 +79,11 @@ class EncryptedHarness(ServiceHarness):
         await self.encryption.close()
 
     async def encrypted(self, tenant: str = "acme", **encryption: Any) -> Call:
-        """Make a tenant whose messages are encrypted, and return a request of its administrator."""
+        """Create an encrypted tenant, and return a call of its administrator."""
         await self.tenant(tenant, encryption={"enabled": True, **encryption})
         return await self.key(tenant)
 
     def forget_keys(self) -> None:
-        """Have the vault ask the key management again for every key, as after a restart."""
+        """Make the vault unwrap every key again, as after a restart."""
         for tenant in [*self.vault._tenants]:
             self.vault.forget(tenant)

@@ -1,4 +1,4 @@
-"""A data key whose row was damaged: its tenant is told, others work, and the copy beside the backups stays whole."""
+"""A damaged data key row: its tenant gets errors, others work, and the copy next to the backups stays intact."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def server_of(data_dir: Path) -> Server:
 
 
 def damage(data_dir: Path, tenant_id: int, number: int) -> None:
-    """Make a data key's row unreadable."""
+    """Make a data key row unreadable."""
     store = RocksStore(data_dir)
     batch = WriteBatch(raw_mode=True)
     batch.put(b"datakey/" + tenant_id.to_bytes(4) + number.to_bytes(4), b"\xc1no key", store.meta.handle)
@@ -38,8 +38,8 @@ def damage(data_dir: Path, tenant_id: int, number: int) -> None:
     store.close()
 
 
-async def test_one_damaged_key_stops_neither_the_server_nor_other_tenants(tmp_path: Path) -> None:
-    """Its tenant's calls fail with a typed error that loses no message; it can be deleted; the self-check names it."""
+async def test_damaged_key_affects_only_its_tenant(tmp_path: Path) -> None:
+    """Its calls fail with a typed error and lose no message; it can be deleted; the self-check names it."""
     data = tmp_path / "data"
     async with server_of(data) as server:
         for tenant in ("acme", "globex"):
@@ -57,7 +57,7 @@ async def test_one_damaged_key_stops_neither_the_server_nor_other_tenants(tmp_pa
     async with server_of(data) as server:
         service = server.service
         assert [one.body for one in await service.messages.poll(CALL, "globex", "work")] == [b"sealed"]
-        for _ in range(7):  # more often than it may be delivered
+        for _ in range(7):  # more often than max_attempts allows
             with pytest.raises(KmsError):
                 await service.messages.poll(CALL, "acme", "work")
             await wait_until_idle(server.shard)  # the lease returns after the error

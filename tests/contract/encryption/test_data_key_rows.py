@@ -1,4 +1,4 @@
-"""Wrapped data keys in the store: written by rounds, read on start, destroyed for good before their tenant's rows."""
+"""Wrapped data keys in the store: written by rounds, read at start, destroyed before their tenant's rows."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ REF = KeyRef("local", "main")
 
 
 def holding(directory: Path, needle: bytes) -> list[str]:
-    """Return the files that hold these bytes."""
+    """Return the files that contain these bytes."""
     return [path.name for path in directory.rglob("*") if path.is_file() and needle in path.read_bytes()]
 
 
 async def acme(shard: Shard) -> int:
-    """Make a tenant and return its id."""
+    """Create a tenant and return its ID."""
     await put_tenant(shard, "acme")
     return shard.tenant("acme").id
 
 
 async def ops(shard: Shard) -> list[str]:
-    """Return what the journal says was done in the tenant."""
+    """Return the operations in the tenant's journal."""
     return [row.op for row in await journal_rows(shard, tenant="acme")]
 
 
-async def test_the_book_keeps_keys_over_a_restart(open_shard: OpenShard) -> None:
-    """Put only where there is none, replace only what is there, and all of it journaled without the key."""
+async def test_stored_data_keys_survive_a_restart(open_shard: OpenShard) -> None:
+    """Put never overwrites, replace only replaces the given key, and both are journaled without the key."""
     shard = await open_shard()
     tenant = await acme(shard)
     book = StoredDataKeys(shard)
@@ -63,10 +63,8 @@ async def test_the_book_keeps_keys_over_a_restart(open_shard: OpenShard) -> None
 
 
 @pytest.mark.rocksdb_only("looks at its files; tests/redis_store/test_durability.py looks at those of Redis")
-async def test_57_deleting_a_tenant_destroys_its_keys_first_and_leaves_them_in_no_file(
-    open_shard: OpenShard, tmp_path: Path
-) -> None:
-    """The journal has the keys' end before the tenant's; neither tables nor log hold them, also not those exchanged before."""
+async def test_57_deleting_a_tenant_destroys_its_keys_first(open_shard: OpenShard, tmp_path: Path) -> None:
+    """No table or log contains them, nor replaced keys; the journal has their end before that of the tenant."""
     shard = await open_shard()
     tenant = await acme(shard)
     book = StoredDataKeys(shard)
@@ -88,8 +86,8 @@ async def test_57_deleting_a_tenant_destroys_its_keys_first_and_leaves_them_in_n
     assert not examine(tmp_path / "data").findings
 
 
-async def test_a_tenant_whose_keys_were_destroyed_gets_no_new_ones(shard: Shard) -> None:
-    """So that nothing is sealed any more between the end of the keys and the end of the rows."""
+async def test_tenant_whose_keys_were_destroyed_gets_no_new_ones(shard: Shard) -> None:
+    """Nothing can be encrypted between the end of the keys and the end of the rows."""
     tenant = await acme(shard)
     book = StoredDataKeys(shard)
     await book.put(tenant, WrappedKey(0, REF, b"secret", 5))
@@ -99,8 +97,8 @@ async def test_a_tenant_whose_keys_were_destroyed_gets_no_new_ones(shard: Shard)
     assert await book.list(tenant) == {}
 
 
-async def test_keys_are_only_for_tenants_that_are_there(shard: Shard) -> None:
-    """And have a number and bytes within the limits."""
+async def test_data_keys_need_an_existing_tenant(shard: Shard) -> None:
+    """Number and size must be within their limits."""
     tenant = await acme(shard)
     for wrong in (put_data_key(shard, 99, 0, b"x"), shard.erasure.drop_data_keys(99)):
         with pytest.raises(NotFound):
@@ -111,8 +109,8 @@ async def test_keys_are_only_for_tenants_that_are_there(shard: Shard) -> None:
 
 
 @pytest.mark.rocksdb_only("damages its files")
-async def test_the_doctor_knows_the_keys(open_shard: OpenShard, tmp_path: Path) -> None:
-    """Counts them, and names those that belong to nobody or lack their secret."""
+async def test_doctor_checks_the_data_keys(open_shard: OpenShard, tmp_path: Path) -> None:
+    """It counts them, and names those without a tenant or secret."""
     shard = await open_shard()
     tenant = await acme(shard)
     for number in range(3):

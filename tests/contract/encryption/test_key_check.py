@@ -1,4 +1,4 @@
-"""The self-check of keys, on a real keyring: a key that is disabled, taken away or out of reach is found and named."""
+"""The self-check of keys on a real keyring: a disabled, removed or unreachable key is found and named."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 
 async def two_tenants(harness: EncryptedHarness) -> KeyHealthCheck:
-    """Have two encrypted tenants with messages; return the check as a server wires it."""
+    """Create two encrypted tenants with messages; return the check as a server runs it."""
     for name in ("acme", "globex"):
         await harness.add(await harness.encrypted(name), "work", "a", "b")
     return KeyHealthCheck(harness.encryption.keys_in_use, harness.encryption.try_key)
 
 
-async def test_nothing_is_checked_where_nothing_is_encrypted(harness: EncryptedHarness) -> None:
-    """It is no failure."""
+async def test_check_passes_without_encrypted_tenants(harness: EncryptedHarness) -> None:
+    """There is nothing to check."""
     check = KeyHealthCheck(harness.encryption.keys_in_use, harness.encryption.try_key)
     assert await check.run() == CheckResult(ok=True, text="no tenant is encrypted here")
 
 
-async def test_the_default_plan_encrypts_new_tenants(harness: EncryptedHarness) -> None:
-    """The key of each is created with it, without a word about encryption."""
+async def test_default_plan_encrypts_new_tenants(harness: EncryptedHarness) -> None:
+    """The key of each is created with it, although the call does not mention encryption."""
     plans = PlanSettings(default="safe", custom={"safe": Plan(encrypted=True)})
     harness.service = Service(harness.shard, harness.admission, harness.clock, harness.encryption, plans=plans)
     key = await harness.key(await harness.tenant("acme"))
@@ -40,8 +40,8 @@ async def test_the_default_plan_encrypts_new_tenants(harness: EncryptedHarness) 
 
 
 @pytest.mark.parametrize("trouble", ["disabled", "taken away"])
-async def test_a_key_that_does_not_work_is_named(harness: EncryptedHarness, trouble: str) -> None:
-    """And only that one."""
+async def test_broken_key_is_named(harness: EncryptedHarness, trouble: str) -> None:
+    """No other key is named."""
     check = await two_tenants(harness)
     assert await check.run() == CheckResult(ok=True, text="2 of 2 keys wrap and unwrap")
     first, second = sorted(set(harness.encryption.keys_in_use()))
@@ -56,8 +56,8 @@ async def test_a_key_that_does_not_work_is_named(harness: EncryptedHarness, trou
     assert str(first) not in result.text
 
 
-async def test_an_outage_of_the_key_management_is_found_and_passes(harness: EncryptedHarness) -> None:
-    """All keys are named; when it is over, the check is well again."""
+async def test_kms_outage_is_found_and_ends(harness: EncryptedHarness) -> None:
+    """All keys are named; when it is over, the check passes again."""
     check = await two_tenants(harness)
     harness.provider.failure = KmsUnavailable("the keyring is on holiday")
     result = await check.run()
@@ -68,8 +68,8 @@ async def test_an_outage_of_the_key_management_is_found_and_passes(harness: Encr
     assert (await check.run()).ok
 
 
-async def test_many_keys_take_turns(harness: EncryptedHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So many in one run; one that is in trouble stays so until it is tried again."""
+async def test_keys_are_checked_in_turns(harness: EncryptedHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One run checks a limited number; a broken key stays reported until it is checked again."""
     monkeypatch.setattr("tenantq.service.self_checks.key_health.KEYS_MAX", 1)
     check = await two_tenants(harness)
     harness.ring.set_enabled(max(set(harness.encryption.keys_in_use())).key, enabled=False)

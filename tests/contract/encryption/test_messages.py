@@ -1,4 +1,4 @@
-"""Encrypted tenants at work: who may see bodies sees them, the store never does, and nothing else is different."""
+"""Encrypted tenants at work: authorized callers see bodies, the store never does, and nothing else differs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 async def stored(harness: EncryptedHarness, id: str, queue: str = "work") -> NewMessage:
-    """Return a message as the engine has it."""
+    """Return a message as the engine stores it."""
     facts = await harness.shard.reads.get("acme", queue, id)
     return NewMessage(
         body=facts.body, encrypted=facts.encrypted, encrypted_attributes=facts.encrypted_attributes, attributes=facts.attributes,
@@ -36,10 +36,10 @@ async def stored(harness: EncryptedHarness, id: str, queue: str = "work") -> New
     )  # fmt: skip
 
 
-async def test_55_bodies_attributes_and_results_are_sealed_in_the_store_and_open_for_who_may_read_them(
+async def test_55_bodies_attributes_and_results_are_encrypted_in_the_store(
     harness: EncryptedHarness,
 ) -> None:
-    """Poll, peek, get and result give plaintext; the rows hold none of it."""
+    """Poll, peek, get and result return plaintext; the rows contain none of it."""
     owner = await harness.encrypted()
     attributes = {"secret_token": PLAINTEXT, "kind": "order"}
     (added,) = await harness.add(owner, "work", PLAINTEXT, attributes=attributes)
@@ -61,8 +61,8 @@ async def test_55_bodies_attributes_and_results_are_sealed_in_the_store_and_open
     assert (found, hidden) == (Result("completed", PLAINTEXT.encode()), False)
 
 
-async def test_a_snapshot_opens_what_it_holds_and_only_for_who_may_read_it(harness: EncryptedHarness) -> None:
-    """Also when the message was consumed since."""
+async def test_snapshot_is_decrypted_for_authorized_readers_only(harness: EncryptedHarness) -> None:
+    """This includes messages that were consumed since."""
     owner = await harness.encrypted()
     viewer = await harness.key("acme", role="viewer")
     await harness.add(owner, "work", PLAINTEXT, attributes={"secret_token": PLAINTEXT})
@@ -75,8 +75,8 @@ async def test_a_snapshot_opens_what_it_holds_and_only_for_who_may_read_it(harne
     assert (seen.body, seen.attributes, seen.hidden) == (b"", {}, True)
 
 
-async def test_55_a_failed_results_error_is_sealed_too(harness: EncryptedHarness) -> None:
-    """It may tell of the body."""
+async def test_55_error_of_a_failed_result_is_encrypted(harness: EncryptedHarness) -> None:
+    """It may contain parts of the body."""
     owner = await harness.encrypted()
     (added,) = await harness.add(owner, "work", "x")
     (got,) = await harness.take(owner, "work")
@@ -87,8 +87,8 @@ async def test_55_a_failed_results_error_is_sealed_too(harness: EncryptedHarness
     )
 
 
-async def test_a_viewer_never_gets_plaintext_and_needs_no_key_management(harness: EncryptedHarness) -> None:
-    """Bodies, attributes and results are hidden, also while the keys cannot be had."""
+async def test_viewer_never_gets_plaintext_and_needs_no_kms(harness: EncryptedHarness) -> None:
+    """Bodies, attributes and results are hidden, also while the keys are unavailable."""
     owner = await harness.encrypted()
     viewer = await harness.key("acme", "viewer")
     first, second = await harness.add(owner, "work", PLAINTEXT, PLAINTEXT, attributes={"secret_token": PLAINTEXT})
@@ -104,8 +104,8 @@ async def test_a_viewer_never_gets_plaintext_and_needs_no_key_management(harness
     assert (found.value, found.error, hidden) == (None, None, True)
 
 
-async def test_56_a_dead_letter_opens_where_it_lies_and_where_it_goes_back_to(harness: EncryptedHarness) -> None:
-    """Its record is the one of its origin, wherever it is read."""
+async def test_56_dead_letter_decrypts_in_its_queue_and_after_a_redrive(harness: EncryptedHarness) -> None:
+    """Its AAD stays that of its origin."""
     owner = await harness.encrypted()
     await harness.service.queues.put(owner, None, "work", {"max_attempts": 1})
     (added,) = await harness.add(owner, "work", PLAINTEXT, attributes={"secret_a": PLAINTEXT})
@@ -122,8 +122,8 @@ async def test_56_a_dead_letter_opens_where_it_lies_and_where_it_goes_back_to(ha
     assert (got.body, got.id) == (PLAINTEXT.encode(), added.id)
 
 
-async def test_a_fleet_gets_plaintext_of_encrypted_and_other_tenants_alike(harness: EncryptedHarness) -> None:
-    """In one poll."""
+async def test_fleet_poll_mixes_encrypted_and_unencrypted_tenants(harness: EncryptedHarness) -> None:
+    """One poll returns plaintext of both."""
     await harness.encrypted("acme")
     await harness.encrypted("blue")
     await harness.tenant("plain")
@@ -133,8 +133,8 @@ async def test_a_fleet_gets_plaintext_of_encrypted_and_other_tenants_alike(harne
     assert sorted(one.body for one in got) == [b"of acme", b"of blue", b"of plain"]
 
 
-async def test_what_is_charged_and_counted_is_the_plaintext(harness: EncryptedHarness) -> None:
-    """Encryption changes neither sizes in figures, quotas and journal, nor the limit of a body."""
+async def test_sizes_are_those_of_the_plaintext(harness: EncryptedHarness) -> None:
+    """Encryption changes neither figures, quotas and journal, nor the body limit."""
     owner = await harness.encrypted()
     await harness.tenant("acme", quotas={"message_bytes": limits.BODY_BYTES_MAX})
     (added,) = await harness.add(owner, "work", "x" * limits.BODY_BYTES_MAX)
@@ -150,8 +150,8 @@ async def test_what_is_charged_and_counted_is_the_plaintext(harness: EncryptedHa
     assert harness.shard.reads.stats("acme", "work").bytes == 0
 
 
-async def test_bad_messages_of_a_batch_keep_their_places(harness: EncryptedHarness) -> None:
-    """As without encryption: each is judged by itself."""
+async def test_invalid_messages_of_a_batch_keep_their_positions(harness: EncryptedHarness) -> None:
+    """As without encryption, each is checked separately."""
     owner = await harness.encrypted()
     batch: list[NewMessage | TenantqError] = [
         message("a"),
@@ -166,8 +166,8 @@ async def test_bad_messages_of_a_batch_keep_their_places(harness: EncryptedHarne
     assert [one.body for one in await harness.take(owner, "work", 10)] == [b"c"]
 
 
-async def test_order_groups_and_priorities_hold(harness: EncryptedHarness) -> None:
-    """Ids are handed out beforehand, and still rise in the order of adding."""
+async def test_order_groups_and_priorities_are_kept(harness: EncryptedHarness) -> None:
+    """IDs are assigned before encryption, and still increase in the order of adding."""
     owner = await harness.encrypted()
     for number in range(5):
         await harness.add(owner, "work", f"low {number}", f"low {number} again")
@@ -187,13 +187,13 @@ async def test_order_groups_and_priorities_hold(harness: EncryptedHarness) -> No
 
 
 async def add_keyed(harness: EncryptedHarness, call: Call, body: str) -> str:
-    """Add under the key 'k' and return the id, or the error's code."""
+    """Add with the key 'k' and return the ID, or the error code."""
     (added,) = await harness.add(call, "work", body, key="k")
     return added.error.code if added.error is not None else added.id
 
 
-async def test_29_the_same_key_adds_once_though_every_record_is_another(harness: EncryptedHarness) -> None:
-    """Sequentially and 20 at a time; with another body it is a conflict."""
+async def test_29_idempotency_key_works_although_ciphertexts_differ(harness: EncryptedHarness) -> None:
+    """It adds once, sequentially and with 20 concurrent adds; with another body it is a conflict."""
     owner = await harness.encrypted()
     ids = {await add_keyed(harness, owner, PLAINTEXT) for _ in range(3)}
     ids |= set(await asyncio.gather(*(add_keyed(harness, owner, PLAINTEXT) for _ in range(20))))
@@ -202,8 +202,8 @@ async def test_29_the_same_key_adds_once_though_every_record_is_another(harness:
     assert harness.shard.reads.stats("acme", "work").ready == 1
 
 
-async def test_29_a_batch_under_a_key_adds_once(harness: EncryptedHarness) -> None:
-    """And is a conflict with other bodies."""
+async def test_29_batch_with_a_key_adds_once(harness: EncryptedHarness) -> None:
+    """Other bodies are a conflict."""
     owner = await harness.encrypted()
     batch = [message("a"), message("b")]
     first = await harness.service.messages.add(owner, None, "work", batch, "k")
@@ -214,8 +214,8 @@ async def test_29_a_batch_under_a_key_adds_once(harness: EncryptedHarness) -> No
 
 
 @pytest.mark.parametrize("first", [True, False])
-async def test_29_a_key_is_known_again_after_encryption_was_switched(harness: EncryptedHarness, first: bool) -> None:  # noqa: FBT001
-    """On or off, between a try and the next one."""
+async def test_29_idempotency_key_survives_turning_encryption_on_or_off(harness: EncryptedHarness, first: bool) -> None:  # noqa: FBT001
+    """It changes between an attempt and its retry."""
     owner = await harness.encrypted()
     await harness.add(owner, "other", "so that there are keys")
     await harness.tenant("acme", encryption={"enabled": first})
@@ -231,8 +231,8 @@ async def test_29_a_key_is_known_again_after_encryption_was_switched(harness: En
 # ---- switching, restarting ----
 
 
-async def test_switching_on_and_off_keeps_everything_readable(harness: EncryptedHarness) -> None:
-    """On a live tenant, with messages of both kinds in one poll."""
+async def test_turning_encryption_on_and_off_keeps_everything_readable(harness: EncryptedHarness) -> None:
+    """A live tenant gets messages of both kinds in one poll."""
     await harness.tenant("acme")
     owner = await harness.key("acme")
     bodies = []
@@ -244,8 +244,8 @@ async def test_switching_on_and_off_keeps_everything_readable(harness: Encrypted
     assert [one.body for one in await harness.take(owner, "work", 9)] == bodies
 
 
-async def test_58_after_a_restart_everything_opens(open_harness: OpenEncryptedHarness) -> None:
-    """Leased messages, waiting ones, results, and keys of idempotency."""
+async def test_58_everything_decrypts_after_a_restart(open_harness: OpenEncryptedHarness) -> None:
+    """Covers leased and ready messages, results and idempotency keys."""
     harness = await open_harness()
     owner = await harness.encrypted()
     id = await add_keyed(harness, owner, PLAINTEXT)
@@ -261,8 +261,8 @@ async def test_58_after_a_restart_everything_opens(open_harness: OpenEncryptedHa
     assert [one.body for one in await harness.take(owner, "work", 9)] == [b"waits"]
 
 
-async def test_plaintext_never_gets_past_the_engine_once_encryption_is_on(harness: EncryptedHarness) -> None:
-    """Whoever goes around the service is refused; who stood in line while it was switched on is encrypted after all."""
+async def test_engine_refuses_plaintext_once_encryption_is_on(harness: EncryptedHarness) -> None:
+    """Calls that bypass the service are refused; calls queued before the switch are encrypted after all."""
     owner = await harness.encrypted()
     await harness.add(owner, "work", "x")
     with pytest.raises(Conflict, match="not encrypted"):
@@ -278,8 +278,8 @@ async def test_plaintext_never_gets_past_the_engine_once_encryption_is_on(harnes
     assert [row.encrypted or row.body == PLAINTEXT.encode() for row in rows] == [True] * 3
 
 
-async def test_a_key_that_does_not_work_is_refused_before_anything_changes(harness: EncryptedHarness) -> None:
-    """A name that is none, a provider that is not there, a key that is not in the keyring."""
+async def test_unusable_key_is_refused_before_anything_changes(harness: EncryptedHarness) -> None:
+    """Covers invalid names, unknown providers and keys that are not in the keyring."""
     await harness.tenant("acme")
     await harness.encrypted("blue")
     wrong = (
@@ -295,10 +295,8 @@ async def test_a_key_that_does_not_work_is_refused_before_anything_changes(harne
 
 
 @pytest.mark.parametrize("patterns", [["pin", "card_*"], ["*"], []])
-async def test_which_attributes_are_secret_is_the_tenants_choice(
-    harness: EncryptedHarness, patterns: list[str]
-) -> None:
-    """By name, with wildcards; all; or none."""
+async def test_tenant_chooses_which_attributes_are_secret(harness: EncryptedHarness, patterns: list[str]) -> None:
+    """By name with wildcards, all, or none."""
     owner = await harness.encrypted(secret_attributes=patterns)
     attributes = {"pin": "1", "card_no": "2", "secret_x": "3"}
     (added,) = await harness.add(owner, "work", "x", attributes=attributes)
@@ -309,10 +307,10 @@ async def test_which_attributes_are_secret_is_the_tenants_choice(
 
 
 @pytest.mark.rocksdb_only("copies its files")
-async def test_58_after_a_crash_under_load_every_acknowledged_message_opens_and_no_key_is_lost(
+async def test_58_crash_under_load_loses_no_message_and_no_key(
     open_harness: OpenEncryptedHarness, open_shard: OpenShard, clock: ManualClock, tmp_path: Path
 ) -> None:
-    """Copies of the live store, as kills at these moments would leave it, while data keys are rotated."""
+    """Copies of the live store, as kills would leave it, decrypt while data keys are rotated."""
     harness = await open_harness()
     owner = await harness.encrypted()
     acknowledged: dict[str, bytes] = {}
@@ -340,10 +338,10 @@ async def test_58_after_a_crash_under_load_every_acknowledged_message_opens_and_
         assert not examine(directory).findings
 
 
-async def test_a_large_batch_is_encrypted_in_parts_and_stays_one_batch(
+async def test_large_batch_is_encrypted_in_parts_and_stays_one_batch(
     harness: EncryptedHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each part lets other tasks run. The batch's key covers all of it, with the places of refused messages."""
+    """Each part lets other tasks run. The batch key covers all of it, and refused messages keep their positions."""
     owner = await harness.encrypted()
     pauses = list[int]()
 
@@ -373,7 +371,7 @@ async def test_a_large_batch_is_encrypted_in_parts_and_stays_one_batch(
 
 
 async def test_encrypted_and_decrypted_records_are_counted_for_their_tenant(harness: EncryptedHarness) -> None:
-    """Bodies and results, once for each time."""
+    """Bodies and results count once each time."""
     owner = await harness.encrypted()
     added = await harness.add(owner, "work", *["x"] * 5)
     got = await harness.take(owner, "work", 3)

@@ -23,17 +23,15 @@ REASON = "their contract has ended"
 
 
 def server_of(place: Path, name: str) -> Server:
-    """Return a server with a data directory of this name. All of them share one directory of backups."""
+    """Return a server with a data directory of this name. All share one directory of backups."""
     backups = str(place / "backups")
     settings = ServerSettings(data_dir=str(place / name), http="127.0.0.1:0", rpc="off", backup_dir=backups)
     return Server(settings, admin_token=ADMIN)
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-async def test_a_restored_tenant_that_was_erased_raises_erased_and_keeps_its_messages(
-    tmp_path: Path, *, enabled: bool
-) -> None:
-    """Back up, delete the tenant, restore, poll. The backup has the rows, but nobody has the data keys."""
+async def test_restored_erased_tenant_raises_erased_and_keeps_its_messages(tmp_path: Path, *, enabled: bool) -> None:
+    """The backup has the rows of the deleted tenant, but its data keys are destroyed."""
     async with server_of(tmp_path, "data") as server:
         await server.service.tenants.put(CALL, "acme", {"encryption": {"enabled": True}})
         (added,) = await server.service.messages.add(CALL, "acme", "work", [message("sealed")])

@@ -1,4 +1,4 @@
-"""Encrypted tenants move in plain to who may read them, are sealed again where they arrive, and once erased cannot be read anywhere."""
+"""Encrypted tenants are exported in plaintext and reencrypted on import; erased tenants cannot be read anywhere."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ CALL = Call(bearer="administrator-of-the-tests")
 REASON = "because a test says so"
 
 
-async def test_an_encrypted_tenant_moves_in_plain_and_is_sealed_again(
+async def test_encrypted_tenant_is_exported_in_plaintext_and_reencrypted(
     harness: EncryptedHarness, tmp_path: Path
 ) -> None:
-    """Bodies, secret attributes, dead letters and results are readable in the export and after the import, and on no disk."""
+    """Bodies, secret attributes, dead letters and results are readable in export and import, and on no disk."""
     owner = await harness.encrypted("acme", secret_attributes=["card"])
     service = harness.service
     await service.queues.put(owner, None, "work", {"max_attempts": 1})
@@ -74,7 +74,7 @@ def server_of(data_dir: Path) -> Server:
 
 
 async def read_all(server: Server) -> bytes:
-    """Return whatever a server gives out of acme's messages."""
+    """Return everything that a server returns of acme's messages."""
     seen = b""
     for act in (
         lambda: server.service.messages.poll(CALL, "acme", "work", max=10),
@@ -96,8 +96,8 @@ async def read_all(server: Server) -> bytes:
 
 
 @pytest.mark.rocksdb_only("copies its files and restores a backup")
-async def test_an_erased_tenant_cannot_be_read_from_store_log_backup_or_segment(tmp_path: Path) -> None:
-    """Whatever was copied before: with the server's keyring as it is after the erasure, nothing of it opens."""
+async def test_erased_tenant_cannot_be_read_from_store_log_backup_or_segment(tmp_path: Path) -> None:
+    """With the server's keyring after the erasure, no earlier copy decrypts."""
     data, backups, frozen = tmp_path / "data", tmp_path / "data-backups", tmp_path / "frozen"
     async with server_of(data) as server:
         service = server.service
@@ -118,7 +118,7 @@ async def test_an_erased_tenant_cannot_be_read_from_store_log_backup_or_segment(
         for name in ("keyring.json", "keyring.key"):
             shutil.copy(data / name, tmp_path / place / name)
         async with server_of(tmp_path / place) as server:
-            assert server.shard.reads.stats("acme", "work").ready >= 20  # the rows are there ...
+            assert server.shard.reads.stats("acme", "work").ready >= 20  # the rows exist ...
             seen = await read_all(server)
-        assert PLAINTEXT.encode() not in seen, place  # ... and tell nothing
+        assert PLAINTEXT.encode() not in seen, place  # ... and cannot be decrypted
     assert examine(data).clean

@@ -1,4 +1,4 @@
-"""Behaviour 55: with encryption on, no plaintext is in anything that a real server writes, says or logs."""
+"""Behaviour 55: with encryption on, nothing that a real server writes, returns or logs contains plaintext."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def server(data_dir: Path) -> Server:
-    """Return a server that exports its journal, as one does by default."""
+    """Return a server that exports its journal, as by default."""
     settings = ServerSettings(
         data_dir=str(data_dir), http="127.0.0.1:0", export=ExportSettings(enabled=True), log_level="debug"
     )
@@ -31,7 +31,7 @@ def server(data_dir: Path) -> Server:
 
 
 class Marks:
-    """Texts that stand nowhere else: random, so that no compression makes them unrecognisable in a log or table."""
+    """Unique texts, random so that compression cannot make them unrecognizable in a log or table."""
 
     def __init__(self) -> None:
         self.body, self.result, self.error, self.attribute = (os.urandom(20).hex() for _ in range(4))
@@ -41,8 +41,8 @@ class Marks:
         return {self.body, self.result, self.error, self.attribute}
 
 
-async def live_through_everything(acme: AsyncTenant, marks: Marks) -> list[str]:
-    """Have messages added, refused, delivered, failed, finished and looked at; return what errors said."""
+async def run_full_lifecycle(acme: AsyncTenant, marks: Marks) -> list[str]:
+    """Add, refuse, deliver, fail, complete and read messages; return the error texts."""
     queue, said = acme.queue("work"), []
     await queue.configure(max_attempts=1)
     secret = {"secret_token": marks.attribute}
@@ -71,7 +71,7 @@ async def live_through_everything(acme: AsyncTenant, marks: Marks) -> list[str]:
 
 
 def written(data_dir: Path) -> bytes:
-    """Return the raw bytes of every file, and the contents of the columns that are compressed in Parquet files."""
+    """Return the raw bytes of every file, and the decompressed columns of Parquet files."""
     found = [path.read_bytes() for path in data_dir.rglob("*") if path.is_file()]
     segments = list(data_dir.rglob("*.parquet"))
     assert segments, "the journal was exported"
@@ -80,18 +80,18 @@ def written(data_dir: Path) -> bytes:
 
 
 @pytest.mark.parametrize("encrypted", [True, False])
-async def test_55_no_plaintext_is_in_the_files_log_metrics_or_error_texts_of_a_server(
+async def test_55_files_logs_metrics_and_errors_contain_no_plaintext(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     encrypted: bool,  # noqa: FBT001  # off: to see that the search finds what is there
 ) -> None:
-    """Bodies, secret attributes, results and their errors; in tables, log, journal, Parquet segments, and after a restart."""
+    """Covers bodies, secret attributes, results and errors in all files, also after a restart."""
     caplog.set_level(logging.DEBUG)
     data_dir, marks = tmp_path / "data", Marks()
     async with server(data_dir) as one, AsyncClient(f"http://127.0.0.1:{one.port}", token=ADMIN) as admin:
         acme = admin.tenant("acme")
         await acme.configure(encryption={"enabled": encrypted})
-        said = await live_through_everything(acme, marks)
+        said = await run_full_lifecycle(acme, marks)
         said.append(await admin.metrics())
         while_open = b"".join(path.read_bytes() for path in (data_dir / "db").iterdir())
         one.shard.state.store.flush()  # so that everything is in tables too
@@ -103,6 +103,6 @@ async def test_55_no_plaintext_is_in_the_files_log_metrics_or_error_texts_of_a_s
     texts = "\n".join([*said, caplog.text, *(str(vars(record)) for record in caplog.records)])
     assert {mark for mark in marks.all if mark.encode() in files} == (set() if encrypted else marks.all)
     assert not [mark for mark in marks.all if mark in texts]
-    if encrypted:  # what belongs to others is not readable for them
+    if encrypted:  # files of other users are skipped
         for name in ("keyring.json", "keyring.key"):
             assert (data_dir / name).stat().st_mode & 0o777 == 0o600

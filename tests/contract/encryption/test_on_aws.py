@@ -1,4 +1,4 @@
-"""A real server whose tenant's key is in AWS KMS, as moto's server plays it behind a front that can fail as AWS does."""
+"""A real server whose tenant's key is in AWS KMS, simulated by moto behind a proxy that can fail like AWS."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ THROTTLED = refusal("ThrottlingException")
 
 @contextmanager
 def aws() -> Iterator[AwsFront]:
-    """Run moto's server and the front before it."""
+    """Run moto's server and the proxy in front of it."""
     moto = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     moto.start()
     port = moto.get_host_and_port()[1]
@@ -45,7 +45,7 @@ def aws() -> Iterator[AwsFront]:
 
 
 def server(data_dir: Path, front: AwsFront, key: str) -> Server:
-    """Return a server whose tenants use a key of AWS unless they name another."""
+    """Return a server whose tenants use an AWS key by default."""
     kms = KmsSettings(
         default_key=f"aws-kms:{key}",
         aws=AwsSettings(region=REGION, endpoint_url=f"http://127.0.0.1:{front.port}"),
@@ -55,14 +55,14 @@ def server(data_dir: Path, front: AwsFront, key: str) -> Server:
 
 
 def client(one: Server) -> AsyncClient:
-    """Return an administrator's client that tries everything once."""
+    """Return an administrator's client without retries."""
     return AsyncClient(f"http://127.0.0.1:{one.port}", token=ADMIN, retries=Retries(count=0))
 
 
-async def test_57_a_server_on_aws_kms_lives_through_outage_throttling_and_a_disabled_key(
+async def test_57_server_survives_kms_outage_throttling_and_a_disabled_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Typed errors over HTTP, nothing lost, no attempt used, no plaintext; and all is well when it is over."""
+    """Errors are typed, nothing is lost or in plaintext, no attempt is used, and everything recovers."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

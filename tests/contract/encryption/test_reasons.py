@@ -1,4 +1,4 @@
-"""Reasons of nacks stand in plain: of an encrypted tenant's only a label is kept, so that no piece of a body is among them."""
+"""Nack reasons are stored in plaintext, so encrypted tenants keep only a label, without any part of a body."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QUOTED = f"ValueError: invalid literal for int() with base 10: '{PLAINTEXT}'"
 
 
 async def fail(harness: EncryptedHarness, owner: Call, reason: str) -> str:
-    """Have a message fail for good, and return the reason that is kept, which is the same wherever it can be read."""
+    """Fail a message permanently, and return the stored reason, which is the same everywhere."""
     await harness.service.queues.put(owner, None, "work", {"max_attempts": 1})
     await harness.add(owner, "work", PLAINTEXT)
     (got,) = await harness.take(owner, "work")
@@ -50,21 +50,21 @@ async def fail(harness: EncryptedHarness, owner: Call, reason: str) -> str:
 async def test_only_a_label_of_a_reason_is_kept(
     harness: EncryptedHarness, tmp_path: Path, reason: str, kept: str
 ) -> None:
-    """In the dead letter, its history, its result and the journal; and on the disk."""
+    """This holds for the dead letter, its history, its result, the journal, and the disk."""
     assert await fail(harness, await harness.encrypted(), reason) == kept
     harness.shard.state.store.flush()
     assert files_with(PLAINTEXT, tmp_path) == []
 
 
-async def test_whoever_wants_whole_reasons_says_so(harness: EncryptedHarness) -> None:
-    """Then, and for tenants that are not encrypted, they are kept as they come."""
+async def test_full_reasons_are_kept_on_request(harness: EncryptedHarness) -> None:
+    """A setting allows it, and unencrypted tenants always keep them."""
     assert await fail(harness, await harness.encrypted(plain_reasons=True), QUOTED) == QUOTED
     await harness.tenant("plain")
     assert await fail(harness, await harness.key("plain"), QUOTED) == QUOTED
 
 
-async def test_a_reason_that_is_too_long_is_refused_all_the_same(harness: EncryptedHarness) -> None:
-    """And one that is no text."""
+async def test_too_long_or_invalid_reason_is_refused(harness: EncryptedHarness) -> None:
+    """The limits apply although only a label is kept."""
     owner = await harness.encrypted()
     await harness.add(owner, "work", "x")
     (got,) = await harness.take(owner, "work")

@@ -272,10 +272,10 @@ async def test_53_calls_to_other_tenants_raise_an_alert(open_harness: OpenHarnes
     assert b'tenantq_alerts_total{kind="cross_tenant"} 1.0' in await harness.service.status.metrics(harness.admin)
 
 
-async def test_53_key_used_from_many_new_addresses_raises_an_alert(
+async def test_53_key_used_from_many_new_networks_raises_an_alert(
     open_harness: OpenHarness,
 ) -> None:
-    """Known addresses survive a restart."""
+    """Known networks survive a restart."""
     harness = await open_harness()
     await harness.tenant("acme")
     key, key_id = await harness.key_and_id("acme")

@@ -1,4 +1,4 @@
-"""When keys cannot be had, or stored bytes were changed: typed errors, nothing lost, nothing in plain."""
+"""Unavailable keys or changed ciphertext: typed errors, nothing lost, nothing in plaintext."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ HOUR_MS = 3_600_000
 
 
 @pytest.mark.parametrize("failure", [KmsUnavailable("throttled"), KmsDenied("no"), KeyDisabled("off")])
-async def test_57_a_kms_outage_on_add_is_a_typed_error_and_nothing_is_written(
+async def test_57_kms_outage_on_add_is_a_typed_error_and_writes_nothing(
     harness: EncryptedHarness, failure: TenantqError
 ) -> None:
-    """No message, no queue, no plaintext; what was paid for the rate is given back."""
+    """No message, queue or plaintext is stored, and the rate tokens are refunded."""
     owner = await harness.encrypted()
     harness.provider.failure = failure
     before = await harness.journal_end()
@@ -52,8 +52,8 @@ async def test_57_a_kms_outage_on_add_is_a_typed_error_and_nothing_is_written(
     assert (await harness.add(owner, "work", PLAINTEXT))[0].error is None
 
 
-async def test_57_a_kms_outage_on_poll_releases_the_leases_without_using_an_attempt(harness: EncryptedHarness) -> None:
-    """At once deliverable again when it is over, as a first delivery."""
+async def test_57_kms_outage_on_poll_releases_the_leases_without_using_an_attempt(harness: EncryptedHarness) -> None:
+    """When it is over, the messages are delivered as a first delivery."""
     owner = await harness.encrypted()
     await harness.add(owner, "work", PLAINTEXT, "second")
     harness.forget_keys()
@@ -69,8 +69,8 @@ async def test_57_a_kms_outage_on_poll_releases_the_leases_without_using_an_atte
     assert [(one.body, one.attempt) for one in got] == [(PLAINTEXT.encode(), 1), (b"second", 1)]
 
 
-async def test_57_a_kms_outage_on_looking_and_on_ack_with_a_result_changes_nothing(harness: EncryptedHarness) -> None:
-    """Peek, get and result are refused; the lease stays, and can be acked when it is over."""
+async def test_57_kms_outage_on_reads_and_ack_with_a_result_changes_nothing(harness: EncryptedHarness) -> None:
+    """Peek, get and result are refused; the lease stays and can be acked later."""
     owner = await harness.encrypted()
     first, second = await harness.add(owner, "work", PLAINTEXT, "second")
     got = await harness.take(owner, "work", 1)
@@ -92,8 +92,8 @@ async def test_57_a_kms_outage_on_looking_and_on_ack_with_a_result_changes_nothi
     assert (await harness.service.message_reads.result(owner, None, "work", second.id))[0].value == PLAINTEXT.encode()
 
 
-async def test_57_keys_in_memory_carry_an_outage_only_within_their_age(harness: EncryptedHarness) -> None:
-    """Work goes on for a while; then it stops with a typed error, and never in plain."""
+async def test_57_cached_keys_bridge_an_outage_until_they_expire(harness: EncryptedHarness) -> None:
+    """Then work stops with a typed error, and never continues in plaintext."""
     owner = await harness.encrypted()
     await harness.add(owner, "work", "before")
     harness.provider.failure = KmsUnavailable("out")
@@ -107,8 +107,8 @@ async def test_57_keys_in_memory_carry_an_outage_only_within_their_age(harness: 
     await harness.add(owner, "work", "after")
 
 
-async def test_57_an_outage_of_one_tenants_key_does_not_hold_a_fleet_up(harness: EncryptedHarness) -> None:
-    """The others' messages come; its own when it is over. A fleet that serves nobody else gets the error."""
+async def test_57_key_outage_of_one_tenant_does_not_block_a_fleet(harness: EncryptedHarness) -> None:
+    """Other tenants are served. A fleet with no other tenant gets the error."""
     await harness.encrypted("acme")
     await harness.tenant("plain")
     await harness.add(harness.admin, "work", "sealed", tenant="acme")
@@ -117,7 +117,7 @@ async def test_57_an_outage_of_one_tenants_key_does_not_hold_a_fleet_up(harness:
     harness.provider.failure = KmsUnavailable("out")
     got = await harness.service.fleet.poll(harness.admin, "work", max=10)
     assert [one.body for one in got] == [b"open"]
-    assert await harness.service.fleet.poll(harness.admin, "work", max=10) == []  # it is left alone for a moment
+    assert await harness.service.fleet.poll(harness.admin, "work", max=10) == []  # the fleet skips it for a while
     await harness.pass_time(1_000)
     with pytest.raises(KmsUnavailable):
         await harness.service.fleet.poll(harness.admin, "work", max=10)
@@ -129,10 +129,10 @@ async def test_57_an_outage_of_one_tenants_key_does_not_hold_a_fleet_up(harness:
     assert [(one.body, one.attempt) for one in await waiting] == [(b"sealed", 1)]
 
 
-async def test_a_caller_who_gives_up_while_keys_are_fetched_leaves_no_lease_behind(
+async def test_poll_cancelled_while_keys_are_fetched_leaves_no_lease(
     harness: EncryptedHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was leased for it is released."""
+    """Its leased messages are released."""
     owner = await harness.encrypted()
     await harness.add(owner, "work", "x")
     harness.forget_keys()
@@ -156,8 +156,8 @@ async def test_a_caller_who_gives_up_while_keys_are_fetched_leaves_no_lease_behi
     assert [one.attempt for one in await harness.take(owner, "work")] == [1]
 
 
-def test_57_an_outage_says_when_to_come_back() -> None:
-    """As Retry-After, in whole seconds."""
+def test_57_kms_outage_has_retry_after() -> None:
+    """The value is in whole seconds."""
     error = KmsUnavailable("out")
     error.retry_after_ms = 4_200
     assert b"Retry-After: 5\r\n" in problem_reply(error, "r").headers
@@ -168,7 +168,7 @@ def test_57_an_outage_says_when_to_come_back() -> None:
 
 
 def swap(harness: EncryptedHarness, one: tuple[str, str, str], other: tuple[str, str, str]) -> None:
-    """Exchange the stored bytes of two messages: (tenant, queue, id) each."""
+    """Swap the stored bytes of two messages: (tenant, queue, id) each."""
     store = harness.shard.state.store
     keys = [harness.shard.tenant(tenant).queues[queue].prefix + id_bytes(id) for tenant, queue, id in (one, other)]
     values = [store.get(store.m, key) for key in keys]
@@ -180,16 +180,16 @@ def swap(harness: EncryptedHarness, one: tuple[str, str, str], other: tuple[str,
 
 
 async def added(harness: EncryptedHarness, tenant: str, queue: str, body: str) -> tuple[str, str, str]:
-    """Add a message and return its place."""
+    """Add a message and return its location."""
     (one,) = await harness.add(harness.admin, queue, body, tenant=tenant)
     return tenant, queue, one.id
 
 
 @pytest.mark.parametrize("other", [("acme", "work"), ("acme", "elsewhere"), ("blue", "work")])
-async def test_56_a_record_moved_to_another_message_queue_or_tenant_does_not_open(
+async def test_56_ciphertext_moved_to_another_message_queue_or_tenant_does_not_decrypt(
     harness: EncryptedHarness, other: tuple[str, str]
 ) -> None:
-    """A typed error on every way to it; it is not lost, ends among the dead letters, and the server goes on."""
+    """Every read gets a typed error, and the message ends among the dead letters."""
     owner = await harness.encrypted("acme")
     await harness.encrypted("blue")
     await harness.service.queues.put(owner, None, "work", {"max_attempts": 2, "backoff_base_ms": 0})
@@ -217,16 +217,16 @@ async def test_56_a_record_moved_to_another_message_queue_or_tenant_does_not_ope
     assert [one.body for one in await harness.take(owner, "work", 9)] == [b"goes on"]
 
 
-async def test_56_a_broken_message_holds_nobody_up(harness: EncryptedHarness) -> None:
-    """The whole ones of a poll are delivered."""
+async def test_56_undecryptable_message_blocks_no_other(harness: EncryptedHarness) -> None:
+    """The other messages of a poll are delivered."""
     owner = await harness.encrypted()
     places = [await added(harness, "acme", "work", f"body {number}") for number in range(4)]
     swap(harness, places[0], places[1])
     assert [one.body for one in await harness.take(owner, "work", 9)] == [b"body 2", b"body 3"]
 
 
-async def test_56_plaintext_put_in_place_of_a_record_is_not_taken_for_one(harness: EncryptedHarness) -> None:
-    """And a record's first bytes alone are none either."""
+async def test_56_plaintext_in_place_of_ciphertext_is_refused(harness: EncryptedHarness) -> None:
+    """A truncated record is refused too."""
     owner = await harness.encrypted()
     here = await added(harness, "acme", "work", "mine")
     store = harness.shard.state.store
@@ -244,7 +244,7 @@ async def test_56_plaintext_put_in_place_of_a_record_is_not_taken_for_one(harnes
 
 
 async def work_on(harness: EncryptedHarness, call: Call, rounds: int, seen: list[bytes]) -> None:
-    """Add and consume, by tens."""
+    """Add and consume, ten at a time."""
     for number in range(rounds):
         await harness.add(call, "work", *(f"{number} {place}" for place in range(10)))
         got = await harness.take(call, "work", 10)
@@ -253,7 +253,7 @@ async def work_on(harness: EncryptedHarness, call: Call, rounds: int, seen: list
 
 
 async def test_57_rotating_and_rewrapping_under_load_loses_nothing(harness: EncryptedHarness) -> None:
-    """Data keys and the keyring's own key, while four producers and consumers are at work; old messages stay readable."""
+    """Data keys and the keyring's key change while producers and consumers run; old messages stay readable."""
     owner = await harness.encrypted()
     (old,) = await harness.add(owner, "archive", "of the first key")
     seen: list[bytes] = []
@@ -278,12 +278,12 @@ async def test_57_rotating_and_rewrapping_under_load_loses_nothing(harness: Encr
 
 
 def key_id(call: Call) -> str:
-    """Return the id of a caller's key."""
+    """Return the ID of a caller's key."""
     return (call.bearer or "").split("_")[1]
 
 
-async def test_57_a_data_key_is_rotated_on_schedule(harness: EncryptedHarness) -> None:
-    """When it is due, by the next message."""
+async def test_57_data_key_is_rotated_on_schedule(harness: EncryptedHarness) -> None:
+    """The next message after it is due rotates it."""
     owner = await harness.encrypted(rotate_every_ms=2 * HOUR_MS)
     await harness.add(owner, "work", "x")
     await harness.pass_time(2 * HOUR_MS)
@@ -294,8 +294,8 @@ async def test_57_a_data_key_is_rotated_on_schedule(harness: EncryptedHarness) -
     assert [one.number for one in reply.data_keys] == [1, 2]
 
 
-async def test_another_key_is_taken_up_and_the_old_one_can_go_after_rewrapping(harness: EncryptedHarness) -> None:
-    """Change the tenant's key, rewrap, retire the old one: no message was touched, all open."""
+async def test_old_key_can_be_removed_after_rewrapping(harness: EncryptedHarness) -> None:
+    """The tenant's key changes without touching a message, and all messages decrypt."""
     owner = await harness.encrypted()
     (added,) = await harness.add(owner, "work", "x")
     harness.ring.add_key("another", 5)
@@ -307,10 +307,10 @@ async def test_another_key_is_taken_up_and_the_old_one_can_go_after_rewrapping(h
     assert (await harness.service.message_reads.get(owner, None, "work", added.id)).body == b"x"
 
 
-async def test_57_deleting_a_tenant_destroys_its_keys_first_and_its_own_key_in_the_keyring(
+async def test_57_deleting_a_tenant_destroys_its_key_in_the_keyring(
     harness: EncryptedHarness,
 ) -> None:
-    """So that not even a backup that holds the wrapped keys opens; one made anew under the name has nothing of it."""
+    """Backups with the wrapped keys do not decrypt either; a recreated tenant has nothing of it."""
     owner = await harness.encrypted()
     await harness.add(owner, "work", PLAINTEXT)
     before = await harness.journal_end()
@@ -323,10 +323,10 @@ async def test_57_deleting_a_tenant_destroys_its_keys_first_and_its_own_key_in_t
     assert [one.body for one in await harness.take(owner, "work", 9)] == [b"anew"]
 
 
-async def test_a_keyring_that_cannot_be_changed_stops_the_deletion_which_can_be_repeated(
+async def test_unwritable_keyring_stops_a_deletion_that_can_be_repeated(
     harness: EncryptedHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rows stay until the keys are gone."""
+    """The rows stay until the keys are destroyed."""
     owner = await harness.encrypted()
     await harness.add(owner, "work", "x")
     harness.ring.path.rename(harness.ring.path.with_suffix(".away"))
@@ -340,16 +340,16 @@ async def test_a_keyring_that_cannot_be_changed_stops_the_deletion_which_can_be_
     assert "acme" not in tenants(harness.shard)
 
 
-async def test_deleting_a_tenant_that_was_never_encrypted_concerns_no_keys(harness: EncryptedHarness) -> None:
-    """Not even by a row in the journal."""
+async def test_deleting_an_unencrypted_tenant_touches_no_keys(harness: EncryptedHarness) -> None:
+    """The journal has no row about keys either."""
     await harness.tenant("plain")
     before = await harness.journal_end()
     await harness.service.erasures.delete_tenant(harness.admin, "plain", confirm="plain", reason=REASON)
     assert [row.op for row in await harness.rows(before)] == ["delete_tenant", "certify_erasure"]
 
 
-async def test_rotating_what_was_never_encrypted_is_a_conflict(harness: EncryptedHarness) -> None:
-    """And its status says so."""
+async def test_rotating_keys_of_an_unencrypted_tenant_is_a_conflict(harness: EncryptedHarness) -> None:
+    """Its status says that it is not encrypted."""
     await harness.tenant("plain")
     for call in (
         harness.service.encryption.rotate(harness.admin, "plain"),
@@ -361,8 +361,8 @@ async def test_rotating_what_was_never_encrypted_is_a_conflict(harness: Encrypte
     assert (reply.enabled, reply.key, reply.data_keys) == (False, None, [])
 
 
-async def test_the_health_of_keys_is_in_readiness_and_metrics_without_their_names(harness: EncryptedHarness) -> None:
-    """What an operator watches."""
+async def test_key_health_is_in_readiness_and_metrics_without_key_names(harness: EncryptedHarness) -> None:
+    """Operators can monitor it."""
     owner = await harness.encrypted()
     await harness.add(owner, "work", "x")
     assert harness.service.status.readiness()["keys"] == "ok"

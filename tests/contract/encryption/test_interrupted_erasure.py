@@ -1,4 +1,4 @@
-"""An erasure that is refused, raced or broken off: nothing is lost by half, nothing is left by half."""
+"""An erasure that is refused, raced or interrupted is either completed or leaves everything in place."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     OpenHarness = Callable[[], Awaitable[EncryptedHarness]]
 
 
-async def test_a_hold_that_overtakes_a_deletion_leaves_the_tenant_at_work(harness: EncryptedHarness) -> None:
-    """It comes between the look at it and the destruction of the keys: nothing was destroyed, so everything goes on."""
+async def test_hold_that_overtakes_a_deletion_keeps_the_tenant_working(harness: EncryptedHarness) -> None:
+    """It arrives between the check and the destruction of the keys, so nothing was destroyed."""
     owner = await harness.encrypted()
     await harness.add(owner, "work", PLAINTEXT)
     real, overtaken = harness.shard.erasure.begin, 0
@@ -44,10 +44,10 @@ async def test_a_hold_that_overtakes_a_deletion_leaves_the_tenant_at_work(harnes
     assert [row.outcome for row in await harness.rows() if row.op == "delete_tenant"] == ["refused"]
 
 
-async def test_a_deletion_that_was_killed_half_way_takes_the_own_key_with_it_when_it_is_repeated(
+async def test_repeated_deletion_removes_the_tenants_key_from_the_keyring(
     open_harness: OpenHarness,
 ) -> None:
-    """Though encryption was switched off, and the data keys were destroyed in another life."""
+    """The first attempt was killed after destroying the data keys, and encryption was turned off before."""
     harness = await open_harness()
     owner = await harness.encrypted()
     await harness.add(owner, "work", PLAINTEXT)
@@ -61,10 +61,10 @@ async def test_a_deletion_that_was_killed_half_way_takes_the_own_key_with_it_whe
     assert "tenant-acme" not in harness.ring.read().document.keys
 
 
-async def test_a_keyring_out_of_reach_does_not_keep_a_tenant_that_was_never_encrypted(
+async def test_unreachable_keyring_does_not_block_deleting_an_unencrypted_tenant(
     harness: EncryptedHarness,
 ) -> None:
-    """It is deleted; one that is encrypted stays until its key can go."""
+    """An encrypted tenant stays until its key can be removed."""
     await harness.encrypted()
     await harness.tenant("plain")
     harness.ring.path.rename(harness.ring.path.with_suffix(".away"))
@@ -75,10 +75,10 @@ async def test_a_keyring_out_of_reach_does_not_keep_a_tenant_that_was_never_encr
     assert "acme" in tenants(harness.shard)
 
 
-async def test_results_of_an_import_that_was_overtaken_by_encryption_are_not_stored_in_plain(
+async def test_import_overtaken_by_encryption_stores_no_plaintext(
     harness: EncryptedHarness,
 ) -> None:
-    """The part was judged before it was switched on, and reaches the store after: the engine refuses it."""
+    """It was checked before encryption was turned on and reaches the store after, so the engine refuses it."""
     await harness.tenant("plain")
     source = await harness.key("plain")
     await harness.add(source, "work", "x")
