@@ -23,7 +23,7 @@ from tenantq.settings import ServerSettings
 from tenantq.store.keys import waiting_key
 from tests.contract.gates.harness import suspension
 from tests.contract.gates.service_calls import SERVICE_CALLS
-from tests.contract.moving.archive import bring_in, written
+from tests.contract.moving.archive import import_export, written
 from tests.shards import message, pass_time, wait_until_idle
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ async def work_with_messages(server: Server, clock: ManualClock) -> None:
     await shard.submit(Repair(shard.state.catalog.tenant("acme").queues["elsewhere"]))
     files = await written(await service.exports.export(CALL, "acme"))
     await service.tenants.put(CALL, "copy", {})
-    await bring_in(server, CALL, files, "copy")  # type: ignore[arg-type]  # it needs the service only
+    await import_export(server, CALL, files, "copy")  # type: ignore[arg-type]  # it needs the service only
     for queue in ("purged", "deleted"):
         await service.messages.add(CALL, "acme", queue, [message("a"), message("b")])
     await service.queues.purge(CALL, "acme", "purged", confirm="purged", reason=REASON)

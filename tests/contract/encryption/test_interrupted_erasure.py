@@ -12,7 +12,7 @@ from tenantq.errors import Conflict, KmsUnavailable, LegalHold
 from tests.administration import tenants
 from tests.contract.encryption.harness import PLAINTEXT, EncryptedHarness
 from tests.contract.gates.harness import REASON
-from tests.contract.moving.archive import bring_in, lines, written
+from tests.contract.moving.archive import import_export, lines, written
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -100,8 +100,8 @@ async def test_import_overtaken_by_encryption_stores_no_plaintext(
 
     harness.shard.submit = after_the_switch  # type: ignore[method-assign, assignment]  # no other way to act at this time
     with pytest.raises(Conflict, match="not encrypted"):
-        await bring_in(harness, target, files, "acme")
+        await import_export(harness, target, files, "acme")
     harness.shard.submit = real  # type: ignore[method-assign]  # back to what it was
-    await bring_in(harness, target, files, "acme")
+    await import_export(harness, target, files, "acme")
     result, _ = await harness.service.message_reads.result(target, None, "work", done.id)
     assert result.value == PLAINTEXT.encode()

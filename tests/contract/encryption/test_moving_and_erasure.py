@@ -18,7 +18,7 @@ from tenantq.service.call import Call
 from tenantq.service.tenant_export import TenantExport
 from tenantq.settings import ServerSettings
 from tests.contract.encryption.harness import PLAINTEXT, EncryptedHarness, files_with
-from tests.contract.moving.archive import bring_in, lines, written
+from tests.contract.moving.archive import import_export, lines, written
 from tests.shards import examined, freeze, message
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ async def test_encrypted_tenant_is_exported_in_plaintext_and_reencrypted(
     assert lines(files, "messages")[1]["attributes"] == {"card": PLAINTEXT, "shop": "x"}
     assert lines(files, "results")[-1]["value"] == PLAINTEXT
     other = await harness.encrypted("other", secret_attributes=["card"])
-    await bring_in(harness, other, files, "other")
+    await import_export(harness, other, files, "other")
     harness.forget_keys()
     (got,) = await harness.take(other, "work")
     assert got.body.decode() == f"{PLAINTEXT} c"

@@ -1,4 +1,4 @@
-"""Certificates made up for a test, valid for some hours from now."""
+"""Certificates generated for a test, valid for a few hours."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Authority:
-    """A certificate authority of the test's own."""
+    """The test's own certificate authority."""
 
     def __init__(self, directory: Path, name: str = "ca") -> None:
         self.directory = directory

@@ -28,7 +28,7 @@ Serve = Callable[..., Awaitable[HttpListener]]
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Serve on the loop of the standard library and on uvloop."""
+    """Run the tests on the standard event loop and on uvloop."""
     return {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.new_event_loop}
 
 
@@ -40,7 +40,7 @@ def fake() -> FakeService:
 
 @pytest.fixture
 async def serve(fake: FakeService, clock: ManualClock) -> AsyncIterator[Serve]:
-    """Start listeners with settings of the test's own."""
+    """Start listeners with the test's own settings."""
     listeners: list[HttpListener] = []
 
     async def serve_one(**settings: int) -> HttpListener:
@@ -54,7 +54,7 @@ async def serve(fake: FakeService, clock: ManualClock) -> AsyncIterator[Serve]:
     for listener in listeners:
         closing = asyncio.ensure_future(listener.close())
         await asyncio.sleep(0)
-        await listener.close()  # the second time forces
+        await listener.close()  # the second call forces
         await closing
 
 
@@ -66,7 +66,7 @@ async def listener(serve: Serve) -> HttpListener:
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[Server]:
-    """Start a whole server on a directory of the test's own."""
+    """Start a whole server on the test's own directory."""
     async with real_server(tmp_path / "data", signups=SignupSettings(enabled=True)) as server:
         yield server
 

@@ -1,4 +1,4 @@
-"""A service with no rules, for tests of the transport alone: it remembers what it was asked and answers as told."""
+"""A service without rules, for tests of the transport alone: it records its calls and replies as configured."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class FakeService:
-    """Answers at once, unless ``held``; polls wait until messages are put into ``ready``, or are told to stop."""
+    """Replies at once, unless ``held``; polls wait until messages are put into ``ready``, or are told to stop."""
 
     def __init__(self) -> None:
         self.durability = "fsync"
@@ -31,20 +31,20 @@ class FakeService:
         self.calls: list[tuple[str, Call, tuple[Any, ...]]] = []
         self.fails: Exception | None = None  # what every call raises
         self.held: asyncio.Event | None = None  # adds wait for it
-        self.asked = asyncio.Event()  # a call has come in
+        self.asked = asyncio.Event()  # a call has arrived
         self.given_up = 0  # calls that were cancelled
         self.ready: list[Delivery] = []
         self.added: list[AddResult] | None = None  # what add returns
         self.outcomes: list[Outcome] | None = None
         self.found = Result("pending")
-        self.admission = self  # whoever asks may do everything, unless it is in ``forbids``
+        self.admission = self  # everything is allowed, unless it is in ``forbids``
         self.forbids: TenantqError | None = None
         self.residency = SimpleNamespace(misplaced=frozenset())  # every tenant may be here
         self._registry = CollectorRegistry(auto_describe=False)
         self.include_metrics = self._registry.register
 
     async def authorize(self, call: Call, *_: object) -> None:
-        """Let everybody in."""
+        """Admit everybody."""
         if self.forbids is not None:
             raise self.forbids
 
@@ -75,7 +75,7 @@ class FakeService:
         lease_ms: int | None,
         consumer: str | None = None,
     ) -> list[Delivery]:
-        """Return what is ready; with ``wait_ms`` wait for ever."""
+        """Return what is ready; with ``wait_ms``, wait forever."""
         await self._asked("poll", call, tenant, queue, max, wait_ms, lease_ms, consumer)
         if not self.ready and wait_ms:
             await self._wait()
@@ -96,7 +96,7 @@ class FakeService:
     async def result(
         self, call: Call, tenant: str | None, queue: str, id: str, *, wait_ms: int = 0
     ) -> tuple[Result, bool]:
-        """Return a result; with ``wait_ms`` wait for ever."""
+        """Return a result; with ``wait_ms``, wait forever."""
         await self._asked("result", call, tenant, queue, id, wait_ms)
         if wait_ms:
             await self._wait()
@@ -117,7 +117,7 @@ class FakeService:
         return b"tenantq_up 1\n" + generate_latest(self._registry)
 
     def readiness(self) -> dict[str, Any]:
-        """Return what the test wants."""
+        """Return what the test configured."""
         return {"ready": self.is_ready}
 
     async def _asked(self, what: str, call: Call, *arguments: Any) -> None:

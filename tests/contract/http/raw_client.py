@@ -1,4 +1,4 @@
-"""A client that sends any bytes and reads replies, for what no proper client would send."""
+"""A client that sends arbitrary bytes and reads replies, for input that no proper client would send."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class RawClient:
         self.writer.write(data)
 
     async def reply(self, *, to_head: bool = False) -> RawReply:
-        """Read one reply, whose length its headers tell."""
+        """Read one reply, using its Content-Length."""
         async with asyncio.timeout(PATIENCE_S):
             head = await self.reader.readuntil(b"\r\n\r\n")
             first, *lines = head.decode("latin-1").split("\r\n")
@@ -73,12 +73,12 @@ class RawClient:
                 return b""
 
     def reset(self) -> None:
-        """Hang up rudely, so that the server is told by a reset."""
+        """Close the connection with a reset."""
         self.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.writer.transport.abort()
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self.writer.close()
         try:
             async with asyncio.timeout(PATIENCE_S):
@@ -88,7 +88,7 @@ class RawClient:
 
 
 async def until_not(condition: Callable[[], object]) -> None:
-    """Wait until ``condition`` holds no longer, for what the other end of a socket brings about."""
+    """Wait until ``condition`` no longer holds, for effects of the other end of a socket."""
     async with asyncio.timeout(PATIENCE_S):
         while condition():  # noqa: ASYNC110  # nobody announces it
             await asyncio.sleep(0.001)

@@ -15,6 +15,6 @@ ADMIN = "administrator-of-the-tests"
 
 
 def real_server(data_dir: Path, **given: Any) -> Server:
-    """Return a server that is not started yet; ``ADMIN`` is its administrator's token."""
+    """Return a server that is not started yet; ``ADMIN`` is its administrator token."""
     settings = ServerSettings(data_dir=str(data_dir), http="127.0.0.1:0", export=ExportSettings(enabled=False), **given)
     return Server(settings, admin_token=ADMIN)

@@ -1,4 +1,4 @@
-"""The audit trail over HTTP: pages as JSON, everything as a stream in other formats."""
+"""The audit trail over HTTP: pages as JSON, and everything as a stream in other formats."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
 
 
 def ask(path: str, version: str = "1.1", token: str = ADMIN) -> bytes:
-    """Return a request."""
+    """Return the bytes of a request."""
     return f"GET {path} HTTP/{version}\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
 
 
 async def streamed(server: Server, path: str, version: str = "1.1") -> tuple[bytes, bytes]:
-    """Return head and body of a streamed reply, chunks joined."""
+    """Return the head and the body of a streamed reply, with joined chunks."""
     client = await RawClient.open(server.port)
     client.send(ask(path, version))
     async with asyncio.timeout(PATIENCE_S):
@@ -64,7 +64,7 @@ async def streamed(server: Server, path: str, version: str = "1.1") -> tuple[byt
                 body += (await client.reader.readexactly(size + 2))[:-2]
             await client.reader.readexactly(2)
             client.send(ask("/healthz"))
-            assert (await client.reply()).status == 200  # the connection goes on
+            assert (await client.reply()).status == 200  # the connection stays open
     await client.close()
     return head, body
 
@@ -82,7 +82,7 @@ async def all_rows(server: Server, path: str) -> list[dict[str, Any]]:
 
 
 async def test_every_format_streams_what_the_pages_show(server: Server) -> None:
-    """Row for row, with all that an auditor asks for."""
+    """The rows are the same, with all fields an auditor needs."""
     path = "/v1/tenants/default/audit?action=add"
     rows = await all_rows(server, path)
     assert len(rows) == 1_200
@@ -103,23 +103,23 @@ async def test_every_format_streams_what_the_pages_show(server: Server) -> None:
     assert [row["event_id"] for row in pq.read_table(io.BytesIO(body)).to_pylist()] == [row["event_id"] for row in rows]
 
 
-async def test_an_old_client_gets_it_until_the_connection_ends(server: Server) -> None:
-    """HTTP/1.0 knows no chunks."""
+async def test_http_1_0_client_reads_until_the_connection_closes(server: Server) -> None:
+    """HTTP/1.0 has no chunks."""
     head, body = await streamed(server, "/v1/tenants/default/audit?action=add&format=jsonl", "1.0")
     assert b"Connection: close" in head
     assert len(body.splitlines()) == 1_200
 
 
-async def test_newest_first_and_a_bound(server: Server) -> None:
-    """The limit of a stream is of all its rows."""
+async def test_newest_first_and_limit(server: Server) -> None:
+    """The limit of a stream covers all its rows."""
     _, body = await streamed(server, "/v1/audit?order=newest&limit=5&format=jsonl")
     rows = [json.loads(line) for line in body.splitlines()]
     assert len(rows) == 5
     assert rows == sorted(rows, key=lambda row: (-row["seq"], -row["n"]))
 
 
-async def test_a_refusal_is_an_answer_not_half_a_stream(server: Server) -> None:
-    """Wrong credentials, wrong conditions and another's tenant."""
+async def test_refusal_is_a_reply_not_a_partial_stream(server: Server) -> None:
+    """Covers invalid credentials, invalid filters and another tenant."""
     client = await RawClient.open(server.port)
     for path, token, status in (
         ("/v1/audit?format=csv", "nobody", 401),
@@ -133,8 +133,8 @@ async def test_a_refusal_is_an_answer_not_half_a_stream(server: Server) -> None:
     await client.close()
 
 
-async def test_who_loses_the_right_in_the_middle_gets_no_more(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection breaks off, so that nobody takes half a file for a whole one."""
+async def test_stream_ends_when_the_right_is_revoked(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection is aborted, so that nobody mistakes the partial file for a complete one."""
     made = await server.service.access.create_platform_key(ADMINISTRATOR, "short", Grant(actions=("audit_platform",)))
     plain = server.service._audit_trail.page
 
@@ -156,8 +156,8 @@ async def test_who_loses_the_right_in_the_middle_gets_no_more(server: Server, mo
     await client.close()
 
 
-async def test_a_messages_history_is_told_from_segments_too(server: Server) -> None:
-    """Also when the store has trimmed its birth; a message of nobody is not found."""
+async def test_message_history_includes_exported_segments(server: Server) -> None:
+    """This works after the store has trimmed the add; an unknown message is not found."""
     first = (await all_rows(server, "/v1/tenants/default/audit?action=add"))[0]
     assert server.shard.journal.span[0] > first["seq"]
     (held,) = await verbs(server.shard).poll("default", "q0")

@@ -1,4 +1,4 @@
-"""Whatever arrives on the socket: a typed error or a clean close, and the server stays up within its bounds."""
+"""Any bytes on the socket: a typed error or a clean close, and the server stays up within its limits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHUNKED = b"POST /v1/queues/work/messages HTTP/1.1\r\nHost: a\r\nTransfer-Encodi
 
 @pytest.fixture(autouse=True)
 async def still_serving(listener: HttpListener, connect: Connect) -> AsyncIterator[None]:
-    """After every test of this file the server answers, and holds nothing."""
+    """Check after every test that the server replies and holds nothing."""
     yield
     assert (await (await connect(listener)).ask(ADD)).status == 200
     assert listener.buffered_bytes == 0
@@ -53,10 +53,8 @@ async def still_serving(listener: HttpListener, connect: Connect) -> AsyncIterat
         b"CONNECT a:80 HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc",
     ],
 )
-async def test_what_is_not_http_gets_one_refusal_and_a_close(
-    listener: HttpListener, connect: Connect, data: bytes
-) -> None:
-    """A problem that names no more than what is wrong."""
+async def test_non_http_input_gets_one_error_and_a_close(listener: HttpListener, connect: Connect, data: bytes) -> None:
+    """The problem says only what is wrong."""
     client = await connect(listener)
     reply = await client.ask(data)
     other_version = any(version in data for version in (b"HTTP/1.2", b"HTTP/2.0", b"HTTP/3.0", b"healthz\r"))
@@ -95,10 +93,10 @@ async def test_what_is_not_http_gets_one_refusal_and_a_close(
         b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\nabc\r\n",
     ],
 )
-async def test_a_request_whose_end_is_in_doubt_is_refused(
+async def test_request_with_ambiguous_length_is_refused(
     listener: HttpListener, connect: Connect, fake: FakeService, framing: bytes
 ) -> None:
-    """Nothing behind it is taken for another request: that is how requests are smuggled."""
+    """Nothing after it is parsed as another request, which prevents request smuggling."""
     client = await connect(listener)
     start = b"POST /v1/queues/work/messages HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
     reply = await client.ask(start + framing + ADD)
@@ -107,15 +105,15 @@ async def test_a_request_whose_end_is_in_doubt_is_refused(
     assert fake.calls == []
 
 
-async def test_http_1_0_has_no_chunks(listener: HttpListener, connect: Connect) -> None:
-    """Proxies of that age would read the chunks as the next request."""
+async def test_chunks_are_refused_in_http_1_0(listener: HttpListener, connect: Connect) -> None:
+    """Old proxies would read the chunks as the next request."""
     client = await connect(listener)
     reply = await client.ask(CHUNKED.replace(b"1.1", b"1.0") + b"0\r\n\r\n")
     assert reply.status == 400
 
 
-async def test_an_upgrade_with_a_body_is_refused(listener: HttpListener, connect: Connect) -> None:
-    """Its body would be of another protocol."""
+async def test_upgrade_with_a_body_is_refused(listener: HttpListener, connect: Connect) -> None:
+    """Its body would belong to another protocol."""
     client = await connect(listener)
     reply = await client.ask(post(PATH, "{}", "Connection: Upgrade", "Upgrade: h2c"))
     assert reply.status == 400
@@ -145,10 +143,10 @@ async def test_an_upgrade_with_a_body_is_refused(listener: HttpListener, connect
         ('{"messages":[{"body":"x","attributes":{"a":1}}]}', 422, "attributes"),
     ],
 )
-async def test_bad_json_is_named(
+async def test_invalid_json_is_named(
     listener: HttpListener, connect: Connect, body: str | bytes, status: int, says: str
 ) -> None:
-    """400 for what is not JSON, 422 for JSON that does not fit; the connection goes on."""
+    """Invalid JSON gets 400, valid JSON of the wrong shape gets 422, and the connection stays open."""
     client = await connect(listener)
     reply = await client.ask(post(PATH, body))
     problem = reply.json()
@@ -158,15 +156,15 @@ async def test_bad_json_is_named(
 
 
 async def test_deep_nesting_is_refused(listener: HttpListener, connect: Connect) -> None:
-    """Where any JSON is taken, too."""
+    """This includes fields that accept any JSON."""
     client = await connect(listener)
     body = '{"limits":' + "[" * 200_000
     reply = await client.ask(post("/v1/queues/work", body).replace(b"POST", b"PUT", 1))
     assert (reply.status, reply.json()["detail"]) == (400, "body: nested too deeply")
 
 
-async def test_an_endless_field_name_is_not_echoed(listener: HttpListener, connect: Connect) -> None:
-    """A refusal is short however long the request was."""
+async def test_very_long_field_name_is_not_echoed(listener: HttpListener, connect: Connect) -> None:
+    """Error replies stay short, however long the request was."""
     client = await connect(listener)
     reply = await client.ask(post(PATH, f'{{"{"n" * 1_000_000}":1}}'))
     assert reply.status == 422
@@ -184,7 +182,7 @@ async def test_an_endless_field_name_is_not_echoed(listener: HttpListener, conne
     ],
 )
 async def test_wrong_content_types_are_refused(listener: HttpListener, connect: Connect, kind: str) -> None:
-    """Before the body is looked at; the connection goes on."""
+    """The body is not read, and the connection stays open."""
     client = await connect(listener)
     reply = await client.ask(post(PATH, "{}").replace(b"application/json", kind.encode()))
     assert (reply.status, reply.json()["code"]) == (415, "invalid")
@@ -192,7 +190,7 @@ async def test_wrong_content_types_are_refused(listener: HttpListener, connect: 
 
 
 @pytest.mark.parametrize("kind", ["application/json; charset=utf-8", 'Application/JSON;charset="UTF-8"'])
-async def test_right_content_types_have_several_spellings(listener: HttpListener, connect: Connect, kind: str) -> None:
+async def test_content_type_spelling_variants_are_accepted(listener: HttpListener, connect: Connect, kind: str) -> None:
     """Case and the only allowed charset do not matter."""
     client = await connect(listener)
     assert (await client.ask(ADD.replace(b"application/json", kind.encode()))).status == 200
@@ -215,10 +213,10 @@ async def test_right_content_types_have_several_spellings(listener: HttpListener
         ("/healthz?verbose", 422, "verbose"),
     ],
 )
-async def test_bad_paths_and_queries_are_named(
+async def test_invalid_paths_and_queries_are_named(
     listener: HttpListener, connect: Connect, path: str, status: int, says: str
 ) -> None:
-    """Each parameter is known, given once and in range."""
+    """Each parameter must be known, given once and in range."""
     client = await connect(listener)
     reply = await client.ask(get(path))
     assert (reply.status, reply.json()["code"]) == (status, "invalid")
@@ -226,15 +224,15 @@ async def test_bad_paths_and_queries_are_named(
 
 
 async def test_names_are_unescaped_once(listener: HttpListener, connect: Connect, fake: FakeService) -> None:
-    """What is escaped twice stays escaped once, and a slash inside a name stays inside."""
+    """Double escapes stay escaped once, and an escaped slash stays inside the name."""
     client = await connect(listener)
     for escaped, name in (("%2561", "%61"), ("a%2Fb", "a/b"), ("..", ".."), ("%C3%A4", "ä"), ("a+b", "a+b")):
         await client.ask(post(f"/v1/tenants/{escaped}/queues/{escaped}/ack", '{"receipts":["r"]}'))
         assert fake.calls[-1][2][:2] == (name, name)
 
 
-async def test_41_a_tenant_in_a_header_is_not_read(listener: HttpListener, connect: Connect, fake: FakeService) -> None:
-    """Only the path and the credential name a tenant; in the query and the body it is refused."""
+async def test_41_tenant_in_a_header_is_ignored(listener: HttpListener, connect: Connect, fake: FakeService) -> None:
+    """Only path and credential name a tenant; in query and body it is refused."""
     client = await connect(listener)
     headers = ("X-Tenant: other", "X-Tenant-Id: other", "Tenantq-Tenant: other", "X-Original-URL: /v1/tenants/other")
     assert (await client.ask(post(PATH, '{"messages":[{"body":"x"}]}', *headers))).status == 200
@@ -244,11 +242,11 @@ async def test_41_a_tenant_in_a_header_is_not_read(listener: HttpListener, conne
     assert len(fake.calls) == 1
 
 
-# ---- bounds ----
+# ---- limits ----
 
 
-async def test_a_long_request_line_is_refused(listener: HttpListener, connect: Connect) -> None:
-    """With 414, whether it arrives at once or in parts."""
+async def test_long_request_line_is_refused(listener: HttpListener, connect: Connect) -> None:
+    """The status is 414, whether it arrives at once or in parts."""
     client = await connect(listener)
     reply = await client.ask(get("/v1/queues?cursor=" + "x" * 8_200))
     assert (reply.status, reply.json()["code"]) == (414, "too_large")
@@ -267,7 +265,7 @@ async def test_a_long_request_line_is_refused(listener: HttpListener, connect: C
 async def test_too_many_or_too_long_headers_are_refused(
     listener: HttpListener, connect: Connect, headers: list[str]
 ) -> None:
-    """With 431."""
+    """The status is 431."""
     client = await connect(listener)
     reply = await client.ask(get("/healthz", *headers))
     assert (reply.status, reply.json()["code"]) == (431, "too_large")
@@ -275,8 +273,8 @@ async def test_too_many_or_too_long_headers_are_refused(
 
 
 @pytest.mark.parametrize("unit", [b"X: " + b"y" * 1_000 + b"\r\n", b"y" * 1_000, b"X-Y: z\r\n"])
-async def test_ten_megabytes_of_headers_are_not_kept(listener: HttpListener, connect: Connect, unit: bytes) -> None:
-    """The refusal comes early, can be read although the client goes on sending, and memory stays bounded."""
+async def test_ten_megabytes_of_headers_are_not_buffered(listener: HttpListener, connect: Connect, unit: bytes) -> None:
+    """The error comes early and is readable although the client keeps sending, and memory stays limited."""
     client = await connect(listener)
     client.send(b"GET /healthz HTTP/1.1\r\nHost: a\r\nLong: ")
     whole = unit * (10_000_000 // len(unit))
@@ -289,21 +287,21 @@ async def test_ten_megabytes_of_headers_are_not_kept(listener: HttpListener, con
     tracemalloc.stop()
     assert reply.status == 431
     client.writer.transport.abort()
-    # The client of this test holds what the network has not taken, so only what comes on top is the server's.
+    # The client in this process buffers unsent data, so only the excess belongs to the server.
     assert peak < len(whole) + 4_000_000
 
 
 async def test_endless_empty_lines_are_refused(listener: HttpListener, connect: Connect) -> None:
-    """Before a request they are allowed, but not for ever."""
+    """A few are allowed before a request."""
     client = await connect(listener)
     assert (await client.ask(b"\r\n\r\n" + get("/healthz"))).status == 200
     assert (await client.ask(b"\r\n" * 100_000)).status == 400
 
 
-async def test_a_body_over_the_limit_is_refused_before_it_is_read(
+async def test_body_above_the_limit_is_refused_before_it_is_read(
     serve: Serve, connect: Connect, fake: FakeService
 ) -> None:
-    """Its length says so."""
+    """Its Content-Length is enough."""
     listener = await serve(body_bytes_max=10_000)
     client = await connect(listener)
     head = post(PATH, "x" * 10_001).partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
@@ -313,8 +311,8 @@ async def test_a_body_over_the_limit_is_refused_before_it_is_read(
     assert fake.calls == []
 
 
-async def test_a_chunked_body_over_the_limit_is_refused_while_it_is_read(serve: Serve, connect: Connect) -> None:
-    """As soon as it is over, with no more held than the limit."""
+async def test_chunked_body_above_the_limit_is_refused_while_it_is_read(serve: Serve, connect: Connect) -> None:
+    """No more than the limit is buffered."""
     listener = await serve(body_bytes_max=10_000)
     client = await connect(listener)
     client.send(CHUNKED)
@@ -325,8 +323,8 @@ async def test_a_chunked_body_over_the_limit_is_refused_while_it_is_read(serve: 
     assert listener.buffered_bytes == 0
 
 
-async def test_tiny_chunks_are_bounded_like_large_ones(serve: Serve, connect: Connect) -> None:
-    """A body of one-byte chunks is counted by its bytes."""
+async def test_tiny_chunks_count_by_their_bytes(serve: Serve, connect: Connect) -> None:
+    """A body of one-byte chunks has the same limit."""
     listener = await serve(body_bytes_max=10_000)
     client = await connect(listener)
     client.send(CHUNKED + b"1\r\n \r\n" * 10_001)
@@ -334,7 +332,7 @@ async def test_tiny_chunks_are_bounded_like_large_ones(serve: Serve, connect: Co
 
 
 async def test_tiny_chunks_take_no_more_memory_than_they_count_for(listener: HttpListener, connect: Connect) -> None:
-    """They are held in few pieces, so the bound on held bytes is a bound on memory."""
+    """They are joined into few pieces, so the limit on buffered bytes limits memory."""
     client = await connect(listener)
     client.send(CHUNKED + b"1\r\n \r\n" * 50_000)
     await until_not(lambda: listener.buffered_bytes < 50_000)
@@ -350,14 +348,14 @@ async def test_tiny_chunks_take_no_more_memory_than_they_count_for(listener: Htt
 @pytest.mark.parametrize(
     "junk", [b"1;" + b"x" * 200_000, b"0\r\nX: " + b"y" * 200_000, b"0\r\n" + b"X: y\r\n" * 20_000]
 )
-async def test_chunk_extensions_and_trailers_are_bounded(listener: HttpListener, connect: Connect, junk: bytes) -> None:
-    """They carry nothing here, so they may not be long."""
+async def test_chunk_extensions_and_trailers_are_limited(listener: HttpListener, connect: Connect, junk: bytes) -> None:
+    """They have no meaning here, so they may not be long."""
     client = await connect(listener)
     assert (await client.ask(CHUNKED + junk)).status in {400, 431}
 
 
 async def test_compressed_bodies_are_inflated(listener: HttpListener, connect: Connect, fake: FakeService) -> None:
-    """Small ones at once, large ones in steps."""
+    """Small ones are inflated at once, large ones in steps."""
     client = await connect(listener)
     for size in (10, 1_000_000):
         body = gzip.compress(b'{"messages":[{"body":"%b"}]}' % (b"z" * size))
@@ -366,8 +364,8 @@ async def test_compressed_bodies_are_inflated(listener: HttpListener, connect: C
     assert listener.buffered_bytes == 0
 
 
-async def test_a_compressed_bomb_is_refused_while_it_is_inflated(serve: Serve, connect: Connect) -> None:
-    """Twenty kilobytes that would become twenty megabytes."""
+async def test_compression_bomb_is_refused_while_it_is_inflated(serve: Serve, connect: Connect) -> None:
+    """Twenty kilobytes would become twenty megabytes."""
     listener = await serve(body_bytes_max=1_000_000)
     client = await connect(listener)
     bomb = gzip.compress(bytes(20_000_000))
@@ -385,23 +383,21 @@ async def test_a_compressed_bomb_is_refused_while_it_is_inflated(serve: Serve, c
     ids=["no gzip", "cut short", "more after it", "twice"],
 )
 async def test_broken_compression_is_refused(listener: HttpListener, connect: Connect, body: bytes) -> None:
-    """One whole gzip stream, or 400."""
+    """Anything but one complete gzip stream gets 400."""
     client = await connect(listener)
     reply = await client.ask(post(PATH, body, "Content-Encoding: gzip"))
     assert (reply.status, reply.json()["code"]) == (400, "invalid")
 
 
 async def test_other_compressions_are_refused(listener: HttpListener, connect: Connect) -> None:
-    """With a word about what is understood."""
+    """The error says what is supported."""
     client = await connect(listener)
     reply = await client.ask(post(PATH, "x", "Content-Encoding: br"))
     assert (reply.status, reply.headers["accept-encoding"]) == (415, "gzip")
 
 
-async def test_bodies_of_all_connections_together_are_bounded(
-    serve: Serve, connect: Connect, fake: FakeService
-) -> None:
-    """Who comes when the server holds as much as it may is told to come back; then there is room again."""
+async def test_total_buffered_body_bytes_are_limited(serve: Serve, connect: Connect, fake: FakeService) -> None:
+    """Above the limit, requests get 503 with Retry-After until there is room again."""
     listener = await serve(buffered_bytes_max=100_000)
     request = post(PATH, '{"messages":[{"body":"' + "x" * 60_000 + '"}]}')
     fake.held = asyncio.Event()
@@ -417,7 +413,7 @@ async def test_bodies_of_all_connections_together_are_bounded(
 
 
 async def test_large_unfinished_bodies_give_way_to_smaller_ones(serve: Serve, connect: Connect) -> None:
-    """Nobody keeps the others out by sending almost everything of large bodies."""
+    """Nobody can block others by sending almost all of a large body."""
     listener = await serve(buffered_bytes_max=100_000)
     large = post(PATH, '{"messages":[{"body":"' + "x" * 49_000 + '"}]}')
     hoarders = [await connect(listener) for _ in range(2)]
@@ -433,10 +429,8 @@ async def test_large_unfinished_bodies_give_way_to_smaller_ones(serve: Serve, co
     assert listener.buffered_bytes == 0
 
 
-async def test_a_body_that_never_ends_is_forgotten_with_its_connection(
-    listener: HttpListener, connect: Connect
-) -> None:
-    """What was held for it is given back."""
+async def test_unfinished_body_is_freed_with_its_connection(listener: HttpListener, connect: Connect) -> None:
+    """Its buffered bytes are released."""
     client = await connect(listener)
     client.send(ADD[:-1])
     await until_not(lambda: listener.buffered_bytes == 0)
@@ -445,8 +439,8 @@ async def test_a_body_that_never_ends_is_forgotten_with_its_connection(
     assert listener.buffered_bytes == 0
 
 
-async def test_random_garbage_never_brings_it_down(listener: HttpListener, connect: Connect) -> None:
-    """Random bytes, and good requests with random damage: an answer below 500, or a close."""
+async def test_random_garbage_never_crashes_the_server(listener: HttpListener, connect: Connect) -> None:
+    """Random bytes and damaged requests get a status below 500, or a close."""
     rng = random.Random(11)
     for _ in range(150):
         data = bytearray(ADD + get("/v1/queues?limit=5") + ADD)
@@ -481,10 +475,10 @@ _FILL = ",".join(['{"body":"' + "x" * 1_000 + '"}'] * 80)
         ("/v1/queues/work/ack", '{"receipts":["x"],"receipts":["' + "r" * 70_000 + '"]}', "receipts"),
     ],
 )
-async def test_a_duplicate_key_is_refused_by_name(
+async def test_duplicate_json_key_is_refused_by_name(
     listener: HttpListener, connect: Connect, fake: FakeService, path: str, body: str, key: str
 ) -> None:
-    """Which of the two the client meant is not for the server to guess."""
+    """The server does not guess which of the two the client meant."""
     reply = await (await connect(listener)).ask(post(path, body.replace("FILL", _FILL)))
     assert reply.status == 422
     assert reply.json()["detail"] == f'body: duplicate key "{key}". Send each key of an object once.'
@@ -499,8 +493,8 @@ async def test_a_duplicate_key_is_refused_by_name(
         '{"key":"a","messages":[{"body":"x","key":"messages"},FILL]}',
     ],
 )
-async def test_the_same_key_in_different_objects_is_no_duplicate(
+async def test_same_key_in_different_objects_is_not_a_duplicate(
     listener: HttpListener, connect: Connect, body: str
 ) -> None:
-    """Nor is a text that looks like one."""
+    """Neither is a string that looks like a key."""
     assert (await (await connect(listener)).ask(post(PATH, body.replace("FILL", _FILL)))).status == 200

@@ -1,4 +1,4 @@
-"""Limits on connections: silent ones without a credential give way, and no address or credential takes all."""
+"""Limits on connections: silent ones without a credential are evicted, and no address or credential takes all."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def _files(directory: Path) -> TlsFiles:
     return TlsFiles(certificate=str(directory / "localhost.crt"), key=str(directory / "localhost.key"))
 
 
-async def test_silent_connections_without_a_credential_keep_nobody_out(serve: Serve, connect: Connect) -> None:
-    """They give way to new connections, the oldest first. A connection with an accepted credential stays."""
+async def test_silent_connections_without_a_credential_are_evicted(serve: Serve, connect: Connect) -> None:
+    """New connections replace the oldest of them. A connection with an accepted credential stays."""
     listener = await serve(connections_max=4, connections_per_address_max=4)
     known = await connect(listener)
     assert (await known.ask(_add("key"))).status == 200
     silent = [await connect(listener) for _ in range(12)]
-    silent[-1].send(b"POST /v1/que")  # half a head is no more than silence
+    silent[-1].send(b"POST /v1/que")  # half a head counts as silence
     await until_not(lambda: listener.metrics.connections_total < 13)
     for client in silent[:-3]:
         assert await client.rest() == b""
@@ -44,8 +44,8 @@ async def test_silent_connections_without_a_credential_keep_nobody_out(serve: Se
     assert listener.metrics.connections_refused_total == 0
 
 
-async def test_one_address_does_not_take_all_connections(serve: Serve, connect: Connect) -> None:
-    """Even if it has credentials for all of them. When one leaves there is room again."""
+async def test_one_address_cannot_take_all_connections(serve: Serve, connect: Connect) -> None:
+    """This holds even with valid credentials. When one leaves, there is room again."""
     listener = await serve(connections_max=8)
     clients = [await connect(listener) for _ in range(4)]
     for number, client in enumerate(clients):
@@ -57,8 +57,8 @@ async def test_one_address_does_not_take_all_connections(serve: Serve, connect: 
     assert (await (await connect(listener)).ask(_add("key"))).status == 200
 
 
-async def test_one_credential_does_not_take_all_connections(serve: Serve, connect: Connect, fake: FakeService) -> None:
-    """Its oldest idle connection gives way. If all are busy, the new one closes after its reply."""
+async def test_one_credential_cannot_take_all_connections(serve: Serve, connect: Connect, fake: FakeService) -> None:
+    """Its oldest idle connection is evicted. If all are busy, the new one closes after its reply."""
     listener = await serve(connections_per_credential_max=2)
     first, second, third = [await connect(listener) for _ in range(3)]
     for client in (first, second, third):
@@ -76,8 +76,10 @@ async def test_one_credential_does_not_take_all_connections(serve: Serve, connec
     assert listener.table.evicted_total["credential"] == 1
 
 
-async def test_a_refused_credential_does_not_count(serve: Serve, connect: Connect, fake: FakeService) -> None:
-    """Its connection stays a stranger, and gives way."""
+async def test_refused_credential_does_not_protect_a_connection(
+    serve: Serve, connect: Connect, fake: FakeService
+) -> None:
+    """It is treated like one without a credential."""
     listener = await serve(connections_max=2, connections_per_address_max=2)
     guessing = await connect(listener)
     assert (await guessing.ask(get("/v1/unknown", "Authorization: Bearer guess"))).status == 404
@@ -87,8 +89,8 @@ async def test_a_refused_credential_does_not_count(serve: Serve, connect: Connec
     assert await guessing.rest() == b""
 
 
-async def test_a_long_poll_is_not_silent(serve: Serve, connect: Connect, fake: FakeService) -> None:
-    """A connection that is being answered does not give way, with or without a credential."""
+async def test_long_poll_is_not_silent(serve: Serve, connect: Connect, fake: FakeService) -> None:
+    """A connection with a call in progress is not evicted, with or without a credential."""
     listener = await serve(connections_max=2, connections_per_address_max=2)
     waiting = await connect(listener)
     waiting.send(LONG_POLL)
@@ -98,10 +100,10 @@ async def test_a_long_poll_is_not_silent(serve: Serve, connect: Connect, fake: F
     assert not waiting.reader.at_eof()
 
 
-async def test_unfinished_tls_handshakes_count_and_give_way(
+async def test_unfinished_tls_handshakes_are_evicted(
     tmp_path: Path, fake: FakeService, clock: ManualClock, connect: Connect
 ) -> None:
-    """Clients that connect and never start TLS keep nobody out."""
+    """Clients that connect and never start TLS block nobody."""
     authority = Authority(tmp_path)
     authority.issue("localhost")
     settings = HttpSettings(connections_max=4, connections_per_address_max=4)

@@ -1,4 +1,4 @@
-"""Dashboards and alert rules use metrics and labels that a server really has."""
+"""Dashboards and alert rules use metrics and labels that exist."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def alert_rules() -> list[dict[str, str]]:
 
 
 def known_metrics() -> dict[str, set[str]]:
-    """Return every sample of a working server with its labels, and those that the reference has besides.
+    """Return every sample of a working server with its labels, plus those that only the reference lists.
 
     A test compares the reference with servers of every kind.
     """
@@ -79,7 +79,7 @@ def known_metrics() -> dict[str, set[str]]:
 
 
 def test_every_metric_and_label_in_use_exists() -> None:
-    """In dashboards, their variables, and alert rules."""
+    """Covers dashboards, their variables, and alert rules."""
     known = known_metrics()
     queries = list(expressions())
     assert len(DASHBOARDS) == 4
@@ -96,7 +96,7 @@ def test_every_metric_and_label_in_use_exists() -> None:
 
 
 def test_every_queue_and_tenant_metric_is_on_a_dashboard_or_in_a_total() -> None:
-    """Somebody who looks at the dashboards sees each kind of figure."""
+    """The dashboards show each kind of figure."""
     used = {name for _, query in expressions() for name in NAME.findall(query)}
     wanted = {"tenantq_queue_messages", "tenantq_queue_oldest_age_seconds", "tenantq_queue_dead_letters", "tenantq_queue_workers",
               "tenantq_queue_wait_seconds_bucket", "tenantq_queue_processing_seconds_bucket", "tenantq_tenant_quota_used_ratio",

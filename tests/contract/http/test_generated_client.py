@@ -1,4 +1,4 @@
-"""A client that somebody else's generator makes of /openapi.json works against the server."""
+"""A client generated from /openapi.json by a third-party generator works against the server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def generated(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Fetch the description from the server, generate a package, and import it; the generator must not complain."""
+    """Fetch the description, generate a package and import it; the generator must not complain."""
     async with httpx.AsyncClient() as http:
         description = await http.get(f"http://127.0.0.1:{server.port}/openapi.json")
     (tmp_path / "openapi.json").write_bytes(description.content)
@@ -43,9 +43,9 @@ async def generated(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     return importlib.import_module("generated_tenantq")
 
 
-@pytest.mark.asyncio(loop_factories=["uvloop"])  # as slow as it is, once will do
-async def test_a_generated_client_does_a_full_cycle(server: Server, generated: ModuleType) -> None:
-    """Add, poll, ack; typed replies, and a typed problem for what is refused."""
+@pytest.mark.asyncio(loop_factories=["uvloop"])  # slow, so one loop suffices
+async def test_generated_client_does_a_full_cycle(server: Server, generated: ModuleType) -> None:
+    """It adds, polls and acks with typed replies, and refused calls give a typed problem."""
 
     def of(module: str) -> Any:
         return importlib.import_module(f"generated_tenantq.{module}")

@@ -1,4 +1,4 @@
-"""The commands in docs/reference/http.md work as they stand there."""
+"""The commands in docs/reference/http.md work as written."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 GUIDE = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "http.md").read_text()
 
 
-@pytest.mark.asyncio(loop_factories=["uvloop"])  # as slow as it is, once will do
+@pytest.mark.asyncio(loop_factories=["uvloop"])  # slow, so one loop suffices
 async def test_the_commands_of_the_guide_work(server: Server, tmp_path: Path) -> None:
-    """One after the other, on a fresh server, none of them refused."""
+    """They run in order on a fresh server, and none is refused."""
     script = tmp_path / "guide.sh"
     script.write_text("set -euo pipefail\n" + "\n".join(re.findall(r"```bash\n(.*?)```", GUIDE, re.DOTALL)))
     process = await asyncio.create_subprocess_exec(

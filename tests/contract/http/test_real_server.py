@@ -1,4 +1,4 @@
-"""The whole way, from other people's clients over a real socket to the real service and store."""
+"""End to end, from third-party clients over a real socket to the real service and store."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Curl = Callable[..., Awaitable[tuple[int, Any]]]
 
 @pytest.fixture
 async def http(server: Server) -> AsyncIterator[httpx.AsyncClient]:
-    """Return httpx, as the administrator."""
+    """Return an httpx client for the administrator."""
     url = f"http://127.0.0.1:{server.port}"
     async with httpx.AsyncClient(
         base_url=url, headers={"Authorization": f"Bearer {ADMIN}"}, timeout=PATIENCE_S
@@ -40,7 +40,7 @@ async def http(server: Server) -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.fixture
 async def curl(server: Server) -> Curl:
-    """Return curl, as the administrator: give it a path and options, get status and JSON."""
+    """Return a function that runs curl as the administrator and returns status and JSON."""
 
     async def run(path: str, *options: str) -> tuple[int, Any]:
         process = await asyncio.create_subprocess_exec(
@@ -56,8 +56,8 @@ async def curl(server: Server) -> Curl:
     return run
 
 
-async def test_a_first_session_with_curl(curl: Curl) -> None:
-    """Make a tenant, add, poll, ack, and look."""
+async def test_first_session_with_curl(curl: Curl) -> None:
+    """It creates a tenant, adds, polls, acks and reads."""
     assert (await curl("/v1/tenants/acme", "-X", "PUT", "-d", "{}"))[0] == 201
     status, added = await curl("/v1/tenants/acme/queues/mails/messages", "-d", '{"messages":[{"body":"hello"}]}')
     assert status == 200
@@ -72,7 +72,7 @@ async def test_a_first_session_with_curl(curl: Curl) -> None:
 
 
 async def test_curl_with_large_chunked_and_compressed_bodies(curl: Curl, tmp_path: Path) -> None:
-    """It waits for the go-ahead, sends chunks, and inflates what it gets."""
+    """Curl waits for 100 Continue, sends chunks, and inflates replies."""
     body = tmp_path / "body.json"
     body.write_text(json.dumps({"messages": [{"body": "x" * 90_000} for _ in range(100)]}))
     upload = ("--data-binary", f"@{body}")
@@ -82,12 +82,12 @@ async def test_curl_with_large_chunked_and_compressed_bodies(curl: Curl, tmp_pat
     status, polled = await curl("/v1/queues/big/poll", "--compressed", "-d", '{"max":40}')
     assert (status, len(polled["messages"])) == (200, 40)
     assert (await curl("/v1/queues/big/poll", "--http1.0", "-d", "{}"))[0] == 200
-    assert (await curl("/v1/queues/big", "--http2"))[0] == 200  # the upgrade is offered and not taken
+    assert (await curl("/v1/queues/big", "--http2"))[0] == 200  # the offered upgrade is ignored
     assert (await curl("/v1/queues/big/poll", "-H", "Content-Type: text/plain", "-d", "{}"))[0] in {200, 400, 415}
 
 
 async def test_every_route_with_httpx(http: httpx.AsyncClient, store_kind: str) -> None:
-    """Each answers as the table says; nothing in the table is left out."""
+    """Each replies as the table says, and none is left out."""
     visited: set[tuple[str, str]] = set()
 
     async def call(method: str, path: str, status: int = 200, body: Any = None, query: str = "", **names: str) -> Any:
@@ -207,7 +207,7 @@ async def test_every_route_with_httpx(http: httpx.AsyncClient, store_kind: str) 
     if store_kind == "rocksdb":
         made = await call("POST", "/v1/backups", 201, {"name": "one"})
         assert (await call("GET", "/v1/backups"))["backups"] == [made]
-    else:  # it is backed up with its own tools
+    else:  # Redis has its own backup tools
         await call("POST", "/v1/backups", 422, {"name": "one"})
         assert (await call("GET", "/v1/backups"))["backups"] == []
     await call("POST", "/v1/backups/{backup}/test", 404, backup="none")
@@ -239,8 +239,8 @@ async def test_every_route_with_httpx(http: httpx.AsyncClient, store_kind: str) 
     assert visited == {(route.method, route.path) for route in ROUTES}
 
 
-async def test_credentials_are_asked_for(server: Server, http: httpx.AsyncClient) -> None:
-    """Everywhere but where the table says otherwise; a refusal says how to authenticate."""
+async def test_credentials_are_required(server: Server, http: httpx.AsyncClient) -> None:
+    """The table lists the exceptions, and the error says how to authenticate."""
     async with httpx.AsyncClient(base_url=http.base_url, timeout=PATIENCE_S) as stranger:
         for route in ROUTES:
             url = route.path.format(
@@ -268,16 +268,16 @@ async def test_credentials_are_asked_for(server: Server, http: httpx.AsyncClient
 
 
 @pytest.mark.parametrize("name", ["caller", "self", "name", "tenant", "weight ", "", "__class__", "limits"])
-async def test_settings_nobody_knows_are_refused_by_name(http: httpx.AsyncClient, name: str) -> None:
-    """Whatever they are called."""
+async def test_unknown_settings_are_refused_by_name(http: httpx.AsyncClient, name: str) -> None:
+    """Any unknown name is refused."""
     for path in ("/v1/queues/work", "/v1/tenants/acme"):
         reply = await http.put(path, json={name: 1})
         assert (reply.status_code, reply.json()["code"]) == (422, "invalid"), reply.text
 
 
 @pytest.mark.parametrize("name", ["..", "%2e%2e", "a%2Fb", "a%00b", "%ef%bc%a1", "A", "a", "-ab", "ab-", "x" * 33])
-async def test_odd_tenant_names_are_refused(http: httpx.AsyncClient, server: Server, name: str) -> None:
-    """A name that would have to be normalised is no name."""
+async def test_invalid_tenant_names_are_refused(http: httpx.AsyncClient, server: Server, name: str) -> None:
+    """Names that would need normalization are invalid."""
     client = await RawClient.open(server.port)
     reply = await client.ask(
         post(f"/v1/tenants/{name}", "{}", f"Authorization: Bearer {ADMIN}").replace(b"POST", b"PUT", 1)
@@ -286,8 +286,8 @@ async def test_odd_tenant_names_are_refused(http: httpx.AsyncClient, server: Ser
     assert (reply.status, reply.json()["code"]) == (422, "invalid")
 
 
-async def test_any_bytes_come_back_as_they_went_in(http: httpx.AsyncClient) -> None:
-    """Text, base64, and what only looks like one of them."""
+async def test_any_bytes_round_trip(http: httpx.AsyncClient) -> None:
+    """Covers text, base64, and bytes that only look like them."""
     bodies = [b"", b"\0", "h\u00e4\U0001f40b".encode(), bytes(range(256)), b"\xed\xa0\x80", b"aGk=", b"x" * 1_048_576]
     items = [{"body_base64": base64.b64encode(body).decode()} for body in bodies]
     assert (await http.post("/v1/queues/bytes/messages", json={"messages": items})).status_code == 200
@@ -297,7 +297,7 @@ async def test_any_bytes_come_back_as_they_went_in(http: httpx.AsyncClient) -> N
 
 
 async def test_limits_and_quotas_over_http(http: httpx.AsyncClient) -> None:
-    """Refusals that may pass say when; a batch is let in up to the limit."""
+    """Temporary refusals say when to retry, and a batch is accepted up to the limit."""
     await http.put("/v1/tenants/small", json={"quotas": {"backlog": 2}})
     url = "/v1/tenants/small/queues/q/messages"
     reply = await http.post(url, json={"messages": [{"body": "1"}, {"body": "2"}, {"body": "3"}]})
@@ -309,8 +309,8 @@ async def test_limits_and_quotas_over_http(http: httpx.AsyncClient) -> None:
     assert (reply.headers["x-ratelimit-limit"], reply.headers["x-ratelimit-remaining"]) == ("2", "0")
 
 
-async def test_a_long_poll_is_woken_by_an_add(http: httpx.AsyncClient) -> None:
-    """And one that is left gives its message to the next."""
+async def test_add_wakes_a_long_poll(http: httpx.AsyncClient) -> None:
+    """If the client has left, the message goes to the next one."""
     await http.put("/v1/queues/work", json={})
     with contextlib.suppress(httpx.ReadTimeout):
         await http.post("/v1/queues/work/poll", json={"wait_ms": 60_000}, timeout=0.2)
@@ -320,8 +320,8 @@ async def test_a_long_poll_is_woken_by_an_add(http: httpx.AsyncClient) -> None:
     assert (await waiting).json()["messages"][0]["body"] == "now"
 
 
-async def test_a_certificate_is_a_credential(tmp_path: Path) -> None:
-    """All the way from the handshake to the tenant it stands for."""
+async def test_client_certificate_is_a_credential(tmp_path: Path) -> None:
+    """It is mapped from the handshake to its tenant."""
     authority = Authority(tmp_path)
     certificate, key = authority.issue("localhost")
     own = authority.issue("worker", "worker.acme.example")
@@ -341,8 +341,8 @@ async def test_a_certificate_is_a_credential(tmp_path: Path) -> None:
             assert (await http.post("/v1/queues/q/poll", json={})).status_code == 403
 
 
-async def test_70_closing_the_server_answers_what_waits(server: Server, http: httpx.AsyncClient) -> None:
-    """A waiting poll gets an empty answer, not an error."""
+async def test_70_closing_the_server_ends_long_polls(server: Server, http: httpx.AsyncClient) -> None:
+    """They get an empty reply, not an error."""
     await http.put("/v1/queues/work", json={})
     waiting = asyncio.ensure_future(http.post("/v1/queues/work/poll", json={"wait_ms": 60_000}))
     await asyncio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""What every reply carries: ids, types, hints when to come back, compression."""
+"""What every reply has: IDs, types, retry hints, compression."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 async def test_every_error_is_a_problem(
     listener: HttpListener, connect: Connect, fake: FakeService, error: TenantqError, status: int, code: str
 ) -> None:
-    """With code, status, text, and the id of the request in header and body."""
+    """It has code, status, text, and the request ID in header and body."""
     fake.fails = error
     client = await connect(listener)
     reply = await client.ask(ADD)
@@ -66,10 +66,10 @@ async def test_every_error_is_a_problem(
     assert (await client.ask(get("/healthz"))).status == 200
 
 
-async def test_a_limited_caller_learns_the_limit_and_when_to_come_back(
+async def test_rate_limited_reply_has_limit_and_retry_after(
     listener: HttpListener, connect: Connect, fake: FakeService
 ) -> None:
-    """In whole seconds, at least one."""
+    """The value is in whole seconds, at least one."""
     client = await connect(listener)
     for retry_after_ms, seconds in ((1, "1"), (1_000, "1"), (1_001, "2"), (90_000, "90")):
         fake.fails = RateLimited(limit=10, current=7, retry_after_ms=retry_after_ms)
@@ -84,10 +84,10 @@ async def test_a_limited_caller_learns_the_limit_and_when_to_come_back(
     assert (await client.ask(ADD)).headers["www-authenticate"] == "Bearer"
 
 
-async def test_a_fault_is_a_500_that_tells_nothing(
+async def test_internal_error_is_a_500_without_details(
     listener: HttpListener, connect: Connect, fake: FakeService, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log has it, under the id of the request; the connection goes on."""
+    """The log has them under the request ID, and the connection stays open."""
     fake.fails = RuntimeError("the secret cause")
     client = await connect(listener)
     reply = await client.ask(post("/v1/queues/q/ack", '{"receipts":["r"]}', "X-Request-Id: look-me-up"))
@@ -98,10 +98,10 @@ async def test_a_fault_is_a_500_that_tells_nothing(
     assert (await client.ask(get("/healthz"))).status == 200
 
 
-async def test_request_ids_are_the_clients_own_or_new(
+async def test_request_id_is_the_clients_or_a_new_one(
     listener: HttpListener, connect: Connect, fake: FakeService
 ) -> None:
-    """Those of another form are replaced; the service is told the one that is answered."""
+    """Invalid ones are replaced, and the service gets the ID that is in the reply."""
     client = await connect(listener)
     for sent in ("abc", "x" * 128, "a.b-c_d:1/2"):
         reply = await client.ask(post("/v1/queues/q/ack", '{"receipts":["r"]}', f"x-request-id: {sent}"))
@@ -116,8 +116,10 @@ async def test_request_ids_are_the_clients_own_or_new(
     assert len(made) == 5
 
 
-async def test_the_service_is_told_who_calls(listener: HttpListener, connect: Connect, fake: FakeService) -> None:
-    """Token, address and program; what is no bearer token is handed on so that it is refused."""
+async def test_service_gets_token_address_and_user_agent(
+    listener: HttpListener, connect: Connect, fake: FakeService
+) -> None:
+    """An invalid Authorization value is passed on, so that it is refused."""
     client = await connect(listener)
     other = await connect(listener)
     body = '{"receipts":["r"]}'
@@ -138,18 +140,18 @@ async def test_the_service_is_told_who_calls(listener: HttpListener, connect: Co
     assert (await client.ask(twice)).status == 400
 
 
-async def test_replies_are_dated(listener: HttpListener, connect: Connect, clock: ManualClock) -> None:
-    """By the server's wall clock."""
+async def test_replies_have_a_date(listener: HttpListener, connect: Connect, clock: ManualClock) -> None:
+    """It comes from the server's wall clock."""
     client = await connect(listener)
     assert (await client.ask(get("/healthz"))).headers["date"] == "Tue, 14 Nov 2023 22:13:20 GMT"
     clock.advance(61_000)
     assert (await client.ask(get("/healthz"))).headers["date"] == "Tue, 14 Nov 2023 22:14:21 GMT"
 
 
-async def test_weak_durability_is_said_in_every_reply(
+async def test_every_reply_states_weak_durability(
     listener: HttpListener, connect: Connect, fake: FakeService, clock: ManualClock
 ) -> None:
-    """So that nobody takes it for a sync."""
+    """Nobody should mistake it for a sync."""
     client = await connect(listener)
     assert "tenantq-durability" not in (await client.ask(ADD)).headers
     fake.durability = "os"
@@ -159,7 +161,7 @@ async def test_weak_durability_is_said_in_every_reply(
 
 
 async def test_readiness_follows_the_service(listener: HttpListener, connect: Connect, fake: FakeService) -> None:
-    """Health does not: the process serves."""
+    """Health does not, because the process serves."""
     client = await connect(listener)
     reply = await client.ask(get("/readyz"))
     assert (reply.status, reply.json()) == (200, {"status": "ready", "details": {"ready": True}})
@@ -174,8 +176,8 @@ async def test_readiness_follows_the_service(listener: HttpListener, connect: Co
     assert (reply.status, reply.json()) == (200, {"status": "ok"})
 
 
-async def test_metrics_are_the_services_and_the_listeners(listener: HttpListener, connect: Connect) -> None:
-    """In one text."""
+async def test_metrics_combine_service_and_listeners(listener: HttpListener, connect: Connect) -> None:
+    """They are one text."""
     client = await connect(listener)
     await client.ask(get("/nowhere"))
     reply = await client.ask(get("/metrics"))
@@ -189,8 +191,8 @@ async def test_metrics_are_the_services_and_the_listeners(listener: HttpListener
 # ---- bodies ----
 
 
-async def test_text_and_bytes_go_in(listener: HttpListener, connect: Connect, fake: FakeService) -> None:
-    """Text as UTF-8, other bytes as base64; a message with both or neither keeps its place as an error."""
+async def test_bodies_are_sent_as_text_or_base64(listener: HttpListener, connect: Connect, fake: FakeService) -> None:
+    """Text is UTF-8; a message with both or neither is an error in its position."""
     client = await connect(listener)
     body = (
         '{"messages":[{"body":"h\u00e4\\u0000"},{"body_base64":"/wD/"},{"body":"a","body_base64":"YQ=="},{},'
@@ -208,10 +210,10 @@ async def test_text_and_bytes_go_in(listener: HttpListener, connect: Connect, fa
     assert (full.attributes, full.max_attempts) == ({"a": "b"}, 3)
 
 
-async def test_text_and_bytes_come_out(
+async def test_bodies_are_returned_as_text_or_base64(
     listener: HttpListener, connect: Connect, fake: FakeService, clock: ManualClock
 ) -> None:
-    """As text where the bytes are UTF-8, else as base64."""
+    """Valid UTF-8 is returned as text."""
     fake.ready = [
         Delivery(bytes(16), "r1", "hä\0".encode(), 1, 0, {"a": "b"}, None, 1, 2, "acme", "q"),
         Delivery(b"\xff" * 16, "r2", b"\xff\x00", 2, 9, {}, "g", 3, 4, "acme", "q"),
@@ -238,7 +240,7 @@ async def test_text_and_bytes_come_out(
 async def test_37_batches_are_answered_item_by_item(
     listener: HttpListener, connect: Connect, fake: FakeService
 ) -> None:
-    """In input order; only when all failed alike is the whole an error."""
+    """Results are in input order; only if all failed alike is the whole reply an error."""
     client = await connect(listener)
     body = '{"messages":[{"body":"a"},{"body":"b"}]}'
     refused = QuotaExceeded("backlog: full", limit=1, current=1)
@@ -260,7 +262,7 @@ async def test_37_batches_are_answered_item_by_item(
 
 
 async def test_lost_leases_are_results_not_errors(listener: HttpListener, connect: Connect, fake: FakeService) -> None:
-    """Always 200, also when all are lost."""
+    """The status is 200, even if all are lost."""
     fake.outcomes = [Outcome(ok=False, error=LeaseLost("gone"))]
     client = await connect(listener)
     reply = await client.ask(post("/v1/queues/q/ack", '{"receipts":["r"]}'))
@@ -270,8 +272,8 @@ async def test_lost_leases_are_results_not_errors(listener: HttpListener, connec
     }
 
 
-async def test_results_go_in_and_out(listener: HttpListener, connect: Connect, fake: FakeService) -> None:
-    """With the same two forms as bodies."""
+async def test_results_are_sent_and_returned(listener: HttpListener, connect: Connect, fake: FakeService) -> None:
+    """They have the same two forms as bodies."""
     client = await connect(listener)
     results = '[{"value":"done"},null,{"value_base64":"/w=="},{"status":"failed","error":"boom"},{}]'
     body = f'{{"receipts":["1","2","3","4","5"],"results":{results}}}'
@@ -290,7 +292,7 @@ async def test_results_go_in_and_out(listener: HttpListener, connect: Connect, f
 async def test_large_results_are_converted_in_slices(
     listener: HttpListener, connect: Connect, fake: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Several megabytes of base64 take longer than a turn of the event loop may."""
+    """Several megabytes of base64 take longer than one turn of the event loop may."""
     client, value = await connect(listener), base64.b64encode(bytes(1 << 19)).decode()
     slices = count_slices(monkeypatch, "tenantq.runtime.loop_slices")
     body = json.dumps({"receipts": ["r"] * 6, "results": [{"value_base64": value}] * 6})
@@ -299,10 +301,10 @@ async def test_large_results_are_converted_in_slices(
     assert len(slices) >= 5
 
 
-async def test_calls_without_fields_take_an_empty_object_or_nothing(
+async def test_calls_without_fields_accept_an_empty_object_or_no_body(
     listener: HttpListener, connect: Connect, fake: FakeService
 ) -> None:
-    """Clients differ in what they send then."""
+    """Clients differ in what they send."""
     client = await connect(listener)
     assert (await client.ask(post("/v1/queues/q/poll", ""))).status == 200
     assert (await client.ask(post("/v1/queues/q/poll", "{}"))).status == 200
@@ -321,10 +323,10 @@ def _bulk() -> list[Delivery]:
 
 
 @pytest.mark.parametrize("count", [10, 600])
-async def test_bulk_replies_are_compressed_for_who_wants_it(
+async def test_large_replies_are_compressed_on_request(
     listener: HttpListener, connect: Connect, fake: FakeService, count: int
 ) -> None:
-    """Whether small enough to be compressed at once or not; the content is the same."""
+    """Compression may run at once or in slices; the content is the same."""
     fake.ready = _bulk()
     client = await connect(listener)
     ask = f'{{"max":{count}}}'
@@ -337,10 +339,10 @@ async def test_bulk_replies_are_compressed_for_who_wants_it(
 
 
 @pytest.mark.parametrize("accepted", ["gzip;q=0", "br", "identity", "gzip;q=0.0, *", ""])
-async def test_others_get_plain_replies(
+async def test_replies_are_compressed_only_if_gzip_is_accepted(
     listener: HttpListener, connect: Connect, fake: FakeService, accepted: str
 ) -> None:
-    """Also who says so in a roundabout way."""
+    """``gzip;q=0`` refuses it."""
     fake.ready = _bulk()[:10]
     client = await connect(listener)
     reply = await client.ask(post("/v1/queues/q/poll", '{"max":10}', f"Accept-Encoding: {accepted}"))
@@ -348,10 +350,10 @@ async def test_others_get_plain_replies(
     assert len(reply.json()["messages"]) == 10
 
 
-async def test_what_does_not_shrink_or_is_small_is_sent_plain(
+async def test_small_or_incompressible_replies_are_not_compressed(
     listener: HttpListener, connect: Connect, fake: FakeService
 ) -> None:
-    """Compression must pay."""
+    """Compression must reduce the size."""
     client = await connect(listener)
     reply = await client.ask(get("/healthz", "Accept-Encoding: gzip"))
     assert "content-encoding" not in reply.headers

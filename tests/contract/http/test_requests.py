@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from tests.contract.http.fake_service import FakeService
 
 
-async def test_a_connection_serves_many_requests(listener: HttpListener, connect: Connect) -> None:
-    """HTTP/1.1 connections stay open without being asked to."""
+async def test_connection_serves_many_requests(listener: HttpListener, connect: Connect) -> None:
+    """HTTP/1.1 connections stay open by default."""
     client = await connect(listener)
     for _ in range(3):
         reply = await client.ask(ADD)
@@ -30,7 +30,7 @@ async def test_a_connection_serves_many_requests(listener: HttpListener, connect
 async def test_pipelined_requests_are_answered_in_order(
     listener: HttpListener, connect: Connect, fake: FakeService
 ) -> None:
-    """Also when the first takes longest."""
+    """This holds even if the first takes longest."""
     fake.held = asyncio.Event()
     client = await connect(listener)
     client.send(post("/v1/queues/slow/messages", '{"messages":[{"body":"x"}]}', "X-Request-Id: first"))
@@ -42,10 +42,8 @@ async def test_pipelined_requests_are_answered_in_order(
     assert [reply.status for reply in replies] == [200, 200, 404]
 
 
-async def test_a_flood_of_pipelined_requests_stops_being_read(
-    serve: Serve, connect: Connect, fake: FakeService
-) -> None:
-    """Only a bounded number of requests waits in memory; all are answered in the end."""
+async def test_flood_of_pipelined_requests_stops_being_read(serve: Serve, connect: Connect, fake: FakeService) -> None:
+    """Only a limited number waits in memory, and all get a reply in the end."""
     listener = await serve(pipeline_max=4)
     fake.held = asyncio.Event()
     client = await connect(listener)
@@ -55,14 +53,14 @@ async def test_a_flood_of_pipelined_requests_stops_being_read(
     (connection,) = listener.connections
     for _ in range(50):
         await asyncio.sleep(0.001)
-        assert len(connection._requests) < 600  # what one slice of input can hold
+        assert len(connection._requests) < 600  # what one slice of input can contain
     fake.held.set()
     for _ in range(count + 1):
         assert (await client.reply()).status == 200
 
 
-async def test_a_request_in_single_bytes(listener: HttpListener, connect: Connect) -> None:
-    """It does not matter how the network cuts a request."""
+async def test_request_in_single_bytes(listener: HttpListener, connect: Connect) -> None:
+    """How the network splits a request does not matter."""
     client = await connect(listener)
     for i in range(len(ADD)):
         client.send(ADD[i : i + 1])
@@ -71,8 +69,8 @@ async def test_a_request_in_single_bytes(listener: HttpListener, connect: Connec
     assert (await client.reply()).status == 200
 
 
-async def test_a_large_body_in_many_parts(listener: HttpListener, connect: Connect, fake: FakeService) -> None:
-    """It arrives whole, and nothing of it is held afterwards."""
+async def test_large_body_in_many_parts(listener: HttpListener, connect: Connect, fake: FakeService) -> None:
+    """It arrives complete, and nothing stays buffered."""
     client = await connect(listener)
     body = "y" * 900_000
     reply = await client.ask(post("/v1/queues/work/messages", f'{{"messages":[{{"body":"{body}"}}]}}'))
@@ -81,8 +79,8 @@ async def test_a_large_body_in_many_parts(listener: HttpListener, connect: Conne
     assert listener.buffered_bytes == 0
 
 
-async def test_a_chunked_body(listener: HttpListener, connect: Connect, fake: FakeService) -> None:
-    """Chunks, extensions and trailers are put together or passed over."""
+async def test_chunked_body(listener: HttpListener, connect: Connect, fake: FakeService) -> None:
+    """Chunks are joined; extensions and trailers are ignored."""
     client = await connect(listener)
     head = "POST /v1/queues/q/messages HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
     client.send(head.encode() + b'f;x=y\r\n{"messages":[{"\r\nd\r\nbody":"hi"}]}\r\n0\r\nX-Trailer: 1\r\n\r\n')
@@ -92,7 +90,7 @@ async def test_a_chunked_body(listener: HttpListener, connect: Connect, fake: Fa
 
 
 async def test_expect_100_continue(listener: HttpListener, connect: Connect) -> None:
-    """The go-ahead comes before the body, the reply after it."""
+    """100 Continue comes before the body, the reply after it."""
     client = await connect(listener)
     request = post("/v1/queues/work/messages", '{"messages":[{"body":"x"}]}', "Expect: 100-continue")
     head, _, body = request.partition(b"\r\n\r\n")
@@ -104,7 +102,7 @@ async def test_expect_100_continue(listener: HttpListener, connect: Connect) -> 
 async def test_expect_100_continue_waits_for_earlier_replies(
     listener: HttpListener, connect: Connect, fake: FakeService
 ) -> None:
-    """The go-ahead of the second request must not be taken for the first's reply."""
+    """The 100 Continue of the second request must not look like the reply to the first."""
     fake.held = asyncio.Event()
     client = await connect(listener)
     head, _, body = post("/v1/queues/q/messages", '{"messages":[{"body":"x"}]}', "Expect: 100-continue").partition(
@@ -126,7 +124,7 @@ async def test_expect_100_continue_waits_for_earlier_replies(
         ("/v1/queues/work/messages", "Expect: 100-continue\r\nContent-Encoding: br", 415),
     ],
 )
-async def test_a_refused_expectation_gets_its_answer_before_the_body(
+async def test_refused_expectation_gets_its_error_before_the_body(
     listener: HttpListener, connect: Connect, path: str, header: str, status: int
 ) -> None:
     """The client need not send a body that nobody will read."""
@@ -138,10 +136,10 @@ async def test_a_refused_expectation_gets_its_answer_before_the_body(
     assert await client.rest() == b""
 
 
-async def test_a_stranger_is_not_asked_for_its_body(
+async def test_unauthenticated_client_is_not_asked_for_its_body(
     listener: HttpListener, connect: Connect, fake: FakeService
 ) -> None:
-    """Whoever asks whether to send it is told first that nobody knows it."""
+    """With Expect: 100-continue it gets 401 first."""
     fake.forbids = Unauthenticated()
     client = await connect(listener)
     head, _, _ = post("/v1/queues/work/messages", "x" * 1_000, "Expect: 100-continue").partition(b"\r\n\r\n")
@@ -150,15 +148,15 @@ async def test_a_stranger_is_not_asked_for_its_body(
     assert await client.rest() == b""
 
 
-async def test_a_client_of_http_1_0_expects_nothing(listener: HttpListener, connect: Connect) -> None:
-    """It would take the go-ahead for its answer."""
+async def test_http_1_0_client_gets_no_100_continue(listener: HttpListener, connect: Connect) -> None:
+    """It would mistake it for its reply."""
     client = await connect(listener)
     request = post("/v1/queues/work/messages", '{"messages":[{"body":"x"}]}', "Expect: 100-continue")
     assert (await client.ask(request.replace(b"HTTP/1.1", b"HTTP/1.0"))).status == 200
 
 
-async def test_http_1_0_closes_unless_asked_to_stay(listener: HttpListener, connect: Connect) -> None:
-    """And says what it does."""
+async def test_http_1_0_closes_by_default(listener: HttpListener, connect: Connect) -> None:
+    """The Connection header says what happens."""
     client = await connect(listener)
     reply = await client.ask(b"GET /healthz HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
     assert (reply.status, reply.headers["connection"]) == (200, "keep-alive")
@@ -168,7 +166,7 @@ async def test_http_1_0_closes_unless_asked_to_stay(listener: HttpListener, conn
 
 
 async def test_connection_close_is_honoured(listener: HttpListener, connect: Connect) -> None:
-    """What is sent behind the last request is not answered."""
+    """Data after the last request gets no reply."""
     client = await connect(listener)
     reply = await client.ask(get("/healthz", "Connection: close") + get("/healthz"))
     assert (reply.status, reply.headers["connection"]) == (200, "close")
@@ -176,7 +174,7 @@ async def test_connection_close_is_honoured(listener: HttpListener, connect: Con
 
 
 async def test_head_is_get_without_the_body(listener: HttpListener, connect: Connect) -> None:
-    """With the length that the body would have."""
+    """The length is that of the body."""
     client = await connect(listener)
     full = await client.ask(get("/healthz"))
     client.send(get("/healthz", method="HEAD"))
@@ -185,8 +183,8 @@ async def test_head_is_get_without_the_body(listener: HttpListener, connect: Con
     assert (await client.ask(get("/healthz"))).body == full.body
 
 
-async def test_an_upgrade_is_not_taken(listener: HttpListener, connect: Connect) -> None:
-    """The request is answered in HTTP/1.1, as a client that offers h2c expects."""
+async def test_upgrade_is_ignored(listener: HttpListener, connect: Connect) -> None:
+    """The reply is HTTP/1.1, as clients that offer h2c expect."""
     client = await connect(listener)
     reply = await client.ask(
         get("/healthz", "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AA")
@@ -195,14 +193,14 @@ async def test_an_upgrade_is_not_taken(listener: HttpListener, connect: Connect)
     assert await client.rest() == b""
 
 
-async def test_an_absolute_target_is_understood(listener: HttpListener, connect: Connect) -> None:
+async def test_absolute_target_is_accepted(listener: HttpListener, connect: Connect) -> None:
     """Proxies send it."""
     client = await connect(listener)
     assert (await client.ask(get("http://queue.example/healthz"))).status == 200
 
 
-async def test_wrong_methods_are_told_which_are_right(listener: HttpListener, connect: Connect) -> None:
-    """Known and unknown methods alike; paths that do not exist have none."""
+async def test_wrong_method_gets_the_allowed_ones(listener: HttpListener, connect: Connect) -> None:
+    """This covers known and unknown methods; unknown paths have none."""
     client = await connect(listener)
     for method in ("PATCH", "OPTIONS", "TRACE", "PROPFIND"):
         reply = await client.ask(get("/v1/queues/work", method=method))
@@ -232,16 +230,16 @@ async def test_wrong_methods_are_told_which_are_right(listener: HttpListener, co
     ],
 )
 async def test_unknown_paths_are_not_found(listener: HttpListener, connect: Connect, path: str) -> None:
-    """Nothing is normalised into something that exists."""
+    """No path is normalized into an existing one."""
     client = await connect(listener)
     reply = await client.ask(get(path or "/..", method="POST"))
     assert (reply.status, reply.json()["code"]) == (404, "not_found")
 
 
-async def test_a_client_that_leaves_a_long_poll_frees_it(
+async def test_client_that_leaves_cancels_its_long_poll(
     listener: HttpListener, connect: Connect, fake: FakeService
 ) -> None:
-    """The service's call is cancelled, and the connection forgotten."""
+    """The service call is cancelled, and the connection removed."""
     client = await connect(listener)
     client.send(LONG_POLL)
     await fake.asked.wait()
@@ -249,10 +247,10 @@ async def test_a_client_that_leaves_a_long_poll_frees_it(
     await until_not(lambda: fake.given_up == 0 or listener.connections)
 
 
-async def test_a_client_that_leaves_an_add_does_not_stop_it(
+async def test_client_that_leaves_does_not_cancel_its_add(
     listener: HttpListener, connect: Connect, fake: FakeService
 ) -> None:
-    """What may have been done already is done to its end."""
+    """What may have been done already is completed."""
     fake.held = asyncio.Event()
     client = await connect(listener)
     client.send(ADD)
@@ -265,7 +263,7 @@ async def test_a_client_that_leaves_an_add_does_not_stop_it(
     assert listener.buffered_bytes == 0
 
 
-async def test_a_client_that_has_said_all_still_gets_its_answers(
+async def test_half_closed_client_still_gets_its_replies(
     listener: HttpListener, connect: Connect, fake: FakeService
 ) -> None:
     """Half-closing after the last request is allowed."""
@@ -281,10 +279,10 @@ async def test_a_client_that_has_said_all_still_gets_its_answers(
     assert await client.rest() == b""
 
 
-async def test_a_client_that_has_said_all_gets_the_answer_of_a_poll(
+async def test_half_closed_client_gets_the_reply_of_a_poll(
     listener: HttpListener, connect: Connect, fake: FakeService
 ) -> None:
-    """What is there, whether or not it wanted to wait; nothing at once, where it would have to."""
+    """It gets ready messages, or an empty reply at once instead of waiting."""
     client = await connect(listener)
     client.send(LONG_POLL)
     await fake.asked.wait()
@@ -301,8 +299,8 @@ async def test_a_client_that_has_said_all_gets_the_answer_of_a_poll(
         assert await client.rest() == b""
 
 
-async def test_too_many_connections_are_turned_away(serve: Serve, connect: Connect) -> None:
-    """With a reason; when one leaves there is room again."""
+async def test_too_many_connections_are_refused(serve: Serve, connect: Connect) -> None:
+    """The reply says why, and when one leaves there is room again."""
     listener = await serve(connections_max=2, connections_per_address_max=2)
     clients = [await connect(listener) for _ in range(2)]
     for key, client in enumerate(clients):

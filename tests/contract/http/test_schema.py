@@ -1,4 +1,4 @@
-"""Schemathesis against the real server: whatever the description allows or forbids, the server does as it says."""
+"""Schemathesis against the real server: it behaves as its OpenAPI description says."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ CREATED = {
     "delete_queue",
     "delete_queue_own",
 }
-"""Calls that would change or destroy what the others look at: they keep their made-up names."""
+"""Calls that would change or destroy what others read: they keep their generated names."""
 
 BATCHES = {route.handler.__name__ for route in ROUTES if route.batch}
 
 
 def fitting(case: schemathesis.Case[Any]) -> None:
-    """Make a valid case fit what no schema can say, and let no case wait for minutes."""
+    """Adapt a valid case to rules that no schema can express, and let no case wait for minutes."""
     part: Any
     for part in (case.body, case.query):
         if isinstance(part, dict) and type(part.get("wait_ms")) in {int, float} and 0 <= part["wait_ms"] <= 300_000:
             part["wait_ms"] = int(part["wait_ms"]) % 10
-    case.query.pop("cursor", None)  # only what was given out is one
+    case.query.pop("cursor", None)  # only issued values are valid
     if case.meta is None or case.meta.generation.mode != schemathesis.GenerationMode.POSITIVE:
         return
     names = case.path_parameters
@@ -70,22 +70,22 @@ def _fitting_body(body: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]
     elif set(body) == {"reason"} and isinstance(body["reason"], str):
         body["reason"] = body["reason"].strip().ljust(10, "!")
     if body.get("dead_letter") == names.get("queue"):
-        body.pop("dead_letter", None)  # not its own
+        body.pop("dead_letter", None)  # not itself
     if isinstance(body.get("defaults"), dict):
         body["defaults"].pop("dead_letter", None)  # not the same for all queues
-    for unconfigured in ("encryption", "regions", "plan"):  # whose keys, places and plans this server does not have
+    for unconfigured in ("encryption", "regions", "plan"):  # this server has no such keys, regions or plans
         body.pop(unconfigured, None)
-    if isinstance(body.get("queues"), dict):  # a template, whose settings the service checks
+    if isinstance(body.get("queues"), dict):  # the service checks the settings of a template
         body["queues"], body["settings"] = {name: {} for name in body["queues"]}, {}
     if isinstance(body.get("alerts"), dict):
-        body["alerts"].pop("targets", None)  # this server defines none
+        body["alerts"].pop("targets", None)  # this server defines no plans
     if body.get("results") is not None and "receipts" in body:
         body["results"] = (body["results"] * len(body["receipts"]))[: len(body["receipts"])]
     return body
 
 
 def _whole_numbers(value: Any) -> Any:
-    """Write 1.0, which JSON Schema takes for a whole number, as 1, which it is here."""
+    """Write 1.0, which JSON Schema accepts as an integer, as 1."""
     if isinstance(value, dict):
         return {name: _whole_numbers(one) for name, one in value.items()}
     if isinstance(value, list):
@@ -94,7 +94,7 @@ def _whole_numbers(value: Any) -> Any:
 
 
 class ServerThread:
-    """A server on a loop of its own, so that a client may block."""
+    """A server on its own event loop, so that clients may block."""
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
@@ -103,7 +103,7 @@ class ServerThread:
         self.url = ""
 
     def __enter__(self) -> str:
-        """Start, and return the address."""
+        """Start, and return the URL."""
         self._thread.start()
         assert self._started.wait(30)
         return self.url
@@ -121,7 +121,9 @@ class ServerThread:
             await self._stop.wait()
 
 
-@pytest.fixture(scope="module", params=["uvloop"])  # without a parameter all cases have one id: xdist would run one
+@pytest.fixture(
+    scope="module", params=["uvloop"]
+)  # without a parameter all cases share one ID, and xdist would run only one
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Start a server with one tenant, one queue and a few messages."""
     with ServerThread(tmp_path_factory.mktemp("schema")) as url:
@@ -133,8 +135,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
-def test_the_served_description_is_the_one_tested(url: str) -> None:
-    """Byte for byte as far as JSON goes."""
+def test_served_description_is_the_tested_one(url: str) -> None:
+    """They are equal as JSON."""
     assert httpx.get(f"{url}/openapi.json").json() == json.loads(json.dumps(DOCUMENT))
 
 
@@ -146,12 +148,12 @@ def test_the_served_description_is_the_one_tested(url: str) -> None:
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-def test_the_server_keeps_to_its_description(case: schemathesis.Case[Any], url: str, store_kind: str) -> None:
-    """No 5xx, no undeclared status, type or field; what the schema forbids is refused, what it allows is not."""
+def test_server_follows_its_description(case: schemathesis.Case[Any], url: str, store_kind: str) -> None:
+    """No 5xx and no undeclared status, type or field; input is refused exactly if the schema forbids it."""
     fitting(case)
-    # Items of a batch are judged one by one, so a bad one among them is no reason to refuse the others.
+    # Items of a batch are checked one by one, so one invalid item does not refuse the others.
     operation = case.operation.definition.raw["operationId"].removesuffix("_own")
     excluded: list[Any] = [negative_data_rejection] if operation in BATCHES else []
-    if store_kind == "redis" and operation == "create_backup":  # Redis is backed up with its own tools
+    if store_kind == "redis" and operation == "create_backup":  # Redis has its own backup tools
         excluded.append(positive_data_acceptance)
     case.call_and_validate(base_url=url, headers=AUTHORIZATION, excluded_checks=excluded)

@@ -1,4 +1,4 @@
-"""Closing: gracefully within its time, by force when told twice."""
+"""Closing: gracefully within a time limit, or forced by a second call."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 async def test_idle_connections_are_closed_at_once(listener: HttpListener, connect: Connect) -> None:
-    """Nothing keeps them."""
+    """Nothing waits for them."""
     client = await connect(listener)
     assert (await client.ask(get("/healthz"))).status == 200
     await listener.close()
@@ -31,8 +31,8 @@ async def test_idle_connections_are_closed_at_once(listener: HttpListener, conne
         await connect(listener)
 
 
-async def test_70_what_is_in_flight_is_finished(listener: HttpListener, connect: Connect, fake: FakeService) -> None:
-    """Its reply says that the connection ends; what was pipelined behind it is not begun."""
+async def test_70_requests_in_flight_are_finished(listener: HttpListener, connect: Connect, fake: FakeService) -> None:
+    """The reply says that the connection closes; pipelined requests after it are not started."""
     fake.held = asyncio.Event()
     client = await connect(listener)
     client.send(ADD + ADD)
@@ -48,8 +48,8 @@ async def test_70_what_is_in_flight_is_finished(listener: HttpListener, connect:
     assert len(fake.calls) == 1
 
 
-async def test_waiting_polls_are_answered_empty(listener: HttpListener, connect: Connect, fake: FakeService) -> None:
-    """At once, whatever they wait for."""
+async def test_waiting_polls_get_an_empty_reply(listener: HttpListener, connect: Connect, fake: FakeService) -> None:
+    """They get it at once, whatever they wait for."""
     poller, waiter = await connect(listener), await connect(listener)
     poller.send(LONG_POLL)
     waiter.send(get("/v1/queues/q/messages/x/result?wait_ms=60000"))
@@ -62,8 +62,8 @@ async def test_waiting_polls_are_answered_empty(listener: HttpListener, connect:
     assert await poller.rest() == b""
 
 
-async def test_a_request_half_received_may_finish(listener: HttpListener, connect: Connect, fake: FakeService) -> None:
-    """It was begun before; a poll in it does not wait any more."""
+async def test_partly_received_request_may_finish(listener: HttpListener, connect: Connect, fake: FakeService) -> None:
+    """A poll in it no longer waits."""
     adder, poller = await connect(listener), await connect(listener)
     adder.send(ADD[:-5])
     poller.send(LONG_POLL[:-5])
@@ -75,10 +75,10 @@ async def test_a_request_half_received_may_finish(listener: HttpListener, connec
     await closing
 
 
-async def test_the_time_to_finish_is_bounded(
+async def test_time_to_finish_is_limited(
     listener: HttpListener, connect: Connect, fake: FakeService, clock: ManualClock
 ) -> None:
-    """Then what is left is cut."""
+    """Then the remaining connections are cut."""
     fake.held = asyncio.Event()
     client = await connect(listener)
     client.send(ADD)
@@ -95,7 +95,7 @@ async def test_the_time_to_finish_is_bounded(
     fake.held.set()
 
 
-async def test_70_the_second_call_forces(listener: HttpListener, connect: Connect, fake: FakeService) -> None:
+async def test_70_second_close_is_immediate(listener: HttpListener, connect: Connect, fake: FakeService) -> None:
     """Both calls return, and no connection is left."""
     fake.held = asyncio.Event()
     client = await connect(listener)
@@ -117,8 +117,8 @@ async def test_closing_a_listener_that_never_started(listener: HttpListener) -> 
     await listener.close()
 
 
-async def test_70_a_stop_is_announced_while_everything_is_still_served(tmp_path: Path, clock: ManualClock) -> None:
-    """Balancers look elsewhere before the first connection is refused."""
+async def test_70_stop_is_announced_while_everything_is_still_served(tmp_path: Path, clock: ManualClock) -> None:
+    """Load balancers switch before the first connection is refused."""
     settings = ServerSettings(data_dir=str(tmp_path), http="127.0.0.1:0", rpc="off", notice_ms=5_000)
     server = Server(settings, admin_token=ADMIN, clock=clock)
     await server.start()

@@ -1,4 +1,4 @@
-"""Clients that keep the server waiting are cut off, each after its own time; nobody else notices."""
+"""Slow clients are disconnected, each after its own time limit, and others are not affected."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from tests.contract.http.fake_service import FakeService
 
 
-async def taken_in(listener: HttpListener, stage: str) -> None:
-    """Wait until the only connection's reader is at ``stage``."""
+async def stage_reached(listener: HttpListener, stage: str) -> None:
+    """Wait until the parser of the only connection is at ``stage``."""
     await until_not(lambda: [connection._parser.stage.name for connection in listener.connections] != [stage])
 
 
-async def arrived(connection: HttpConnection, body_bytes: int) -> None:
-    """Wait until so much of a body, or all of it, has been read."""
+async def body_received(connection: HttpConnection, body_bytes: int) -> None:
+    """Wait until this much of a body, or all of it, has been read."""
     parser = connection._parser
     await until_not(lambda: parser.stage is BODY and parser.body_bytes < body_bytes)
 
 
 async def still_open(client: RawClient) -> bool:
-    """Tell whether the server has sent nothing and not closed."""
+    """Return whether the server has sent nothing and kept the connection open."""
     try:
         async with asyncio.timeout(0.02):
             await client.reader.read(1)
@@ -41,11 +41,11 @@ async def still_open(client: RawClient) -> bool:
     return False
 
 
-async def test_unfinished_headers_are_cut(listener: HttpListener, connect: Connect, clock: ManualClock) -> None:
-    """Also if a byte comes now and then: the time runs from the first byte."""
+async def test_unfinished_headers_time_out(listener: HttpListener, connect: Connect, clock: ManualClock) -> None:
+    """The time counts from the first byte, even if more arrive now and then."""
     client = await connect(listener)
     client.send(b"GET /healthz HTTP/1.1\r\nHost: a\r\n")
-    await taken_in(listener, "HEAD")
+    await stage_reached(listener, "HEAD")
     for _ in range(9):
         clock.advance(1_000)
         client.send(b"X: y\r\n")
@@ -58,11 +58,11 @@ async def test_unfinished_headers_are_cut(listener: HttpListener, connect: Conne
     assert listener.metrics.cut_total["head"] == 1
 
 
-async def test_a_body_without_progress_is_cut(listener: HttpListener, connect: Connect, clock: ManualClock) -> None:
-    """A trickle of single bytes is no progress."""
+async def test_body_without_progress_times_out(listener: HttpListener, connect: Connect, clock: ManualClock) -> None:
+    """A trickle of single bytes is not progress."""
     client = await connect(listener)
     client.send(post("/v1/queues/q/messages", " " * 5_000)[:-4_990])
-    await taken_in(listener, "BODY")
+    await stage_reached(listener, "BODY")
     for _ in range(29):
         clock.advance(1_000)
         client.send(b" ")
@@ -74,25 +74,25 @@ async def test_a_body_without_progress_is_cut(listener: HttpListener, connect: C
     assert (listener.metrics.cut_total["body"], listener.buffered_bytes) == (1, 0)
 
 
-async def test_a_slow_body_that_makes_progress_is_not_cut(
+async def test_slow_body_with_progress_does_not_time_out(
     listener: HttpListener, connect: Connect, clock: ManualClock
 ) -> None:
-    """Two kilobytes in every window will do."""
+    """Two kilobytes per window suffice."""
     client = await connect(listener)
     body = '{"messages":[{"body":"' + "x" * 20_000 + '"}]}'
     request = post("/v1/queues/q/messages", body)
     client.send(request[:-20_000])
-    await taken_in(listener, "BODY")
+    await stage_reached(listener, "BODY")
     (connection,) = listener.connections
     for at in range(len(request) - 20_000, len(request), 2_000):
         client.send(request[at : at + 2_000])
-        await arrived(connection, at + 2_000 - request.index(b"{"))
+        await body_received(connection, at + 2_000 - request.index(b"{"))
         clock.advance(29_000)
     assert (await client.reply()).status == 200
 
 
 async def test_idle_connections_are_closed(listener: HttpListener, connect: Connect, clock: ManualClock) -> None:
-    """Without a word, before the first request and after the last."""
+    """They are closed silently, before the first request and after the last."""
     fresh, used = await connect(listener), await connect(listener)
     assert (await used.ask(get("/healthz"))).status == 200
     clock.advance(74_000)
@@ -104,9 +104,7 @@ async def test_idle_connections_are_closed(listener: HttpListener, connect: Conn
     assert listener.metrics.cut_total["idle"] == 2
 
 
-async def test_a_request_starts_the_idle_time_anew(
-    listener: HttpListener, connect: Connect, clock: ManualClock
-) -> None:
+async def test_request_restarts_the_idle_time(listener: HttpListener, connect: Connect, clock: ManualClock) -> None:
     """A connection in use is not idle."""
     client = await connect(listener)
     for _ in range(3):
@@ -115,10 +113,10 @@ async def test_a_request_starts_the_idle_time_anew(
     assert (await client.ask(get("/healthz"))).status == 200
 
 
-async def test_a_waiting_poll_is_not_idle(
+async def test_waiting_poll_is_not_idle(
     listener: HttpListener, connect: Connect, clock: ManualClock, fake: FakeService
 ) -> None:
-    """However long it waits."""
+    """It may wait for any time."""
     client = await connect(listener)
     client.send(LONG_POLL)
     await fake.asked.wait()
@@ -127,10 +125,10 @@ async def test_a_waiting_poll_is_not_idle(
     assert fake.given_up == 0
 
 
-async def test_a_client_that_does_not_read_is_cut(
+async def test_client_that_does_not_read_is_disconnected(
     serve: Serve, connect: Connect, clock: ManualClock, fake: FakeService
 ) -> None:
-    """Its replies wait in memory up to a bound, then no further request of it is begun, then it is cut."""
+    """Its replies are buffered up to a limit, then no further request is started, then it is disconnected."""
     listener = await serve(write_buffer_bytes=10_000, pipeline_max=2)
     fake.ready = [Delivery(bytes(16), "r", b"x" * 1_000_000, 1, 0, {}, None, 1, 2, "default", "q")]
     client = await connect(listener)
@@ -150,8 +148,8 @@ async def test_a_client_that_does_not_read_is_cut(
     assert listener.metrics.cut_total["write"] == 1
 
 
-async def test_unsent_replies_of_all_clients_are_bounded(serve: Serve, connect: Connect, fake: FakeService) -> None:
-    """Beyond the bound, who has left most of its replies is cut first; others are served."""
+async def test_total_unsent_reply_bytes_are_limited(serve: Serve, connect: Connect, fake: FakeService) -> None:
+    """Above the limit, the client with the most unsent bytes is disconnected first; others are served."""
     listener = await serve(unsent_bytes_max=30_000_000)
     fake.ready = [Delivery(bytes(16), "r", b"x" * 9_000_000, 1, 0, {}, None, 1, 2, "default", "q")]
     for _ in range(12):
@@ -164,10 +162,10 @@ async def test_unsent_replies_of_all_clients_are_bounded(serve: Serve, connect: 
     assert (await (await connect(listener)).ask(get("/healthz"))).status == 200
 
 
-async def test_a_client_that_reads_slowly_is_served(
+async def test_client_that_reads_slowly_is_served(
     serve: Serve, connect: Connect, clock: ManualClock, fake: FakeService
 ) -> None:
-    """As long as it takes something now and then."""
+    """It must read something now and then."""
     listener = await serve(write_buffer_bytes=10_000)
     fake.ready = [Delivery(bytes(16), "r", b"x" * 9_000_000, 1, 0, {}, None, 1, 2, "default", "q")]
     client = await connect(listener)
@@ -184,10 +182,10 @@ async def test_a_client_that_reads_slowly_is_served(
     assert listener.metrics.cut_total["write"] == 0
 
 
-async def test_a_refused_client_has_little_time_to_read_why(
+async def test_refused_client_has_limited_time_to_read_the_error(
     listener: HttpListener, connect: Connect, clock: ManualClock
 ) -> None:
-    """It may finish sending, but not for ever."""
+    """It may keep sending, but not forever."""
     client = await connect(listener)
     client.send(b"nonsense\r\n\r\n")
     assert (await client.reply()).status == 400
@@ -199,8 +197,8 @@ async def test_a_refused_client_has_little_time_to_read_why(
 
 
 @pytest.mark.parametrize("slow", [b"G", b"GET / HTTP/1.1\r\n", ADD[:-1]])
-async def test_others_are_served_meanwhile(listener: HttpListener, connect: Connect, slow: bytes) -> None:
-    """Two hundred slow connections do not stand in the way of a quick one."""
+async def test_slow_connections_do_not_block_others(listener: HttpListener, connect: Connect, slow: bytes) -> None:
+    """Two hundred slow connections do not delay a fast one."""
     for _ in range(200):
         (await connect(listener)).send(slow)
     client = await connect(listener)

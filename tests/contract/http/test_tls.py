@@ -1,4 +1,4 @@
-"""TLS: encryption, clients' certificates, and certificates that change while the server runs."""
+"""TLS: encryption, client certificates, and certificates that change while the server runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ServeTls = Callable[..., Awaitable[HttpListener]]
 
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
-    """Return an authority that has signed the server's certificate."""
+    """Return an authority that signed the server's certificate."""
     authority = Authority(tmp_path)
     authority.issue("localhost")
     return authority
@@ -57,7 +57,7 @@ async def serve_tls(authority: Authority, fake: FakeService, clock: ManualClock)
 
 
 def trusting(authority: Authority, own: tuple[Path, Path] | None = None) -> ssl.SSLContext:
-    """Return a client's context, with a certificate of its own or without."""
+    """Return a client's TLS context, with or without its own certificate."""
     context = ssl.create_default_context(cafile=str(authority.path))
     if own is not None:
         context.load_cert_chain(*own)
@@ -65,7 +65,7 @@ def trusting(authority: Authority, own: tuple[Path, Path] | None = None) -> ssl.
 
 
 async def serial_of(listener: HttpListener, context: ssl.SSLContext) -> str:
-    """Return the serial number of the certificate that a new connection is shown."""
+    """Return the serial number of the certificate that a new connection gets."""
     client = await RawClient.open(listener.port, context)
     shown: dict[str, Any] = client.writer.get_extra_info("peercert")
     assert (await client.ask(get("/healthz"))).status == 200
@@ -74,7 +74,7 @@ async def serial_of(listener: HttpListener, context: ssl.SSLContext) -> str:
 
 
 async def test_requests_over_tls(serve_tls: ServeTls, connect: Connect, authority: Authority) -> None:
-    """Keep-alive, pipelining and large bodies as ever."""
+    """Keep-alive, pipelining and large bodies work."""
     listener = await serve_tls()
     client = await connect(listener, trusting(authority))
     assert client.writer.get_extra_info("ssl_object").version() == "TLSv1.3"
@@ -86,8 +86,8 @@ async def test_requests_over_tls(serve_tls: ServeTls, connect: Connect, authorit
     assert (await client.reply()).status == 200
 
 
-async def test_old_versions_are_refused(serve_tls: ServeTls, authority: Authority) -> None:
-    """Nothing below TLS 1.2."""
+async def test_old_tls_versions_are_refused(serve_tls: ServeTls, authority: Authority) -> None:
+    """The minimum is TLS 1.2."""
     listener = await serve_tls()
     context = trusting(authority)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -99,10 +99,8 @@ async def test_old_versions_are_refused(serve_tls: ServeTls, authority: Authorit
         assert server.context.minimum_version == ssl.TLSVersion.TLSv1_2
 
 
-async def test_plain_http_on_a_tls_port_does_no_harm(
-    serve_tls: ServeTls, connect: Connect, authority: Authority
-) -> None:
-    """The connection ends; the next one is served."""
+async def test_plain_http_on_a_tls_port_is_closed(serve_tls: ServeTls, connect: Connect, authority: Authority) -> None:
+    """The next connection is served."""
     listener = await serve_tls()
     client = await connect(listener)
     client.send(get("/healthz"))
@@ -110,10 +108,10 @@ async def test_plain_http_on_a_tls_port_does_no_harm(
     assert (await (await connect(listener, trusting(authority))).ask(ADD)).status == 200
 
 
-async def test_a_clients_certificate_reaches_the_service(
+async def test_client_certificate_reaches_the_service(
     serve_tls: ServeTls, connect: Connect, authority: Authority, fake: FakeService
 ) -> None:
-    """Where it is optional, a client without one is served too."""
+    """If it is optional, clients without one are served too."""
     listener = await serve_tls(client_ca=str(authority.path), verify="optional")
     with_one = await connect(listener, trusting(authority, authority.issue("worker", "worker.acme.example")))
     assert (await with_one.ask(ADD)).status == 200
@@ -125,10 +123,10 @@ async def test_a_clients_certificate_reaches_the_service(
     assert fake.calls[-1][1].certificate is None
 
 
-async def test_a_required_certificate_is_required(
+async def test_missing_required_certificate_is_refused(
     serve_tls: ServeTls, connect: Connect, authority: Authority, fake: FakeService, tmp_path: Path
 ) -> None:
-    """And must be signed by the right authority."""
+    """It must be signed by the right authority."""
     listener = await serve_tls(client_ca=str(authority.path), verify="required")
     good = await connect(listener, trusting(authority, authority.issue("worker")))
     assert (await good.ask(ADD)).status == 200
@@ -139,20 +137,20 @@ async def test_a_required_certificate_is_required(
     assert len(fake.calls) == 1
 
 
-async def test_certificates_are_not_taken_on_a_port_that_does_not_ask(
+async def test_unrequested_certificates_are_ignored(
     serve_tls: ServeTls, connect: Connect, authority: Authority, fake: FakeService
 ) -> None:
-    """What was not verified is not handed on."""
+    """An unverified certificate is never passed on."""
     listener = await serve_tls()
     client = await connect(listener, trusting(authority, authority.issue("worker")))
     assert (await client.ask(ADD)).status == 200
     assert fake.calls[-1][1].certificate is None
 
 
-async def test_a_changed_certificate_is_loaded_without_a_restart(
+async def test_changed_certificate_is_loaded_without_a_restart(
     serve_tls: ServeTls, connect: Connect, authority: Authority, clock: ManualClock
 ) -> None:
-    """New connections are shown the new one; old connections go on."""
+    """New connections get the new one, and open connections continue."""
     listener = await serve_tls()
     context = trusting(authority)
     before = await serial_of(listener, context)
@@ -164,10 +162,10 @@ async def test_a_changed_certificate_is_loaded_without_a_restart(
     assert listener.metrics.certificates_loaded_total == 2
 
 
-async def test_a_half_replaced_pair_is_not_used(
+async def test_partly_replaced_certificate_pair_is_not_used(
     serve_tls: ServeTls, authority: Authority, clock: ManualClock, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    """Until the other half is there; the one in use stays meanwhile."""
+    """The old pair stays in use until both files match."""
     listener = await serve_tls()
     context = trusting(authority)
     before = await serial_of(listener, context)
@@ -190,8 +188,8 @@ async def test_a_half_replaced_pair_is_not_used(
     assert await serial_of(listener, context) != before
 
 
-async def test_files_that_cannot_be_used_are_named(serve_tls: ServeTls, authority: Authority, tmp_path: Path) -> None:
-    """Before anything listens."""
+async def test_unusable_certificate_files_are_named(serve_tls: ServeTls, authority: Authority, tmp_path: Path) -> None:
+    """The error comes before anything listens."""
     with pytest.raises(Invalid, match=r"missing\.pem"):
         await serve_tls(certificate=str(tmp_path / "missing.pem"))
     with pytest.raises(Invalid, match="client_ca"):
@@ -208,7 +206,7 @@ async def test_files_that_cannot_be_used_are_named(serve_tls: ServeTls, authorit
 async def test_closing_and_leaving_over_tls(
     serve_tls: ServeTls, connect: Connect, authority: Authority, fake: FakeService
 ) -> None:
-    """A client that leaves frees its poll; waiting polls are answered when the listener closes."""
+    """A client that leaves frees its poll, and closing the listener ends waiting polls."""
     listener = await serve_tls()
     leaver, waiter = [await connect(listener, trusting(authority)) for _ in range(2)]
     leaver.send(LONG_POLL)
@@ -222,7 +220,7 @@ async def test_closing_and_leaving_over_tls(
 
 
 async def test_refusals_can_be_read_over_tls(serve_tls: ServeTls, connect: Connect, authority: Authority) -> None:
-    """Also while the client goes on sending."""
+    """This works even while the client keeps sending."""
     listener = await serve_tls()
     client = await connect(listener, trusting(authority))
     reply = await client.ask(b"GET /healthz HTTP/1.1\r\nX: " + b"y" * 300_000)

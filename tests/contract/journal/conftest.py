@@ -1,4 +1,4 @@
-"""Fixtures: a shard whose journal is exported into a directory, and the means to verify it."""
+"""Fixtures: a shard whose journal is exported to a directory, and its verification."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def key(tmp_path: Path) -> SigningKey:
-    """Return the key that signs."""
+    """Return the signing key."""
     return SigningKey.load_or_make(tmp_path)
 
 
 @pytest.fixture
 def target(tmp_path: Path) -> DirectoryTarget:
-    """Where segments go."""
+    """Return the target of exports."""
     return DirectoryTarget(tmp_path / "journal")
 
 
 @pytest.fixture
 def make_exporter(target: DirectoryTarget, key: SigningKey, clock: ManualClock) -> MakeExporter:
-    """Make an exporter of a shard."""
+    """Create an exporter of a shard."""
 
     def make(shard: Shard, index: SegmentIndex | None = None, **settings: object) -> Exporter:
         return Exporter(shard.journal, target, key, clock, ExportSettings(**settings), index)  # type: ignore[arg-type]
@@ -47,5 +47,5 @@ def make_exporter(target: DirectoryTarget, key: SigningKey, clock: ManualClock) 
 
 @pytest.fixture
 def verify(target: DirectoryTarget, key: SigningKey) -> Callable[[], AuditReport]:
-    """Verify what lies at the target."""
+    """Verify the archive at the target."""
     return lambda: verify_segments(target, key.public)

@@ -1,4 +1,4 @@
-"""The journal in a bucket: exported, queried and verified over a real S3 endpoint, which goes away and comes back."""
+"""The journal in a bucket: exported, queried and verified over a real S3 endpoint that fails and returns."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield served.client
 
 
-async def test_a_journal_is_exported_to_a_bucket_queried_and_verified_there(
+async def test_journal_is_exported_to_a_bucket_queried_and_verified(
     bucket: Any, shard: Shard, key: SigningKey, clock: ManualClock
 ) -> None:
-    """Row for row; a restart goes on where it was; what is taken away is missed."""
+    """A restart continues the export, and removed objects are reported."""
     target = open_target("s3://evidence/journals/one")
     index = SegmentIndex(target, shard.name)
     await some_work(shard, 10)
@@ -61,8 +61,8 @@ async def test_a_journal_is_exported_to_a_bucket_queried_and_verified_there(
     assert [finding.text for finding in verify_segments(target, key.public).findings] == ["The segment is missing."]
 
 
-async def test_a_bucket_that_is_not_there_is_an_error_and_never_empty(bucket: Any) -> None:
-    """Else the journal would be taken for one that was never exported."""
+async def test_missing_bucket_is_an_error_and_never_looks_empty(bucket: Any) -> None:
+    """Otherwise the journal would look like one that was never exported."""
     target = open_target("s3://nobody/has/this")
     with pytest.raises(OSError, match="nobody"):
         target.write("x", b"y")
@@ -76,8 +76,8 @@ async def test_a_bucket_that_is_not_there_is_an_error_and_never_empty(bucket: An
         open_target("s3://evidence/two?endpoint_override=127.0.0.1:9&scheme=http").names("")
 
 
-def test_what_is_no_bucket_is_refused_by_name() -> None:
-    """Without what may be secret in its query."""
+def test_invalid_bucket_url_is_refused_by_name() -> None:
+    """Secrets in its query are not shown."""
     with pytest.raises(Invalid) as caught:
         open_target("s3://bucket/p?no_such_option=secret")
     assert "s3://bucket/p" in caught.value.message

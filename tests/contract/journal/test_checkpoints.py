@@ -1,4 +1,4 @@
-"""Checkpoints: the journal is signed every so many records or so much time, and the signatures go when their records go."""
+"""Checkpoints: the journal is signed after some records or time, and signatures are trimmed with their records."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from tests.verbs import Shard
 
 
-def made(shard: Shard, key: SigningKey, clock: ManualClock, **settings: Any) -> Checkpointer:
-    """Return a checkpointer that has begun to look."""
+def started(shard: Shard, key: SigningKey, clock: ManualClock, **settings: Any) -> Checkpointer:
+    """Return a checkpointer that has started."""
     tasks = set[asyncio.Task[None]]()
 
     def background(work: Coroutine[Any, Any, None]) -> None:
@@ -32,9 +32,9 @@ def made(shard: Shard, key: SigningKey, clock: ManualClock, **settings: Any) -> 
     return checkpointer
 
 
-async def test_a_checkpoint_comes_after_so_many_records(shard: Shard, key: SigningKey, clock: ManualClock) -> None:
-    """And not again until there are as many new ones."""
-    checkpointer = made(shard, key, clock, checkpoint_records=10)
+async def test_checkpoint_after_a_number_of_records(shard: Shard, key: SigningKey, clock: ManualClock) -> None:
+    """The next one follows after as many new records."""
+    checkpointer = started(shard, key, clock, checkpoint_records=10)
     for number in range(25):
         await shard.add(T, Q, [message(f"{number}")])
         await pass_time(shard, clock, 1_000)
@@ -47,11 +47,11 @@ async def test_a_checkpoint_comes_after_so_many_records(shard: Shard, key: Signi
     await checkpointer.close()
 
 
-async def test_a_checkpoint_comes_after_some_time_if_there_is_anything_new(
+async def test_checkpoint_after_some_time_if_there_are_new_records(
     shard: Shard, key: SigningKey, clock: ManualClock
 ) -> None:
     """An idle journal is signed once, at its end."""
-    checkpointer = made(shard, key, clock, checkpoint_ms=60_000)
+    checkpointer = started(shard, key, clock, checkpoint_ms=60_000)
     await shard.add(T, Q, [message()])
     await pass_time(shard, clock, 59_000)
     assert await journal_rows(shard, op="checkpoint") == []
@@ -63,10 +63,10 @@ async def test_a_checkpoint_comes_after_some_time_if_there_is_anything_new(
     assert shard.journal.span[1] == row.seq
 
 
-async def test_looking_whether_to_sign_does_not_ask_the_store(
+async def test_checking_whether_to_sign_does_not_read_the_store(
     shard: Shard, key: SigningKey, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is asked at the start and after a signature: while it does not answer, nobody waits for a look."""
+    """It is read at the start and after a signature, so a slow store blocks nothing."""
     asked: list[int] = []
     real = shard.journal.last_checkpoint
 
@@ -75,7 +75,7 @@ async def test_looking_whether_to_sign_does_not_ask_the_store(
         return asked[-1]
 
     monkeypatch.setattr(shard.journal, "last_checkpoint", last_checkpoint)
-    checkpointer = made(shard, key, clock, checkpoint_records=10)
+    checkpointer = started(shard, key, clock, checkpoint_records=10)
     for number in range(15):
         await shard.add(T, Q, [message(f"{number}")])
         await pass_time(shard, clock, 1_000)
@@ -84,9 +84,9 @@ async def test_looking_whether_to_sign_does_not_ask_the_store(
     await checkpointer.close()
 
 
-async def test_closing_signs_what_is_not_signed_yet(shard: Shard, key: SigningKey, clock: ManualClock) -> None:
-    """Once."""
-    checkpointer = made(shard, key, clock)
+async def test_closing_signs_unsigned_records(shard: Shard, key: SigningKey, clock: ManualClock) -> None:
+    """It signs once."""
+    checkpointer = started(shard, key, clock)
     await shard.add(T, Q, [message()])
     await checkpointer.close()
     await checkpointer.close()
@@ -95,7 +95,7 @@ async def test_closing_signs_what_is_not_signed_yet(shard: Shard, key: SigningKe
 
 
 async def test_checkpoints_are_trimmed_with_their_records(shard: Shard, key: SigningKey) -> None:
-    """Those of records that are kept stay."""
+    """Those of kept records stay."""
     for _ in range(3):
         await shard.add(T, Q, [message()])
         await shard.journal.sign(key)
@@ -107,6 +107,6 @@ async def test_checkpoints_are_trimmed_with_their_records(shard: Shard, key: Sig
 
 @pytest.mark.parametrize("wrong", [{"checkpoint_records": 0}, {"checkpoint_ms": 999}, {"checkpoint_ms": 1 << 50}])
 def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, int]) -> None:
-    """With the section."""
+    """The error names the section."""
     with pytest.raises(Invalid, match=f"audit.{next(iter(wrong))}"):
         validated(AuditSettings(**wrong), "audit.")

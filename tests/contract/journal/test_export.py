@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def live_rows(shard: Shard) -> list[dict[str, Any]]:
-    """Return every row of the live journal."""
+    """Return all rows of the live journal."""
     first, last = shard.journal.span
     return [
         msgspec.structs.asdict(row)
@@ -44,7 +44,7 @@ def live_rows(shard: Shard) -> list[dict[str, Any]]:
 
 
 def exported_rows(target: DirectoryTarget) -> list[dict[str, Any]]:
-    """Return every row of every segment that has a manifest, in order."""
+    """Return all rows of all segments with a manifest, in order."""
     found: list[dict[str, Any]] = []
     for name in manifest_names(target):
         for _, _, stored in decode(target.read(read_manifest(target, name).file)):
@@ -53,23 +53,23 @@ def exported_rows(target: DirectoryTarget) -> list[dict[str, Any]]:
 
 
 async def until(happened: Callable[[], object]) -> None:
-    """Wait for what another thread does."""
+    """Wait for an effect of another thread."""
     while not happened():  # noqa: ASYNC110  # a thread sets no event of this loop
         await asyncio.sleep(0.01)
 
 
 async def some_work(shard: Shard, count: int = 5) -> None:
-    """Add, deliver and finish a few messages, one round each."""
+    """Add, deliver and ack a few messages, one round each."""
     for number in range(count):
         await shard.add(T, Q, [message(f"{number}", priority=number % 3)])
     for one in await shard.poll(T, Q, max=count):
         await shard.ack(T, Q, [one.receipt])
 
 
-async def test_the_segments_hold_the_journal_row_for_row(
+async def test_segments_contain_the_journal_row_for_row(
     shard: Shard, make_exporter: MakeExporter, target: DirectoryTarget, verify: Callable[[], AuditReport]
 ) -> None:
-    """And they verify."""
+    """They verify."""
     await some_work(shard)
     exporter = make_exporter(shard)
     assert exporter.lag_records == shard.journal.span[1]
@@ -82,10 +82,10 @@ async def test_the_segments_hold_the_journal_row_for_row(
     assert exporter.lag_records == 0
 
 
-async def test_records_are_exported_in_time_without_being_asked(
+async def test_records_are_exported_within_every_ms(
     shard: Shard, make_exporter: MakeExporter, clock: ManualClock, target: DirectoryTarget
 ) -> None:
-    """No later than every_ms after they were written."""
+    """Nobody has to request it."""
     exporter = make_exporter(shard, every_ms=1_000)
     await exporter.start()
     await some_work(shard)
@@ -96,21 +96,21 @@ async def test_records_are_exported_in_time_without_being_asked(
     await exporter.close()
 
 
-async def test_a_segment_is_bounded_and_of_one_hour(
+async def test_segments_are_limited_and_of_one_hour(
     shard: Shard,
     make_exporter: MakeExporter,
     clock: ManualClock,
     target: DirectoryTarget,
     verify: Callable[[], AuditReport],
 ) -> None:
-    """By rows, by bytes and by the clock's hour."""
+    """Limits are rows, bytes and the hour of the clock."""
     exporter = make_exporter(shard, segment_rows=4)
     await some_work(shard, 10)
     await pass_time(shard, clock, 3_600_000)
     await some_work(shard, 2)
     await exporter.export_now()
     manifests = [read_manifest(target, name) for name in manifest_names(target)]
-    assert max(one.rows for one in manifests) <= 10  # one round may add more than a segment should have, never two
+    assert max(one.rows for one in manifests) <= 10  # one round may exceed the limit of a segment, but not two
     assert all(one.min_ts // 3_600_000 == one.max_ts // 3_600_000 for one in manifests)
     assert len({one.file.split("/shard=")[0] for one in manifests}) == 2
     assert exported_rows(target) == live_rows(shard)
@@ -118,7 +118,7 @@ async def test_a_segment_is_bounded_and_of_one_hour(
 
 
 @pytest.mark.parametrize("left", ["segment", "half a segment", "segment and manifest"])
-async def test_a_crash_between_the_steps_exports_nothing_twice(
+async def test_crash_between_the_steps_exports_nothing_twice(
     left: str,
     shard: Shard,
     make_exporter: MakeExporter,
@@ -126,7 +126,7 @@ async def test_a_crash_between_the_steps_exports_nothing_twice(
     verify: Callable[[], AuditReport],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """After the segment, in its middle, or after its manifest."""
+    """It crashes after the segment, during it, or after its manifest."""
     await some_work(shard)
     steps = {"segment": 1, "half a segment": 0, "segment and manifest": 2}[left]
     write, written = target.write, list[str]()
@@ -151,14 +151,14 @@ async def test_a_crash_between_the_steps_exports_nothing_twice(
     assert verify().clean
 
 
-async def test_a_target_that_fails_loses_nothing_and_is_tried_again(
+async def test_failing_target_loses_nothing_and_is_retried(
     shard: Shard,
     make_exporter: MakeExporter,
     clock: ManualClock,
     target: DirectoryTarget,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With a growing pause, and the reason is visible."""
+    """The pauses grow, and the reason is visible."""
 
     def refuse(name: str, data: bytes) -> None:
         raise OSError(28, "No space left on device")
@@ -179,10 +179,10 @@ async def test_a_target_that_fails_loses_nothing_and_is_tried_again(
     await exporter.close()
 
 
-async def test_what_is_exported_is_trimmed_and_the_chain_goes_on(
+async def test_exported_records_are_trimmed_and_the_chain_continues(
     open_shard: OpenShard, make_exporter: MakeExporter, target: DirectoryTarget, verify: Callable[[], AuditReport]
 ) -> None:
-    """Over a restart too; what is kept is bounded."""
+    """This holds across a restart, and the number of kept records is limited."""
     shard = await open_shard()
     for _ in range(3):
         await some_work(shard, 20)
@@ -201,7 +201,7 @@ async def test_what_is_exported_is_trimmed_and_the_chain_goes_on(
 
 
 async def test_segments_of_another_journal_are_refused(open_shard: OpenShard, make_exporter: MakeExporter) -> None:
-    """A new store must not go on writing into an old one's archive."""
+    """A new store must not write into the archive of an old one."""
     old = await open_shard("old")
     await some_work(old)
     await make_exporter(old).export_now()
@@ -213,7 +213,7 @@ async def test_segments_of_another_journal_are_refused(open_shard: OpenShard, ma
         await make_exporter(new).start()
 
 
-async def test_a_trimmed_journal_without_its_segments_is_refused(
+async def test_trimmed_journal_without_its_segments_is_refused(
     shard: Shard, make_exporter: MakeExporter, target: DirectoryTarget
 ) -> None:
     """A gap in the archive must not go unnoticed."""
@@ -223,8 +223,10 @@ async def test_a_trimmed_journal_without_its_segments_is_refused(
         await make_exporter(shard).start()
 
 
-async def test_the_signing_key_is_for_its_owner_only(tmp_path: Path, shard: Shard, make_exporter: MakeExporter) -> None:
-    """And stays the same over restarts."""
+async def test_signing_key_is_readable_by_its_owner_only(
+    tmp_path: Path, shard: Shard, make_exporter: MakeExporter
+) -> None:
+    """It stays the same across restarts."""
     await wait_until_idle(shard)
     make_exporter(shard)
     assert (tmp_path / "audit_key").stat().st_mode & 0o777 == 0o600
@@ -233,10 +235,10 @@ async def test_the_signing_key_is_for_its_owner_only(tmp_path: Path, shard: Shar
     assert (tmp_path / "audit_key.pub").read_bytes() == before
 
 
-async def test_a_long_journal_is_encoded_in_another_process_and_is_the_same(
+async def test_long_journal_is_encoded_in_another_process(
     shard: Shard, make_exporter: MakeExporter, target: DirectoryTarget, verify: Callable[[], AuditReport]
 ) -> None:
-    """More records than are encoded beside the callers' own work."""
+    """The segments are the same as without it."""
     await asyncio.gather(*(put_queue(shard, T, f"q{number}") for number in range(40)))
     for number in range(600):
         await shard.add(T, Q, [message(f"{number}")])
@@ -245,14 +247,14 @@ async def test_a_long_journal_is_encoded_in_another_process_and_is_the_same(
     assert verify().clean
 
 
-async def test_an_error_that_nobody_thought_of_does_not_end_the_export(
+async def test_unexpected_error_does_not_end_the_export(
     shard: Shard,
     make_exporter: MakeExporter,
     clock: ManualClock,
     target: DirectoryTarget,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As one of a library: it is seen in readiness, without paths, and the next attempt comes."""
+    """It shows in readiness, without paths, and the next attempt follows."""
 
     def refuse(name: str, data: bytes) -> None:
         raise RuntimeError(f"no idea what happened at {target.path}")
@@ -271,10 +273,10 @@ async def test_an_error_that_nobody_thought_of_does_not_end_the_export(
     await exporter.close()
 
 
-async def test_two_servers_on_one_target_do_not_write_over_each_other(
+async def test_two_servers_on_one_target_do_not_overwrite_each_other(
     shard: Shard, open_shard: OpenShard, make_exporter: MakeExporter, verify: Callable[[], AuditReport]
 ) -> None:
-    """Both began when it was empty. The second is refused, and the first one's archive stays as it is."""
+    """Both started when it was empty. The second is refused, and the first archive stays unchanged."""
     other = await open_shard("other")
     mine, theirs = make_exporter(shard), make_exporter(other)
     await mine.start()
@@ -291,10 +293,8 @@ async def test_two_servers_on_one_target_do_not_write_over_each_other(
     await mine.close()
 
 
-def test_new_directories_of_the_archive_are_synced_before_anything_is_trimmed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else a power cut could take a whole day's directory along."""
+def test_new_archive_directories_are_synced_before_a_trim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a power cut could lose the directory of a whole day."""
     synced: set[str] = set()
     real = os.fsync
 
@@ -315,7 +315,7 @@ def test_new_directories_of_the_archive_are_synced_before_anything_is_trimmed(
         ("s3://AKIA:hunter2@bucket/prefix?no_such_option=hunter2", "s3://bucket/prefix"),
     ],
 )
-def test_a_targets_password_stays_out_of_the_error(url: str, shown: str) -> None:
+def test_target_password_is_not_in_the_error(url: str, shown: str) -> None:
     """It would be in the log and on the screen."""
     with pytest.raises(Invalid) as caught:
         open_target(url)
@@ -323,10 +323,10 @@ def test_a_targets_password_stays_out_of_the_error(url: str, shown: str) -> None
     assert shown in str(caught.value)
 
 
-async def test_a_journal_is_exported_to_whatever_fsspec_reaches(
+async def test_journal_is_exported_to_any_fsspec_target(
     shard: Shard, key: SigningKey, clock: ManualClock, open_shard: OpenShard
 ) -> None:
-    """Segments, manifests and head; trimmed, found again by the next start, verified, and refused to another journal."""
+    """The next start finds the archive, which verifies and is refused to another journal."""
     target = open_target("memory://tenantq-tests/archive")
     settings = ExportSettings(keep_records=2)
     await some_work(shard)

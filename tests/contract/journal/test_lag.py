@@ -1,4 +1,4 @@
-"""Back-pressure: what waits for its export is counted to the byte, shown, and bounded; nothing is ever dropped."""
+"""Back-pressure: records that wait for export are counted exactly, shown and limited; nothing is ever dropped."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 def bytes_behind(shard: Shard, seq: int) -> int:
-    """Return the bytes of all records behind one."""
+    """Return the bytes of all records after one."""
     return sum(len(value) for _, value in shard.journal.scan(seq + 1, shard.journal.span[1], 100_000))
 
 
-async def test_the_lag_is_counted_to_the_byte(open_shard: OpenShard, make_exporter: MakeExporter) -> None:
-    """While records are written, exported and trimmed, and over a restart."""
+async def test_lag_is_counted_to_the_byte(open_shard: OpenShard, make_exporter: MakeExporter) -> None:
+    """This holds while records are written, exported and trimmed, and across a restart."""
     shard = await open_shard()
     await some_work(shard)
     exporter = make_exporter(shard, keep_records=4, segment_rows=9)
@@ -49,10 +49,10 @@ async def test_the_lag_is_counted_to_the_byte(open_shard: OpenShard, make_export
     assert exporter.lag_bytes == 0
 
 
-async def test_a_target_that_is_away_at_the_start_counts_as_everything_waiting(
+async def test_unreachable_target_at_the_start_counts_everything_as_lag(
     shard: Shard, make_exporter: MakeExporter, target: DirectoryTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until it is known how far the export was."""
+    """It is unknown how far the export was."""
 
     def away(under: str) -> list[str]:
         raise OSError(113, "No route to host")
@@ -69,10 +69,10 @@ async def test_a_target_that_is_away_at_the_start_counts_as_everything_waiting(
     assert (exporter.lag_bytes, exporter.lag_records) == (0, 0)
 
 
-async def test_an_outage_of_the_target_refuses_adds_at_the_bound_and_drops_nothing(
+async def test_target_outage_refuses_adds_at_the_limit_and_drops_nothing(
     shard: Shard, key: SigningKey, clock: ManualClock, target: DirectoryTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Polls and acks go on; readiness and metrics tell; adding goes on by itself when the target is back."""
+    """Polls and acks continue, readiness and metrics show it, and adds resume when the target is back."""
     harness = await ServiceHarness(shard, clock).open()
     settings = ExportSettings(every_ms=1_000, journal_lag_max_bytes=20_000)
     exporter = Exporter(shard.journal, target, key, clock, settings)

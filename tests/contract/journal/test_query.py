@@ -1,4 +1,4 @@
-"""The audit query: the same rows whether they lie in the store, in segments, or partly in both."""
+"""The audit query: the same rows whether they are in the store, in segments, or in both."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def walk(reader: AuditReader, limit: int = 7, *, newest_first: bool = False, **w
 
 
 async def varied_work(shard: Shard, clock: ManualClock) -> None:
-    """Do things in two tenants and several hours, some of which are refused."""
+    """Do work in two tenants over several hours, some of it refused."""
     await put_tenant(shard, "acme")
     for hour in range(3):
         await some_work(shard, 4)
@@ -56,10 +56,10 @@ async def varied_work(shard: Shard, clock: ManualClock) -> None:
 async def archived(
     shard: Shard, clock: ManualClock, make_exporter: MakeExporter, target: DirectoryTarget
 ) -> tuple[AuditReader, list[JournalRow]]:
-    """Return a reader of a journal most of which is in segments only, and all its rows."""
+    """Return a reader of a journal that is mostly in segments, and all its rows."""
     await varied_work(shard, clock)
     index = SegmentIndex(target, shard.name)
-    assert index.at(1) is None  # listed before there is any: the exporter tells of those it writes
+    assert index.at(1) is None  # listed before any exist: the exporter announces new segments
     exporter = make_exporter(shard, index=index, segment_rows=9, keep_records=6)
     rows = await journal_rows(shard)
     await exporter.export_now()
@@ -83,24 +83,24 @@ CONDITIONS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("wanted", CONDITIONS)
-async def test_every_condition_finds_the_same_rows_wherever_they_lie(
+async def test_every_filter_finds_the_same_rows_wherever_they_are(
     wanted: dict[str, Any], shard: Shard, clock: ManualClock, make_exporter: MakeExporter, target: DirectoryTarget
 ) -> None:
-    """Oldest first and newest first, whatever the page size."""
+    """Both orders and any page size give the same rows."""
     reader, rows = await archived(shard, clock, make_exporter, target)
     expected = [row for row in rows if JournalFilter(**wanted).matches(row)]
     assert bool(expected) == (wanted not in ({"tenant": "nobody"}, {"result": "DENIED"}))
     for limit in (1, 5, 1_000):
         assert walk(reader, limit, **wanted) == expected
         assert walk(reader, limit, newest_first=True, **wanted) == expected[::-1]
-    fresh = AuditReader(shard.journal, SegmentIndex(target, shard.name))  # which lists the target by itself
+    fresh = AuditReader(shard.journal, SegmentIndex(target, shard.name))  # this one lists the target itself
     assert walk(fresh, **wanted) == expected
 
 
 async def test_times_and_messages_are_found_in_segments(
     shard: Shard, clock: ManualClock, make_exporter: MakeExporter, target: DirectoryTarget
 ) -> None:
-    """To the millisecond; the end is not included."""
+    """Times are exact to the millisecond, and the end is exclusive."""
     reader, rows = await archived(shard, clock, make_exporter, target)
     times = sorted({row.ts for row in rows})
     for start in times:
@@ -118,7 +118,7 @@ async def test_segments_of_other_hours_are_not_opened(
     target: DirectoryTarget,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Their names tell the hour."""
+    """Their names contain the hour."""
     reader, rows = await archived(shard, clock, make_exporter, target)
     opened: list[str] = []
     plain = target.open
@@ -134,10 +134,10 @@ async def test_segments_of_other_hours_are_not_opened(
     assert len({name.rpartition("/shard=")[0] for name in opened}) == 1
 
 
-async def test_pages_stay_true_while_rows_arrive_and_the_journal_is_trimmed(
+async def test_paging_is_stable_while_rows_arrive_and_are_trimmed(
     shard: Shard, clock: ManualClock, make_exporter: MakeExporter, target: DirectoryTarget
 ) -> None:
-    """Between any two pages: nothing is shown twice, nothing is left out."""
+    """Between any two pages, no row is repeated or skipped."""
     await varied_work(shard, clock)
     index = SegmentIndex(target, shard.name)
     exporter = make_exporter(shard, index=index, segment_rows=20, keep_records=4)
@@ -162,8 +162,8 @@ async def test_pages_stay_true_while_rows_arrive_and_the_journal_is_trimmed(
     assert up == down[::-1] + [row for row in await journal_rows(shard, after=rows[-1].seq) if row.tenant == "acme"]
 
 
-async def test_a_call_does_a_bounded_amount_of_work(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may bring nothing, and says where to go on."""
+async def test_query_does_a_limited_amount_of_work(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page may be empty, and says where to continue."""
     await some_work(shard, 20)
     monkeypatch.setattr("tenantq.domain.limits.TRACE_RECORDS_MAX", 5)
     monkeypatch.setattr("tenantq.journal.audit_query._SLICE", 5)
@@ -173,10 +173,10 @@ async def test_a_call_does_a_bounded_amount_of_work(shard: Shard, monkeypatch: p
     assert len(walk(AuditReader(shard.journal, None), ops=frozenset({"ack"}))) == 20
 
 
-async def test_a_segment_that_cannot_be_read_is_named(
+async def test_unreadable_segment_is_named(
     shard: Shard, clock: ManualClock, make_exporter: MakeExporter, target: DirectoryTarget
 ) -> None:
-    """And nothing is passed over in silence."""
+    """Nothing is skipped silently."""
     reader, _ = await archived(shard, clock, make_exporter, target)
     victim = min(target.path.rglob("*.parquet"))
     victim.write_bytes(b"not Parquet")
@@ -184,8 +184,8 @@ async def test_a_segment_that_cannot_be_read_is_named(
         walk(reader, tenant="acme")
 
 
-async def test_records_that_are_nowhere_are_told_of(shard: Shard, clock: ManualClock) -> None:
-    """A journal that was trimmed, at a server that does not reach its segments."""
+async def test_missing_records_are_reported(shard: Shard, clock: ManualClock) -> None:
+    """The journal was trimmed, and the server cannot reach its segments."""
     await varied_work(shard, clock)
     await shard.journal.trim(10)
     for newest_first in (False, True):
@@ -197,29 +197,29 @@ async def test_records_that_are_nowhere_are_told_of(shard: Shard, clock: ManualC
 @pytest.mark.parametrize(
     "text", ["", "1", "1.", ".1", "--1.1", "1.1.1", "a.b", "9" * 50 + ".1", "\u0661.\u0661", None, 7]
 )
-def test_a_cursor_that_was_never_given_out_is_refused(text: Any) -> None:
-    """Whatever it is."""
+def test_invalid_cursor_is_refused(text: Any) -> None:
+    """Any value that was not issued is refused."""
     with pytest.raises(Invalid, match="cursor"):
         Cursor.parse(text)
 
 
-def test_cursors_tell_their_direction() -> None:
-    """And come back as they were."""
+def test_cursors_encode_their_direction() -> None:
+    """They round-trip."""
     for cursor in (Cursor(1, 2), Cursor(7, 0, newest_first=True)):
         assert Cursor.parse(str(cursor)) == cursor
 
 
-def test_every_outcome_comes_to_one_result() -> None:
-    """What is not known to be good or denied is an error."""
+def test_every_outcome_maps_to_one_result() -> None:
+    """Unknown outcomes are errors."""
     known = ("ok", "dead", "denied", "throttled", "refused", "failed", "denials", "")
     results = [result_of(outcome) for outcome in known]
     assert results == ["SUCCESS", "SUCCESS", "DENIED", "DENIED", "ERROR", "ERROR", "ERROR", "ERROR"]
 
 
-async def test_a_row_is_the_same_in_both_places(
+async def test_row_is_the_same_in_store_and_segment(
     shard: Shard, clock: ManualClock, make_exporter: MakeExporter, target: DirectoryTarget
 ) -> None:
-    """Every column of it."""
+    """Every column is equal."""
     reader, rows = await archived(shard, clock, make_exporter, target)
     again = walk(reader, 1_000)
     assert [msgspec.structs.asdict(row) for row in again] == [msgspec.structs.asdict(row) for row in rows]
@@ -227,14 +227,14 @@ async def test_a_row_is_the_same_in_both_places(
     assert (T, Q) in {(row.tenant, row.queue) for row in again}
 
 
-async def test_segments_that_cannot_be_listed_are_an_error_for_older_rows_only(
+async def test_unlistable_segments_are_an_error_for_older_rows_only(
     shard: Shard,
     clock: ManualClock,
     make_exporter: MakeExporter,
     target: DirectoryTarget,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What is in the store can be seen all the same, newest first."""
+    """Rows in the store can still be read, newest first."""
     await archived(shard, clock, make_exporter, target)
 
     def away(under: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Old segments are removed if nothing needs them, and what remains is still proven. A truncated archive is not mistaken for it."""
+"""Old segments are removed if nothing needs them; the rest still verifies, and truncation is not mistaken for retention."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ REASON = "because a court says so"
 
 
 class Archive:
-    """A server that has worked on four days, with a segment or more of each."""
+    """A server with four days of work, and at least one segment of each."""
 
     def __init__(self, server: Server, clock: ManualClock, path: Path) -> None:
         self.server, self.clock, self.path = server, clock, path
@@ -50,7 +50,7 @@ class Archive:
         return self.server.runtime.retention
 
     async def work(self, days: int = 1) -> None:
-        """Work on the next days, and export."""
+        """Work on the following days, and export."""
         for _ in range(days):
             self.clock.jump_wall(DAY_MS)
             await self.server.service.messages.add(CALL, "default", "mail", [message("a"), message("b")])
@@ -62,7 +62,7 @@ class Archive:
         await self.server.runtime.exporter.export_now()
 
     def spans(self) -> list[tuple[int, int]]:
-        """Return the first and last records of all segments, each with its file."""
+        """Return the first and last record of each segment, with its file."""
         found = [read_manifest(self.target, name) for name in manifest_names(self.target)]
         assert all((self.path / "journal" / one.file).is_file() for one in found)
         assert len(list((self.path / "journal").rglob("*.parquet"))) == len(found)
@@ -87,10 +87,10 @@ async def archive(clock: ManualClock, tmp_path: Path) -> AsyncIterator[Archive]:
         yield archive
 
 
-async def test_old_segments_are_removed_and_the_rest_is_proven(
+async def test_old_segments_are_removed_and_the_rest_verifies(
     archive: Archive, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The removal is journaled, the archive verifies, and queries answer from what is left. The next run removes nothing."""
+    """The removal is journaled, queries use what is left, and the next run removes nothing."""
     before = archive.spans()
     removed = await archive.retention.apply()
     after = archive.spans()
@@ -128,10 +128,10 @@ async def test_an_internal_error_does_not_end_the_retention(
             await asyncio.sleep(0.01)
 
 
-async def test_a_truncated_archive_is_not_mistaken_for_retention(
+async def test_truncated_archive_is_not_mistaken_for_retention(
     archive: Archive, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Neither without a statement, nor beyond it, nor with a forged, changed or older one."""
+    """Covers a missing statement, a removal beyond it, and a forged, changed or older one."""
     first = archive.spans()[0]
     await archive.retention.apply()
     old = (archive.path / "journal" / "removed" / "shard=0.json").read_bytes()
@@ -169,8 +169,8 @@ async def test_a_truncated_archive_is_not_mistaken_for_retention(
     assert archive.verify(capsys, target.path)[0] == 1
 
 
-async def test_what_something_needs_stays(archive: Archive) -> None:
-    """A tenant under legal hold, a backup without segments, and a pipeline that has not processed them."""
+async def test_needed_segments_are_kept(archive: Archive) -> None:
+    """Covers legal holds, backups without segments, and pipelines that have not processed them."""
     service, before = archive.server.service, archive.spans()
     await service.legal_holds.place(CALL, "default", REASON)
     assert await archive.retention.apply() == 0
@@ -188,8 +188,8 @@ async def test_what_something_needs_stays(archive: Archive) -> None:
     assert await archive.retention.apply() > 0
 
 
-async def test_a_tenant_that_began_later_holds_only_what_is_about_it(archive: Archive) -> None:
-    """Older segments cannot contain anything of it."""
+async def test_hold_of_a_newer_tenant_does_not_keep_older_segments(archive: Archive) -> None:
+    """They cannot contain anything of it."""
     service = archive.server.service
     await service.tenants.put(CALL, "late", {})
     await archive.export()
@@ -197,10 +197,10 @@ async def test_a_tenant_that_began_later_holds_only_what_is_about_it(archive: Ar
     assert await archive.retention.apply() > 0
 
 
-async def test_an_interrupted_removal_is_finished(
+async def test_interrupted_removal_is_finished(
     archive: Archive, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is left meanwhile is covered by the statement, and verifies."""
+    """In the meantime the statement covers what is left, and it verifies."""
     before, delete, calls = archive.spans(), DirectoryTarget.delete, []
 
     def failing(target: DirectoryTarget, name: str) -> None:
@@ -224,7 +224,7 @@ async def test_an_interrupted_removal_is_finished(
     assert archive.verify(capsys)[0] == 0
 
 
-async def test_a_backup_after_a_removal_is_restored_and_verifies(
+async def test_backup_after_a_removal_is_restored_and_verifies(
     archive: Archive, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """It contains the statement."""

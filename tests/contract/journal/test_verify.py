@@ -1,4 +1,4 @@
-"""Verification: whatever is done to the archive is found, at the first record that it touches."""
+"""Verification: any tampering with the archive is found at the first affected record."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def archive(shard: Shard, make_exporter: MakeExporter, target: DirectoryTarget) -> list[Manifest]:
-    """Three segments of about five records each."""
+    """Return three segments of about five records each."""
     exporter = make_exporter(shard)
     for part in range(3):
         for number in range(5):
@@ -39,7 +39,7 @@ async def archive(shard: Shard, make_exporter: MakeExporter, target: DirectoryTa
 
 
 def rewrite(target: DirectoryTarget, manifest: Manifest, change: Callable[[pa.Table], pa.Table]) -> None:
-    """Change a segment as somebody would who knows Parquet, and make the manifest's hash fit."""
+    """Change a segment like an attacker who knows Parquet, and update the hash in the manifest."""
     table = change(pq.read_table(io.BytesIO(target.read(manifest.file)), partitioning=None))
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd")
@@ -58,27 +58,27 @@ def with_value(table: pa.Table, row: int, column: str, value: Any) -> pa.Table:
 
 
 def first_row_of(table: pa.Table, seq: int) -> int:
-    """Return where a record begins."""
+    """Return the index of a record's first row."""
     return int(table.column("seq").to_pylist().index(seq))
 
 
 def at(report: AuditReport, text: str) -> list[int]:
-    """Return the records of findings that say so."""
+    """Return the records of findings with this text."""
     return [finding.seq for finding in report.findings if text in finding.text]
 
 
-def test_an_untouched_archive_is_clean(archive: list[Manifest], verify: Callable[[], AuditReport]) -> None:
-    """All of it, with every signature."""
+def test_untouched_archive_is_clean(archive: list[Manifest], verify: Callable[[], AuditReport]) -> None:
+    """All signatures are checked."""
     report = verify()
     assert report.clean
     assert report.segments == len(archive) == 3
     assert report.last_seq == {"0": archive[-1].last_seq}
 
 
-def test_an_edited_row_is_found(
+def test_edited_row_is_found(
     archive: list[Manifest], target: DirectoryTarget, verify: Callable[[], AuditReport]
 ) -> None:
-    """Also if the file's hash is made to fit."""
+    """This holds even if the file's hash is updated."""
     seq = archive[1].first_seq + 2
     rewrite(target, archive[1], lambda table: with_value(table, first_row_of(table, seq), "principal", "nobody"))
     report = verify()
@@ -86,10 +86,10 @@ def test_an_edited_row_is_found(
     assert at(report, "signature") == [archive[1].first_seq]
 
 
-def test_an_edited_payload_is_found(
+def test_edited_payload_is_found(
     archive: list[Manifest], target: DirectoryTarget, verify: Callable[[], AuditReport]
 ) -> None:
-    """The chain does not fit any more."""
+    """The chain no longer matches."""
     seq = archive[1].first_seq + 1
 
     def change(table: pa.Table) -> pa.Table:
@@ -101,19 +101,19 @@ def test_an_edited_payload_is_found(
     assert at(verify(), "was changed") == [seq]
 
 
-def test_a_deleted_record_is_found(
+def test_deleted_record_is_found(
     archive: list[Manifest], target: DirectoryTarget, verify: Callable[[], AuditReport]
 ) -> None:
-    """At the place where it was."""
+    """The finding names its position."""
     seq = archive[0].first_seq + 2
     rewrite(target, archive[0], lambda table: table.filter(pa.compute.not_equal(table["seq"], seq)))
     assert at(verify(), "was removed") == [seq]
 
 
-def test_an_inserted_record_is_found(
+def test_inserted_record_is_found(
     archive: list[Manifest], target: DirectoryTarget, verify: Callable[[], AuditReport]
 ) -> None:
-    """A copy of a true one, in between."""
+    """The record is a copy of a real one."""
     seq = archive[2].first_seq + 1
 
     def change(table: pa.Table) -> pa.Table:
@@ -129,7 +129,7 @@ def test_an_inserted_record_is_found(
 def test_reordered_records_are_found(
     archive: list[Manifest], target: DirectoryTarget, verify: Callable[[], AuditReport]
 ) -> None:
-    """At the first that is out of place."""
+    """The finding names the first that is out of order."""
     seq = archive[1].first_seq
 
     def change(table: pa.Table) -> pa.Table:
@@ -141,20 +141,20 @@ def test_reordered_records_are_found(
     assert at(verify(), "was changed") == [seq]
 
 
-def test_a_missing_segment_is_found(
+def test_missing_segment_is_found(
     archive: list[Manifest], target: DirectoryTarget, verify: Callable[[], AuditReport]
 ) -> None:
-    """With and without its manifest."""
+    """Its manifest may be missing too."""
     target.delete(archive[1].file)
     assert at(verify(), "is missing") == [archive[1].first_seq]
     target.delete(archive[1].name)
     assert at(verify(), "are missing") == [archive[1].first_seq]
 
 
-def test_a_truncated_archive_is_found(
+def test_truncated_archive_is_found(
     archive: list[Manifest], target: DirectoryTarget, verify: Callable[[], AuditReport]
 ) -> None:
-    """The signed head says that there was more."""
+    """The signed head shows that there was more."""
     target.delete(archive[2].file)
     target.delete(archive[2].name)
     assert at(verify(), "missing at the end") == [archive[2].first_seq]
@@ -162,28 +162,28 @@ def test_a_truncated_archive_is_found(
     assert at(verify(), "head is missing") == [archive[2].first_seq]
 
 
-def test_a_truncated_file_is_found(
+def test_truncated_file_is_found(
     archive: list[Manifest], target: DirectoryTarget, verify: Callable[[], AuditReport]
 ) -> None:
-    """Cut at any place."""
+    """It is cut at several positions."""
     whole = target.read(archive[0].file)
     for keep in (0, 1, len(whole) // 2, len(whole) - 1):
         target.write(archive[0].file, whole[:keep])
         assert at(verify(), "cannot be read") == [archive[0].first_seq]
 
 
-def test_a_stranger_among_the_segments_is_found(
+def test_extra_file_among_the_segments_is_found(
     archive: list[Manifest], target: DirectoryTarget, verify: Callable[[], AuditReport]
 ) -> None:
-    """A file that no manifest names."""
+    """No manifest names it."""
     target.write("date=2026-01-01/hour=00/shard=0/x.parquet", target.read(archive[0].file))
     assert [finding.text for finding in verify().findings] == ["No manifest names this segment."]
 
 
-def test_another_key_signs_nothing_here(
+def test_signatures_of_another_key_are_refused(
     archive: list[Manifest], target: DirectoryTarget, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Every manifest and the head are refused."""
+    """All manifests and the head are refused."""
     from tenantq.journal.signing import SigningKey  # noqa: PLC0415  # only here
 
     other: SigningKey = SigningKey.load_or_make(tmp_path_factory.mktemp("other"))
@@ -191,10 +191,10 @@ def test_another_key_signs_nothing_here(
     assert len(at(report, "signature")) == len(archive) + 1
 
 
-def test_an_older_head_does_not_hide_what_is_there(
+def test_archive_may_be_ahead_of_its_head(
     archive: list[Manifest], target: DirectoryTarget, verify: Callable[[], AuditReport], key: SigningKey
 ) -> None:
-    """The archive may be ahead of a head, never behind it."""
+    """It may never be behind it."""
     head = read_head(target, "0")
     assert head is not None
     older = msgspec.structs.replace(head, last_seq=archive[0].last_seq)
@@ -214,10 +214,10 @@ def test_an_older_head_does_not_hide_what_is_there(
         {"previous_link": "zz" * 32},
     ],
 )
-def test_a_manifest_that_leads_elsewhere_is_none(
+def test_manifest_with_a_foreign_path_is_refused(
     changes: dict[str, str], archive: list[Manifest], target: DirectoryTarget, verify: Callable[[], AuditReport]
 ) -> None:
-    """Nothing outside the archive is read for it, nor written where segments are fetched."""
+    """No file outside the archive is read or written."""
     wrong = msgspec.structs.replace(archive[1], **changes)
     target.write(archive[1].name, msgspec.json.encode(wrong, order="sorted"))
     with pytest.raises(Invalid, match="not a manifest"):
@@ -226,10 +226,10 @@ def test_a_manifest_that_leads_elsewhere_is_none(
 
 
 @pytest.mark.parametrize("column", ["ts", "link", "payload", "seq"])
-def test_a_segment_without_its_values_is_a_finding(
+def test_segment_with_missing_values_is_a_finding(
     column: str, archive: list[Manifest], target: DirectoryTarget, verify: Callable[[], AuditReport]
 ) -> None:
-    """Whatever is missing, the verification goes on behind it."""
+    """The verification continues after it."""
     nothing = lambda table: table.set_column(  # noqa: E731  # one line says it
         table.schema.get_field_index(column),
         pa.field(column, table.schema.field(column).type),
@@ -241,18 +241,18 @@ def test_a_segment_without_its_values_is_a_finding(
     assert report.segments == 3
 
 
-def test_a_segment_of_other_types_is_a_finding(
+def test_segment_with_wrong_column_types_is_a_finding(
     archive: list[Manifest], target: DirectoryTarget, verify: Callable[[], AuditReport]
 ) -> None:
-    """The names of the columns alone do not make it one."""
+    """Correct column names do not suffice."""
     rewrite(target, archive[1], lambda table: pa.table({name: ["x"] for name in table.schema.names}))
     assert any("columns are not those" in finding.text for finding in verify().findings)
 
 
-def test_a_directory_in_place_of_a_segment_is_a_finding(
+def test_directory_in_place_of_a_segment_is_a_finding(
     archive: list[Manifest], target: DirectoryTarget, verify: Callable[[], AuditReport]
 ) -> None:
-    """And no traceback."""
+    """It does not cause a traceback."""
     (target.path / archive[1].file).unlink()
     (target.path / archive[1].file).mkdir()
     assert at(verify(), "cannot be read") == [archive[1].first_seq]

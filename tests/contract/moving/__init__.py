@@ -1,1 +1,1 @@
-"""A tenant moves: what goes out comes in as it was."""
+"""Moving a tenant: the import restores exactly what was exported."""

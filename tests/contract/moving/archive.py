@@ -1,4 +1,4 @@
-"""What tests do with an export: have it made, take it apart, and bring it in elsewhere."""
+"""Helpers for exports: create, parse and import them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 async def written(exporting: TenantExport) -> dict[str, bytes]:
-    """Return the files of an export by name, each as its manifest says."""
+    """Return the files of an export by name, checked against its manifest."""
     try:
         data = b"".join([part async for part in exporting])
     finally:
@@ -47,7 +47,9 @@ def lines(files: dict[str, bytes], kind: str) -> list[dict[str, Any]]:
     ]
 
 
-async def bring_in(harness: ServiceHarness, call: Call, files: dict[str, bytes], tenant: str) -> list[ImportedPart]:
+async def import_export(
+    harness: ServiceHarness, call: Call, files: dict[str, bytes], tenant: str
+) -> list[ImportedPart]:
     """Import an export's queues, messages and results."""
     manifest = json.loads(files["manifest.json"])
     for queue in lines(files, "queues"):

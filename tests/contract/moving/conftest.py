@@ -1,4 +1,4 @@
-"""A harness behind the transports, on a clock that tests move."""
+"""A harness behind the transports, on a clock that tests advance."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def harness(shard: Shard, clock: ManualClock) -> AsyncIterator[ServiceHarness]:
-    """Return a harness with its administrator let in."""
+    """Return an open harness."""
     opened = await ServiceHarness(shard, clock).open()
     yield opened
     await opened.close()

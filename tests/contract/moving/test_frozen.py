@@ -1,4 +1,4 @@
-"""What is frozen does not change, whatever is done and however long it takes; what is filled serves nobody."""
+"""Frozen tenants and queues never change; those in mode fill take imports and serve nobody."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 HOUR = 3_600_000
 
 
-async def furnish(harness: ServiceHarness) -> tuple[Call, list[str]]:
-    """Give acme a queue with messages of every kind; return its administrator and the receipts of two leases."""
+async def fill_tenant(harness: ServiceHarness) -> tuple[Call, list[str]]:
+    """Create acme with a queue of messages of every kind; return its administrator and the receipts of two leases."""
     await harness.tenant("acme")
     owner = await harness.key("acme")
     await harness.service.queues.put(owner, None, "work", {"max_attempts": 1, "dead_letter": "lost"})
@@ -48,11 +48,11 @@ async def freeze_queue(harness: ServiceHarness) -> None:
 
 
 @pytest.mark.parametrize("freeze", [freeze_tenant, freeze_queue])
-async def test_an_export_of_what_is_frozen_is_the_same_each_time(
+async def test_exports_of_a_frozen_tenant_are_identical(
     harness: ServiceHarness, freeze: Callable[[ServiceHarness], Awaitable[None]]
 ) -> None:
-    """Same identity, same bytes: though leases and lifetimes end, receipts come back, and the reason is changed."""
-    owner, receipts = await furnish(harness)
+    """Identity and bytes are the same, although leases and TTLs end, receipts return and the reason changes."""
+    owner, receipts = await fill_tenant(harness)
     await freeze(harness)
     first = await written(await harness.service.exports.export(harness.admin, "acme", "work"))
     assert {"messages": 6, "idempotency": 1}.items() <= json.loads(first["manifest.json"])["counts"].items()
@@ -83,11 +83,11 @@ async def test_an_export_of_what_is_frozen_is_the_same_each_time(
 
 
 @pytest.mark.parametrize("freeze", [freeze_tenant, freeze_queue])
-async def test_an_export_of_what_is_frozen_stays_the_same_when_the_wall_clock_is_set(
+async def test_export_of_a_frozen_tenant_ignores_wall_clock_changes(
     harness: ServiceHarness, freeze: Callable[[ServiceHarness], Awaitable[None]]
 ) -> None:
-    """Forward or back: all its times are by the clock as it went when it was frozen, results and keys too."""
-    owner, _ = await furnish(harness)
+    """All times, including those of results and keys, use the clock as of the freeze."""
+    owner, _ = await fill_tenant(harness)
     (done,) = await harness.take(owner, "work")
     await harness.service.settlement.ack(owner, None, "work", [done.receipt], [Result("completed", b"done")])
     await freeze(harness)
@@ -103,12 +103,10 @@ async def test_an_export_of_what_is_frozen_stays_the_same_when_the_wall_clock_is
         assert (await harness.service.exports.digest(harness.admin, "acme", "work", at=at)).digest == digest.digest
 
 
-async def test_a_frozen_tenant_keeps_its_queues_and_settings(harness: ServiceHarness) -> None:
-    """None is made, none goes, not even one that was being deleted or by the platform; another reason changes no export."""
-    owner, _ = await furnish(harness)
-    await harness.service.queues.delete(
-        owner, None, "work", confirm="work", reason=REASON
-    )  # which waits for two leases
+async def test_frozen_tenant_keeps_its_queues_and_settings(harness: ServiceHarness) -> None:
+    """Nobody can create or delete a queue, not even one being deleted; a new reason changes no export."""
+    owner, _ = await fill_tenant(harness)
+    await harness.service.queues.delete(owner, None, "work", confirm="work", reason=REASON)  # waits for two leases
     await freeze_tenant(harness)
     first = await written(await harness.service.exports.export(harness.admin, "acme"))
     for refused in (
@@ -126,12 +124,12 @@ async def test_a_frozen_tenant_keeps_its_queues_and_settings(harness: ServiceHar
     assert "work" not in harness.shard.tenant("acme").queues
 
 
-async def test_a_queue_that_has_drained_in_a_frozen_tenant_goes_when_that_is_thawed(harness: ServiceHarness) -> None:
-    """Whatever looks at it meanwhile, and though its last step was under way already."""
-    owner, receipts = await furnish(harness)
+async def test_drained_queue_of_a_frozen_tenant_is_deleted_on_resume(harness: ServiceHarness) -> None:
+    """It stays until then, even if its deletion was already scheduled."""
+    owner, receipts = await fill_tenant(harness)
     await harness.service.queues.delete(owner, None, "work", confirm="work", reason=REASON)
     await harness.service.legal_holds.place(harness.admin, "acme", REASON)
-    await harness.service.settlement.ack(owner, None, "work", receipts)  # after which only the hold keeps it
+    await harness.service.settlement.ack(owner, None, "work", receipts)  # now only the hold keeps it
     await freeze_tenant(harness)
     await harness.service.legal_holds.release(harness.admin, "acme", REASON)
     await harness.wait_until_idle()
@@ -144,9 +142,9 @@ async def test_a_queue_that_has_drained_in_a_frozen_tenant_goes_when_that_is_tha
     assert not harness.shard.tenant("acme").queues
 
 
-async def test_the_platform_deletes_a_frozen_queue_by_force(harness: ServiceHarness) -> None:
-    """So that one that was moved away goes without working in between; its leases are not waited for."""
-    await furnish(harness)
+async def test_platform_can_force_delete_a_frozen_queue(harness: ServiceHarness) -> None:
+    """A moved queue is deleted without serving in between, and its leases are not waited for."""
+    await fill_tenant(harness)
     await freeze_queue(harness)
     await harness.service.queues.delete(harness.admin, "acme", "work", confirm="work", reason=REASON, force=True)
     await harness.wait_until_idle()
@@ -154,9 +152,9 @@ async def test_the_platform_deletes_a_frozen_queue_by_force(harness: ServiceHarn
 
 
 @pytest.mark.parametrize(("mode", "others"), [("freeze", ("settle", "fill")), ("fill", ("settle", "freeze"))])
-async def test_no_other_mode_replaces_frozen_or_filled(harness: ServiceHarness, mode: Any, others: Any) -> None:
-    """It would end it, and forget why, by which a move goes on; a new reason may be given, and settling comes before."""
-    await furnish(harness)
+async def test_no_other_mode_replaces_freeze_or_fill(harness: ServiceHarness, mode: Any, others: Any) -> None:
+    """It would lose the reason, which a move needs to resume. A new reason is allowed, and settle may come before."""
+    await fill_tenant(harness)
     acts = harness.service
 
     async def suspend_tenant(reason: str, mode: Any) -> Suspension | None:
@@ -181,9 +179,9 @@ async def test_no_other_mode_replaces_frozen_or_filled(harness: ServiceHarness, 
         assert (await suspend("unpaid", "settle")) is not None
 
 
-async def test_what_is_thawed_goes_on_with_everything_that_is_due(harness: ServiceHarness) -> None:
-    """Leases that ended meanwhile end now, lifetimes too, and what waits is handed out."""
-    owner, _ = await furnish(harness)
+async def test_resumed_tenant_processes_everything_due(harness: ServiceHarness) -> None:
+    """Leases and TTLs that ended in the meantime end now, and ready messages are delivered."""
+    owner, _ = await fill_tenant(harness)
     await freeze_tenant(harness)
     await harness.pass_time(2 * HOUR)
     assert harness.shard.reads.stats("acme", "work").in_flight == 2
@@ -196,11 +194,9 @@ async def test_what_is_thawed_goes_on_with_everything_that_is_due(harness: Servi
 
 
 @pytest.mark.parametrize("mode", ["freeze", "fill"])
-async def test_a_frozen_or_filled_queue_leaves_the_others_of_its_tenant_alone(
-    harness: ServiceHarness, mode: Any
-) -> None:
-    """They work, and dead letters that are for it wait where they are."""
-    owner, _ = await furnish(harness)
+async def test_suspended_queue_does_not_affect_others_of_its_tenant(harness: ServiceHarness, mode: Any) -> None:
+    """They work, and dead letters for it stay in their queue."""
+    owner, _ = await fill_tenant(harness)
     await harness.service.queues.put(owner, None, "lost", {})
     await harness.service.queues.suspend(harness.admin, "acme", "lost", REASON, mode)
     (one,) = await harness.take(owner, "work")
@@ -208,8 +204,8 @@ async def test_a_frozen_or_filled_queue_leaves_the_others_of_its_tenant_alone(
     assert harness.shard.reads.stats("acme", "lost").ready == 0
     await harness.service.queues.unsuspend(harness.admin, "acme", "lost")
     await harness.pass_time(10 * 60_000)
-    await harness.take(owner, "work", max=9)  # which looks at it again
-    assert harness.shard.reads.stats("acme", "lost").ready == 3  # with the two whose leases have ended by now
+    await harness.take(owner, "work", max=9)  # retries the move
+    assert harness.shard.reads.stats("acme", "lost").ready == 3  # with the two whose leases have ended
     with pytest.raises(NotFound):
         await harness.service.queues.suspend(harness.admin, "acme", "nothing", REASON)
     with pytest.raises(Invalid, match="mode"):
@@ -217,11 +213,11 @@ async def test_a_frozen_or_filled_queue_leaves_the_others_of_its_tenant_alone(
 
 
 @pytest.mark.parametrize(("mode", "dead"), [("settle", 2), ("fill", 0)])
-async def test_leased_work_that_fails_while_it_may_finish_has_its_dead_letters(
+async def test_leased_work_that_fails_during_suspension_becomes_dead_letters(
     harness: ServiceHarness, mode: Any, dead: int
 ) -> None:
-    """In a queue made for them, if need be; what is filled takes none, and makes no queue either."""
-    owner, receipts = await furnish(harness)
+    """Mode settle creates their queue if needed; mode fill moves nothing and creates no queue."""
+    owner, receipts = await fill_tenant(harness)
     await harness.service.tenants.suspend(harness.admin, "acme", REASON, mode)
     await harness.service.settlement.nack(owner, None, "work", receipts[:1])
     await harness.pass_time(60_001)  # the other lease ends
@@ -229,14 +225,14 @@ async def test_leased_work_that_fails_while_it_may_finish_has_its_dead_letters(
     assert ("lost" in harness.shard.tenant("acme").queues) == bool(dead)
     await harness.service.tenants.resume(harness.admin, "acme")
     await harness.pass_time(1_000)
-    await harness.take(owner, "work", max=9)  # which looks at them again
+    await harness.take(owner, "work", max=9)  # retries the move
     assert harness.shard.reads.stats("acme", "lost").ready == 2
 
 
 @pytest.mark.parametrize("mode", ["settle", "freeze", "fill"])
-async def test_no_redrive_into_or_out_of_a_suspended_queue(harness: ServiceHarness, mode: Any) -> None:
-    """By name it is refused; with others its letters are skipped, and one under way ends."""
-    owner, receipts = await furnish(harness)
+async def test_suspended_queue_is_not_redriven(harness: ServiceHarness, mode: Any) -> None:
+    """By name it is refused, in a shared queue its letters are skipped, and a running redrive ends."""
+    owner, receipts = await fill_tenant(harness)
     await harness.service.settlement.nack(owner, None, "work", receipts)
     await harness.service.queues.put(owner, None, "other", {"max_attempts": 1, "dead_letter": "lost"})
     await harness.add(owner, "other", "e")
@@ -261,9 +257,9 @@ async def test_no_redrive_into_or_out_of_a_suspended_queue(harness: ServiceHarne
         await harness.service.redrives.start(owner, None, "work", filter=everything, dry_run=True)
 
 
-async def test_what_is_filled_takes_parts_and_serves_nobody(harness: ServiceHarness) -> None:
-    """Only that way of being suspended does; the others refuse parts as well."""
-    owner, _ = await furnish(harness)
+async def test_only_mode_fill_accepts_imports(harness: ServiceHarness) -> None:
+    """No mode of suspension serves polls."""
+    owner, _ = await fill_tenant(harness)
     for mode, taken in (("settle", False), ("freeze", False), ("fill", True)):
         await harness.service.tenants.suspend(harness.admin, "acme", REASON, mode)  # type: ignore[arg-type]  # one of them
         part = harness.service.exports.import_part(
@@ -282,9 +278,9 @@ async def test_what_is_filled_takes_parts_and_serves_nobody(harness: ServiceHarn
     assert (await harness.service.exports.digest(owner, None, "work", export="2" * 32)).part == 0
 
 
-async def test_idempotency_keys_come_along(harness: ServiceHarness) -> None:
-    """The same key again adds nothing; with another body it is refused, unless nobody knows what the body was."""
-    await furnish(harness)
+async def test_idempotency_keys_are_imported(harness: ServiceHarness) -> None:
+    """The same key adds nothing; with another body it is refused, unless the original body is unknown."""
+    await fill_tenant(harness)
     files = await written(await harness.service.exports.export(harness.admin, "acme", "work"))
     (known,) = [ExportedKey(**line) for line in lines(files, "idempotency")]
     await harness.tenant("copy")
@@ -319,7 +315,7 @@ async def test_idempotency_keys_come_along(harness: ServiceHarness) -> None:
             )
 
 
-async def test_a_batch_key_of_unknown_bodies_answers_for_batches_of_its_length_only(harness: ServiceHarness) -> None:
+async def test_batch_key_with_unknown_bodies_matches_only_batches_of_its_size(harness: ServiceHarness) -> None:
     """Another number of messages cannot be the same batch."""
     await harness.tenant("acme")
     owner = await harness.key("acme")

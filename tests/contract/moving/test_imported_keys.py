@@ -1,4 +1,4 @@
-"""Idempotency keys that an import brings may say anything: nothing that they say reaches beyond their queue."""
+"""Imported idempotency keys are untrusted: their content cannot affect anything beyond their queue."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 async def known_keys(harness: ServiceHarness) -> tuple[Call, ExportedKey, ExportedKey]:
-    """Return acme's administrator, and the keys of a message and of a batch as an export tells them."""
+    """Return acme's administrator, and the keys of a message and of a batch as exported."""
     await harness.tenant("acme")
     owner = await harness.key("acme")
     await harness.add(owner, "single", "once", key="k")
@@ -30,19 +30,19 @@ async def known_keys(harness: ServiceHarness) -> tuple[Call, ExportedKey, Export
     return owner, single, batch
 
 
-async def bring(harness: ServiceHarness, call: Call, *keys: ExportedKey) -> None:
-    """Import nothing but keys."""
+async def import_keys(harness: ServiceHarness, call: Call, *keys: ExportedKey) -> None:
+    """Import only keys."""
     await harness.service.exports.import_part(
         call, None, "there", export="1" * 32, part=1, messages=[], results=[], idempotency=list(keys)
     )
 
 
-async def test_a_key_with_another_number_of_messages_is_a_conflict_and_the_shard_goes_on(
+async def test_key_with_another_number_of_messages_is_a_conflict(
     harness: ServiceHarness,
 ) -> None:
-    """Also where the hash of the body is right, so that the key seems to be of this very call."""
+    """This holds even if the body hash is right, and the shard keeps working."""
     owner, single, batch = await known_keys(harness)
-    await bring(
+    await import_keys(
         harness,
         owner,
         msgspec.structs.replace(single, ids=single.ids * 2),
@@ -57,28 +57,28 @@ async def test_a_key_with_another_number_of_messages_is_a_conflict_and_the_shard
     assert added.error is None
 
 
-async def test_a_key_is_remembered_no_longer_than_any_other(harness: ServiceHarness) -> None:
-    """What an import says lasts for ever lasts as long as a queue can be told to remember keys."""
+async def test_imported_key_expiry_is_capped(harness: ServiceHarness) -> None:
+    """It lasts no longer than the longest window a queue may have."""
     owner, single, _ = await known_keys(harness)
-    await bring(harness, owner, msgspec.structs.replace(single, expires_at=limits.TIME_MS_MAX))
+    await import_keys(harness, owner, msgspec.structs.replace(single, expires_at=limits.TIME_MS_MAX))
     (again,) = await harness.add(owner, "there", "once", key="k")
     assert again.duplicate
     (kept,) = lines(await written(await harness.service.exports.export(owner, None, "there")), "idempotency")
     assert harness.clock.wall_ms() < kept["expires_at"] <= harness.clock.wall_ms() + limits.TTL_MS_MAX
 
 
-async def test_a_part_holds_so_many_ids_and_no_more(harness: ServiceHarness) -> None:
-    """They cost no quota, so they are few."""
+async def test_ids_per_import_part_are_limited(harness: ServiceHarness) -> None:
+    """They use no quota, so there may be only few."""
     owner, single, _ = await known_keys(harness)
     ids = single.ids * limits.BATCH_MESSAGES_MAX
     count = limits.EXPORTED_IDS_BYTES_MAX // (16 * limits.BATCH_MESSAGES_MAX) + 1
     many = [ExportedKey(hash=f"{at:032x}", ids=ids, expires_at=single.expires_at) for at in range(count)]
     with pytest.raises(TooLarge):
-        await bring(harness, owner, *many)
+        await import_keys(harness, owner, *many)
 
 
-async def test_whoever_may_export_some_queues_exports_them_one_by_one(harness: ServiceHarness) -> None:
-    """Everything of the tenant is more than they may see, and asking for it is in the audit trail."""
+async def test_export_right_for_some_queues_does_not_allow_a_full_export(harness: ServiceHarness) -> None:
+    """They can be exported one by one, and the denied attempt is in the audit trail."""
     await known_keys(harness)
     some = await harness.key("acme", "tenant-admin", queues=("sing*",))
     await written(await harness.service.exports.export(some, None, "single"))

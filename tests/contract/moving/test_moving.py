@@ -1,4 +1,4 @@
-"""An export is of one moment and whole; what is imported is as it was, and nothing comes in twice."""
+"""An export is a complete snapshot; an import restores it exactly, and never adds a message twice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tenantq.errors import Conflict, Draining, Forbidden, Invalid, NotFound, Quo
 from tenantq.wire.exports import ExportedMessage, ExportedResult, part_digest
 from tests.administration import delete_queue, purge, put_queue, queues, usage
 from tests.contract.gates.harness import REASON, ServiceHarness
-from tests.contract.moving.archive import bring_in, lines, written
+from tests.contract.moving.archive import import_export, lines, written
 from tests.shards import count_slices, examined, message
 from tests.verbs import verbs
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 HOUR = 3_600_000
 
 
-async def furnish(harness: ServiceHarness) -> Call:
-    """Give the tenant acme some of everything; return a call of its administrator."""
+async def fill_tenant(harness: ServiceHarness) -> Call:
+    """Create the tenant acme with some of everything; return a call of its administrator."""
     shard, clock = verbs(harness.shard), harness.clock
     await harness.tenant("acme", weight=4, quotas={"backlog": 10_000})
     owner = await harness.key("acme")
@@ -55,7 +55,7 @@ async def furnish(harness: ServiceHarness) -> Call:
 
 
 async def facts_of(harness: ServiceHarness, tenant: str) -> dict[str, list[dict[str, Any]]]:
-    """Return everything that is known of a tenant's waiting messages, in order of delivery."""
+    """Return everything known about a tenant's waiting messages, in delivery order."""
     found: dict[str, list[dict[str, Any]]] = {}
     for queue in sorted(queues(harness.shard, tenant)):
         page = await harness.shard.reads.peek(tenant, queue, limit=100)
@@ -63,9 +63,9 @@ async def facts_of(harness: ServiceHarness, tenant: str) -> dict[str, list[dict[
     return found
 
 
-async def test_everything_comes_in_as_it_was(harness: ServiceHarness) -> None:
-    """Ids, order, bodies, attributes, groups, delays, lifetimes, attempts, history, dead letters, results."""
-    owner = await furnish(harness)
+async def test_import_restores_everything(harness: ServiceHarness) -> None:
+    """Covers IDs, order, bodies, attributes, groups, delays, TTLs, attempts, history, dead letters and results."""
+    owner = await fill_tenant(harness)
     files = await written(await harness.service.exports.export(owner, None))
     assert json.loads(files["tenant.json"])["config"]["weight"] == 4
     counts = json.loads(files["manifest.json"])["counts"]
@@ -77,11 +77,11 @@ async def test_everything_comes_in_as_it_was(harness: ServiceHarness) -> None:
     harness.clock.advance(2_000)
     await harness.tenant("other")
     admin = harness.admin
-    taken = await bring_in(harness, admin, files, "other")
+    taken = await import_export(harness, admin, files, "other")
     assert (sum(one.messages for one in taken), sum(one.results for one in taken)) == (9, 2)
     (leased,) = [one for one in lines(files, "messages") if one.get("body") == "p5"]
-    assert leased.get("attempts", 0) == 0  # a lease does not travel; the delivery under way does not count
-    harness.clock.advance(60_000)  # and ends here, too
+    assert leased.get("attempts", 0) == 0  # leases are not exported; the delivery in progress does not count
+    harness.clock.advance(60_000)  # and it ends here too
     await harness.wait_until_idle()
     mine, theirs = await facts_of(harness, "acme"), await facts_of(harness, "other")
     for queue in mine:
@@ -105,9 +105,9 @@ async def test_everything_comes_in_as_it_was(harness: ServiceHarness) -> None:
     assert report.clean, report.findings
 
 
-async def test_an_export_is_of_one_moment(harness: ServiceHarness) -> None:
-    """Whatever happens while it is read: messages that come and go, queues that are deleted."""
-    owner = await furnish(harness)
+async def test_export_is_a_snapshot(harness: ServiceHarness) -> None:
+    """Later adds, acks and queue deletions do not change it."""
+    owner = await fill_tenant(harness)
     before = [
         (one["id"], one.get("body"))
         for one in lines(await written(await harness.service.exports.export(owner, None)), "messages")
@@ -123,16 +123,16 @@ async def test_an_export_is_of_one_moment(harness: ServiceHarness) -> None:
     assert max(row["seq"] for row in lines(files, "audit")) <= json.loads(files["manifest.json"])["last_seq"]
 
 
-async def test_a_second_import_adds_nothing_twice(harness: ServiceHarness) -> None:
-    """Also what was finished meanwhile does not come again; a part out of its turn is refused; after a break it goes on."""
-    owner = await furnish(harness)
+async def test_second_import_adds_nothing(harness: ServiceHarness) -> None:
+    """Completed messages do not return, parts out of order are refused, and an interrupted import resumes."""
+    owner = await fill_tenant(harness)
     files = await written(await harness.service.exports.export(owner, None))
     await harness.tenant("other")
-    await bring_in(harness, harness.admin, files, "other")
+    await import_export(harness, harness.admin, files, "other")
     (got,) = await verbs(harness.shard).poll("other", "work")
     await verbs(harness.shard).ack("other", "work", [got.receipt])
     total = usage(harness.shard, "other")
-    again = await bring_in(harness, harness.admin, files, "other")
+    again = await import_export(harness, harness.admin, files, "other")
     assert all(one.duplicate for one in again)
     assert usage(harness.shard, "other") == total
     with pytest.raises(Conflict, match=r"part: out of order \(9, expected: "):
@@ -143,11 +143,11 @@ async def test_a_second_import_adds_nothing_twice(harness: ServiceHarness) -> No
         harness.admin, "other", "work", export="ab" * 16, part=1,
         messages=[msgspec.convert(one, ExportedMessage) for one in lines(files, "messages")[:4]], results=[],
     )  # fmt: skip
-    assert (taken.messages, taken.there) == (1, 3)  # another export: by their ids, those that are there are known
+    assert (taken.messages, taken.there) == (1, 3)  # another export: existing messages are recognized by their IDs
 
 
-async def test_an_import_returns_the_digest_of_what_it_read(harness: ServiceHarness) -> None:
-    """The exclusive or of the SHA-256 of each id and body, whatever the encoding of the body."""
+async def test_import_returns_the_digest_of_its_messages(harness: ServiceHarness) -> None:
+    """It is the XOR of the SHA-256 of each ID and body, whatever the body's encoding."""
     await harness.tenant("acme")
     owner = await harness.key("acme")
     await harness.service.queues.put(owner, None, "work", {})
@@ -162,31 +162,31 @@ async def test_an_import_returns_the_digest_of_what_it_read(harness: ServiceHarn
     assert taken.digest == bytes(one ^ other for one, other in zip(*hashes, strict=True)).hex()
 
 
-async def test_what_is_over_by_now_stays_out(harness: ServiceHarness) -> None:
-    """A lifetime goes on during the move."""
-    owner = await furnish(harness)
+async def test_expired_messages_are_not_imported(harness: ServiceHarness) -> None:
+    """TTLs continue during the move."""
+    owner = await fill_tenant(harness)
     files = await written(await harness.service.exports.export(owner, None))
     harness.clock.advance(60 * HOUR)
     await harness.tenant("other")
-    taken = await bring_in(harness, harness.admin, files, "other")
+    taken = await import_export(harness, harness.admin, files, "other")
     assert (sum(one.messages for one in taken), sum(one.expired for one in taken)) == (4, 7)
 
 
-async def test_a_quota_refuses_a_whole_part_and_nothing_of_it_is_there(harness: ServiceHarness) -> None:
-    """With more room the same import goes on from there."""
-    owner = await furnish(harness)
+async def test_quota_refuses_a_whole_part(harness: ServiceHarness) -> None:
+    """With a higher quota the same import continues from there."""
+    owner = await fill_tenant(harness)
     files = await written(await harness.service.exports.export(owner, None))
     await harness.tenant("other", quotas={"backlog": 6})
     with pytest.raises(QuotaExceeded, match=r"quotas\.backlog"):
-        await bring_in(harness, harness.admin, files, "other")
+        await import_export(harness, harness.admin, files, "other")
     assert usage(harness.shard, "other")["backlog"] == 5
     await harness.tenant("other", quotas={"backlog": 100})
-    await bring_in(harness, harness.admin, files, "other")
+    await import_export(harness, harness.admin, files, "other")
     assert usage(harness.shard, "other")["backlog"] == 9
 
 
-async def test_an_import_goes_where_messages_may_go(harness: ServiceHarness) -> None:
-    """Not into a queue that is not there or goes, nor a suspended tenant."""
+async def test_import_needs_an_active_queue_and_tenant(harness: ServiceHarness) -> None:
+    """A missing or draining queue and a suspended tenant refuse it."""
     await harness.tenant("other")
     part: dict[str, Any] = {"export": "ab" * 16, "part": 1, "messages": [], "results": []}
     with pytest.raises(NotFound):
@@ -222,8 +222,8 @@ GOOD: dict[str, Any] = {"id": "0190163d-8694-739b-aea5-966c26f8ad91", "body": "x
         ({**GOOD, "group": ""}, "messages[0].group"),
     ],
 )
-async def test_a_line_that_cannot_be_is_named(harness: ServiceHarness, line: dict[str, Any], text: str) -> None:
-    """With its place and field, and nothing is changed."""
+async def test_invalid_line_is_named(harness: ServiceHarness, line: dict[str, Any], text: str) -> None:
+    """The error has its position and field, and nothing changes."""
     await harness.add(harness.admin, "work", tenant="default")
     with pytest.raises(Invalid) as caught:
         await harness.service.exports.import_part(
@@ -233,8 +233,8 @@ async def test_a_line_that_cannot_be_is_named(harness: ServiceHarness, line: dic
     assert caught.value.message.startswith(text), caught.value.message
 
 
-async def test_other_nonsense_is_refused_too(harness: ServiceHarness) -> None:
-    """An export that is none, parts below one, an id twice, a result without a value."""
+async def test_invalid_import_parts_are_refused(harness: ServiceHarness) -> None:
+    """Covers an invalid export ID, part numbers below one, duplicate IDs and results without a value."""
     await harness.add(harness.admin, "work", tenant="default")
     twice = [msgspec.convert(GOOD, ExportedMessage)] * 2
     empty = ExportedResult(id=GOOD["id"], status="completed", expires_at=1)
@@ -250,10 +250,10 @@ async def test_other_nonsense_is_refused_too(harness: ServiceHarness) -> None:
             await harness.service.exports.import_part(harness.admin, None, "work", **part)
 
 
-async def test_a_part_is_converted_in_slices_and_hashed_beside_the_event_loop(
+async def test_large_part_does_not_block_the_event_loop(
     harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other callers run in between, however large the part is."""
+    """It is converted in slices and hashed on a thread."""
     await harness.add(harness.admin, "work", tenant="default")
     slices, threads = count_slices(monkeypatch, "tenantq.runtime.loop_slices"), set[int]()
 

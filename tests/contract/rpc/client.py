@@ -1,4 +1,4 @@
-"""A client made of pycapnp and the schema, as anybody would write one."""
+"""A client built with pycapnp and the schema, as users would write one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tenantq.rpc.schema import SCHEMA
 
 
 class RpcClient:
-    """One connection, and the session that was opened on it last."""
+    """One connection, and the last session opened on it."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -24,26 +24,26 @@ class RpcClient:
         return cls(await capnp.AsyncIoStream.create_connection("127.0.0.1", port, **options))
 
     async def login(self, token: str) -> Any:
-        """Say who calls; return the reply."""
+        """Log in, and return the reply."""
         reply = await self.door.login(token=token, agent="tests")
         if reply.which() == "ok":
             self.session = reply.session
         return reply
 
     async def ask(self, method: str, queue: str | None = "q", tenant: str | None = None, **given: Any) -> Any:
-        """Call a method of the session; ``queue`` None leaves the ref out."""
+        """Call a method of the session; with ``queue`` None the ref is omitted."""
         if queue is not None:
             given["ref"] = {"queue": queue} | ({"tenant": tenant} if tenant else {})
         return await getattr(self.session, method)(**given)
 
     async def add(self, *bodies: bytes, **where: Any) -> list[str]:
-        """Add messages that are nothing but a body; return their ids."""
+        """Add messages with bodies only; return their IDs."""
         reply = await self.ask("add", bodies=list(bodies), **where)
         assert reply.which() == "messages", reply
         return [message.id for message in reply.messages]
 
     async def poll(self, **given: Any) -> list[Any]:
-        """Lease messages; it must not be refused."""
+        """Lease messages; the call must succeed."""
         reply = await self.ask("poll", **given)
         assert reply.which() == "messages", reply
         return list(reply.messages)
@@ -55,6 +55,6 @@ class RpcClient:
         return reply.error
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._client.close()
         self._stream.close()

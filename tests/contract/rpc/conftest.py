@@ -1,4 +1,4 @@
-"""Fixtures: a whole server that listens for Cap'n Proto, and real clients of it."""
+"""Fixtures: a whole server that listens for Cap'n Proto, and real clients."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Serve = Callable[..., Awaitable["Server"]]
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Serve on the loop of the standard library and on uvloop."""
+    """Run the tests on the standard event loop and on uvloop."""
     return {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture
 async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
-    """Start servers with settings of the test's own; KJ's loop runs for them and for the clients."""
+    """Start servers with the test's own settings; KJ's loop runs for them and for the clients."""
     servers: list[Server] = []
 
     async def serve_one(**given: Any) -> Server:
@@ -55,7 +55,7 @@ async def server(serve: Serve) -> Server:
 
 @pytest.fixture
 async def connect() -> AsyncIterator[Connect]:
-    """Open connections to a server, logged in as the administrator unless told otherwise."""
+    """Open connections to a server, by default logged in as the administrator."""
     clients: list[RpcClient] = []
 
     async def connect_one(server: Server, token: str | None = ADMIN, **options: Any) -> RpcClient:
@@ -73,7 +73,7 @@ async def connect() -> AsyncIterator[Connect]:
 
 @pytest.fixture
 async def make_key(server: Server) -> MakeKey:
-    """Make a tenant, unless it is there, and a key of it."""
+    """Create a tenant if it does not exist, and a key of it."""
 
     async def make_one(tenant: str, role: str = "tenant-admin", **tenant_settings: Any) -> str:
         admin = Call(bearer=ADMIN)

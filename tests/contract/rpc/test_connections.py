@@ -1,4 +1,4 @@
-"""Connections: how they begin, how they end, and what a client that leaves takes with it."""
+"""Connections: how they start and end, and what happens to the calls of a client that leaves."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def _listener(server: Server) -> Any:
     return server.transports.rpc
 
 
-async def test_20_a_client_that_hangs_up_while_it_polls_loses_no_message(server: Server, connect: Connect) -> None:
-    """The poll is given up with the connection: the next message goes to somebody who is there."""
+async def test_20_client_that_disconnects_while_polling_loses_no_message(server: Server, connect: Connect) -> None:
+    """The poll ends with the connection, and the next message goes to another client."""
     leaver, stayer = await connect(server), await connect(server)
     await stayer.ask("putQueue", config="{}")
     waiting = asyncio.ensure_future(leaver.ask("poll", waitMs=60_000))
@@ -43,8 +43,8 @@ async def test_20_a_client_that_hangs_up_while_it_polls_loses_no_message(server:
     assert server.service.admission.slots.in_flight == 0
 
 
-async def test_20_a_poll_that_is_cancelled_takes_nothing(server: Server, connect: Connect) -> None:
-    """The connection goes on."""
+async def test_20_cancelled_poll_takes_nothing(server: Server, connect: Connect) -> None:
+    """The connection stays open."""
     client = await connect(server)
     await client.ask("putQueue", config="{}")
     waiting = asyncio.ensure_future(client.ask("poll", waitMs=60_000))
@@ -55,8 +55,8 @@ async def test_20_a_poll_that_is_cancelled_takes_nothing(server: Server, connect
     assert [one.id for one in await client.poll()] == [id]
 
 
-async def test_an_add_whose_client_has_gone_is_finished(server: Server, connect: Connect) -> None:
-    """What was begun is not broken off in its middle."""
+async def test_add_of_a_disconnected_client_is_completed(server: Server, connect: Connect) -> None:
+    """Work in progress is not interrupted."""
     client, other = await connect(server), await connect(server)
     adds = [asyncio.ensure_future(client.ask("add", bodies=[b"x"])) for _ in range(20)]
     await until_not(lambda: not server.service.admission.slots.in_flight)
@@ -68,8 +68,8 @@ async def test_an_add_whose_client_has_gone_is_finished(server: Server, connect:
     assert _listener(server).buffered_bytes == 0
 
 
-async def test_70_a_stop_answers_what_waits_and_keeps_leases(serve: Serve, connect: Connect) -> None:
-    """Waiting polls are answered empty, connections are closed, and no new ones are taken."""
+async def test_70_stop_ends_waiting_polls_and_keeps_leases(serve: Serve, connect: Connect) -> None:
+    """They get an empty reply, connections are closed, and new ones are refused."""
     server = await serve()
     client, idle = await connect(server), await connect(server)
     await client.add(b"x")
@@ -85,7 +85,7 @@ async def test_70_a_stop_answers_what_waits_and_keeps_leases(serve: Serve, conne
 
 
 async def _begun_poll(server: Server) -> tuple[Any, Any]:
-    """Return the connection and the call of a poll whose work is about to take its first step."""
+    """Return the connection and the call of a poll that is about to take its first step."""
     while True:
         for connection in _listener(server).connections:
             for call in connection.calls:
@@ -94,8 +94,8 @@ async def _begun_poll(server: Server) -> tuple[Any, Any]:
         await asyncio.sleep(0)
 
 
-async def test_70_a_poll_that_has_just_come_is_answered_by_a_stop(server: Server, connect: Connect) -> None:
-    """Its work is stopped before its first step; it is answered empty all the same, and the stop need not wait for it."""
+async def test_70_stop_answers_a_poll_that_has_just_arrived(server: Server, connect: Connect) -> None:
+    """It is stopped before its first step and gets an empty reply; the stop does not wait for it."""
     client = await connect(server)
     await client.ask("putQueue", config="{}")
     waiting = asyncio.ensure_future(client.poll(waitMs=60_000))
@@ -106,8 +106,8 @@ async def test_70_a_poll_that_has_just_come_is_answered_by_a_stop(server: Server
     await until_not(lambda: bool(_listener(server).connections))
 
 
-async def test_a_poll_that_is_given_up_as_it_begins_leaves_nothing(server: Server, connect: Connect) -> None:
-    """It would count as under way for as long as the connection lasts."""
+async def test_poll_cancelled_at_its_start_leaves_nothing(server: Server, connect: Connect) -> None:
+    """Otherwise it would count as in progress as long as the connection lasts."""
     client = await connect(server)
     await client.ask("putQueue", config="{}")
     waiting = asyncio.ensure_future(client.poll(waitMs=60_000))
@@ -119,8 +119,8 @@ async def test_a_poll_that_is_given_up_as_it_begins_leaves_nothing(server: Serve
     await asyncio.gather(waiting, return_exceptions=True)
 
 
-async def test_sessions_may_be_piped_and_are_bounded(serve: Serve, connect: Connect) -> None:
-    """A call can be sent before the login is answered; beyond the bound a login is refused until a session is let go."""
+async def test_sessions_may_be_pipelined_and_are_limited(serve: Serve, connect: Connect) -> None:
+    """A call can precede the login reply; above the limit, logins are refused until a session is released."""
     server = await serve(rpc_listener=RpcSettings(sessions_max=2))
     client = await connect(server, None)
     piped = client.door.login(token=ADMIN)
@@ -135,10 +135,10 @@ async def test_sessions_may_be_piped_and_are_bounded(serve: Serve, connect: Conn
     assert (await client.login(ADMIN)).which() == "ok"
 
 
-async def test_logins_side_by_side_keep_to_the_bound_of_sessions(
+async def test_concurrent_logins_respect_the_session_limit(
     serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where all of them were begun before the first was let in."""
+    """All of them started before the first was accepted."""
     server = await serve(rpc_listener=RpcSettings(sessions_max=2))
     client = await connect(server, None)
     everybody, log_in = asyncio.Barrier(6), server.service.access.log_in
@@ -153,8 +153,8 @@ async def test_logins_side_by_side_keep_to_the_bound_of_sessions(
     assert {reply.error.code for reply in replies if reply.which() == "error"} == {"unavailable"}
 
 
-async def test_the_certificate_says_who_calls(tmp_path: Path, serve: Serve, connect: Connect) -> None:
-    """Over TLS with the server's own files; a changed certificate is used for new connections without a restart."""
+async def test_client_certificate_authenticates(tmp_path: Path, serve: Serve, connect: Connect) -> None:
+    """It uses TLS with the server's files; a changed certificate is used without a restart."""
     authority = Authority(tmp_path)
     certificate, key = authority.issue("localhost")
     own_certificate, own_key = authority.issue("client", "acme.example")
@@ -181,15 +181,15 @@ async def test_the_certificate_says_who_calls(tmp_path: Path, serve: Serve, conn
         await asyncio.sleep(0.005)
     again = await connect(server, None, ssl=context)
     assert (await again.login("")).which() == "ok"
-    assert (await again.login(ADMIN)).error.code == "forbidden"  # the certificate and the token are of two tenants
+    assert (await again.login(ADMIN)).error.code == "forbidden"  # certificate and token belong to different tenants
     plain = await asyncio.open_connection("127.0.0.1", server.rpc_port)
     plain[1].write(b"\0" * 64)
     assert await plain[0].read() == b""
     plain[1].close()
 
 
-async def test_every_figure_is_documented(server: Server, connect: Connect) -> None:
-    """In docs/reference/metrics.md, and nothing is listed that a server does not have."""
+async def test_every_metric_is_documented(server: Server, connect: Connect) -> None:
+    """docs/reference/metrics.md lists all of them, and no others."""
     client = await connect(server)
     await client.refused("stats", queue="none")
     text = (await server.service.status.metrics(Call(bearer=ADMIN))).decode()

@@ -1,4 +1,4 @@
-"""Over Cap'n Proto: the contract of the data plane, by a real client over loopback against a whole server."""
+"""The contract of the data plane over Cap'n Proto, with a real client over loopback against a whole server."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from tests.contract.rpc.conftest import Connect, MakeKey, Serve
 
 
-async def test_42_a_message_goes_its_whole_way(server: Server, connect: Connect) -> None:
-    """Added, leased with everything it was given, acked with a result that can be asked for, and traced."""
+async def test_42_message_lifecycle(server: Server, connect: Connect) -> None:
+    """It is added, leased with all fields, acked with a result that can be read, and traced."""
     client = await connect(server)
     body = bytes(range(256))
     reply = await client.ask(
@@ -48,7 +48,7 @@ async def test_42_a_message_goes_its_whole_way(server: Server, connect: Connect)
 
 
 async def test_42_leases_are_fenced_and_batches_answered_in_order(server: Server, connect: Connect) -> None:
-    """Each receipt for itself: what is not the current lease is lost, whatever stands beside it."""
+    """Each receipt has its own outcome, and lost leases do not affect others."""
     client = await connect(server)
     await client.add(b"a", b"b", b"c")
     a, b, c = await client.poll(max=3)
@@ -66,7 +66,7 @@ async def test_42_leases_are_fenced_and_batches_answered_in_order(server: Server
 
 
 async def test_42_priorities_go_first_and_keys_add_once(server: Server, connect: Connect) -> None:
-    """The higher one is delivered before the lower; the same key again has the earlier message's id."""
+    """Higher priorities come first, and a repeated key returns the earlier ID."""
     client = await connect(server)
     await client.ask("add", messages=[{"body": b"low"}, {"body": b"high", "priority": 9}])
     assert [one.body for one in await client.poll(max=2)] == [b"high", b"low"]
@@ -78,8 +78,8 @@ async def test_42_priorities_go_first_and_keys_add_once(server: Server, connect:
     assert other.code == "conflict"
 
 
-async def test_42_failed_messages_become_dead_letters_and_come_back(server: Server, connect: Connect) -> None:
-    """After their attempts, with reason and history; a redrive sends them back."""
+async def test_42_failed_messages_become_dead_letters_and_are_redriven(server: Server, connect: Connect) -> None:
+    """They keep reason and history."""
     client = await connect(server)
     put = await client.ask("putQueue", config=json.dumps({"max_attempts": 2, "backoff_base_ms": 0}))
     assert put.created
@@ -99,8 +99,8 @@ async def test_42_failed_messages_become_dead_letters_and_come_back(server: Serv
     assert (state.state in {"running", "done"}, state.moved) == (True, 1)
 
 
-async def test_42_a_poll_that_waits_is_woken(server: Server, connect: Connect) -> None:
-    """By the first message, which creates the queue, and by the end of its time; a result that is waited for comes, too."""
+async def test_42_waiting_poll_is_woken(server: Server, connect: Connect) -> None:
+    """The first message, which creates the queue, wakes it, or its timeout ends it; waiting for a result works too."""
     client = await connect(server)
     waiting = asyncio.ensure_future(client.poll(waitMs=60_000))
     assert await client.poll(waitMs=20) == []
@@ -112,8 +112,8 @@ async def test_42_a_poll_that_waits_is_woken(server: Server, connect: Connect) -
     assert (await result).failed == "it broke"
 
 
-async def test_42_queues_are_made_listed_paused_emptied_and_deleted(server: Server, connect: Connect) -> None:
-    """With the same words and the same confirmations as over HTTP."""
+async def test_42_queues_are_created_listed_paused_purged_and_deleted(server: Server, connect: Connect) -> None:
+    """Fields and confirmations are those of HTTP."""
     client = await connect(server)
     for name in ("a", "b", "c"):
         await client.ask("putQueue", queue=name, config='{"lease_ms": 5000}')
@@ -133,8 +133,10 @@ async def test_42_queues_are_made_listed_paused_emptied_and_deleted(server: Serv
         assert (await client.refused("putQueue", queue="b", config=config)).code == "invalid"
 
 
-async def test_42_a_missing_ref_means_default_default(server: Server, connect: Connect, make_key: MakeKey) -> None:
-    """A missing tenant means the credential's, a missing queue 'default'; nobody gets into default by leaving the ref out."""
+async def test_42_missing_ref_means_the_credentials_tenant_and_queue_default(
+    server: Server, connect: Connect, make_key: MakeKey
+) -> None:
+    """Omitting the ref gives nobody access to the tenant 'default'."""
     admin = await connect(server)
     await admin.add(b"legacy", queue=None)
     (got,) = await admin.poll(queue=None)
@@ -146,10 +148,8 @@ async def test_42_a_missing_ref_means_default_default(server: Server, connect: C
     assert (await acme.refused("add", queue=None, bodies=[b"x"])).code == "forbidden"
 
 
-async def test_42_callers_without_a_credential_have_default_where_they_are_let_in(
-    serve: Serve, connect: Connect
-) -> None:
-    """As over HTTP: switched on by ``anonymous_default``."""
+async def test_42_anonymous_callers_use_default_if_allowed(serve: Serve, connect: Connect) -> None:
+    """As over HTTP, ``anonymous_default`` turns it on."""
     from tenantq.service.gate_settings import GateSettings  # noqa: PLC0415
 
     open_server, closed_server = await serve(gates=GateSettings(anonymous_default=True)), await serve()
@@ -160,10 +160,10 @@ async def test_42_callers_without_a_credential_have_default_where_they_are_let_i
     assert (await stranger.login("")).error.code == "unauthenticated"
 
 
-async def test_42_another_tenant_looks_like_none_and_leaves_a_trace(
+async def test_42_another_tenant_looks_unknown_and_the_attempt_is_journaled(
     server: Server, connect: Connect, make_key: MakeKey
 ) -> None:
-    """The same error whether it exists or not, and a row in the journal with address and request id."""
+    """The error is the same whether it exists or not; the row has address and request ID."""
     acme, globex = await connect(server, await make_key("acme")), await connect(server, await make_key("globex"))
     await acme.add(b"secret")
     (got,) = await acme.poll()
@@ -179,14 +179,14 @@ async def test_42_another_tenant_looks_like_none_and_leaves_a_trace(
 
 
 async def _denied(server: Server, tenant: str) -> list[dict[str, Any]]:
-    """Return the refused calls that a tenant's audit trail tells of."""
+    """Return the denied calls in a tenant's audit trail."""
     server.service.admission.notes.flush()
     page = await server.service.audit.query(Call(bearer=ADMIN), tenant, AuditQuery(result="DENIED"))
     return [{name: getattr(row, name) for name in row.__struct_fields__} for row in page.rows]
 
 
-async def test_42_rates_roles_and_quotas_hold(server: Server, connect: Connect, make_key: MakeKey) -> None:
-    """With the code, the time to wait and the figures that HTTP would tell."""
+async def test_42_rates_roles_and_quotas_apply(server: Server, connect: Connect, make_key: MakeKey) -> None:
+    """Code, retry time and figures are those of HTTP."""
     limited = await make_key("acme", limits={"write": {"ops_per_sec": 2, "burst": 2}}, quotas={"queues": 1})
     client = await connect(server, limited)
     await client.add(b"1", b"2")
@@ -201,8 +201,8 @@ async def test_42_rates_roles_and_quotas_hold(server: Server, connect: Connect, 
     assert (seen.bodyHidden, seen.body, seen.size) == (True, b"", 6)
 
 
-async def test_42_a_revoked_key_ends_a_live_session(server: Server, connect: Connect, make_key: MakeKey) -> None:
-    """The next call is refused, and what a waiting poll got is put back."""
+async def test_42_revoked_key_ends_a_live_session(server: Server, connect: Connect, make_key: MakeKey) -> None:
+    """The next call is refused, and messages of a waiting poll are returned."""
     token = await make_key("acme")
     client, other = await connect(server, token), await connect(server, await make_key("acme"))
     await client.add(b"x")
@@ -218,8 +218,8 @@ async def test_42_a_revoked_key_ends_a_live_session(server: Server, connect: Con
     assert (await client.login(token)).error.code == "unauthenticated"
 
 
-async def test_42_a_suspended_key_gets_an_error_of_its_own(server: Server, connect: Connect, make_key: MakeKey) -> None:
-    """On the connection that it has, and on a new one."""
+async def test_42_suspended_key_gets_its_own_error(server: Server, connect: Connect, make_key: MakeKey) -> None:
+    """This holds on open and new connections."""
     token = await make_key("acme", "producer")
     client = await connect(server, token)
     await client.add(b"x")
@@ -228,8 +228,8 @@ async def test_42_a_suspended_key_gets_an_error_of_its_own(server: Server, conne
     assert (await client.login(token)).error.code == "key_suspended"
 
 
-async def test_42_a_fleet_serves_the_tenants_it_is_granted(server: Server, connect: Connect, make_key: MakeKey) -> None:
-    """All of them, or those that are named; not one that is not granted."""
+async def test_42_fleet_serves_the_tenants_it_is_granted(server: Server, connect: Connect, make_key: MakeKey) -> None:
+    """It serves all of them or those named, and no others."""
     for tenant in ("acme", "globex"):
         await (await connect(server, await make_key(tenant))).add(tenant.encode())
     fleet = await connect(server)
@@ -241,8 +241,8 @@ async def test_42_a_fleet_serves_the_tenants_it_is_granted(server: Server, conne
     assert (await acme.ask("fleetPoll", tenant="acme")).which() == "messages"
 
 
-async def test_weak_durability_is_said_in_every_reply(server: Server, serve: Serve, connect: Connect) -> None:
-    """In that of a login and in refusals, too; where changes are on the disk every reply says that."""
+async def test_every_reply_states_its_durability(server: Server, serve: Serve, connect: Connect) -> None:
+    """This includes replies to logins and errors."""
     for one, durability in ((server, "fsync"), (await serve(shard=ShardSettings(durability="os")), "os")):
         client = await connect(one, None)
         assert (await client.login("wrong")).durability == durability
@@ -260,8 +260,8 @@ async def test_weak_durability_is_said_in_every_reply(server: Server, serve: Ser
         assert kinds == {"messages", "results", "queue", "error"}
 
 
-async def test_42_what_is_wrong_with_a_request_is_named(server: Server, connect: Connect) -> None:
-    """By the same checks as over HTTP; of a batch each message for itself."""
+async def test_42_errors_name_what_is_wrong(server: Server, connect: Connect) -> None:
+    """The checks are those of HTTP, and messages of a batch are checked separately."""
     client = await connect(server)
     for method, given, word in (
         ("poll", {"max": 0}, "max"),
@@ -281,10 +281,10 @@ async def test_42_what_is_wrong_with_a_request_is_named(server: Server, connect:
     assert (bool(good.id), good.error.code, bad.id, bad.error.code) == (True, "", "", "invalid")
 
 
-async def test_42_a_suspended_tenant_finishes_its_leases_and_nothing_else(
+async def test_42_suspended_tenant_may_only_settle_its_leases(
     server: Server, connect: Connect, make_key: MakeKey
 ) -> None:
-    """Adds and polls are refused, leases can be settled; a suspended queue says so."""
+    """Adds and polls are refused; a suspended queue is named."""
     client, admin = await connect(server, await make_key("acme")), Call(bearer=ADMIN)
     await client.add(b"x")
     (got,) = await client.poll(leaseMs=60_000)

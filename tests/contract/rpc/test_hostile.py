@@ -1,4 +1,4 @@
-"""Peers that send what makes no sense, too much, too slowly, or that do not read: each costs its own connection, nothing else."""
+"""Peers that send garbage, too much or too slowly, or do not read, lose their connection; nothing else breaks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FINISH, RELEASE = 4, 6  # kinds of message in Cap'n Proto's rpc.capnp
 
 
 class Raw:
-    """A socket without a library."""
+    """A socket without an RPC library."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -45,13 +45,13 @@ class Raw:
         try:
             return await self.reader.read()
         except ConnectionResetError:
-            return b""  # closed with something of ours unread
+            return b""  # closed with unread data of ours
         finally:
             self.writer.close()
 
 
 async def record(server: Server, *calls: tuple[str, dict[str, Any]]) -> bytes:
-    """Return the bytes that a real client sends for a login and some calls, but for those by which it lets go of them again."""
+    """Return the bytes that a real client sends for a login and some calls, without those that release them."""
     sent = bytearray()
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -112,7 +112,7 @@ def _clock(listener: RpcListener) -> ManualClock:
 
 
 async def _serves(server: Server, connect: Connect) -> None:
-    """Check that somebody else is served as ever."""
+    """Check that another client is still served."""
     client = await connect(server)
     (id,) = await client.add(b"still here", queue="others")
     assert [one.id for one in await client.poll(queue="others")] == [id]
@@ -130,8 +130,8 @@ TABLES = {
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES.keys())
-async def test_claims_that_are_too_large_are_told_and_closed(server: Server, table: bytes) -> None:
-    """Before anything is allocated for them, with the reason as the protocol tells it."""
+async def test_oversized_claims_are_refused_and_closed(server: Server, table: bytes) -> None:
+    """Nothing is allocated for them, and the peer gets the reason as a protocol message."""
     raw = await Raw.open(server.rpc_port)
     raw.writer.write(table)
     said = await raw.rest()
@@ -141,8 +141,8 @@ async def test_claims_that_are_too_large_are_told_and_closed(server: Server, tab
     assert (listener.metrics.malformed_total, listener.buffered_bytes) == (1, 0)
 
 
-async def test_garbage_of_every_kind_costs_only_its_connection(server: Server, connect: Connect) -> None:
-    """Random bytes, framed or not; a real conversation with bits turned, cut short, or told twice."""
+async def test_garbage_closes_only_its_connection(server: Server, connect: Connect) -> None:
+    """Covers random bytes, framed or not, and a real conversation with flipped bits, cut short or repeated."""
     dice = random.Random(42)
     real = await record(
         server, ("add", {"ref": {"queue": "q"}, "bodies": [b"x", b"y"]}), ("poll", {"ref": {"queue": "q"}, "max": 2})
@@ -171,8 +171,8 @@ async def test_garbage_of_every_kind_costs_only_its_connection(server: Server, c
     assert listener.buffered_bytes == 0
 
 
-async def test_pointers_that_lead_to_the_same_bytes_again_are_refused(serve: Serve, connect: Connect) -> None:
-    """A small message must not become a large one by being read; the connection goes on."""
+async def test_pointers_to_the_same_bytes_are_refused(serve: Serve, connect: Connect) -> None:
+    """A small message must not become large when read; the connection stays open."""
     server = await serve(rpc_listener=RpcSettings(message_bytes_max=16 << 10))
     data = await record(server, ("add", {"bodies": [bytes(4_000), *[b"12345678"] * 99]}))
     first = struct.unpack_from("<Q", data, data.index(struct.pack("<I", (4_000 << 3) | 2)) - 4)[0]
@@ -194,15 +194,15 @@ async def test_pointers_that_lead_to_the_same_bytes_again_are_refused(serve: Ser
     await _serves(server, connect)
 
 
-async def test_a_client_that_does_not_read_is_cut(serve: Serve, connect: Connect) -> None:
-    """Where its replies are more than may wait; the server holds no more than that for it."""
+async def test_client_that_does_not_read_is_disconnected(serve: Serve, connect: Connect) -> None:
+    """This happens when its unread replies exceed the buffer limit."""
     server = await serve(rpc_listener=RpcSettings(unsent_bytes_max=12 << 20))
     listener = server.transports.rpc
     assert listener is not None
     client = await connect(server)
     await client.add(*[bytes(1 << 20)] * 4)
     client.close()
-    peeks = await record(await serve(), *[("peek", {"ref": {"queue": "q"}})] * 4)  # what is sent is the same there
+    peeks = await record(await serve(), *[("peek", {"ref": {"queue": "q"}})] * 4)  # the sent bytes are the same
     raw = await Raw.open(server.rpc_port)
     raw.writer.transport.pause_reading()  # type: ignore[attr-defined]  # a socket's transport can
     raw.writer.write(peeks)
@@ -211,8 +211,8 @@ async def test_a_client_that_does_not_read_is_cut(serve: Serve, connect: Connect
     await _serves(server, connect)
 
 
-async def test_slow_clients_are_cut_in_time(server: Server, slow_listener: RpcListener) -> None:
-    """Who does not log in, and whose message does not come to its end."""
+async def test_slow_clients_time_out(server: Server, slow_listener: RpcListener) -> None:
+    """Covers clients that do not log in and messages that do not end."""
     listener, clock = slow_listener, _clock(slow_listener)
     stranger = await Raw.open(listener.port)
     client = await RpcClient.open(listener.port)
@@ -235,8 +235,8 @@ async def test_slow_clients_are_cut_in_time(server: Server, slow_listener: RpcLi
     client.close()
 
 
-async def test_a_connection_that_calls_nothing_is_told_and_closed(slow_listener: RpcListener) -> None:
-    """A poll that waits is a call, and so is each that was answered; messages that call nothing hold no connection."""
+async def test_idle_connection_gets_a_message_and_is_closed(slow_listener: RpcListener) -> None:
+    """Waiting polls and recent calls keep it open; messages that call nothing do not."""
     listener, clock = slow_listener, _clock(slow_listener)
     nearly_ms = listener.settings.idle_timeout_ms - 2 * TICK_MS
     silent, waiting, busy, chatty = [await RpcClient.open(listener.port) for _ in range(4)]
@@ -263,8 +263,8 @@ async def test_a_connection_that_calls_nothing_is_told_and_closed(slow_listener:
         client.close()
 
 
-async def test_there_is_a_bound_on_strangers_and_connections(serve: Serve, connect: Connect) -> None:
-    """Both are told why."""
+async def test_connections_with_and_without_login_are_limited(serve: Serve, connect: Connect) -> None:
+    """Refused peers get the reason."""
     limits = RpcSettings(
         strangers_messages_max=4, connections_max=2, connections_per_address_max=2, connections_per_credential_max=2
     )
@@ -274,7 +274,7 @@ async def test_there_is_a_bound_on_strangers_and_connections(serve: Serve, conne
     done = await asyncio.gather(*logins, return_exceptions=True)
     assert any("log in first" in str(one) for one in done)
     raws = [await Raw.open(server.rpc_port) for _ in range(2)]
-    assert await raws[0].rest() == b""  # a silent stranger gives way to the next connection
+    assert await raws[0].rest() == b""  # the next connection replaces a silent one without a login
     await other.add(b"x")
     raws[1].writer.close()
     await connect(server)
@@ -282,8 +282,8 @@ async def test_there_is_a_bound_on_strangers_and_connections(serve: Serve, conne
     await other.add(b"x")
 
 
-async def test_calls_beyond_a_connections_bound_wait_unread(serve: Serve, connect: Connect) -> None:
-    """And are all answered in the end."""
+async def test_calls_above_the_limit_of_a_connection_stay_unread(serve: Serve, connect: Connect) -> None:
+    """All of them get a reply in the end."""
     server = await serve(rpc_listener=RpcSettings(calls_max=4))
     listener = server.transports.rpc
     assert listener is not None

@@ -1,4 +1,4 @@
-"""Lists that claim more than anybody may give are refused by their length, before one element is looked at."""
+"""Lists above the limit are refused by their length, before any element is read."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def _look_at(_: object) -> NewMessage:
     raise Invalid("an element was looked at")
 
 
-async def test_a_list_of_millions_in_few_bytes_is_refused_at_once(
+async def test_list_of_millions_in_few_bytes_is_refused_at_once(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Messages of no size cost nothing on the wire; reading them would hold everybody up for a minute."""
+    """Empty structs cost nothing on the wire; reading them would block everybody for a minute."""
     data = await record(server, ("add", {"messages": [{"body": b""}]}))
     tag = struct.pack("<IHH", 1 << 2, *NEW_MESSAGE)
     assert data.count(tag) == 1
@@ -66,17 +66,17 @@ async def test_a_list_of_millions_in_few_bytes_is_refused_at_once(
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-async def test_every_list_of_a_request_has_a_bound(
+async def test_every_list_of_a_request_is_limited(
     read: Callable[[Any], Any], kind: str, given: dict[str, Any], told: str
 ) -> None:
-    """It is that of HTTP, and told in the same words."""
+    """Limits and error texts are those of HTTP."""
     request = getattr(SCHEMA, kind).new_message(**given)
     with pytest.raises(Invalid, match=told):
         await read(request.as_reader())
 
 
-async def test_a_large_batch_is_read_and_answered_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loop gets turns in between, also while long replies are written."""
+async def test_large_batch_is_read_and_answered_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop gets turns in between, also while long replies are written."""
     pauses: list[str] = []
 
     async def pause(module: str) -> None:
@@ -90,14 +90,14 @@ async def test_a_large_batch_is_read_and_answered_in_slices(monkeypatch: pytest.
     assert pauses.count("read") >= 6
     results = SCHEMA.SettleReply.new_message()
     receipts = [str(number) for number in range(300)]
-    connection: Any = None  # it has no part in this reply
+    connection: Any = None  # not used for this reply
     await replies.settled(results, (receipts, [Outcome(True)] * 300), connection)
     assert [one.receipt for one in results.results] == receipts
     assert pauses.count("write") == 2
 
 
-async def test_a_message_with_too_many_attributes_is_refused_for_itself() -> None:
-    """The others of its batch are not concerned."""
+async def test_message_with_too_many_attributes_is_refused_alone() -> None:
+    """The other messages of its batch are added."""
     many = [{"name": str(number), "value": ""} for number in range(limits.ATTRIBUTES_MAX + 1)]
     request = SCHEMA.AddRequest.new_message(messages=[{"attributes": many}, {"attributes": many[:-1]}])
     refused, taken = (await requests.add(request.as_reader()))["messages"]

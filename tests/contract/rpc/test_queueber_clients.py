@@ -1,4 +1,4 @@
-"""Clients of Queueber work with their old schema, as default/default, until strict mode."""
+"""Queueber clients work with their old schema, as default/default, until strict mode."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 OLD = capnp.SchemaParser().load(
     str(Path(__file__).with_name("queueber.capnp"))
-)  # a parser of its own: the IDs are taken
+)  # a separate parser, because the IDs are in use
 OPEN = GateSettings(anonymous_default=True)
 
 
 class OldClient:
-    """A client as Queueber's users have written it."""
+    """A client as users of Queueber have written it."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -35,12 +35,12 @@ class OldClient:
         self.queue = self._client.bootstrap().cast_as(OLD.Queue)
 
     async def add(self, *contents: bytes, delay_s: int = 0) -> list[bytes]:
-        """Add items; return their ids."""
+        """Add items; return their IDs."""
         items = [{"contents": one, "visibilityTimeoutSecs": delay_s} for one in contents]
         return [bytes(id) for id in (await self.queue.add(req={"items": items})).resp.ids]
 
     async def poll(self, count: int = 1, lease_s: int = 30, timeout_s: int = 1) -> tuple[bytes, dict[bytes, bytes]]:
-        """Lease items; return the lease, and contents by id."""
+        """Lease items; return the lease, and contents by ID."""
         req = {"leaseValiditySecs": lease_s, "numItems": count, "timeoutSecs": timeout_s}
         resp = (await self.queue.poll(req=req)).resp
         return bytes(resp.lease), {bytes(one.id): bytes(one.contents) for one in resp.items}
@@ -54,14 +54,14 @@ class OldClient:
         return bool((await self.queue.extend(req={"lease": lease, "leaseValiditySecs": lease_s})).resp.extended)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._client.close()
         self._stream.close()
 
 
 @pytest.fixture
 async def old_client() -> AsyncIterator[Any]:
-    """Connect as Queueber's clients do: without a credential."""
+    """Connect like Queueber's clients: without a credential."""
     clients: list[OldClient] = []
 
     async def open_one(server: Server) -> OldClient:
@@ -74,7 +74,7 @@ async def old_client() -> AsyncIterator[Any]:
 
 
 async def test_items_are_added_leased_extended_and_removed(serve: Serve, old_client: Any, connect: Connect) -> None:
-    """In default/default, where current clients see them, too."""
+    """They are in default/default, where current clients see them too."""
     server = await serve(gates=OPEN)
     old = await old_client(server)
     ids = await old.add(b"one", b"two", b"\xff\x00")
@@ -94,8 +94,8 @@ async def test_items_are_added_leased_extended_and_removed(serve: Serve, old_cli
     assert (left.tenant, left.queue, left.body) == ("default", "default", b"\xff\x00")
 
 
-async def test_polls_wait_for_items_and_delays_hold(serve: Serve, old_client: Any) -> None:
-    """A poll without a count or a timeout takes one item, and waits for it."""
+async def test_polls_wait_for_items_and_respect_delays(serve: Serve, old_client: Any) -> None:
+    """A poll without a count or a timeout waits for one item."""
     server = await serve(gates=OPEN)
     old, other = await old_client(server), await old_client(server)
     assert await old.poll(timeout_s=1) == (b"", {})
@@ -106,8 +106,8 @@ async def test_polls_wait_for_items_and_delays_hold(serve: Serve, old_client: An
     assert list((await old.poll(10))[1].values()) == [b"next"]
 
 
-async def test_an_expired_lease_neither_removes_nor_extends(serve: Serve, old_client: Any) -> None:
-    """The item comes again."""
+async def test_expired_lease_neither_removes_nor_extends(serve: Serve, old_client: Any) -> None:
+    """The item is delivered again."""
     server = await serve(gates=OPEN)
     old = await old_client(server)
     (id,) = await old.add(b"x")
@@ -120,7 +120,7 @@ async def test_an_expired_lease_neither_removes_nor_extends(serve: Serve, old_cl
 
 
 async def test_refusals_are_exceptions_that_start_with_a_code(serve: Serve, old_client: Any) -> None:
-    """The old schema has no place for an error. Nothing of the server's code is sent."""
+    """The old schema has no field for errors. Nothing internal is sent."""
     old = await old_client(await serve(gates=OPEN))
     with pytest.raises(capnp.KjException, match=r"message = invalid: leaseValiditySecs: out of range \(0") as caught:
         await old.poll(lease_s=0)
@@ -131,7 +131,7 @@ async def test_refusals_are_exceptions_that_start_with_a_code(serve: Serve, old_
 
 
 async def test_strict_tenancy_refuses_old_clients(serve: Serve, old_client: Any) -> None:
-    """Every call; so does a server that admits no anonymous callers."""
+    """Every call is refused, also on a server that admits no anonymous callers."""
     for settings in ({"strict_tenancy": True, "gates": OPEN}, {}):
         old = await old_client(await serve(**settings))
         for call in (old.add(b"x"), old.poll(), old.remove(bytes(16), bytes(16)), old.extend(bytes(16), 1)):
@@ -139,15 +139,15 @@ async def test_strict_tenancy_refuses_old_clients(serve: Serve, old_client: Any)
                 await call
 
 
-async def test_a_client_that_was_admitted_is_no_stranger(serve: Serve, old_client: Any) -> None:
-    """The bounds on connections without a login do not end its connection."""
+async def test_admitted_old_client_counts_as_logged_in(serve: Serve, old_client: Any) -> None:
+    """The limits on connections without a login do not close its connection."""
     old = await old_client(await serve(gates=OPEN, rpc_listener=RpcSettings(strangers_messages_max=8)))
     for _ in range(30):
         await old.add(b"x")
 
 
-async def test_leases_in_memory_are_bounded(serve: Serve, old_client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest is forgotten; its items come again when it ends."""
+async def test_leases_in_memory_are_limited(serve: Serve, old_client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest is forgotten, and its items return when it ends."""
     monkeypatch.setattr(queueber, "ITEMS_MAX", 3)
     old = await old_client(await serve(gates=OPEN))
     ids = await old.add(*(b"%d" % number for number in range(4)))
@@ -157,7 +157,7 @@ async def test_leases_in_memory_are_bounded(serve: Serve, old_client: Any, monke
     assert await old.remove(ids[2], second)
 
 
-async def test_a_login_tells_the_version_of_the_schema(server: Server, connect: Connect) -> None:
-    """Version 1 is the old one."""
+async def test_login_returns_the_schema_version(server: Server, connect: Connect) -> None:
+    """Version 1 is the old schema."""
     client = await connect(server, None)
     assert (await client.login(ADMIN)).schemaVersion == 2

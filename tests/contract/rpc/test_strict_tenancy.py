@@ -1,4 +1,4 @@
-"""Under ``strict_tenancy``, calls without a tenant are refused on every transport, and calls with one work as ever."""
+"""With ``strict_tenancy``, calls without a tenant are refused on every transport, and calls with one work as before."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ADD = {"messages": [{"body": "x"}]}
 
 
 async def test_calls_without_a_tenant_are_refused_over_http_and_rpc(serve: Serve, connect: Connect) -> None:
-    """Anonymous callers are not let in; the platform's credential has to name a tenant; a tenant's own credential suffices."""
+    """Anonymous callers are refused, platform credentials must name a tenant, and a tenant's credential suffices."""
     server = await serve(strict_tenancy=True, gates=GateSettings(anonymous_default=True))
     admin = {"Authorization": f"Bearer {ADMIN}"}
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}") as http:

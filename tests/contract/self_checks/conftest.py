@@ -1,4 +1,4 @@
-"""A harness to be checked."""
+"""A harness for self-checks."""
 
 from tests.contract.gates.conftest import harness, open_harness
 

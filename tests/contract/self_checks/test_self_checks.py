@@ -1,4 +1,4 @@
-"""Self-checks: each finds what is really broken, says so everywhere, and stops nothing."""
+"""Self-checks: each finds real damage, reports it everywhere, and stops nothing."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def tamper(harness: ServiceHarness, family: str, row: bytes, value: bytes | None
 
 
 async def busy(harness: ServiceHarness) -> None:
-    """Have a tenant with messages, some of them leased."""
+    """Create a tenant with messages, some of them leased."""
     await harness.tenant("acme", quotas={"messages_per_hour": 1_000})
     owner = await harness.key("acme")
     for number in range(5):
@@ -60,8 +60,8 @@ async def busy(harness: ServiceHarness) -> None:
 # ---- isolation ----
 
 
-async def test_the_probe_is_refused_everywhere_and_leaves_no_key_behind(harness: ServiceHarness) -> None:
-    """Over and over; it raises no alert, and its tenants are nobody else's."""
+async def test_probe_is_refused_everywhere_and_leaves_no_key(harness: ServiceHarness) -> None:
+    """It can be repeated, raises no alert, and uses its own tenants."""
     probe = IsolationProbe(harness.service, harness.shard)
     for _ in range(3):
         result = await probe.run()
@@ -77,11 +77,11 @@ async def test_the_probe_is_refused_everywhere_and_leaves_no_key_behind(harness:
     assert {row.request_id for row in denied} == {"self-check"}
 
 
-async def test_the_probe_finds_a_gate_that_lets_everybody_through(
+async def test_probe_finds_an_authorizer_that_allows_everything(
     harness: ServiceHarness,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It names what was let through."""
+    """It names the calls that were allowed."""
     monkeypatch.setattr(harness.admission.authorizer, "allowed", lambda *_: True)
     result = await IsolationProbe(harness.service, harness.shard).run()
     assert not result.ok
@@ -89,10 +89,10 @@ async def test_the_probe_finds_a_gate_that_lets_everybody_through(
         assert act in result.text
 
 
-async def test_the_probe_finds_one_engine_key_for_all_tenants(
+async def test_probe_finds_tenants_that_share_a_key_prefix(
     harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A right receipt in another tenant's queue must not settle anything."""
+    """A valid receipt in another tenant's queue must not settle anything."""
     probe = IsolationProbe(harness.service, harness.shard)
     assert (await probe.run()).ok
     mine, other = (harness.shard.tenant(name).queues["probe"] for name in PROBE_TENANTS)
@@ -105,8 +105,8 @@ async def test_the_probe_finds_one_engine_key_for_all_tenants(
 # ---- quotas ----
 
 
-async def test_counters_that_are_right_pass_while_work_goes_on(harness: ServiceHarness) -> None:
-    """All tenants in turns, so many in one run."""
+async def test_correct_counters_pass_under_load(harness: ServiceHarness) -> None:
+    """Tenants are checked in turns, a limited number in one run."""
     await busy(harness)
     check = QuotaAccuracy(harness.shard, tenants=1, rows=10_000)
     texts = [(await check.run()).text for _ in range(3)]
@@ -128,12 +128,12 @@ def edit_counters(harness: ServiceHarness) -> None:
 
 
 def lose_counters(harness: ServiceHarness) -> None:
-    """Take the stored counters of a queue away."""
+    """Delete the stored counters of a queue."""
     tamper(harness, "qc", harness.shard.tenant("acme").queues["q0"].prefix, None)
 
 
 def edit_hour(harness: ServiceHarness) -> None:
-    """Change what is stored of the tenant's hour."""
+    """Change the stored hour of the tenant."""
     state = harness.shard.tenant("acme")
     row = WindowsRow(state.usage.hour.number, 1, state.usage.day.number, state.usage.day.messages)
     tamper(harness, "meta", USAGE_ROW + tenant_prefix(state.id), msgspec.msgpack.encode(row))
@@ -152,7 +152,7 @@ def lose_lease(harness: ServiceHarness) -> None:
 
 
 def edit_memory(harness: ServiceHarness) -> None:
-    """Change what the tenant is said to use."""
+    """Change the tenant's usage in memory."""
     harness.shard.tenant("acme").usage.messages += 1
 
 
@@ -167,8 +167,8 @@ def edit_memory(harness: ServiceHarness) -> None:
         (edit_memory, "uses 21 of backlog, its queues have 20"),
     ],
 )
-async def test_a_counter_that_is_off_is_found(harness: ServiceHarness, deed: Any, text: str) -> None:
-    """In the store or in memory, and named."""
+async def test_wrong_counter_is_found(harness: ServiceHarness, deed: Any, text: str) -> None:
+    """It is named, whether it is wrong in the store or in memory."""
     await busy(harness)
     check = QuotaAccuracy(harness.shard, tenants=10, rows=10_000)
     assert (await check.run()).ok
@@ -183,7 +183,7 @@ async def test_a_counter_that_is_off_is_found(harness: ServiceHarness, deed: Any
 
 
 async def test_new_records_are_verified_once_and_older_ones_in_turns(harness: ServiceHarness, key: SigningKey) -> None:
-    """Over checkpoints and trims; never more than so many in one run."""
+    """This works across checkpoints and trims, a limited number in one run."""
     await busy(harness)
     check = AuditIntegrity(harness.shard, key.public, records=1_000)
     last = harness.shard.journal.span[1]
@@ -201,23 +201,23 @@ async def test_new_records_are_verified_once_and_older_ones_in_turns(harness: Se
 
 
 @pytest.mark.rocksdb_only("a Redis stream lets no entry be replaced")
-async def test_a_journal_row_that_was_edited_is_found(harness: ServiceHarness, key: SigningKey) -> None:
-    """Whether it had been verified before or not; the first bad record is named."""
+async def test_edited_journal_row_is_found(harness: ServiceHarness, key: SigningKey) -> None:
+    """The first bad record is named, whether or not it was verified before."""
     await busy(harness)
     check = AuditIntegrity(harness.shard, key.public, records=1_000)
     assert (await check.run()).ok
     value = bytearray(dict(harness.shard.journal.scan(5, 5, 1))[5])
     value[50] ^= 1
     tamper(harness, "jn", be64(5), bytes(value))
-    await harness.add(await harness.key("acme"), "q0")  # new records do not keep it from the old ones
+    await harness.add(await harness.key("acme"), "q0")  # new records do not prevent checks of old ones
     await harness.wait_until_idle()
     result = await check.run()
     assert not result.ok
     assert result.text.startswith("record 5 cannot be trusted: Record 5 was changed")
 
 
-async def test_a_journal_row_that_was_deleted_is_found(harness: ServiceHarness, key: SigningKey) -> None:
-    """In the middle, and at the end."""
+async def test_deleted_journal_row_is_found(harness: ServiceHarness, key: SigningKey) -> None:
+    """It may be in the middle or at the end."""
     await busy(harness)
     check = AuditIntegrity(harness.shard, key.public, records=1_000)
     last = harness.shard.journal.span[1]
@@ -229,8 +229,8 @@ async def test_a_journal_row_that_was_deleted_is_found(harness: ServiceHarness, 
     assert (await AuditIntegrity(harness.shard, key.public, 1_000).run()).text.startswith("record 6 cannot be trusted")
 
 
-async def test_a_checkpoint_that_was_tampered_with_is_found(harness: ServiceHarness, key: SigningKey) -> None:
-    """Forged, or taken away."""
+async def test_tampered_checkpoint_is_found(harness: ServiceHarness, key: SigningKey) -> None:
+    """It is forged or deleted."""
     await busy(harness)
     await harness.shard.journal.sign(key)
     seq, value = harness.shard.journal.checkpoints(0)[0]
@@ -239,7 +239,7 @@ async def test_a_checkpoint_that_was_tampered_with_is_found(harness: ServiceHarn
     tamper(harness, "meta", CHECKPOINT_ROW + be64(seq), value.replace(b'"ts":', b'"ts":1'))
     assert "not signed by the server" in (await check.run()).text
     tamper(harness, "meta", CHECKPOINT_ROW + be64(seq), value)
-    assert not (await check.run()).ok  # what was seen to be bad is not good because it looks so again
+    assert not (await check.run()).ok  # a failed check stays failed, although the row looks right again
     tamper(harness, "meta", CHECKPOINT_ROW + be64(seq), None)
     assert "was removed" in (await AuditIntegrity(harness.shard, key.public, 1_000).run()).text
 
@@ -247,8 +247,8 @@ async def test_a_checkpoint_that_was_tampered_with_is_found(harness: ServiceHarn
 # ---- all together ----
 
 
-class Moody:
-    """A check that does as it is told."""
+class ConfigurableCheck:
+    """A check with a configured outcome."""
 
     name = "moody"
 
@@ -256,14 +256,14 @@ class Moody:
         self.result: CheckResult | Exception = CheckResult(ok=True, text="fine")
 
     async def run(self) -> CheckResult:
-        """Return or raise it."""
+        """Return or raise the outcome."""
         if isinstance(self.result, Exception):
             raise self.result
         return self.result
 
 
 def runner(harness: ServiceHarness, *checks: Any, **settings: Any) -> SelfChecks:
-    """Return the checks as a server wires them."""
+    """Return the checks as a server runs them."""
     made = SelfChecks(
         checks, harness.shard, harness.admission, harness.clock, CheckSettings(**settings), harness._in_background
     )
@@ -271,8 +271,8 @@ def runner(harness: ServiceHarness, *checks: Any, **settings: Any) -> SelfChecks
     return made
 
 
-async def test_checks_run_in_time_and_tell_how_they_went(harness: ServiceHarness, key: SigningKey) -> None:
-    """In readiness without words, in the metrics, and in the journal."""
+async def test_checks_run_on_schedule_and_report_their_outcome(harness: ServiceHarness, key: SigningKey) -> None:
+    """It is in readiness without details, in the metrics, and in the journal."""
     checks = runner(
         harness,
         IsolationProbe(harness.service, harness.shard),
@@ -300,9 +300,9 @@ async def test_checks_run_in_time_and_tell_how_they_went(harness: ServiceHarness
     assert 'tenantq_self_checks_total{check="audit_integrity",status="ok"} 2.0' in text
 
 
-async def test_a_failing_check_alerts_once_and_stops_nothing(harness: ServiceHarness) -> None:
-    """It says so until it is well again; one that breaks is one that failed."""
-    moody = Moody()
+async def test_failing_check_alerts_once_and_stops_nothing(harness: ServiceHarness) -> None:
+    """It is reported until it passes again; a check that raises has failed."""
+    moody = ConfigurableCheck()
     checks = runner(harness, moody)
     await checks.run_now()
     for trouble in (CheckResult(ok=False, text="tenant acme is off"), ValueError("boom")):
@@ -312,7 +312,7 @@ async def test_a_failing_check_alerts_once_and_stops_nothing(harness: ServiceHar
     shown = harness.service.status.readiness()
     assert shown["ready"]
     assert shown["checks"]["moody"]["status"] == "failed"
-    assert "acme" not in repr(shown)  # anybody may see readiness
+    assert "acme" not in repr(shown)  # readiness is public
     (alert,) = await harness.rows(op="alert")
     assert (alert.outcome, alert.details) == ("self_check", "critical: moody: tenant acme is off")
     rows = await harness.rows(op="self_check", result="ERROR")
@@ -330,13 +330,13 @@ async def test_a_failing_check_alerts_once_and_stops_nothing(harness: ServiceHar
     assert len(await harness.rows(op="alert")) == 2
 
 
-async def test_switched_off_they_do_not_run(harness: ServiceHarness) -> None:
-    """Nor after they were closed."""
-    checks = runner(harness, Moody(), enabled=False, every_ms=1_000)
+async def test_disabled_checks_do_not_run(harness: ServiceHarness) -> None:
+    """They do not run after a close either."""
+    checks = runner(harness, ConfigurableCheck(), enabled=False, every_ms=1_000)
     checks.start()
     await harness.pass_time(5_000)
     assert checks.states["moody"].status == "not_run"
-    checks = runner(harness, Moody(), every_ms=1_000)
+    checks = runner(harness, ConfigurableCheck(), every_ms=1_000)
     checks.start()
     checks.close()
     await harness.pass_time(5_000)
@@ -345,13 +345,13 @@ async def test_switched_off_they_do_not_run(harness: ServiceHarness) -> None:
 
 @pytest.mark.parametrize("wrong", [{"every_ms": 1}, {"tenants": 0}, {"rows": 0}, {"records": 0}])
 def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, Any]) -> None:
-    """With the section."""
+    """The error names the section."""
     with pytest.raises(Invalid, match=f"checks.{next(iter(wrong))}"):
         validated(CheckSettings(**wrong), "checks.")
 
 
-async def test_a_recount_is_of_the_moment_in_which_the_counters_were_read(harness: ServiceHarness) -> None:
-    """Work that goes on while the rows are counted is no difference."""
+async def test_recount_uses_a_snapshot_as_of_the_counters(harness: ServiceHarness) -> None:
+    """Work during the recount makes no difference."""
     await harness.tenant("acme")
     owner = await harness.key("acme")
     await harness.add(owner, "work")

@@ -1,4 +1,4 @@
-"""Servers of three shards for all tests here that do no harm to them."""
+"""Servers of three shards, shared by all tests here that do not damage them."""
 
 from __future__ import annotations
 
@@ -44,6 +44,6 @@ def three_on_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sharded
 
 @pytest.fixture(scope="session", params=["three_processes", "three_on_redis"])
 def three(request: pytest.FixtureRequest) -> Sharded:
-    """Return a running server of three shards, of either kind."""
+    """Return a running server of three shards, of each kind."""
     server: Sharded = request.getfixturevalue(request.param)
     return server

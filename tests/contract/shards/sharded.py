@@ -1,4 +1,4 @@
-"""A real server of several shards, and what tests ask of it."""
+"""A real server of several shards, and helpers for its tests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _numbers = count(1)
 
 
 class Sharded:
-    """A server process with its shards. ``urls``: the address of all, then each shard's own."""
+    """A server process with its shards. ``urls`` has the common address, then that of each shard."""
 
     def __init__(self, served: Served, data_dir: Path) -> None:
         self.served = served
@@ -36,25 +36,25 @@ class Sharded:
         addresses = [one["address"] for one in self.get("/v1/topology")["shards"]]
         self.shards = [address if address.startswith("http") else f"{host}{address}" for address in addresses]
         self.urls = [self.url, *self.shards]
-        self.has_backups = True  # its store is backed up by tenantq itself
+        self.has_backups = True  # tenantq itself backs up its store
 
     def client(self, at: int = 0, token: str = ADMIN_TOKEN) -> httpx.Client:
         """Return a client of one of ``urls``."""
         return httpx.Client(base_url=self.urls[at], headers={"Authorization": f"Bearer {token}"}, timeout=30)
 
     def get(self, path: str, **options: Any) -> Any:
-        """Return what the administrator is told at a path."""
+        """Return the administrator's reply at a path."""
         return self.ask("GET", path, **options).json()
 
     def ask(
         self, method: str, path: str, *, url: str | None = None, token: str = ADMIN_TOKEN, **options: Any
     ) -> httpx.Response:
-        """Ask something on a connection of its own."""
+        """Send a request on its own connection."""
         headers = {"Authorization": f"Bearer {token}"}
         return httpx.request(method, (url or self.url) + path, headers=headers, timeout=30, **options)
 
     def tenant_on(self, shard: int, **config: Any) -> str:
-        """Make a tenant, and others until one of them lives on ``shard``."""
+        """Create tenants until one of them is on ``shard``; return it."""
         while True:
             name = f"tenant-{next(_numbers)}"
             made = self.ask("PUT", f"/v1/tenants/{name}", json=config)
@@ -63,7 +63,7 @@ class Sharded:
                 return name
 
     def key_of(self, tenant: str, role: str = "tenant-admin") -> str:
-        """Make a key of a tenant."""
+        """Create a key of a tenant."""
         made = self.ask("POST", f"/v1/tenants/{tenant}/keys", json={"name": "test", "role": role})
         token: str = made.json()["token"]
         return token
@@ -80,20 +80,20 @@ class Sharded:
         raise AssertionError(f"no process has shard {shard}")
 
     def kill(self, shard: int) -> int:
-        """Kill a shard as a crash would; return the process that is gone."""
+        """Kill a shard like a crash; return the killed process."""
         pid = self.pid_of(shard)
         os.kill(pid, signal.SIGKILL)
         return pid
 
 
 def supervised(data_dir: Path) -> Supervisor:
-    """Return what runs two shards, in this process, before its start."""
+    """Return a supervisor of two shards in this process, not started yet."""
     settings = ServerSettings(data_dir=str(data_dir), http="127.0.0.1:0", rpc=OFF, grace_ms=0)
     return Supervisor(settings, 2, ADMIN_TOKEN, SHARD_COMMAND)
 
 
 def until(true: Any, seconds: float = 30) -> Any:
-    """Return what ``true`` returns as soon as it is something: another process needs its time."""
+    """Wait until ``true`` returns something, and return it."""
     end = time.monotonic() + seconds
     while not (found := true()):
         assert time.monotonic() < end, "it did not come about in time"
@@ -103,6 +103,6 @@ def until(true: Any, seconds: float = 30) -> Any:
 
 @contextmanager
 def sharded(data_dir: Path, *options: object, **variables: str) -> Iterator[Sharded]:
-    """Serve with several shards for the time of a block."""
+    """Serve with several shards for the length of a block."""
     with serving(data_dir, *options, **variables) as served:
         yield Sharded(served, data_dir)

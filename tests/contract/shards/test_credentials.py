@@ -1,4 +1,4 @@
-"""Who calls is known on every shard: certificates and tokens go with a request, and what is revoked with its tenant is revoked everywhere."""
+"""Callers are known on every shard: requests carry certificates and tokens, and a revocation applies everywhere."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TENANTS = ["first-tenant", "tenant-two", "third-one", "tenant-four"]
 
 
 def test_tls_certificates_and_tokens_work_through_every_shard(tmp_path: Path) -> None:
-    """A client's certificate is its own through another shard; a token of a tenant elsewhere works where it is granted, until it is revoked there."""
+    """Certificates are forwarded; a token works in another tenant where it is granted, until it is revoked there."""
     authority = Authority(tmp_path)
     certificate, key = authority.issue("server", "localhost")
     mine = authority.issue("client", "worker.example")

@@ -1,4 +1,4 @@
-"""Every route, through every address, for a tenant of every shard: nobody can tell which shard was asked."""
+"""Every route, through every address, for a tenant of every shard: nobody can tell which shard was called."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 REASON = {"confirm": "", "reason": "because a test says so"}
 SEEN: set[tuple[str, str]] = set()
-"""Routes that were asked, as the table has them."""
+"""Routes that were called, as in the table."""
 
 
 class Caller:
-    """Somebody at one address. Every answer must have the status that is expected, and is noted by its route."""
+    """A client of one address. Checks the status of every reply, and records its route."""
 
     def __init__(self, client: httpx.Client, own: str) -> None:
         self.client = client
-        self.own = own  # where the routes of a tenant begin
+        self.own = own  # prefix of the tenant's routes
 
     def __call__(self, method: str, path: str, body: Any = None, status: int = 200, **options: Any) -> Any:
         answer = self.client.request(method, path, json=body, **options)
@@ -119,7 +119,7 @@ def _control(ask: Caller, tenant: str) -> None:
 
 
 def _platform(ask: Caller, tenant: str, name: str, *, is_embedded: bool) -> None:
-    """Use every route that is about all tenants."""
+    """Use every route about all tenants."""
     assert tenant in {one["name"] for one in ask("GET", "/v1/tenants?limit=1000&figures=true")["tenants"]}
     assert [one["name"] for one in ask("GET", "/v1/plans")["plans"]] == ["standard", "unlimited"]
     assert ask("GET", "/v1/alerts")["targets"] == []
@@ -168,7 +168,7 @@ def _platform(ask: Caller, tenant: str, name: str, *, is_embedded: bool) -> None
 
 @pytest.mark.parametrize("at", range(4), ids=["all", "0", "1", "2"])
 def test_every_route_works_through_every_address(three: Sharded, at: int) -> None:
-    """For a tenant of each shard: as the platform, by the tenant's name; and as the tenant itself, by its credential."""
+    """The platform names each shard's tenant; the tenant itself uses its credential."""
     for shard in range(3):
         tenant = three.tenant_on(shard)
         with three.client(at) as admin, three.client(at, three.key_of(tenant)) as own:
@@ -185,8 +185,8 @@ def test_every_route_works_through_every_address(three: Sharded, at: int) -> Non
     assert {(route.method, route.path) for route in ROUTES if route.path != "/"} <= SEEN
 
 
-def test_a_reply_that_was_passed_on_tells_where_the_tenant_is(three_processes: Sharded) -> None:
-    """Then its client can go straight there; a reply of the tenant's own shard says nothing."""
+def test_forwarded_reply_has_the_tenants_address(three_processes: Sharded) -> None:
+    """The client can then go there directly; replies of the tenant's own shard have none."""
     tenant = three_processes.tenant_on(1)
     address = three_processes.get("/v1/topology")["shards"][1]["address"]
     told = [
@@ -197,8 +197,8 @@ def test_a_reply_that_was_passed_on_tells_where_the_tenant_is(three_processes: S
     assert three_processes.shards[1].endswith(address)
 
 
-def test_growing_pages_of_tenants_and_of_the_audit_trail_are_whole(three: Sharded) -> None:
-    """Page by page there is everything once: tenants by name, what was done by time."""
+def test_pages_of_tenants_and_audit_rows_are_complete(three: Sharded) -> None:
+    """Each appears once: tenants by name, rows by time."""
     names = sorted(three.tenant_on(shard) for shard in (0, 1, 2))
     found: list[str] = []
     cursor = None
@@ -226,7 +226,7 @@ def test_growing_pages_of_tenants_and_of_the_audit_trail_are_whole(three: Sharde
 
 
 def test_remote_address_and_request_id_are_the_callers(three: Sharded) -> None:
-    """The journal of the owner tells of the client, not of the shard that passed the request on."""
+    """The owner's journal names the client, not the shard that forwarded the request."""
     tenant = three.tenant_on(2)
     headers = {"Authorization": f"Bearer {ADMIN_TOKEN}", "X-Request-Id": "asked-by-a-test", "User-Agent": "a test"}
     with three.client(1) as client:

@@ -1,4 +1,4 @@
-"""Who is refused learns nothing by it, whichever shard was asked, and leaves one trace."""
+"""Refused callers learn nothing, whichever shard they call, and each refusal is journaled once."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ BOGUS = "tq_bogus_" + "x" * 30
 
 
 def _shown(url: str, token: str | None, tenant: str, body: object) -> tuple[int, str, str | None]:
-    """Return what tells one tenant from another in the answer to an add."""
+    """Return what distinguishes one tenant from another in the reply to an add."""
     headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
     path = f"{url}/v1/tenants/{tenant}/queues/mail/messages"
     answer = httpx.post(path, headers=headers, json=body, timeout=30)
     return answer.status_code, answer.json()["detail"], answer.headers.get("tenantq-shard")
 
 
-def test_who_is_refused_does_not_learn_which_tenants_there_are(three: Sharded) -> None:
-    """A tenant of each shard and a name that nobody has look alike at every address, to strangers and to another tenant's key."""
+def test_refused_callers_cannot_tell_which_tenants_exist(three: Sharded) -> None:
+    """Existing and unknown names look alike at every address, to strangers and to another tenant's key."""
     tenants = [three.tenant_on(shard) for shard in range(3)]
     other = three.key_of(three.tenant_on(0), "producer")
     for url in three.urls:
@@ -47,8 +47,8 @@ def _rows(server: Sharded, path: str, request_id: str) -> list[dict[str, Any]]:
     return [row for row in rows if row["request_id"] == request_id]
 
 
-def test_a_fleet_that_is_refused_leaves_one_trace_and_gets_nothing(three: Sharded) -> None:
-    """Whoever it is, however many shards have the tenants it names, and whichever of them would be asked first."""
+def test_refused_fleet_poll_is_journaled_once_and_gets_nothing(three: Sharded) -> None:
+    """This holds for any caller, any number of shards, and any order of calls."""
     mine, other = three.tenant_on(0), three.tenant_on(1)
     for tenant in (mine, other):
         three.ask("POST", f"/v1/tenants/{tenant}/queues/mail/messages", json={"messages": [{"body": "x"}] * 4})
@@ -66,8 +66,8 @@ def test_a_fleet_that_is_refused_leaves_one_trace_and_gets_nothing(three: Sharde
     assert _poll(three, token, "good", queue="mail", tenants=[mine]) == 200
 
 
-def test_what_a_tenant_was_refused_by_another_shard_is_in_its_own_trail(three: Sharded) -> None:
-    """A key of a tenant at a route of the platform's, which the first shard answers."""
+def test_refusal_by_another_shard_is_in_the_tenants_audit_trail(three: Sharded) -> None:
+    """A tenant's key calls a platform route, which the first shard serves."""
     tenant = three.tenant_on(2)
     token = three.key_of(tenant)
     headers = {"Authorization": f"Bearer {token}", "X-Request-Id": "not-for-tenants"}
@@ -77,8 +77,8 @@ def test_what_a_tenant_was_refused_by_another_shard_is_in_its_own_trail(three: S
     assert len(_rows(three, "/v1/audit", "not-for-tenants")) == 1
 
 
-def test_a_fleet_does_not_wait_for_a_shard_that_stands_still(three_processes: Sharded) -> None:
-    """What another has leased for it is answered at once, and what the slow one leases then goes back."""
+def test_fleet_poll_does_not_wait_for_a_stalled_shard(three_processes: Sharded) -> None:
+    """It returns what another shard leased, and what the stalled one leases later is released."""
     quick, slow = three_processes.tenant_on(0), three_processes.tenant_on(1)
     add = {"messages": [{"body": "x"}]}
     for tenant in (quick, slow):
@@ -87,7 +87,7 @@ def test_a_fleet_does_not_wait_for_a_shard_that_stands_still(three_processes: Sh
     fleet = {"queue": "still", "tenants": [quick, slow], "wait_ms": 20_000, "lease_ms": 600_000}
     with ThreadPoolExecutor(2) as pool:
         waiting = pool.submit(three_processes.ask, "POST", "/v1/poll", url=three_processes.shards[0], json=fleet)
-        time.sleep(0.5)  # it is other processes that begin to wait
+        time.sleep(0.5)  # other processes start to wait
         os.kill(pid, signal.SIGSTOP)
         try:
             adding = pool.submit(
@@ -110,8 +110,8 @@ def test_a_fleet_does_not_wait_for_a_shard_that_stands_still(three_processes: Sh
     assert (again[0]["body"], again[0]["attempt"]) == ("x", 1)
 
 
-def test_while_a_shard_is_down_strangers_cannot_tell_its_tenants(tmp_path: Path) -> None:
-    """Without a good credential every name is refused alike; with one, its tenants and names that nobody knows are."""
+def test_strangers_cannot_tell_the_tenants_of_a_shard_that_is_down(tmp_path: Path) -> None:
+    """Without a valid credential every name is refused alike; with one, its tenants look like unknown names."""
     with sharded(tmp_path / "data", "--shards", 2) as server:
         here, there = server.tenant_on(0), server.tenant_on(1)
         token, url, add = server.key_of(here), server.shards[0], {"messages": [{"body": "x"}]}
@@ -119,7 +119,7 @@ def test_while_a_shard_is_down_strangers_cannot_tell_its_tenants(tmp_path: Path)
         os.kill(pid, signal.SIGKILL)
         seen = set()
         while server.ask("GET", f"/v1/tenants/{there}", url=url).status_code == 200:
-            pass  # it is not noticed yet
+            pass  # not noticed yet
         for name in (there, "nobody-at-all"):
             nobody = httpx.put(f"{url}/v1/tenants/{name}", json={}).status_code
             seen.add((_shown(url, None, name, add), _shown(url, token, name, add)[0], nobody))

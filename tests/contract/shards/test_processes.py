@@ -1,4 +1,4 @@
-"""The processes of a server of several shards: what each one's end means for the others, and how their number changes."""
+"""The processes of a server with several shards: how the end of one affects the others, and changing their number."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Producer:
-    """Somebody who adds one message after the other, and remembers which were confirmed."""
+    """Adds messages one by one, and remembers which were confirmed."""
 
     def __init__(self, server: Sharded, tenant: str, token: str) -> None:
         self.confirmed: list[str] = []
@@ -58,7 +58,7 @@ class Producer:
                 try:
                     reply = client.post(url + path, json={"messages": [{"body": body}]})
                 except httpx.TransportError:
-                    continue  # the shard that was asked is the one that went
+                    continue  # the called shard is the killed one
                 if reply.status_code == 200:
                     self.confirmed.append(body)
                 else:
@@ -79,13 +79,13 @@ def _bodies(server: Sharded, tenant: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sharded]:
-    """Return a server of two shards, of which one may be killed."""
+    """Return a server of two shards, one of which may be killed."""
     with sharded(tmp_path_factory.mktemp("two") / "data", "--shards", 2) as server:
         yield server
 
 
-def test_a_shard_that_is_killed_comes_back_and_costs_the_others_nothing(two: Sharded) -> None:
-    """Under load: nothing confirmed is lost, its own tenants are told to come back, tenants of others go on."""
+def test_killed_shard_restarts_without_affecting_others(two: Sharded) -> None:
+    """Nothing confirmed is lost; its tenants get 503 meanwhile, and other tenants continue."""
     server = two
     tenants = [server.tenant_on(0), server.tenant_on(1)]
     tokens = [server.key_of(tenant) for tenant in tenants]
@@ -105,8 +105,8 @@ def test_a_shard_that_is_killed_comes_back_and_costs_the_others_nothing(two: Sha
     assert {status for status, _ in own.failures} <= {503}
 
 
-def test_a_shard_that_stands_still_for_too_long_is_started_again(tmp_path: Path) -> None:
-    """Nobody has to find its process: what was confirmed is there again, under another one."""
+def test_shard_that_is_stalled_for_too_long_is_restarted(tmp_path: Path) -> None:
+    """Everything confirmed is there again, in a new process."""
     config = tmp_path / "tenantq.toml"
     config.write_text("[shards]\nstalled_ms = 3000\n")
     with sharded(tmp_path / "data", "--shards", 2, "--config", config) as server:
@@ -126,12 +126,12 @@ def _is_up(server: Sharded, shard: int) -> bool:
     return bool(shown[str(shard)]["ready"])
 
 
-def test_while_a_shard_is_down_its_tenants_are_unavailable_at_once_and_no_name_is_taken_twice(two: Sharded) -> None:
-    """An unknown name may be a tenant of the silent shard; what nobody can know is not guessed."""
+def test_tenants_of_a_shard_that_is_down_are_unavailable_at_once(two: Sharded) -> None:
+    """An unknown name may belong to the silent shard, so it is never given to two tenants."""
     server = two
     here, there = server.tenant_on(0), server.tenant_on(1)
     pid = server.pid_of(1)
-    os.kill(pid, signal.SIGSTOP)  # it cannot come back before it has gone
+    os.kill(pid, signal.SIGSTOP)  # it cannot restart before it has ended
     os.kill(pid, signal.SIGKILL)
     url = server.shards[0]
     down = until(lambda: (one := server.ask("GET", f"/v1/tenants/{there}", url=url)).status_code == 503 and one)
@@ -152,8 +152,8 @@ def test_while_a_shard_is_down_its_tenants_are_unavailable_at_once_and_no_name_i
     assert made.json()["name"] == "brand-new"
 
 
-def test_a_shard_that_keeps_dying_ends_the_server(tmp_path: Path) -> None:
-    """With exit code 1 and one line that names it, and nothing is left running."""
+def test_shard_that_keeps_dying_ends_the_server(tmp_path: Path) -> None:
+    """The exit code is 1, one line names it, and no process is left."""
     with sharded(tmp_path / "data", "--shards", 2) as server:
         process = server.served.process
         gone: set[int] = set()
@@ -176,8 +176,8 @@ def _is_shard(pid: int, data_dir: Path) -> bool:
         return False
 
 
-def test_70_a_signal_stops_all_in_good_order(tmp_path: Path) -> None:
-    """A poll that waits on another shard is answered empty, the exit code is 0, and the journal of each is exported to its end."""
+def test_70_signal_stops_all_shards_cleanly(tmp_path: Path) -> None:
+    """Waiting polls get an empty reply, the exit code is 0, and every journal is exported to its end."""
     with sharded(tmp_path / "data", "--shards", 2) as server:
         tenant = server.tenant_on(1)
         server.ask("POST", f"/v1/tenants/{tenant}/queues/kept/messages", json={"messages": [{"body": "kept"}]})
@@ -204,7 +204,7 @@ def test_70_a_signal_stops_all_in_good_order(tmp_path: Path) -> None:
 
 
 def _restore(backups: Path, data: Path, audit_key: Path, tenant: str) -> None:
-    """See that a backup is of all shards: verified, restored and served as a whole, or not at all."""
+    """Check that a backup contains all shards: verified, restored and served as a whole, or not at all."""
     assert "of 2 shards" in call("backup", "verify", "--from", backups / "night").out
     restored = call("backup", "restore", "--from", backups / "night", "--data-dir", data, "--audit-key", audit_key)
     assert restored.code == 0, restored.err
@@ -216,7 +216,7 @@ def _restore(backups: Path, data: Path, audit_key: Path, tenant: str) -> None:
 
 
 def _examine(data: Path, tenant: str) -> None:
-    """See that what works on a data directory goes over all its shards, and finds what is wrong with any."""
+    """Check that commands on a data directory cover all its shards, and find damage in any."""
     examined = call("doctor", "--data-dir", data, "--json")
     assert (examined.code, examined.json["figures"]["tenants"] >= 3) == (0, True)
     verified = call("audit", "verify", "--data-dir", data, "--json")
@@ -238,8 +238,8 @@ def _examine(data: Path, tenant: str) -> None:
     assert (hurt.code, {one["shard"] for one in hurt.json["findings"]}) == (1, {"1"})
 
 
-def test_when_the_supervisor_is_killed_its_shards_stop_by_themselves(tmp_path: Path) -> None:
-    """Within seconds, whatever is in flight and however long the grace: who serves the directory at once waits for that."""
+def test_shards_stop_when_their_supervisor_is_killed(tmp_path: Path) -> None:
+    """They stop within seconds, whatever is in flight; the next server waits for that."""
     with sharded(tmp_path / "data", "--shards", 2) as server:
         shards = descendants(server.served.process.pid)
         host, _, port = server.shards[1].removeprefix("http://").partition(":")
@@ -256,8 +256,8 @@ def test_when_the_supervisor_is_killed_its_shards_stop_by_themselves(tmp_path: P
                 assert not alive(shards)
 
 
-def test_a_second_signal_ends_all_at_once(tmp_path: Path) -> None:
-    """128 plus the signal's number, and no shard is left."""
+def test_second_signal_stops_all_shards_immediately(tmp_path: Path) -> None:
+    """The exit code is 128 plus the signal number, and no shard is left."""
     with sharded(tmp_path / "data", "--shards", 2, "--grace", "30s") as server:
         tenant = server.tenant_on(1)
         shards = descendants(server.served.process.pid)
@@ -276,8 +276,8 @@ def test_a_second_signal_ends_all_at_once(tmp_path: Path) -> None:
     until(lambda: not alive(shards))
 
 
-def test_a_server_of_one_shard_grows_and_does_not_shrink_over_its_tenants(tmp_path: Path) -> None:
-    """Nothing moves and nothing is lost, also where the supervisor is killed; the number is remembered; fewer are refused while a tenant would be left behind."""
+def test_shard_count_grows_and_shrinks_only_without_tenants(tmp_path: Path) -> None:
+    """Nothing moves or is lost, the number is remembered, and fewer are refused if a tenant would be left behind."""
     data = tmp_path / "data"
     with sharded(data) as one:
         one.ask("PUT", "/v1/tenants/old-tenant", json={})
@@ -291,7 +291,7 @@ def test_a_server_of_one_shard_grows_and_does_not_shrink_over_its_tenants(tmp_pa
         tenant = three.tenant_on(2)
         shards = descendants(three.served.process.pid)
         three.served.process.kill()
-        until(lambda: not alive(shards))  # each has stopped by itself
+        until(lambda: not alive(shards))  # each has stopped on its own
     assert call("serve", "--data-dir", data / "shards" / "1", "--http", "127.0.0.1:0").code == 2
     refused = call("serve", "--data-dir", data, "--http", "127.0.0.1:0", "--shards", 2)
     assert refused.code == 7
@@ -314,8 +314,8 @@ def _stop(server: Sharded) -> None:
     assert server.served.process.wait(SECONDS_MAX) == 0
 
 
-def test_regions_decide_where_a_tenant_may_be(tmp_path: Path) -> None:
-    """A tenant goes where it may, or nowhere; it cannot leave by a setting; and where a shard's region changed, its contents stay put."""
+def test_regions_decide_where_a_tenant_is_placed(tmp_path: Path) -> None:
+    """It is placed in an allowed region or refused; neither its settings nor a shard's new region move its contents."""
     data, regions = tmp_path / "data", '["eu", "us"]'
     with sharded(data, "--shards", 2, TENANTQ_SHARDS__REGIONS=regions) as server:
         assert [one["region"] for one in server.get("/v1/topology")["shards"]] == ["eu", "us"]
@@ -329,15 +329,15 @@ def test_regions_decide_where_a_tenant_may_be(tmp_path: Path) -> None:
         moved = server.ask("PUT", "/v1/tenants/us-1", json={"regions": ["eu"]})
         assert (moved.status_code, moved.json()["code"]) == (409, "conflict")
         assert "migrate" in moved.json()["detail"]
-        _makes_again_elsewhere_what_is_being_erased(server)
+        _recreates_an_erased_tenant_elsewhere(server)
         token = server.key_of("eu-1")
         _stop(server)
     with sharded(data, TENANTQ_SHARDS__REGIONS='["us", "us"]') as server:
-        _refuses_what_is_not_allowed_here(server, "eu-1", token)
+        _refuses_contents_outside_their_region(server, "eu-1", token)
 
 
-def _makes_again_elsewhere_what_is_being_erased(server: Sharded) -> None:
-    """See that a name is free as soon as its tenant is deleted, on any shard, and given once."""
+def _recreates_an_erased_tenant_elsewhere(server: Sharded) -> None:
+    """Check that a name is free as soon as its tenant is deleted, on any shard, and is given once."""
     for number in range(3):
         path = f"/v1/tenants/again-{number}"
         server.ask("PUT", path, json={"regions": ["us"]})
@@ -358,14 +358,14 @@ def _makes_again_elsewhere_what_is_being_erased(server: Sharded) -> None:
     assert len(names) == len(set(names))
 
 
-def _refuses_what_is_not_allowed_here(server: Sharded, tenant: str, token: str) -> None:
-    """See that its contents neither come nor go, whichever way they are asked for, that each refusal is noted, and that a change of regions helps."""
+def _refuses_contents_outside_their_region(server: Sharded, tenant: str, token: str) -> None:
+    """Check that contents are neither read nor written by any call, refusals are journaled, and new regions help."""
     add = {"messages": [{"body": "x"}]}
     asked: list[tuple[str, dict[str, Any], str]] = [
         (f"/v1/tenants/{tenant}/queues/mail/messages", add, ADMIN_TOKEN),
         (f"/v1/tenants/{tenant}/queues/mail/poll", {}, ADMIN_TOKEN),
         ("/v1/queues/mail/messages", add, token),
-        ("/v1/queues/mail/messages", add, token),  # whose tenant is known by now
+        ("/v1/queues/mail/messages", add, token),  # its tenant is known by now
         ("/v1/poll", {"queue": "mail", "tenants": [tenant]}, ADMIN_TOKEN),
         ("/v1/poll", {"queue": "mail", "tenants": [tenant, "us-1"]}, ADMIN_TOKEN),
     ]
@@ -375,11 +375,11 @@ def _refuses_what_is_not_allowed_here(server: Sharded, tenant: str, token: str) 
             assert (refused.status_code, refused.json()["code"]) == (409, "conflict"), path
             assert "regions" in refused.json()["detail"]
         nobody = server.ask("POST", f"/v1/tenants/{tenant}/queues/mail/messages", url=url, token=token[:-1], json=add)
-        assert nobody.status_code == 401  # who may not know is told nothing
+        assert nobody.status_code == 401  # unauthorized callers learn nothing
         assert server.ask("GET", f"/v1/tenants/{tenant}", url=url).status_code == 200
         good = server.ask("POST", "/v1/tenants/us-1/queues/mail/messages", url=url, json=add)
         assert good.status_code == 200
-        every = server.ask("POST", "/v1/poll", url=url, json={"queue": "mail"})  # the others' are dealt
+        every = server.ask("POST", "/v1/poll", url=url, json={"queue": "mail"})  # other tenants' messages are delivered
         assert [one["tenant"] for one in every.json()["messages"]] == ["us-1"]
     _refuses_before_the_body(server.shards[0], tenant)
     noted = until(lambda: _refused(server, tenant) >= len(asked) * len(server.urls) + 1)
@@ -397,20 +397,20 @@ def _refused(server: Sharded, tenant: str) -> int:
 
 
 def _refuses_before_the_body(url: str, tenant: str) -> None:
-    """See that the tenant's own shard does not even want the body of somebody whom it knows."""
+    """Check that the tenant's own shard does not even request the body of an authenticated caller."""
     asked = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
     asked.putrequest("POST", f"/v1/tenants/{tenant}/queues/mail/messages")
     asked.putheader("Authorization", f"Bearer {ADMIN_TOKEN}")
     asked.putheader("Content-Length", "1000")
     asked.putheader("Expect", "100-continue")
-    asked.endheaders()  # the body is not sent, and not waited for
+    asked.endheaders()  # the body is neither sent nor waited for
     reply = asked.getresponse()
     assert (reply.status, b"allows the regions" in reply.read()) == (409, True)
     asked.close()
 
 
-def test_what_keeps_it_from_starting_is_told_in_one_line(tmp_path: Path) -> None:
-    """As for a single shard: a directory in use, wrong settings, an address in use; and no shard is left behind."""
+def test_start_errors_are_one_line(tmp_path: Path) -> None:
+    """Covers a directory in use, invalid settings and an address in use; no shard is left running."""
     with sharded(tmp_path / "data", "--shards", 2) as server:
         for options, code, text in (
             (
@@ -440,8 +440,8 @@ def _ends(*options: object, **variables: str) -> subprocess.CompletedProcess[str
     )  # fmt: skip
 
 
-def test_the_first_token_is_shown_once_and_logs_name_the_shard(tmp_path: Path) -> None:
-    """One box for all shards, and a token that works through each."""
+def test_first_token_is_shown_once_and_logs_name_the_shard(tmp_path: Path) -> None:
+    """There is one box for all shards, and the token works through each."""
     process = subprocess.Popen(
         [COMMAND, "serve", "--data-dir", str(tmp_path / "data"), "--http", "127.0.0.1:0", "--shards", "2"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(),

@@ -1,4 +1,4 @@
-"""What is promised of a tenant holds through every address of a server of several shards."""
+"""The promises to a tenant hold through every address of a server with several shards."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def _by(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-async def test_46_a_quota_is_exact_under_64_callers_of_all_addresses(three: Sharded) -> None:
-    """Of 64 callers, spread over all addresses, exactly as many get a message in as the quota allows."""
+async def test_46_quota_is_exact_with_64_callers_at_all_addresses(three: Sharded) -> None:
+    """Exactly as many messages are added as the quota allows."""
     tenant = three.tenant_on(1, quotas={"backlog": 100})
     token = three.key_of(tenant, "producer")
     limits = httpx.Limits(max_connections=64)
@@ -39,7 +39,7 @@ async def test_46_a_quota_is_exact_under_64_callers_of_all_addresses(three: Shar
 
 
 def test_38_another_tenants_credential_sees_nothing_through_any_address(three: Sharded) -> None:
-    """A message's id and receipt with the wrong credential look as if they did not exist, and leave a trace with the owner."""
+    """A valid ID and receipt look unknown, and the attempt is in the owner's audit trail."""
     tenants = [three.tenant_on(shard) for shard in range(3)]
     keys = [three.key_of(tenant) for tenant in tenants]
     for owner, tenant in enumerate(tenants):
@@ -65,8 +65,8 @@ def test_38_another_tenants_credential_sees_nothing_through_any_address(three: S
         assert sum(row["count"] for row in denied) >= 4 * 3
 
 
-def test_a_revoked_key_is_refused_within_a_second_through_every_address(three: Sharded) -> None:
-    """A tenant's key in its own tenant and in one of another shard where it is granted; and one of the platform."""
+def test_revoked_key_is_refused_within_a_second_at_every_address(three: Sharded) -> None:
+    """Covers a tenant's key in its own and another tenant, and a platform key."""
     here, there = three.tenant_on(1), three.tenant_on(2)
     made = three.ask("POST", f"/v1/tenants/{here}/keys", json={"name": "worker", "role": "consumer"}).json()
     three.ask("PUT", f"/v1/tenants/{there}/grants/key:{made['key_id']}", json={"role": "consumer"})
@@ -88,12 +88,12 @@ def test_a_revoked_key_is_refused_within_a_second_through_every_address(three: S
     assert statuses() == {200}
     assert three.ask("DELETE", f"/v1/tenants/{here}/keys/{made['key_id']}").status_code == 204
     assert three.ask("DELETE", f"/v1/platform/keys/{platform['key_id']}").status_code == 204
-    assert REMOTE_TRUST_MS <= 500  # and nobody's word counts for longer
+    assert REMOTE_TRUST_MS <= 500  # no cached answer is used for longer
     until(lambda: statuses() == {401})
 
 
-def test_a_contained_key_is_refused_through_every_address_until_it_is_released(three: Sharded) -> None:
-    """The shard of its tenant reacts to an alert that another shard raises."""
+def test_contained_key_is_refused_at_every_address_until_released(three: Sharded) -> None:
+    """The shard of its tenant reacts to an alert of another shard."""
     here, there = three.tenant_on(1), three.tenant_on(2)
     made = three.ask("POST", f"/v1/tenants/{here}/keys", json={"name": "worker", "role": "consumer"}).json()
     three.ask("PUT", f"/v1/tenants/{there}/grants/key:{made['key_id']}", json={"role": "consumer"})
@@ -125,8 +125,8 @@ def _leased(answer: httpx.Response) -> list[dict[str, Any]]:
     return messages
 
 
-async def test_a_fleet_is_served_from_all_shards(three: Sharded) -> None:
-    """A worker of one tenant, granted in those of the other shards, gets everything once, and can ack it at any address."""
+async def test_fleet_is_served_from_all_shards(three: Sharded) -> None:
+    """A worker granted in tenants of other shards gets everything once, and can ack at any address."""
     tenants = [three.tenant_on(shard) for shard in range(3)]
     made = three.ask("POST", f"/v1/tenants/{tenants[0]}/keys", json={"name": "fleet", "role": "consumer"}).json()
     for tenant in tenants:
@@ -148,14 +148,14 @@ async def test_a_fleet_is_served_from_all_shards(three: Sharded) -> None:
     assert sorted(got) == sorted(f"{tenant} {number}" for tenant in tenants for number in range(10))
 
 
-async def test_a_fleet_that_waits_gets_what_comes_first_and_the_rest_stays(three: Sharded) -> None:
-    """Messages that arrive on two shards at once: never more than asked for, and what was leased for nobody is there again."""
+async def test_waiting_fleet_poll_gets_the_first_messages_only(three: Sharded) -> None:
+    """When messages arrive on two shards at once, it gets no more than asked for, and the rest is released."""
     tenants = [three.tenant_on(1), three.tenant_on(2)]
     async with httpx.AsyncClient(headers=_by(ADMIN_TOKEN), timeout=30) as client:
         for _ in range(5):
             poll = {"queue": "race", "tenants": tenants, "max": 1, "wait_ms": 20_000}
             waiting = asyncio.ensure_future(client.post(f"{three.url}/v1/poll", json=poll))
-            await asyncio.sleep(0.05)  # it is another process that begins to wait
+            await asyncio.sleep(0.05)  # another process starts to wait
             body = {"messages": [{"body": "x"}]}
             paths = [f"/v1/tenants/{tenant}/queues/race/messages" for tenant in tenants]
             await asyncio.gather(*(client.post(three.urls[1] + path, json=body) for path in paths))
@@ -169,8 +169,8 @@ async def test_a_fleet_that_waits_gets_what_comes_first_and_the_rest_stays(three
                 await client.post(three.url + path, json={"receipts": [done["receipt"]]})
 
 
-def test_a_fleet_nobody_has_anything_for_is_refused_once(three: Sharded) -> None:
-    """The refusal is noted where the caller came, not by every shard."""
+def test_fleet_without_any_tenant_is_refused_once(three: Sharded) -> None:
+    """The refusal is journaled where the caller arrived, not by every shard."""
     tenant = three.tenant_on(1)
     token = three.key_of(tenant, "producer")
     refused = three.ask("POST", "/v1/poll", url=three.shards[2], token=token, json={"queue": "mail"})
@@ -179,8 +179,8 @@ def test_a_fleet_nobody_has_anything_for_is_refused_once(three: Sharded) -> None
     assert (named.status_code, named.json()["code"]) == (403, "forbidden")
 
 
-async def test_a_tenant_is_made_once_by_many_at_every_address(three: Sharded) -> None:
-    """Of many who make a tenant of one name at the same time, one has made it, and all find the same one at once."""
+async def test_concurrent_creation_at_every_address_creates_one_tenant(three: Sharded) -> None:
+    """One caller creates it, and all find the same one at once."""
     async with httpx.AsyncClient(headers=_by(ADMIN_TOKEN), timeout=30) as client:
         for name in ("raced-a", "raced-b", "raced-c", "raced-d"):
             made = await asyncio.gather(
@@ -196,8 +196,8 @@ async def test_a_tenant_is_made_once_by_many_at_every_address(three: Sharded) ->
             assert [(await client.get(f"{url}/v1/tenants/{name}")).status_code for url in three.urls] == [404] * 4
 
 
-def test_a_large_and_a_compressed_body_pass_through(three: Sharded) -> None:
-    """Megabytes there and back, and gzip in both directions."""
+def test_large_and_compressed_bodies_are_forwarded(three: Sharded) -> None:
+    """Covers megabytes and gzip in both directions."""
     tenant = three.tenant_on(2)
     texts = [f"{number} {'ü' * 100_000}" for number in range(20)]
     path = f"/v1/tenants/{tenant}/queues/large"

@@ -1,4 +1,4 @@
-"""Cap'n Proto to a server of several shards: calls for every shard's tenants over one connection, whichever shard has taken it."""
+"""Cap'n Proto to a server of several shards: one connection to any shard reaches the tenants of all."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ async def _work(client: RpcClient, tenant: str | None) -> None:
     assert done >= set(METHODS) - {"fleetPoll"}
 
 
-async def test_every_call_is_passed_on_to_the_tenants_shard(three: Sharded) -> None:
-    """By the tenant's name as the platform, and by the credential as the tenant itself; refusals are those of the owner."""
+async def test_every_call_is_forwarded_to_the_tenants_shard(three: Sharded) -> None:
+    """The platform names the tenant, a tenant uses its credential, and errors are those of the owner."""
     tenants = [three.tenant_on(shard) for shard in range(3)]
     async with kj_loop():
         admin = await RpcClient.open(_port(three))
@@ -82,8 +82,8 @@ async def test_every_call_is_passed_on_to_the_tenants_shard(three: Sharded) -> N
         admin.close()
 
 
-async def test_a_fleet_over_capnp_is_served_from_all_shards(three: Sharded) -> None:
-    """Also one that waits; and bodies are bytes, whatever way they went."""
+async def test_fleet_over_capnp_is_served_from_all_shards(three: Sharded) -> None:
+    """Waiting fleet polls work too, and bodies stay bytes."""
     tenants = [three.tenant_on(shard) for shard in range(3)]
     async with kj_loop():
         client = await RpcClient.open(_port(three))
@@ -101,8 +101,8 @@ async def test_a_fleet_over_capnp_is_served_from_all_shards(three: Sharded) -> N
         client.close()
 
 
-async def test_a_reply_of_another_shard_tells_how_durable_it_is(tmp_path: Path) -> None:
-    """And a poll that is given up there holds nothing: what comes next is for the next one."""
+async def test_forwarded_reply_states_its_durability(tmp_path: Path) -> None:
+    """A poll cancelled on another shard takes nothing: the next message goes to the next poll."""
     options = ("--shards", 2, "--rpc", "127.0.0.1:0")
     with sharded(tmp_path / "data", *options, TENANTQ_SHARD__DURABILITY="os") as server:
         tenants = [server.tenant_on(0), server.tenant_on(1)]
@@ -112,10 +112,10 @@ async def test_a_reply_of_another_shard_tells_how_durable_it_is(tmp_path: Path) 
             for tenant in tenants:
                 assert (await client.ask("putQueue", "mail", tenant, config="{}")).durability == "os"
                 waiting = asyncio.ensure_future(client.ask("poll", "mail", tenant, waitMs=20_000, leaseMs=600_000))
-                await asyncio.sleep(0.1)  # it is another process that begins to wait
+                await asyncio.sleep(0.1)  # another process starts to wait
                 waiting.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
-                    await waiting  # the server is told before the next request goes out
+                    await waiting  # the server learns of it before the next request
                 await client.add(b"next", queue="mail", tenant=tenant)
                 got = (await client.ask("poll", "mail", tenant, waitMs=10_000)).messages
                 assert [(one.body, one.attempt) for one in got] == [(b"next", 1)]

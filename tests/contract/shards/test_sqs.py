@@ -1,4 +1,4 @@
-"""Amazon SQS through every address, for a tenant of every shard: a signed request finds its tenant's shard by the key's id."""
+"""Amazon SQS through every address, for tenants of every shard: signed requests are routed by the ID of their key."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from tests.contract.shards.sharded import Sharded
 
 
-def test_a_signed_request_goes_to_the_shard_that_has_its_tenant(three: Sharded) -> None:
-    """Whichever shard is asked; presigned URLs and polls that wait as well."""
+def test_signed_request_is_forwarded_to_its_tenants_shard(three: Sharded) -> None:
+    """Any shard can be called; presigned URLs and waiting receives work too."""
     for shard in range(3):
         tenant = three.tenant_on(shard)
         made = three.ask("POST", f"/v1/tenants/{tenant}/keys", json={"name": "k", "role": "tenant-admin"}).json()

@@ -1,4 +1,4 @@
-"""Signals, and shards that do not do as they are told: a server of several shards always ends, and says how."""
+"""Signals and unresponsive shards: a server with several shards always ends, and its exit code says how."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from tests.contract.shards.sharded import Sharded
 
 
-async def test_who_is_asked_to_stop_while_it_starts_does(tmp_path: Path) -> None:
-    """At once and in good order, also while a shard has not been told yet what to do."""
+async def test_server_can_be_stopped_while_it_starts(tmp_path: Path) -> None:
+    """It stops at once and cleanly, even if a shard has not received its orders yet."""
     asked = asyncio.Event()
     asked.set()
     before = descendants(os.getpid())  # servers that other tests share
@@ -35,10 +35,8 @@ async def test_who_is_asked_to_stop_while_it_starts_does(tmp_path: Path) -> None
         server.kill()
 
 
-async def test_a_shard_that_does_not_stop_is_killed_and_the_exit_code_tells(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One that stands still for ever holds up the end for a bounded time; the others close in good order."""
+async def test_shard_that_does_not_stop_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stop takes a limited time, the exit code shows it, and the others close cleanly."""
     monkeypatch.setattr(supervisor, "DRAIN_EXTRA_MS", 300)
     monkeypatch.setattr(supervisor, "STALLED_MS", 300)
     before = descendants(os.getpid())  # servers that other tests share
@@ -54,8 +52,8 @@ async def test_a_shard_that_does_not_stop_is_killed_and_the_exit_code_tells(
         server.kill()
 
 
-def test_a_signal_to_a_shard_is_left_to_its_supervisor(three_processes: Sharded) -> None:
-    """A service manager may send it to every process; a shard that obeyed by itself would be half there."""
+def test_shards_leave_signals_to_their_supervisor(three_processes: Sharded) -> None:
+    """A service manager may signal every process; a shard that stopped alone would leave a partial server."""
     tenant = three_processes.tenant_on(1)
     for number in (signal.SIGTERM, signal.SIGINT):
         os.kill(three_processes.pid_of(1), number)
@@ -63,8 +61,8 @@ def test_a_signal_to_a_shard_is_left_to_its_supervisor(three_processes: Sharded)
         assert three_processes.ask("GET", f"/v1/tenants/{tenant}", url=three_processes.shards[1]).status_code == 200
 
 
-def test_a_shard_that_stands_still_costs_its_own_tenants_alone(three_processes: Sharded) -> None:
-    """A second or three_processes, and it counts as down, with everything that one that died means; nobody waits for it, and it comes back by itself."""
+def test_stalled_shard_affects_only_its_own_tenants(three_processes: Sharded) -> None:
+    """After a second or two it counts as down, nobody waits for it, and it recovers on its own."""
     own, other = three_processes.tenant_on(2), three_processes.tenant_on(1)
     key, url = three_processes.key_of(other), three_processes.shards[0]
     stalled = three_processes.pid_of(2)
@@ -72,7 +70,7 @@ def test_a_shard_that_stands_still_costs_its_own_tenants_alone(three_processes: 
     try:
         assert three_processes.ask("GET", "/readyz", url=url).status_code == 200
         found = three_processes.ask("GET", "/v1/queues", url=url, token=key)
-        assert found.status_code == 200  # who has the key says so, though not all have answered
+        assert found.status_code == 200  # the shard that has the key answers, although not all do
         asked = (
             three_processes.ask("GET", "/v1/queues", url=url, token=ADMIN_TOKEN[::-1]),
             three_processes.ask("GET", f"/v1/tenants/{own}", url=url),

@@ -1,4 +1,4 @@
-"""Tasks of a Celery application whose broker is tenantq; each says on the worker's output what came of it."""
+"""Tasks of a Celery application whose broker is tenantq; each prints its outcome on the worker's output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BROKER = "CELERY_TEST_BROKER"
 
 app = Celery("tests", broker=os.environ.get(BROKER))
 app.conf.broker_transport_options = {"region": "eu-north-1", "is_secure": False}
-app.conf.task_acks_late = True  # what a worker takes along when it dies comes again
+app.conf.task_acks_late = True  # messages of a dead worker return
 
 
 def _say(*words: object) -> None:
@@ -28,14 +28,14 @@ def _add(one: int, other: int) -> None:
 
 
 def _try_again(task: Any, times: int) -> None:
-    """Fail, and be sent again by Celery, so often."""
+    """Fail, and be retried by Celery a number of times."""
     _say("tried", task.request.retries)
     if task.request.retries < times:
         raise task.retry(countdown=0)
 
 
 def _not_now(mark: str) -> None:
-    """Be put back by the worker the first time."""
+    """Be rejected and requeued by the worker the first time."""
     if _is_first(mark):
         _say("put back")
         raise Reject(requeue=True)
@@ -43,7 +43,7 @@ def _not_now(mark: str) -> None:
 
 
 def _hold(mark: str) -> None:
-    """Never come to an end the first time: whoever has it has to be killed."""
+    """Never finish the first time: the worker has to be killed."""
     if _is_first(mark):
         _say("held")
         signal.pause()
@@ -51,7 +51,7 @@ def _hold(mark: str) -> None:
 
 
 def _is_first(mark: str) -> bool:
-    """Tell whether nobody has been here before, and leave a mark."""
+    """Return whether this is the first run, and leave a mark."""
     try:
         Path(mark).touch(exist_ok=False)
     except FileExistsError:

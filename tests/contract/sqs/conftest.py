@@ -24,7 +24,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqsServer]:
 
 @pytest.fixture
 def tenant(server: SqsServer) -> str:
-    """Make a tenant of the test's own."""
+    """Create the test's own tenant."""
     name = f"tenant-{next(_numbers)}"
     server.tenant(name)
     return name
@@ -32,7 +32,7 @@ def tenant(server: SqsServer) -> str:
 
 @pytest.fixture
 def sqs(server: SqsServer, tenant: str) -> Iterator[Any]:
-    """Return boto3's client of the tenant's administrator."""
+    """Return a boto3 client of the tenant's administrator."""
     client = server.client(tenant)
     yield client
     client.close()
@@ -40,6 +40,6 @@ def sqs(server: SqsServer, tenant: str) -> Iterator[Any]:
 
 @pytest.fixture
 def queue(sqs: Any) -> str:
-    """Make a queue, and return its URL."""
+    """Create a queue, and return its URL."""
     url: str = sqs.create_queue(QueueName="work")["QueueUrl"]
     return url

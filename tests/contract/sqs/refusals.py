@@ -1,4 +1,4 @@
-"""What a client is refused with."""
+"""Errors that a client gets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NO_QUEUE = "AWS.SimpleQueueService.NonExistentQueue"
 
 
 def refusal(call: Any, **parameters: Any) -> tuple[str, str]:
-    """Return the code and the message that a call is refused with."""
+    """Return the code and message of a refused call."""
     with pytest.raises(ClientError) as caught:
         call(**parameters)
     error = caught.value.response["Error"]
@@ -19,5 +19,5 @@ def refusal(call: Any, **parameters: Any) -> tuple[str, str]:
 
 
 def code(call: Any, **parameters: Any) -> str:
-    """Return the code that a call is refused with."""
+    """Return the code of a refused call."""
     return refusal(call, **parameters)[0]

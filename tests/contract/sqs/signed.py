@@ -1,4 +1,4 @@
-"""Requests as a client of one's own would send them: signed by botocore, every part of them in the test's hand."""
+"""Requests signed by botocore, of which tests can change every part."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FORM = "application/x-www-form-urlencoded"
 
 
 class Answer(msgspec.Struct):
-    """What came back."""
+    """A reply."""
 
     status: int
     headers: dict[str, str]
@@ -55,7 +55,7 @@ def presign(key: CreatedKey, method: str, url: str, expires_s: int = 60) -> str:
 
 
 def send(request: AWSRequest, change: Callable[[dict[str, str]], None] | None = None) -> Answer:
-    """Send a request as it is, its headers changed after they were signed where the test wants that."""
+    """Send a request as it is; tests may change its headers after signing."""
     headers = dict(request.headers.items())
     if change is not None:
         change(headers)
@@ -63,7 +63,7 @@ def send(request: AWSRequest, change: Callable[[dict[str, str]], None] | None = 
 
 
 def send_at_once(requests: list[AWSRequest]) -> list[Answer]:
-    """Send several requests before the answer to any is read, each on a connection of its own."""
+    """Send several requests, each on its own connection, before reading any reply."""
     connections = [_connect(request.url) for request in requests]
     try:
         for request, connection in zip(requests, connections, strict=True):
@@ -75,7 +75,7 @@ def send_at_once(requests: list[AWSRequest]) -> list[Answer]:
 
 
 def fetch(method: str, url: str, body: bytes = b"", headers: dict[str, str] | None = None) -> Answer:
-    """Send a request without a signature of its own."""
+    """Send a request without a signature."""
     connection = _connect(url)
     try:
         connection.request(method, _target(url), body, headers or {})

@@ -1,4 +1,4 @@
-"""A server that real clients of Amazon SQS talk to, on an event loop of its own, with a clock that a test can move."""
+"""A server for real clients of Amazon SQS, on its own event loop, with a clock that tests can move."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ REGION = "eu-north-1"
 
 
 class LeaseClock(FakeClock):
-    """Leases, delays and pauses can be moved ahead; the wall clock goes as it does, so that signatures stay in time."""
+    """A clock for leases, delays and pauses that tests move. The wall clock is real, so that signatures stay valid."""
 
     def wall_ms(self) -> int:
         return self._real.wall_ms()
 
 
 class SqsServer:
-    """One server in a thread. Everything of it that is awaited is awaited there."""
+    """One server in a thread, with its own event loop."""
 
     def __init__(self, directory: Path, **settings: Any) -> None:
         shard = ShardSettings(memory_bytes=8 << 20, disk_reserve_bytes=0)
@@ -80,16 +80,16 @@ class SqsServer:
                 return
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Return what comes of ``work``, done on the server's own event loop."""
+        """Run ``work`` on the server's event loop, and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
     @property
     def admin(self) -> Call:
-        """A call of the platform's administrator."""
+        """A call of the platform administrator."""
         return Call(bearer=ADMIN_TOKEN)
 
     def tenant(self, name: str, **changes: Any) -> int:
-        """Make a tenant, or change it; return its number."""
+        """Create a tenant, or change it; return its number."""
         return self.run(self.server.service.tenants.put(self.admin, name, changes))[1].id
 
     def key(self, tenant: str = "default", role: str | None = "tenant-admin", **grant: Any) -> CreatedKey:
@@ -97,13 +97,13 @@ class SqsServer:
         return self.run(self.server.service.access.create_key(self.admin, tenant, "a key", Grant(role=role, **grant)))
 
     def client(self, tenant: str = "default", role: str = "tenant-admin", **options: Any) -> Any:
-        """Return boto3's client, with a new key."""
+        """Return a boto3 client with a new key."""
         key = self.key(tenant, role)
         return client_of(self.url, key.key_id, key.secret, **options)
 
 
 def client_of(url: str, key_id: str, secret: str, **options: Any) -> Any:
-    """Return boto3's client for one key; it tries everything once."""
+    """Return a boto3 client for one key, without retries."""
     return boto3.client(
         "sqs", endpoint_url=url, region_name=REGION, aws_access_key_id=key_id, aws_secret_access_key=secret,
         config=Config(retries={"total_max_attempts": 1}, parameter_validation=False), **options,

@@ -1,4 +1,4 @@
-"""Celery with tenantq as its broker: a real worker process, with the settings that the docs tell and a key that may do no more than they say."""
+"""Celery with tenantq as its broker: a real worker process, with the settings and the key that the docs describe."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.contract.sqs.sqs_server import client_of
 if TYPE_CHECKING:
     from tests.contract.sqs.sqs_server import SqsServer
 
-VISIBILITY_MS: Final = 1_800_000  # what Celery makes its queues with
+VISIBILITY_MS: Final = 1_800_000  # the attributes of Celery's queues
 ACTIONS: Final = ("list_queues", "put_queue", "get_queue", "add", "poll", "ack", "extend", "purge")
 
 
 class Worker:
-    """A worker in a process of its own; what its tasks say can be waited for."""
+    """A worker process; tests can wait for the output of its tasks."""
 
     def __init__(self, broker: str) -> None:
         command = [sys.executable, "-m", "celery", "-A", "tests.contract.sqs.celery_tasks", "worker"]
@@ -49,18 +49,18 @@ class Worker:
             self._lines.put(line.strip())
 
     def said(self, *wanted: str) -> None:
-        """Wait until the tasks have said all this, in whichever order."""
+        """Wait until the tasks have printed all this, in any order."""
         left = set(wanted)
         while left:
             left.discard(self._lines.get(timeout=30))
 
     def kill(self) -> None:
-        """End it as a power cut would."""
+        """Kill it like a power cut."""
         self._process.kill()
         self._ended()
 
     def stop(self) -> int:
-        """Let it finish what it has; return its exit status."""
+        """Let it finish its tasks; return its exit status."""
         self._process.terminate()
         return self._ended()
 
@@ -77,10 +77,10 @@ def _left(sqs: Any, url: str) -> list[str]:
     return [value for name, value in sorted(figures.items()) if name.startswith("ApproximateNumberOfMessages")]
 
 
-def test_a_worker_of_celery_takes_acks_retries_and_gets_again_what_a_dead_one_held(
+def test_celery_worker_acks_retries_and_recovers_tasks_of_a_dead_one(
     server: SqsServer, tenant: str, tmp_path: Path
 ) -> None:
-    """Tasks are done; put back, they come after the pause that Celery asks for; of a killed worker, after the visibility timeout."""
+    """Requeued tasks return after Celery's pause, those of a killed worker after the visibility timeout."""
     key = server.key(tenant, None, actions=ACTIONS)
     broker = f"sqs://{key.key_id}:{key.secret}@127.0.0.1:{server.server.port}"
     celery_tasks.app.conf.broker_url = broker
@@ -90,7 +90,7 @@ def test_a_worker_of_celery_takes_acks_retries_and_gets_again_what_a_dead_one_he
         celery_tasks.not_now.delay(str(tmp_path / "put back"))
         first.said("sum 5", "tried 0", "tried 1", "tried 2", "put back")
         celery_tasks.add.delay(1, 1)
-        first.said("sum 2")  # it does one thing after the other
+        first.said("sum 2")  # it runs one task at a time
         server.clock.advance(10_001)
         first.said("taken up again")
         celery_tasks.hold.delay(str(tmp_path / "held"))
@@ -98,7 +98,7 @@ def test_a_worker_of_celery_takes_acks_retries_and_gets_again_what_a_dead_one_he
         first.kill()
     sqs = client_of(server.url, key.key_id, key.secret)
     (url,) = sqs.list_queues()["QueueUrls"]
-    assert _left(sqs, url) == ["0", "0", "1"]  # the one that was held is in flight, all the others are gone
+    assert _left(sqs, url) == ["0", "0", "1"]  # the held task is in flight, all others are done
     with Worker(broker) as second:
         celery_tasks.add.apply_async((20, 30), DelaySeconds=600)
         celery_tasks.add.apply_async((5, 6), MessageGroupId="one-customer")

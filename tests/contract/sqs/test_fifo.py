@@ -1,4 +1,4 @@
-"""FIFO queues over Amazon SQS: order in a group, one group at a time, each message once in five minutes."""
+"""FIFO queues over Amazon SQS: order in a group, one batch of a group at a time, each message once in five minutes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def fifo(sqs: Any) -> str:
-    """Make a FIFO queue that tells repetitions by their content."""
+    """Create a FIFO queue with content-based deduplication."""
     attributes = {"FifoQueue": "true", "ContentBasedDeduplication": "true", "VisibilityTimeout": "10"}
     url: str = sqs.create_queue(QueueName="line.fifo", Attributes=attributes)["QueueUrl"]
     return url
 
 
 def send(sqs: Any, queue: str, *bodies: str, **options: Any) -> list[dict[str, Any]]:
-    """Send messages, each to the group that its name begins with."""
+    """Send messages, each to the group that its name starts with."""
     return [
         sqs.send_message(QueueUrl=queue, MessageBody=body, **{"MessageGroupId": body.partition("-")[0], **options})
         for body in bodies
@@ -29,7 +29,7 @@ def send(sqs: Any, queue: str, *bodies: str, **options: Any) -> list[dict[str, A
 
 
 def take(sqs: Any, queue: str, most: int = 10, **options: Any) -> list[dict[str, Any]]:
-    """Return what a receive brings."""
+    """Return the messages of a receive."""
     answer = sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=most, **options)
     found: list[dict[str, Any]] = answer.get("Messages", [])
     return found
@@ -40,8 +40,8 @@ def bodies(got: list[dict[str, Any]]) -> list[str]:
     return [one["Body"] for one in got]
 
 
-def test_a_group_comes_in_order_and_blocks_while_any_of_it_is_out(server: SqsServer, sqs: Any, fifo: str) -> None:
-    """Several of it at a time; deleted or expired, the next follow."""
+def test_group_is_ordered_and_blocked_while_in_flight(server: SqsServer, sqs: Any, fifo: str) -> None:
+    """Several messages are received together; after deletion or expiry, the next follow."""
     send(sqs, fifo, "a-1", "b-1", "a-2", "a-3", "a-4", "c-1")
     first = take(sqs, fifo, 2)
     assert bodies(first) == ["a-1", "a-2"]
@@ -51,8 +51,8 @@ def test_a_group_comes_in_order_and_blocks_while_any_of_it_is_out(server: SqsSer
     assert bodies(take(sqs, fifo)) == ["a-2", "a-3", "a-4"]
 
 
-def test_an_expired_handle_does_not_delete_and_a_used_one_does_no_harm(server: SqsServer, sqs: Any, fifo: str) -> None:
-    """The message may be somebody else's by then."""
+def test_expired_handle_does_not_delete(server: SqsServer, sqs: Any, fifo: str) -> None:
+    """Another consumer may have the message by then. Deleting twice succeeds."""
     send(sqs, fifo, "a-1")
     (old,) = take(sqs, fifo)
     server.clock.advance(10_001)
@@ -65,8 +65,8 @@ def test_an_expired_handle_does_not_delete_and_a_used_one_does_no_harm(server: S
     sqs.delete_message(**expired)
 
 
-def test_a_repetition_is_told_by_its_id_for_five_minutes(server: SqsServer, sqs: Any, fifo: str) -> None:
-    """Whatever its body and its group; it gets the first one's id, also when that is deleted."""
+def test_deduplication_id_works_for_five_minutes(server: SqsServer, sqs: Any, fifo: str) -> None:
+    """Body and group do not matter; the duplicate gets the first ID, even after that message was deleted."""
     (first,) = send(sqs, fifo, "a-1", MessageDeduplicationId="d")
     (again,) = send(sqs, fifo, "b-other", MessageDeduplicationId="d")
     assert (again["MessageId"], again["SequenceNumber"]) == (first["MessageId"], first["SequenceNumber"])
@@ -82,16 +82,16 @@ def test_a_repetition_is_told_by_its_id_for_five_minutes(server: SqsServer, sqs:
     assert later["MessageId"] != first["MessageId"]
 
 
-def test_where_groups_have_ids_of_their_own_the_same_id_in_two_is_two_messages(sqs: Any) -> None:
-    """With the scope that says so."""
+def test_deduplication_scope_group_separates_ids_by_group(sqs: Any) -> None:
+    """The same ID in two groups is two messages."""
     attributes = {"FifoQueue": "true", "DeduplicationScope": "messageGroup"}
     url = sqs.create_queue(QueueName="own.fifo", Attributes=attributes)["QueueUrl"]
     send(sqs, url, "a-1", "b-1", "a-2", MessageDeduplicationId="d")
     assert bodies(take(sqs, url)) == ["a-1", "b-1"]
 
 
-def test_what_a_message_to_it_needs(sqs: Any, fifo: str) -> None:
-    """A group, an id where the content does not tell, and no delay of its own."""
+def test_fifo_message_needs_a_group_and_a_deduplication_id(sqs: Any, fifo: str) -> None:
+    """Content-based deduplication replaces the ID, and a delay per message is refused."""
     message = {"QueueUrl": fifo, "MessageBody": "m"}
     assert code(sqs.send_message, **message) == "MissingParameter"
     assert code(sqs.send_message, **message, MessageGroupId="g", DelaySeconds=2) == "InvalidParameterValue"
@@ -109,8 +109,8 @@ def test_what_a_message_to_it_needs(sqs: Any, fifo: str) -> None:
     assert take(sqs, fifo) == []
 
 
-def test_a_group_on_a_standard_queue_is_told_and_holds_nothing_up(sqs: Any, queue: str) -> None:
-    """As those of fair queues: each message in its turn."""
+def test_group_on_a_standard_queue_is_returned_and_does_not_block(sqs: Any, queue: str) -> None:
+    """This matches fair queues: messages are delivered in turn."""
     send(sqs, queue, "a-1", "b-1", "a-2")
     got = take(sqs, queue, AttributeNames=["MessageGroupId"])
     assert [(one["Body"], one["Attributes"]["MessageGroupId"]) for one in got] == [

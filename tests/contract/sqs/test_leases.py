@@ -1,4 +1,4 @@
-"""Leases over Amazon SQS: timeouts of nothing, old handles, the longest time, groups, and where dead letters go."""
+"""Leases over Amazon SQS: zero timeouts, old handles, the maximum time, groups, and dead letters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def receive(sqs: Any, queue: str, **options: Any) -> list[dict[str, Any]]:
-    """Return what a receive brings, with everything that is known of it."""
+    """Return the messages of a receive, with all attributes."""
     found: list[dict[str, Any]] = sqs.receive_message(QueueUrl=queue, AttributeNames=["All"], **options).get(
         "Messages", []
     )
@@ -33,28 +33,28 @@ def arn(url: str) -> str:
 
 
 def queue_with_letters(sqs: Any, name: str, letters: str, most: int = 1, **attributes: Any) -> str:
-    """Make a queue whose dead letters go to another."""
+    """Create a queue with a dead-letter queue."""
     policy = json.dumps({"maxReceiveCount": most, "deadLetterTargetArn": arn(letters)})
     url: str = sqs.create_queue(QueueName=name, Attributes={"RedrivePolicy": policy, **attributes})["QueueUrl"]
     return url
 
 
 def figure(sqs: Any, queue: str) -> int:
-    """Return how many messages wait in a queue."""
+    """Return the number of messages that wait in a queue."""
     name = "ApproximateNumberOfMessages"
     return int(sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=[name])["Attributes"][name])
 
 
 def rows(server: SqsServer, tenant: str, outcome: str) -> Iterator[tuple[str, str, str]]:
-    """Yield what the journal tells of refused calls: act, queue and code."""
+    """Yield action, queue and code of refused calls in the journal."""
     server.clock.advance(1_500)
     for row in server.run(server.server.service.audit.query(server.admin, tenant)).rows:
         if row.outcome == outcome:
             yield row.op, row.queue, row.error_code
 
 
-def test_a_group_on_a_standard_queue_neither_orders_nor_holds_up(sqs: Any, queue: str) -> None:
-    """All messages of one group can be in flight at once; the group is told with each."""
+def test_group_on_a_standard_queue_neither_orders_nor_blocks(sqs: Any, queue: str) -> None:
+    """All messages of one group can be in flight at once, and each has its group."""
     entries = [{"Id": str(at), "MessageBody": str(at), "MessageGroupId": "one"} for at in range(5)]
     sqs.send_message_batch(QueueUrl=queue, Entries=entries)
     got = receive(sqs, queue, MaxNumberOfMessages=10, MessageAttributeNames=["All"])
@@ -63,8 +63,8 @@ def test_a_group_on_a_standard_queue_neither_orders_nor_holds_up(sqs: Any, queue
     assert not any("MessageAttributes" in one for one in got)
 
 
-def test_who_may_poll_may_receive_with_a_timeout_of_nothing(server: SqsServer, sqs: Any, tenant: str) -> None:
-    """And sees the message each time it is counted, instead of finding it among the dead letters."""
+def test_consumer_may_receive_with_a_zero_timeout(server: SqsServer, sqs: Any, tenant: str) -> None:
+    """Each receive counts, and after the last one the message moves to the dead letters."""
     letters = sqs.create_queue(QueueName="letters")["QueueUrl"]
     url = queue_with_letters(sqs, "main", letters, most=2)
     sqs.send_message(QueueUrl=url, MessageBody="m")
@@ -74,8 +74,8 @@ def test_who_may_poll_may_receive_with_a_timeout_of_nothing(server: SqsServer, s
     assert figure(sqs, letters) == 1
 
 
-def test_who_may_extend_may_end_a_timeout(server: SqsServer, sqs: Any, queue: str, tenant: str) -> None:
-    """A change to nothing is a change of visibility like any other."""
+def test_right_to_extend_allows_a_zero_timeout(server: SqsServer, sqs: Any, queue: str, tenant: str) -> None:
+    """A change to zero is a change of visibility like any other."""
     sqs.send_message(QueueUrl=queue, MessageBody="m")
     key = server.key(tenant, None, actions=("poll", "extend"))
     consumer = client_of(server.url, key.key_id, key.secret)
@@ -84,13 +84,13 @@ def test_who_may_extend_may_end_a_timeout(server: SqsServer, sqs: Any, queue: st
     assert len(receive(consumer, queue)) == 1
 
 
-def test_an_old_handle_changes_the_visibility_of_what_is_in_flight(server: SqsServer, sqs: Any, queue: str) -> None:
+def test_old_handle_changes_the_visibility_of_a_message_in_flight(server: SqsServer, sqs: Any, queue: str) -> None:
     """On a standard queue it changes the current lease; on a FIFO queue it is refused."""
     sqs.send_message(QueueUrl=queue, MessageBody="m")
     (old,) = receive(sqs, queue, VisibilityTimeout=1)
     server.clock.advance(2_000)
     change = {"QueueUrl": queue, "ReceiptHandle": old["ReceiptHandle"]}
-    sqs.change_message_visibility(**change, VisibilityTimeout=5)  # it waits: no effect
+    sqs.change_message_visibility(**change, VisibilityTimeout=5)  # not in flight: no effect
     assert len(receive(sqs, queue, VisibilityTimeout=5)) == 1
     sqs.change_message_visibility(**change, VisibilityTimeout=100)
     server.clock.advance(50_000)
@@ -108,8 +108,8 @@ def test_an_old_handle_changes_the_visibility_of_what_is_in_flight(server: SqsSe
     sqs.change_message_visibility(**change, ReceiptHandle=new["ReceiptHandle"])
 
 
-def test_a_message_is_held_for_twelve_hours_at_most(server: SqsServer, sqs: Any, queue: str) -> None:
-    """However often its timeout is changed; the one it has stays as it is."""
+def test_visibility_is_limited_to_twelve_hours(server: SqsServer, sqs: Any, queue: str) -> None:
+    """Repeated changes do not extend it, and a refused change keeps the current timeout."""
     sqs.send_message(QueueUrl=queue, MessageBody="m")
     (got,) = receive(sqs, queue, VisibilityTimeout=120)
     server.clock.advance(100_000)
@@ -122,8 +122,8 @@ def test_a_message_is_held_for_twelve_hours_at_most(server: SqsServer, sqs: Any,
     assert receive(sqs, queue) == []
 
 
-def test_tags_and_statements_that_come_at_once_are_all_kept(server: SqsServer, sqs: Any, queue: str) -> None:
-    """Nobody's change is lost for another's."""
+def test_concurrent_tags_and_statements_are_all_kept(server: SqsServer, sqs: Any, queue: str) -> None:
+    """No change overwrites another."""
     with ThreadPoolExecutor(10) as pool:
         list(pool.map(lambda at: sqs.tag_queue(QueueUrl=queue, Tags={f"t{at}": "x"}), range(10)))
         label = {"QueueUrl": queue, "AWSAccountIds": ["000000000001"], "Actions": ["SendMessage"]}
@@ -140,10 +140,10 @@ def test_tags_and_statements_that_come_at_once_are_all_kept(server: SqsServer, s
     assert code(sqs.remove_permission, QueueUrl=queue, Label="l0") == "InvalidParameterValue"
 
 
-def test_another_accounts_queue_is_not_there_and_asking_for_it_is_noted(
+def test_queue_of_another_account_looks_unknown_and_is_audited(
     server: SqsServer, sqs: Any, queue: str, tenant: str
 ) -> None:
-    """Whether it exists or not, by URL, by owner or by ARN; the audit trail tells of each."""
+    """By URL, owner or ARN, the reply is the same whether it exists or not."""
     server.tenant("stranger")
     other = server.client("stranger")
     mine = other.create_queue(QueueName="mine")["QueueUrl"]
@@ -163,8 +163,8 @@ def test_another_accounts_queue_is_not_there_and_asking_for_it_is_noted(
     assert code(producer.receive_message, QueueUrl=mine) == "AccessDenied"
 
 
-def test_a_handle_of_another_tenant_is_refused_and_noted(server: SqsServer, sqs: Any, queue: str, tenant: str) -> None:
-    """For deleting and for changing, alone and in batches."""
+def test_handle_of_another_tenant_is_refused_and_audited(server: SqsServer, sqs: Any, queue: str, tenant: str) -> None:
+    """Covers deletes and visibility changes, single and in batches."""
     server.tenant("burglar")
     burglar = server.client("burglar")
     own = burglar.create_queue(QueueName="work")["QueueUrl"]
@@ -181,8 +181,8 @@ def test_a_handle_of_another_tenant_is_refused_and_noted(server: SqsServer, sqs:
     sqs.delete_message(QueueUrl=queue, ReceiptHandle=got["ReceiptHandle"])
 
 
-def test_a_dead_letter_queue_that_was_deleted_does_not_come_back(server: SqsServer, sqs: Any) -> None:
-    """What would go there stays, until there is one again."""
+def test_deleted_dead_letter_queue_is_not_recreated(server: SqsServer, sqs: Any) -> None:
+    """Messages that would move there stay until it exists again."""
     letters = sqs.create_queue(QueueName="letters")["QueueUrl"]
     url = queue_with_letters(sqs, "main", letters, VisibilityTimeout="0")
     sqs.send_message(QueueUrl=url, MessageBody="m")
@@ -195,8 +195,8 @@ def test_a_dead_letter_queue_that_was_deleted_does_not_come_back(server: SqsServ
     assert [one["Body"] for one in receive(sqs, letters)] == ["m"]
 
 
-def test_a_move_with_a_destination_takes_what_was_sent_straight_to_the_letters(server: SqsServer, sqs: Any) -> None:
-    """Received before or not; without one, only what has a queue to go back to."""
+def test_move_with_a_destination_takes_messages_sent_directly_to_the_dlq(server: SqsServer, sqs: Any) -> None:
+    """Without a destination, only messages with a source queue move."""
     letters = sqs.create_queue(QueueName="letters", Attributes={"VisibilityTimeout": "0"})["QueueUrl"]
     url = queue_with_letters(sqs, "main", letters, VisibilityTimeout="0")
     other = sqs.create_queue(QueueName="other")["QueueUrl"]
@@ -216,8 +216,8 @@ def test_a_move_with_a_destination_takes_what_was_sent_straight_to_the_letters(s
     assert {one["Body"] for one in receive(sqs, other, MaxNumberOfMessages=10)} == {"seen", "unseen"}
 
 
-def test_a_fifo_dead_letter_has_its_message_id_for_a_deduplication_id(sqs: Any) -> None:
-    """As its move to the dead letters gives it."""
+def test_fifo_dead_letter_has_its_message_id_as_deduplication_id(sqs: Any) -> None:
+    """The move to the dead letters sets it."""
     fifo: dict[str, Any] = {"FifoQueue": "true", "VisibilityTimeout": "0"}
     letters = sqs.create_queue(QueueName="letters.fifo", Attributes=fifo)["QueueUrl"]
     url = queue_with_letters(sqs, "main.fifo", letters, **fifo)
@@ -228,8 +228,8 @@ def test_a_fifo_dead_letter_has_its_message_id_for_a_deduplication_id(sqs: Any) 
     assert letter["Attributes"]["MessageDeduplicationId"] == letter["MessageId"]
 
 
-def test_looking_is_within_the_rate_of_reading(server: SqsServer) -> None:
-    """Names and attributes are read like messages are; sending is not held up by it."""
+def test_metadata_reads_count_towards_the_read_rate(server: SqsServer) -> None:
+    """Names and attributes count like messages; sending is not affected."""
     server.tenant("curious", limits={"read": {"ops_per_sec": 1, "burst": 3}})
     sqs = server.client("curious")
     url = sqs.create_queue(QueueName="work")["QueueUrl"]
@@ -243,8 +243,8 @@ def test_looking_is_within_the_rate_of_reading(server: SqsServer) -> None:
     sqs.list_queues()
 
 
-async def test_one_tenants_pauses_leave_anothers_alone() -> None:
-    """However many queues it deletes, it only loses the oldest of its own."""
+async def test_cooldowns_of_one_tenant_do_not_evict_those_of_another() -> None:
+    """A tenant that deletes many queues only loses its own oldest cooldowns."""
     clock = FakeClock()
     pauses = Cooldowns(clock, 60_000)
     await pauses.note(Call(), "one", 1, "work")
@@ -260,8 +260,8 @@ async def test_one_tenants_pauses_leave_anothers_alone() -> None:
     assert await pauses.is_on(Call(), "three", 3, "work")
 
 
-def test_a_queue_takes_the_dead_letters_that_its_policy_lets_in(sqs: Any, queue: str) -> None:
-    """All, none, or those of the queues it names; a policy that says nothing of the kind is refused."""
+def test_redrive_allow_policy_decides_who_may_use_a_dlq(sqs: Any, queue: str) -> None:
+    """All queues, none, or those named; an invalid policy is refused."""
     letters = sqs.create_queue(QueueName="letters")["QueueUrl"]
     setting = {"QueueUrl": letters}
     policies: list[tuple[dict[str, Any], bool]] = [
@@ -292,16 +292,16 @@ def test_a_queue_takes_the_dead_letters_that_its_policy_lets_in(sqs: Any, queue:
         assert told == "InvalidParameterValue", wrong
 
 
-def test_an_attempts_id_is_for_fifo_queues_and_well_formed(sqs: Any, queue: str) -> None:
-    """Elsewhere it would promise what does not hold."""
+def test_receive_attempt_id_is_for_fifo_queues_and_well_formed(sqs: Any, queue: str) -> None:
+    """On standard queues it would promise what does not hold."""
     assert code(sqs.receive_message, QueueUrl=queue, ReceiveRequestAttemptId="a") == "InvalidParameterValue"
     ordered = sqs.create_queue(QueueName="ordered.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
     assert code(sqs.receive_message, QueueUrl=ordered, ReceiveRequestAttemptId="a b") == "InvalidParameterValue"
     assert receive(sqs, ordered, ReceiveRequestAttemptId="a") == []
 
 
-def test_a_limit_by_group_wants_deduplication_by_group(sqs: Any) -> None:
-    """When the queue is made, and when either is changed later."""
+def test_throughput_limit_per_group_needs_deduplication_per_group(sqs: Any) -> None:
+    """This is checked at creation and on later changes."""
     by_group = {"FifoQueue": "true", "FifoThroughputLimit": "perMessageGroupId"}
     making = {"QueueName": "ordered.fifo", "Attributes": by_group}
     assert code(sqs.create_queue, **making) == "InvalidAttributeValue"
@@ -312,8 +312,8 @@ def test_a_limit_by_group_wants_deduplication_by_group(sqs: Any) -> None:
     assert told == "InvalidAttributeValue"
 
 
-def test_when_a_message_was_sent_and_first_received_is_told_the_same_each_time(sqs: Any, queue: str) -> None:
-    """To the millisecond, however often it is received."""
+def test_sent_and_first_receive_times_are_stable(sqs: Any, queue: str) -> None:
+    """They are exact to the millisecond on every receive."""
     sqs.send_message(QueueUrl=queue, MessageBody="m")
     names = ("SentTimestamp", "ApproximateFirstReceiveTimestamp")
     told = set()
@@ -323,10 +323,8 @@ def test_when_a_message_was_sent_and_first_received_is_told_the_same_each_time(s
     assert len(told) == 1
 
 
-def test_retention_runs_on_in_the_dead_letter_queue_and_begins_anew_with_a_move_task(
-    server: SqsServer, sqs: Any
-) -> None:
-    """As Amazon has it: the letter's time is the queue's where it lies."""
+def test_retention_continues_in_the_dlq_and_restarts_with_a_move_task(server: SqsServer, sqs: Any) -> None:
+    """As in Amazon SQS, the retention is that of the queue that holds the message."""
     letters = sqs.create_queue(QueueName="kept", Attributes={"MessageRetentionPeriod": "100"})["QueueUrl"]
     queue = queue_with_letters(sqs, "work", letters, MessageRetentionPeriod="90")
 
@@ -338,7 +336,7 @@ def test_retention_runs_on_in_the_dead_letter_queue_and_begins_anew_with_a_move_
     sqs.send_message(QueueUrl=queue, MessageBody="m")
     server.clock.advance(60_000)
     die()
-    server.clock.advance(30_000)  # 90 seconds old: it would be gone from the queue it came from
+    server.clock.advance(30_000)  # 90 seconds old: its source queue would have expired it
     sqs.start_message_move_task(SourceArn=arn(letters))
     assert figure(sqs, queue) == 1
     server.clock.advance(80_000)

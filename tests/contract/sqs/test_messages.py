@@ -1,4 +1,4 @@
-"""Messages over Amazon SQS, with boto3: sent, received, deleted; as its own documents have it."""
+"""Messages over Amazon SQS with boto3: sent, received and deleted as its documentation says."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ BODY = 'h\u00e4llo <&> "\r\n\t \U0001f600'
 
 
 def receive(sqs: Any, queue: str, **options: Any) -> list[dict[str, Any]]:
-    """Return what a receive brings."""
+    """Return the messages of a receive."""
     messages: list[dict[str, Any]] = sqs.receive_message(QueueUrl=queue, **options).get("Messages", [])
     return messages
 
 
-def test_a_message_comes_as_it_was_sent_and_is_gone_once_deleted(sqs: Any, queue: str) -> None:
-    """With digests that a client computes itself, typed attributes, and what the system knows of it."""
+def test_message_is_received_as_sent_and_deleted(sqs: Any, queue: str) -> None:
+    """Digests match those of the client; typed and system attributes are returned."""
     attributes = {
         "text": {"DataType": "String", "StringValue": "a text"},
         "number": {"DataType": "Number.int", "StringValue": "-5e3"},
@@ -48,8 +48,8 @@ def test_a_message_comes_as_it_was_sent_and_is_gone_once_deleted(sqs: Any, queue
     assert [figures[f"ApproximateNumberOfMessages{kind}"] for kind in ("", "NotVisible", "Delayed")] == ["0", "0", "0"]
 
 
-def test_the_digest_of_attributes_covers_those_that_are_returned(sqs: Any, queue: str) -> None:
-    """By name, by prefix, or all; what was not asked for is not there."""
+def test_attribute_digest_covers_the_returned_attributes(sqs: Any, queue: str) -> None:
+    """Attributes are requested by name, by prefix, or all; others are omitted."""
     attributes = {name: {"DataType": "String", "StringValue": "x"} for name in ("a", "b.one", "b.two")}
     sqs.send_message(QueueUrl=queue, MessageBody="m", MessageAttributes=attributes)
     digests = {}
@@ -62,8 +62,8 @@ def test_the_digest_of_attributes_covers_those_that_are_returned(sqs: Any, queue
     assert digests["['none']"] == digests["[]"] == ([], None)
 
 
-def test_the_digest_of_a_trace_header_is_the_one_that_amazon_computes(sqs: Any, queue: str) -> None:
-    """A known value; and the header comes back with the message."""
+def test_trace_header_digest_equals_that_of_amazon(sqs: Any, queue: str) -> None:
+    """It is a known value, and the header is returned with the message."""
     trace = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
     system = {"AWSTraceHeader": {"StringValue": trace, "DataType": "String"}}
     sent = sqs.send_message(QueueUrl=queue, MessageBody="test", MessageSystemAttributes=system)
@@ -73,8 +73,8 @@ def test_the_digest_of_a_trace_header_is_the_one_that_amazon_computes(sqs: Any, 
     assert "MessageAttributes" not in got
 
 
-def test_an_unseen_message_is_seen_again_after_its_visibility_timeout(server: SqsServer, sqs: Any, queue: str) -> None:
-    """With another handle and a higher count; until when it was first received stays the same."""
+def test_message_returns_after_its_visibility_timeout(server: SqsServer, sqs: Any, queue: str) -> None:
+    """It has another handle and a higher count; the time of its first receive stays the same."""
     sqs.send_message(QueueUrl=queue, MessageBody="m")
     (first,) = receive(sqs, queue, AttributeNames=["All"], VisibilityTimeout=10)
     server.clock.advance(9_000)
@@ -87,7 +87,7 @@ def test_an_unseen_message_is_seen_again_after_its_visibility_timeout(server: Sq
 
 
 def test_on_a_standard_queue_an_old_handle_still_deletes(server: SqsServer, sqs: Any, queue: str) -> None:
-    """Whoever has the message now loses it, and may delete it all the same."""
+    """The current consumer loses the message, and its own delete still succeeds."""
     sqs.send_message(QueueUrl=queue, MessageBody="m")
     (old,) = receive(sqs, queue, VisibilityTimeout=1)
     server.clock.advance(2_000)
@@ -98,8 +98,8 @@ def test_on_a_standard_queue_an_old_handle_still_deletes(server: SqsServer, sqs:
     sqs.delete_message(QueueUrl=queue, ReceiptHandle=new["ReceiptHandle"])
 
 
-def test_a_timeout_of_nothing_lets_a_message_be_seen_at_once(sqs: Any, queue: str) -> None:
-    """On a receive, on a change, and as the queue's own."""
+def test_zero_timeout_makes_a_message_visible_at_once(sqs: Any, queue: str) -> None:
+    """Covers receives, changes, and the queue's default."""
     sqs.send_message(QueueUrl=queue, MessageBody="m")
     counts = [
         receive(sqs, queue, VisibilityTimeout=0, AttributeNames=["All"])[0]["Attributes"]["ApproximateReceiveCount"]
@@ -112,7 +112,7 @@ def test_a_timeout_of_nothing_lets_a_message_be_seen_at_once(sqs: Any, queue: st
     assert [len(receive(sqs, queue)) for _ in range(3)] == [1, 1, 1]
 
 
-def test_a_change_of_visibility_counts_from_now(server: SqsServer, sqs: Any, queue: str) -> None:
+def test_visibility_change_counts_from_now(server: SqsServer, sqs: Any, queue: str) -> None:
     """A change of a visible message succeeds; a change of a deleted one is refused."""
     sqs.send_message(QueueUrl=queue, MessageBody="m")
     (got,) = receive(sqs, queue, VisibilityTimeout=5)
@@ -128,8 +128,8 @@ def test_a_change_of_visibility_counts_from_now(server: SqsServer, sqs: Any, que
     assert code(sqs.change_message_visibility, **change) == "MissingParameter"
 
 
-def test_a_delay_holds_a_message_back(server: SqsServer, sqs: Any, queue: str) -> None:
-    """The message's own, or the queue's where it has none."""
+def test_delay_hides_a_message(server: SqsServer, sqs: Any, queue: str) -> None:
+    """The queue's delay applies if the message has none."""
     sqs.set_queue_attributes(QueueUrl=queue, Attributes={"DelaySeconds": "10"})
     sqs.send_message(QueueUrl=queue, MessageBody="queue's")
     sqs.send_message(QueueUrl=queue, MessageBody="own", DelaySeconds=2)
@@ -141,16 +141,16 @@ def test_a_delay_holds_a_message_back(server: SqsServer, sqs: Any, queue: str) -
     assert [one["Body"] for one in receive(sqs, queue, MaxNumberOfMessages=10)] == ["queue's"]
 
 
-def test_a_message_goes_after_its_retention(server: SqsServer, sqs: Any, queue: str) -> None:
-    """A minute at least."""
+def test_message_expires_after_its_retention(server: SqsServer, sqs: Any, queue: str) -> None:
+    """The minimum is a minute."""
     sqs.set_queue_attributes(QueueUrl=queue, Attributes={"MessageRetentionPeriod": "60"})
     sqs.send_message(QueueUrl=queue, MessageBody="m")
     server.clock.advance(61_000)
     assert receive(sqs, queue) == []
 
 
-def test_a_receive_that_waits_comes_back_with_the_first_message(server: SqsServer, sqs: Any, queue: str) -> None:
-    """Not after its time, and not with as many as it may have."""
+def test_waiting_receive_returns_with_the_first_message(server: SqsServer, sqs: Any, queue: str) -> None:
+    """It waits neither for its timeout nor for more messages."""
     got: list[dict[str, Any]] = []
     waiter = threading.Thread(
         target=lambda: got.extend(receive(sqs, queue, MaxNumberOfMessages=10, WaitTimeSeconds=20))
@@ -167,8 +167,8 @@ async def _until_somebody_waits(server: SqsServer) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_what_cannot_be_sent_is_refused_by_its_name(sqs: Any, queue: str) -> None:
-    """Each with the code that Amazon SQS has for it."""
+def test_invalid_messages_get_the_codes_of_amazon_sqs(sqs: Any, queue: str) -> None:
+    """Each kind of error has its own code."""
     send = {"QueueUrl": queue, "MessageBody": "m"}
     value = {"DataType": "String", "StringValue": "x"}
     for changed, wanted in (
@@ -202,15 +202,15 @@ def test_what_cannot_be_sent_is_refused_by_its_name(sqs: Any, queue: str) -> Non
     ("asked", "parameter"),
     [({"MaxNumberOfMessages": 11}, "Max"), ({"MaxNumberOfMessages": 0}, "Max"), ({"WaitTimeSeconds": 21}, "Wait")],
 )
-def test_a_receive_out_of_range_is_refused(sqs: Any, queue: str, asked: dict[str, int], parameter: str) -> None:
-    """Naming the parameter and its range."""
+def test_receive_out_of_range_is_refused(sqs: Any, queue: str, asked: dict[str, int], parameter: str) -> None:
+    """The error names the parameter and its range."""
     told = refusal(sqs.receive_message, QueueUrl=queue, **asked)
     assert told[0] == "InvalidParameterValue"
     assert parameter in told[1]
 
 
-def test_a_handle_that_was_never_given_out_is_refused(sqs: Any, queue: str) -> None:
-    """Garbage, a changed one, and one of another queue alike."""
+def test_invalid_handle_is_refused(sqs: Any, queue: str) -> None:
+    """Garbage, a changed handle, and one of another queue get the same error."""
     sqs.send_message(QueueUrl=queue, MessageBody="m")
     (got,) = receive(sqs, queue)
     handle = got["ReceiptHandle"]
@@ -223,8 +223,8 @@ def test_a_handle_that_was_never_given_out_is_refused(sqs: Any, queue: str) -> N
     sqs.delete_message(QueueUrl=queue, ReceiptHandle=handle)
 
 
-def test_a_batch_is_judged_entry_by_entry(sqs: Any, queue: str) -> None:
-    """Sent, made visible later, and deleted; what fails names its entry."""
+def test_batch_entries_have_separate_outcomes(sqs: Any, queue: str) -> None:
+    """Covers send, visibility change and delete; failures name their entry."""
     entries = [{"Id": f"e{number}", "MessageBody": f"m{number}"} for number in range(9)]
     entries[3]["MessageBody"] = "\x01"
     sent = sqs.send_message_batch(QueueUrl=queue, Entries=entries)
@@ -247,8 +247,8 @@ def test_a_batch_is_judged_entry_by_entry(sqs: Any, queue: str) -> None:
     assert len(deleted["Successful"]) == 8
 
 
-def test_a_batch_that_is_wrong_as_a_whole_does_nothing(sqs: Any, queue: str) -> None:
-    """Empty, too many, ids that repeat or are malformed, or too long altogether."""
+def test_invalid_batch_does_nothing(sqs: Any, queue: str) -> None:
+    """Covers empty and too large batches, and duplicate or malformed IDs."""
     prefix = "AWS.SimpleQueueService."
     large = "x" * (600 << 10)
     for entries, wanted in (
@@ -263,10 +263,8 @@ def test_a_batch_that_is_wrong_as_a_whole_does_nothing(sqs: Any, queue: str) -> 
     assert receive(sqs, queue) == []
 
 
-def test_what_was_added_elsewhere_is_received_here_and_the_other_way_round(
-    server: SqsServer, sqs: Any, queue: str, tenant: str
-) -> None:
-    """Attributes are texts there; bytes that are no text go out in base64."""
+def test_messages_are_shared_with_the_other_transports(server: SqsServer, sqs: Any, queue: str, tenant: str) -> None:
+    """Attributes are texts there, and bytes that are not text are sent as base64."""
     service, call = server.server.service, Call(bearer=server.key(tenant).token)
     added = [NewMessage(body=b"text", attributes={"a": "b", "empty": ""}), NewMessage(body=b"\xff\x00")]
     server.run(service.messages.add(call, None, "work", added))

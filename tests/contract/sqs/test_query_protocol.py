@@ -1,4 +1,4 @@
-"""The Query protocol: forms in, XML out, as older clients speak it; to the root and to a queue's URL, by GET and by POST."""
+"""The Query protocol of older clients: forms in, XML out, at the root and at queue URLs, by GET and by POST."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ BODY = "häl<lo> & \r\n\t\"'\U0001f600"
 
 
 class QueryClient:
-    """Somebody who speaks it."""
+    """A client of the Query protocol."""
 
     def __init__(self, url: str, key: CreatedKey) -> None:
         self.url = url
         self.key = key
 
     def __call__(self, action: str, at: str = "/", status: int = 200, /, **parameters: Any) -> ET.Element:
-        """Return the answer to a call by POST."""
+        """Return the reply to a call by POST."""
         return self.read(send(query_call(self.key, self.url + at, action, **parameters)), status)
 
     def get(self, action: str, at: str = "/", status: int = 200, /, **parameters: Any) -> ET.Element:
-        """Return the answer to a call by GET."""
+        """Return the reply to a call by GET."""
         query = urlencode({"Action": action, **parameters}, quote_via=quote)
         return self.read(send(sign(self.key, "GET", f"{self.url}{at}?{query}")), status)
 
@@ -46,7 +46,7 @@ class QueryClient:
 
 @pytest.fixture
 def client(server: SqsServer, tenant: str) -> QueryClient:
-    """Return somebody of a tenant of the test's own."""
+    """Return a client of the test's own tenant."""
     return QueryClient(server.url, server.key(tenant))
 
 
@@ -56,19 +56,19 @@ def text(root: ET.Element, *names: str) -> str | None:
 
 
 def path_of(root: ET.Element) -> str:
-    """Return the path of the queue's URL in an answer."""
+    """Return the path of the queue URL in a reply."""
     url = text(root, "QueueUrl")
     assert url is not None
     return "/" + url.split("/", 3)[3]
 
 
 def attributes(root: ET.Element, name: str = "Attribute", key: str = "Name") -> dict[str | None, str | None]:
-    """Return a mapping of an answer."""
+    """Return a mapping in a reply."""
     return {one.findtext(SPACE + key): one.findtext(SPACE + "Value") for one in root.iter(SPACE + name)}
 
 
-def test_a_message_goes_there_and_back(client: QueryClient) -> None:
-    """With attributes of each type, digests, and every character that XML allows."""
+def test_message_round_trips(client: QueryClient) -> None:
+    """Covers attributes of each type, digests, and every character that XML allows."""
     made = client("CreateQueue", QueueName="work", **{
         "Attribute.1.Name": "VisibilityTimeout", "Attribute.1.Value": "45", "Tag.1.Key": "a", "Tag.1.Value": "b",
     })  # fmt: skip
@@ -99,7 +99,7 @@ def test_a_message_goes_there_and_back(client: QueryClient) -> None:
 
 
 def test_batches_have_numbered_entries(client: QueryClient) -> None:
-    """In the order of their numbers; each outcome is an element of its own."""
+    """Entries are ordered by number, and each outcome is its own element."""
     at = path_of(client("CreateQueue", QueueName="work"))
     entries: dict[str, str] = {}
     for number in (10, 2, 1):
@@ -122,7 +122,7 @@ def test_batches_have_numbered_entries(client: QueryClient) -> None:
 
 
 def test_queues_are_described_and_listed(client: QueryClient) -> None:
-    """By the URL of the queue, or by a parameter."""
+    """The queue is given by its URL or by a parameter."""
     made = client("CreateQueue", QueueName="work")
     at, url = path_of(made), text(made, "QueueUrl")
     client("SetQueueAttributes", at, **{"Attribute.Name": "DelaySeconds", "Attribute.Value": "5"})
@@ -138,8 +138,8 @@ def test_queues_are_described_and_listed(client: QueryClient) -> None:
     assert text(client.get("ReceiveMessage", at, 400), "Error", "Code") == "AWS.SimpleQueueService.NonExistentQueue"
 
 
-def test_errors_have_codes_of_their_own(client: QueryClient) -> None:
-    """With the status that goes with each, and whose fault it is."""
+def test_errors_have_code_status_and_fault(client: QueryClient) -> None:
+    """The fault is the sender's or the receiver's."""
     at = path_of(client("CreateQueue", QueueName="work"))
     for action, given, status, wanted in (
         ("Nonsense", {}, 400, "InvalidAction"),

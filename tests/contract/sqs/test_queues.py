@@ -1,4 +1,4 @@
-"""Queues over Amazon SQS: made, found, changed, tagged, emptied, deleted; dead letters and where they go."""
+"""Queues over Amazon SQS: created, found, changed, tagged, purged, deleted; dead letters and their destinations."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ def arn_of(sqs: Any, queue: str) -> str:
 
 
 def take(sqs: Any, queue: str, **options: Any) -> list[dict[str, Any]]:
-    """Return what a receive brings."""
+    """Return the messages of a receive."""
     messages: list[dict[str, Any]] = sqs.receive_message(QueueUrl=queue, **options).get("Messages", [])
     return messages
 
 
 def with_letters(sqs: Any, most: int, **attributes: str) -> tuple[str, str]:
-    """Return a queue, and the one where its dead letters go."""
+    """Return a queue and its dead-letter queue."""
     letters = sqs.create_queue(QueueName="letters")["QueueUrl"]
     policy = json.dumps({"deadLetterTargetArn": arn_of(sqs, letters), "maxReceiveCount": most})
     queue = sqs.create_queue(QueueName="source", Attributes={"RedrivePolicy": policy, **attributes})["QueueUrl"]
     return queue, letters
 
 
-def test_a_queue_is_made_once_and_found_by_name_url_and_prefix(server: SqsServer, sqs: Any) -> None:
-    """With equal attributes as often as one likes, with others not at all."""
+def test_queue_is_created_once_and_found_by_name_url_and_prefix(server: SqsServer, sqs: Any) -> None:
+    """Creating it again succeeds with equal attributes and fails with others."""
     url = sqs.create_queue(QueueName="one", Attributes={"DelaySeconds": "1", "VisibilityTimeout": "69"})["QueueUrl"]
     account = url.split("/")[-2]
     assert url == f"{server.url}/{account}/one"
@@ -62,10 +62,8 @@ def test_a_queue_is_made_once_and_found_by_name_url_and_prefix(server: SqsServer
     assert code(sqs.get_queue_attributes, QueueUrl="http://nowhere", AttributeNames=["All"]) == GONE
 
 
-def test_of_several_who_make_a_queue_at_the_same_time_one_says_how_it_is(
-    server: SqsServer, tenant: str, sqs: Any
-) -> None:
-    """Who wants it just so gets it too, all others are told that it exists."""
+def test_concurrent_creation_keeps_the_attributes_of_one_caller(server: SqsServer, tenant: str, sqs: Any) -> None:
+    """Callers with the same attributes succeed; all others get QueueAlreadyExists."""
     key = server.key(tenant)
     for turn in range(5):
         name = f"race-{turn}"
@@ -81,7 +79,7 @@ def test_of_several_who_make_a_queue_at_the_same_time_one_says_how_it_is(
 
 
 def test_queues_are_listed_in_pages(sqs: Any) -> None:
-    """Each page knows the next; one without a size has all."""
+    """Each page has a token for the next; without a size there is one page."""
     names = [f"q{number}" for number in range(5)]
     for name in names:
         sqs.create_queue(QueueName=name)
@@ -95,7 +93,7 @@ def test_queues_are_listed_in_pages(sqs: Any) -> None:
 
 
 def test_names_and_attributes_are_checked(sqs: Any) -> None:
-    """Each with the code that Amazon SQS has for it."""
+    """Each error has the code of Amazon SQS."""
     value, name = "InvalidAttributeValue", "InvalidAttributeName"
     for queue, attributes, wanted in (
         ("a" * 81, {}, "InvalidParameterValue"),
@@ -130,8 +128,8 @@ def test_names_and_attributes_are_checked(sqs: Any) -> None:
     ) == (name)
 
 
-def test_attributes_come_back_as_they_were_set(sqs: Any) -> None:
-    """As texts, all of them; what was never set has its default."""
+def test_attributes_are_returned_as_set(sqs: Any) -> None:
+    """All are texts, and those never set have their defaults."""
     given = {
         "DelaySeconds": "7", "MaximumMessageSize": "2048", "MessageRetentionPeriod": "600", "VisibilityTimeout": "45",
         "ReceiveMessageWaitTimeSeconds": "3", "Policy": '{"Version":"2012-10-17"}', "FifoQueue": "true",
@@ -155,8 +153,8 @@ def test_attributes_come_back_as_they_were_set(sqs: Any) -> None:
     assert not {"FifoQueue", "RedrivePolicy", "Policy", "KmsMasterKeyId"} & set(plain)
 
 
-def test_tags_are_added_replaced_and_taken_away(sqs: Any) -> None:
-    """And given when the queue is made."""
+def test_tags_are_added_replaced_and_removed(sqs: Any) -> None:
+    """They can also be set at creation."""
     url = sqs.create_queue(QueueName="tagged", tags={"a": "1", "b": "2"})["QueueUrl"]
     sqs.tag_queue(QueueUrl=url, Tags={"b": "3", "c": ""})
     assert sqs.list_queue_tags(QueueUrl=url)["Tags"] == {"a": "1", "b": "3", "c": ""}
@@ -165,8 +163,8 @@ def test_tags_are_added_replaced_and_taken_away(sqs: Any) -> None:
     assert code(sqs.tag_queue, QueueUrl=url, Tags={str(number): "" for number in range(51)}) == "InvalidParameterValue"
 
 
-def test_a_policy_gains_and_loses_statements(sqs: Any, queue: str) -> None:
-    """Under labels that stand once."""
+def test_policy_statements_are_added_and_removed(sqs: Any, queue: str) -> None:
+    """Labels are unique."""
     grant = {"QueueUrl": queue, "AWSAccountIds": ["111111111111"], "Actions": ["SendMessage"]}
     sqs.add_permission(**grant, Label="one")
     sqs.add_permission(**{**grant, "Actions": ["SendMessage", "ReceiveMessage"]}, Label="two")
@@ -185,8 +183,8 @@ def test_a_policy_gains_and_loses_statements(sqs: Any, queue: str) -> None:
     assert code(sqs.remove_permission, QueueUrl=queue, Label="one") == "InvalidParameterValue"
 
 
-def test_a_purge_takes_everything_and_cannot_be_repeated_at_once(server: SqsServer, sqs: Any) -> None:
-    """What waits, is delayed or in flight, and what is remembered of duplicates."""
+def test_purge_deletes_everything_and_cannot_be_repeated_at_once(server: SqsServer, sqs: Any) -> None:
+    """It covers ready, delayed and in-flight messages, and deduplication IDs."""
     url = sqs.create_queue(QueueName="p.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
     send = {"QueueUrl": url, "MessageBody": "m", "MessageGroupId": "g", "MessageDeduplicationId": "d"}
     sqs.send_message(**send)
@@ -199,10 +197,10 @@ def test_a_purge_takes_everything_and_cannot_be_repeated_at_once(server: SqsServ
     sqs.purge_queue(QueueUrl=url)
 
 
-def test_a_deleted_queue_is_gone_at_once_and_its_name_free_after_a_minute(
+def test_deleted_queue_is_gone_at_once_and_its_name_free_after_a_minute(
     server: SqsServer, sqs: Any, queue: str
 ) -> None:
-    """With whatever it held, in flight or not."""
+    """Its messages are deleted, in flight or not."""
     sqs.send_message(QueueUrl=queue, MessageBody="m")
     assert len(take(sqs, queue)) == 1
     sqs.delete_queue(QueueUrl=queue)
@@ -214,8 +212,8 @@ def test_a_deleted_queue_is_gone_at_once_and_its_name_free_after_a_minute(
     assert take(sqs, queue) == []
 
 
-def test_a_message_moves_on_the_receive_after_the_last_one_allowed(sqs: Any) -> None:
-    """Not before: until then it is in its queue, and can still be deleted there."""
+def test_message_moves_to_the_dlq_on_the_receive_after_the_last_allowed(sqs: Any) -> None:
+    """Until then it is in its queue, and can still be deleted there."""
     queue, letters = with_letters(sqs, 2, VisibilityTimeout="0")
     sent = sqs.send_message(QueueUrl=queue, MessageBody="m")
     assert [len(take(sqs, queue)) for _ in range(2)] == [1, 1]
@@ -229,8 +227,8 @@ def test_a_message_moves_on_the_receive_after_the_last_one_allowed(sqs: Any) -> 
     assert sqs.list_dead_letter_source_queues(QueueUrl=queue)["queueUrls"] == []
 
 
-def test_dead_letters_go_down_a_chain_of_queues(sqs: Any) -> None:
-    """As each queue's policy says."""
+def test_dead_letters_follow_a_chain_of_queues(sqs: Any) -> None:
+    """Each queue's policy names the next."""
     urls = [sqs.create_queue(QueueName=f"c{at}", Attributes={"VisibilityTimeout": "0"})["QueueUrl"] for at in range(3)]
     for url, following in itertools.pairwise(urls):
         policy = json.dumps({"deadLetterTargetArn": arn_of(sqs, following), "maxReceiveCount": "1"})
@@ -241,8 +239,8 @@ def test_dead_letters_go_down_a_chain_of_queues(sqs: Any) -> None:
     assert [len(take(sqs, urls[2])) for _ in range(3)] == [1, 1, 1]
 
 
-def test_a_dead_letter_queue_is_there_of_the_same_kind_and_another_one(sqs: Any, queue: str) -> None:
-    """Else the policy is refused; an empty one takes it away."""
+def test_dlq_must_exist_have_the_same_type_and_be_another_queue(sqs: Any, queue: str) -> None:
+    """Otherwise the policy is refused; an empty policy removes it."""
     fifo = sqs.create_queue(QueueName="f.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
     for target in (arn_of(sqs, fifo), arn_of(sqs, queue) + "-none", arn_of(sqs, queue)):
         policy = json.dumps({"deadLetterTargetArn": target, "maxReceiveCount": 1})
@@ -254,8 +252,8 @@ def test_a_dead_letter_queue_is_there_of_the_same_kind_and_another_one(sqs: Any,
     assert "RedrivePolicy" not in attributes_of(sqs, source)
 
 
-def test_dead_letters_are_moved_back_or_elsewhere(server: SqsServer, sqs: Any) -> None:
-    """One task at a time, listed with how far it is, and stopped on demand."""
+def test_dead_letters_are_moved_back_or_to_a_destination(server: SqsServer, sqs: Any) -> None:
+    """One task runs at a time, is listed with its progress, and can be cancelled."""
     queue, letters = with_letters(sqs, 1, VisibilityTimeout="0")
     for number in range(4):
         sqs.send_message(QueueUrl=queue, MessageBody=str(number))
@@ -282,8 +280,8 @@ def test_dead_letters_are_moved_back_or_elsewhere(server: SqsServer, sqs: Any) -
     assert code(sqs.cancel_message_move_task, TaskHandle="garbage") == "InvalidParameterValue"
 
 
-def test_what_a_queue_has_here_is_part_of_its_settings(server: SqsServer, sqs: Any, tenant: str) -> None:
-    """Which HTTP shows, and exports carry."""
+def test_sqs_attributes_and_tags_are_queue_settings(server: SqsServer, sqs: Any, tenant: str) -> None:
+    """HTTP shows them, and exports contain them."""
     sqs.create_queue(QueueName="kept", Attributes={"DelaySeconds": "9"}, tags={"team": "a"})
     info = server.run(server.server.service.queues.get(server.admin, tenant, "kept"))
     assert (info.config.tags, info.config.sqs is not None and info.config.sqs.delay_s) == ({"team": "a"}, 9)

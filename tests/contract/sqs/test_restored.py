@@ -1,4 +1,4 @@
-"""A server that was restored from a backup, as clients of Amazon SQS find it."""
+"""A server restored from a backup, as seen by clients of Amazon SQS."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_keys_go_on_signing_where_what_they_were_made_with_was_put_back(tmp_path: Path) -> None:
-    """Without it they are refused, and a file that is none is not taken."""
+def test_keys_sign_again_once_their_signing_file_is_restored(tmp_path: Path) -> None:
+    """Without it they are refused, and an invalid file is not accepted."""
     with SqsServer(tmp_path / "data") as server:
         key = server.key()
         client_of(server.url, key.key_id, key.secret).create_queue(QueueName="work")

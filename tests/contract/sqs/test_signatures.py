@@ -1,4 +1,4 @@
-"""Who is let in to Amazon SQS: whoever signs with a key's secret, and nobody else, whatever they try."""
+"""Authentication for Amazon SQS: only requests signed with a key's secret are accepted."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def told(answer: Any) -> tuple[int, str]:
-    """Return the status and the code of a refusal over JSON."""
+def status_and_code(answer: Any) -> tuple[int, str]:
+    """Return the status and code of an error over JSON."""
     return answer.status, answer.headers["x-amzn-query-error"]
 
 
-def test_a_key_signs_from_the_day_it_is_made_and_no_longer_than_it_holds(server: SqsServer, tenant: str) -> None:
-    """Revoked, it is refused at once; the tenant's other keys go on."""
+def test_key_signs_from_its_creation_until_it_is_revoked(server: SqsServer, tenant: str) -> None:
+    """Revocation applies at once; the tenant's other keys work."""
     key, other = server.key(tenant), server.key(tenant)
     first, second = (client_of(server.url, one.key_id, one.secret) for one in (key, other))
     first.create_queue(QueueName="work")
@@ -36,7 +36,7 @@ def test_a_key_signs_from_the_day_it_is_made_and_no_longer_than_it_holds(server:
     assert len(second.list_queues()["QueueUrls"]) == 1
 
 
-def test_a_suspended_key_is_denied_access(server: SqsServer, tenant: str) -> None:
+def test_suspended_key_is_denied_access(server: SqsServer, tenant: str) -> None:
     """The text says why."""
     key, _ = server.key(tenant), server.key(tenant)
     client = client_of(server.url, key.key_id, key.secret)
@@ -46,8 +46,8 @@ def test_a_suspended_key_is_denied_access(server: SqsServer, tenant: str) -> Non
     assert "suspended" in refusal(client.list_queues)[1]
 
 
-def test_what_was_not_signed_with_the_secret_is_refused(server: SqsServer, tenant: str) -> None:
-    """A wrong secret, an unknown key, the token in place of the secret: and all of it is in the audit trail."""
+def test_invalid_signatures_are_refused_and_audited(server: SqsServer, tenant: str) -> None:
+    """Covers a wrong secret, an unknown key, and the token in place of the secret."""
     key = server.key(tenant)
     since = server.server.shard.journal.span[1]
     for id, secret, wanted in (
@@ -65,16 +65,16 @@ def test_what_was_not_signed_with_the_secret_is_refused(server: SqsServer, tenan
     assert {(row.principal, row.error_code) for row in rows} == {("unknown", "unauthenticated")}
 
 
-def test_a_key_whose_secret_is_not_known_says_that_a_new_one_is_needed(server: SqsServer) -> None:
-    """As one has it that an administrator chose."""
+def test_key_with_an_unknown_secret_says_that_a_new_one_is_needed(server: SqsServer) -> None:
+    """This is the case for a token that an administrator chose."""
     (admin,) = server.run(server.server.service.access.list_platform_keys(server.admin))
-    told = refusal(client_of(server.url, admin.key_id, ADMIN_TOKEN).list_queues)
-    assert told[0] == "InvalidClientTokenId"
-    assert "Make a new key" in told[1]
+    refused = refusal(client_of(server.url, admin.key_id, ADMIN_TOKEN).list_queues)
+    assert refused[0] == "InvalidClientTokenId"
+    assert "Make a new key" in refused[1]
 
 
-def test_a_changed_request_is_not_the_one_that_was_signed(server: SqsServer, tenant: str) -> None:
-    """Body, target, host, date, query: each of them is part of what is signed."""
+def test_changed_request_is_refused(server: SqsServer, tenant: str) -> None:
+    """The signature covers body, target, host, date and query."""
     key = server.key(tenant)
     call = json_call(key, server.url + "/", "CreateQueue", QueueName="work")
 
@@ -83,17 +83,20 @@ def test_a_changed_request_is_not_the_one_that_was_signed(server: SqsServer, ten
 
     assert send(call).status == 200
     mismatch = (403, "SignatureDoesNotMatch;Sender")
-    assert told(changed("X-Amz-Target", "AmazonSQS.ListQueues")) == mismatch
-    assert told(changed("Host", "elsewhere.example")) == mismatch
-    assert told(changed("Content-Type", "application/json")) == mismatch
-    assert told(changed("X-Amz-Date", "20200101T000000Z"))[0] == 403
-    assert told(changed("X-Amz-Content-Sha256", "0" * 64)) == (400, "IncompleteSignature;Sender")  # added on the way
+    assert status_and_code(changed("X-Amz-Target", "AmazonSQS.ListQueues")) == mismatch
+    assert status_and_code(changed("Host", "elsewhere.example")) == mismatch
+    assert status_and_code(changed("Content-Type", "application/json")) == mismatch
+    assert status_and_code(changed("X-Amz-Date", "20200101T000000Z"))[0] == 403
+    assert status_and_code(changed("X-Amz-Content-Sha256", "0" * 64)) == (
+        400,
+        "IncompleteSignature;Sender",
+    )  # added in transit
     call.data = b'{"QueueName":"other"}'
-    assert told(send(call)) == mismatch
+    assert status_and_code(send(call)) == mismatch
 
 
-def test_a_signature_that_lacks_something_says_what(server: SqsServer, tenant: str) -> None:
-    """A part of the header, a header that has to be signed, a session that keys do not have."""
+def test_incomplete_signature_error_says_what_is_missing(server: SqsServer, tenant: str) -> None:
+    """Covers parts of the header, required signed headers, and session tokens, which keys do not have."""
     key = server.key(tenant)
     call = json_call(key, server.url + "/", "ListQueues")
     whole = call.headers["Authorization"]
@@ -112,20 +115,20 @@ def test_a_signature_that_lacks_something_says_what(server: SqsServer, tenant: s
         "Basic abc",
         "\xff\xfe",
     ):
-        assert told(with_header(wrong)) == incomplete, wrong
+        assert status_and_code(with_header(wrong)) == incomplete, wrong
     target = {"X-Amz-Target": "AmazonSQS.ListQueues"}
     session = sign(key, "POST", server.url + "/", b"{}", target, token="t")  # noqa: S106  # no secret
-    assert told(send(session)) == (403, "InvalidClientTokenId;Sender")
+    assert status_and_code(send(session)) == (403, "InvalidClientTokenId;Sender")
     other = sign(key, "POST", server.url + "/", b"{}", target, service="s3")
-    assert told(send(other)) == (403, "SignatureDoesNotMatch;Sender")
-    assert told(fetch("POST", server.url, b"{}", target)) == (403, "MissingAuthenticationToken;Sender")
+    assert status_and_code(send(other)) == (403, "SignatureDoesNotMatch;Sender")
+    assert status_and_code(fetch("POST", server.url, b"{}", target)) == (403, "MissingAuthenticationToken;Sender")
 
 
 @pytest.mark.parametrize("minutes", [-16, 16])
-def test_a_signature_of_another_time_is_refused(
+def test_signature_outside_its_time_window_is_refused(
     server: SqsServer, tenant: str, minutes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A quarter of an hour either way is allowed, no more."""
+    """15 minutes either way are allowed."""
     key = server.key(tenant)
     now = dt.datetime.now(dt.UTC)
     for moved, wanted in ((minutes, 403), (minutes // 2, 200)):
@@ -134,10 +137,8 @@ def test_a_signature_of_another_time_is_refused(
         assert send(json_call(key, server.url + "/", "ListQueues")).status == wanted, moved
 
 
-def test_a_presigned_url_does_what_it_says_for_as_long_as_it_says(
-    server: SqsServer, tenant: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And nothing else."""
+def test_presigned_url_works_until_it_expires(server: SqsServer, tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It allows only its own action."""
     key = server.key(tenant)
     url = presign(key, "GET", f"{server.url}/?Action=CreateQueue&QueueName=signed")
     assert fetch("GET", url).status == 200
@@ -150,8 +151,8 @@ def test_a_presigned_url_does_what_it_says_for_as_long_as_it_says(
     assert (late.status, b"Signature expired" in late.body) == (403, True)
 
 
-def test_a_body_that_is_left_out_of_the_signature_is_left_out_openly(server: SqsServer, tenant: str) -> None:
-    """Where a signed header says so."""
+def test_unsigned_payload_must_be_declared(server: SqsServer, tenant: str) -> None:
+    """A signed header must say so."""
     key = server.key(tenant)
     headers = {"X-Amz-Target": "AmazonSQS.ListQueues", "X-Amz-Content-Sha256": "UNSIGNED-PAYLOAD"}
     request = sign(key, "POST", server.url + "/", b"{}", headers)
@@ -159,8 +160,8 @@ def test_a_body_that_is_left_out_of_the_signature_is_left_out_openly(server: Sqs
     assert send(request).status == 200
 
 
-def test_a_role_allows_here_what_it_allows_elsewhere(server: SqsServer, tenant: str) -> None:
-    """A producer sends and a consumer receives; what else they try is denied, and journaled as such."""
+def test_roles_apply_to_sqs(server: SqsServer, tenant: str) -> None:
+    """A producer sends and a consumer receives; other calls are denied and journaled."""
     admin = server.client(tenant)
     url = admin.create_queue(QueueName="work")["QueueUrl"]
     producer, consumer = server.client(tenant, "producer"), server.client(tenant, "consumer")
@@ -178,8 +179,8 @@ def test_a_role_allows_here_what_it_allows_elsewhere(server: SqsServer, tenant: 
     assert sorted({row.op for row in rows}) == ["add", "delete_queue", "poll", "purge", "put_queue"]
 
 
-def test_another_tenants_queue_is_out_of_reach_by_url_arn_and_handle(server: SqsServer) -> None:
-    """Whether it exists or not, the answer is the same; and its owner's journal tells nothing of it."""
+def test_queue_of_another_tenant_is_unreachable_by_url_arn_and_handle(server: SqsServer) -> None:
+    """The reply is the same whether it exists or not, and its owner's journal has no row."""
     server.tenant("owner"), server.tenant("thief")
     owner, thief = server.client("owner"), server.client("thief")
     url = owner.create_queue(QueueName="mine")["QueueUrl"]
@@ -199,8 +200,8 @@ def test_another_tenants_queue_is_out_of_reach_by_url_arn_and_handle(server: Sqs
     owner.delete_message(QueueUrl=url, ReceiptHandle=handle)
 
 
-def test_rates_and_quotas_hold_as_everywhere(server: SqsServer) -> None:
-    """With the errors that clients of Amazon SQS know how to wait for."""
+def test_rates_and_quotas_apply(server: SqsServer) -> None:
+    """The errors are those that SQS clients retry."""
     server.tenant("small", quotas={"backlog": 2}, limits={"read": {"ops_per_sec": 1, "burst": 2}})
     client = server.client("small")
     url = client.create_queue(QueueName="work")["QueueUrl"]
@@ -214,8 +215,8 @@ def test_rates_and_quotas_hold_as_everywhere(server: SqsServer) -> None:
     assert "QueueDoesNotExist" not in code(client.receive_message, QueueUrl=url)
 
 
-def test_a_principal_with_grants_elsewhere_works_there_by_url(server: SqsServer) -> None:
-    """One fleet for many tenants."""
+def test_principal_uses_its_grants_in_other_tenants_by_url(server: SqsServer) -> None:
+    """One fleet can serve many tenants."""
     server.tenant("host"), server.tenant("fleet")
     url = server.client("host").create_queue(QueueName="jobs")["QueueUrl"]
     key = server.key("fleet")
@@ -236,8 +237,8 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-def test_hostile_bodies_are_refused_and_never_break_anything(server: SqsServer, tenant: str) -> None:
-    """Whatever stands in them, for every action, in both protocols: a refusal of its own protocol, never a fault."""
+def test_hostile_bodies_are_refused(server: SqsServer, tenant: str) -> None:
+    """Every action replies with an error of its own protocol, never an internal one."""
     from tenantq.sqs.actions.table import ACTIONS  # noqa: PLC0415  # what there is to try
 
     key = server.key(tenant)
@@ -259,8 +260,8 @@ def test_hostile_bodies_are_refused_and_never_break_anything(server: SqsServer, 
     assert send(query_call(key, server.url + "/", "ListQueues")).status == 200
 
 
-def test_paths_that_are_no_queues_are_not_found_as_before(server: SqsServer) -> None:
-    """What is not asked in Amazon's words is answered in tenantq's."""
+def test_other_paths_get_tenantqs_own_not_found(server: SqsServer) -> None:
+    """Only requests in Amazon's form get its errors."""
     for method, path in (("GET", "/"), ("POST", "/"), ("GET", "/some/where"), ("POST", "/some/where")):
         answer = fetch(method, server.url + path)
         assert (answer.status, msgspec.json.decode(answer.body)["code"]) == (404, "not_found")
@@ -268,8 +269,8 @@ def test_paths_that_are_no_queues_are_not_found_as_before(server: SqsServer) -> 
     assert (unknown.status, unknown.body) == (404, b"<UnknownOperationException/>")
 
 
-def test_a_restart_keeps_keys_and_handles_and_a_lost_file_only_ends_signatures(tmp_path: Path) -> None:
-    """Tokens still open everything else; new keys sign again."""
+def test_keys_and_handles_survive_a_restart(tmp_path: Path) -> None:
+    """If the signing file is lost, tokens still work, and only new keys can sign."""
     with SqsServer(tmp_path) as first:
         key = first.key()
         client = client_of(first.url, key.key_id, key.secret)

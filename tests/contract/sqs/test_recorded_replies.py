@@ -1,4 +1,4 @@
-"""Answers that AWS itself gives, recorded by other projects, in both protocols."""
+"""Replies of AWS itself, recorded by other projects, in both protocols."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_move_task_fails_when_its_destination_is_deleted(server: SqsServer, sq
 
 
 def test_a_move_task_fails_when_the_source_of_a_message_is_deleted(server: SqsServer, sqs: Any) -> None:
-    """Without a destination, messages go back to their source. Those that cannot are the reason of the failure."""
+    """Without a destination, messages return to their source. The failure reason names those that cannot."""
     url, letters = dead_letter(sqs)
     queue_with_letters(sqs, "second", letters)
     sqs.delete_queue(QueueUrl=url)

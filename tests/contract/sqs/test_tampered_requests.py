@@ -1,4 +1,4 @@
-"""What whoever carries a signed request must not be able to make of it, and forms that real clients write without meaning harm."""
+"""Signed requests cannot be altered in transit, and unusual forms that real clients send are accepted."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ if TYPE_CHECKING:
     from tests.contract.sqs.sqs_server import SqsServer
 
 
-def test_a_presigned_url_does_what_was_signed_and_nothing_else(
-    server: SqsServer, tenant: str, sqs: Any, queue: str
-) -> None:
-    """A header that names another action, or any other of Amazon's, is refused unless it was signed too."""
+def test_presigned_url_allows_only_what_was_signed(server: SqsServer, tenant: str, sqs: Any, queue: str) -> None:
+    """A header with another action, or any other Amazon header, is refused unless it was signed too."""
     key = server.key(tenant)
     sqs.send_message(QueueUrl=queue, MessageBody="stays")
     url = presign(key, "GET", f"{queue}?Action=GetQueueAttributes&AttributeName.1=ApproximateNumberOfMessages")
@@ -35,15 +33,15 @@ def test_a_presigned_url_does_what_was_signed_and_nothing_else(
         "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=a/b/c/sqs/aws4_request&X-Amz-SignedHeaders=host&X-Amz-Signature=0&X-Amz-Date=20260101T000000Z&X-Amz-Expires=000000001" + "9" * 4_400,
     ],
 )  # fmt: skip
-def test_nonsense_in_a_presigned_url_is_refused_as_such(server: SqsServer, query: str) -> None:
-    """Not a fault of the server's."""
+def test_invalid_presigned_url_is_refused(server: SqsServer, query: str) -> None:
+    """It is not a server error."""
     answer = fetch("GET", f"{server.url}/?Action=ListQueues&{query}")
     assert answer.status in {400, 403}
     assert b"InternalFailure" not in answer.body
 
 
-def test_numbers_of_a_list_are_numbers_that_somebody_could_mean(server: SqsServer, tenant: str, queue: str) -> None:
-    """One of five thousand digits is none."""
+def test_huge_list_index_is_refused(server: SqsServer, tenant: str, queue: str) -> None:
+    """An index of five thousand digits is invalid."""
     answer = send(query_call(server.key(tenant), queue, "TagQueue", **{f"Tag.{'1' * 5_000}.Key": "a"}))
     assert answer.status == 400
 
@@ -55,16 +53,16 @@ def test_numbers_of_a_list_are_numbers_that_somebody_could_mean(server: SqsServe
         ("GetQueueAttributes", "AttributeName", 200), ("SendMessageBatch", "Entries", 400),
     ],
 )  # fmt: skip
-def test_an_empty_list_of_the_query_protocol_is_empty(server: SqsServer, tenant: str, queue: str, action: str, name: str, wanted: int) -> None:  # fmt: skip
-    """As botocore writes one: its name and nothing."""
+def test_empty_list_of_the_query_protocol_is_empty(server: SqsServer, tenant: str, queue: str, action: str, name: str, wanted: int) -> None:  # fmt: skip
+    """Botocore writes only its name."""
     answer = send(query_call(server.key(tenant), queue, action, **{name: ""}))
     assert answer.status == wanted
     if wanted == 400:
         assert b"EmptyBatchRequest" in answer.body
 
 
-def test_what_there_is_none_of_is_left_out(server: SqsServer, tenant: str, sqs: Any, queue: str) -> None:
-    """Empty lists and mappings are not in the answer; clients ask whether they are."""
+def test_empty_fields_are_omitted(server: SqsServer, tenant: str, sqs: Any, queue: str) -> None:
+    """Clients check whether lists and mappings are present."""
     key = server.key(tenant)
     entry = {"Id": "a", "MessageBody": "m"}
     sent = send(json_call(key, queue, "SendMessageBatch", QueueUrl=queue, Entries=[entry])).body
@@ -80,14 +78,14 @@ def test_what_there_is_none_of_is_left_out(server: SqsServer, tenant: str, sqs: 
     assert sqs.list_queue_tags(QueueUrl=queue).get("Tags") is None
 
 
-def test_a_batch_is_as_large_as_it_was_sent(sqs: Any, queue: str) -> None:
-    """Also where an entry alone would be refused."""
+def test_batch_limit_applies_before_the_limit_of_entries(sqs: Any, queue: str) -> None:
+    """A batch is too long even if one of its entries would be refused on its own."""
     entries = [{"Id": "a", "MessageBody": "x" * (1 << 20)}, {"Id": "b", "MessageBody": "yy"}]
     with pytest.raises(sqs.exceptions.BatchRequestTooLong):
         sqs.send_message_batch(QueueUrl=queue, Entries=entries)
 
 
-def test_a_request_id_of_the_callers_own_breaks_no_answer(server: SqsServer, tenant: str) -> None:
+def test_callers_request_id_is_escaped(server: SqsServer, tenant: str) -> None:
     """It is text in the XML."""
     call = query_call(server.key(tenant), server.url + "/", "ListQueues")
     answer = send(call, lambda headers: headers.update({"X-Request-Id": "a<b>&c"}))
@@ -95,8 +93,8 @@ def test_a_request_id_of_the_callers_own_breaks_no_answer(server: SqsServer, ten
     ET.fromstring(answer.body)  # noqa: S314  # our own server's
 
 
-def test_a_missing_group_is_what_is_missed_first(sqs: Any) -> None:
-    """A message to a FIFO queue without both of its ids is told of the group."""
+def test_missing_group_is_reported_first(sqs: Any) -> None:
+    """A FIFO message without group and deduplication ID gets the error about the group."""
     url = sqs.create_queue(QueueName="order.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
     with pytest.raises(sqs.exceptions.ClientError) as refused:
         sqs.send_message(QueueUrl=url, MessageBody="m")
@@ -104,8 +102,8 @@ def test_a_missing_group_is_what_is_missed_first(sqs: Any) -> None:
     assert "MessageGroupId" in refused.value.response["Error"]["Message"]
 
 
-def test_a_trace_header_is_a_string(sqs: Any, queue: str) -> None:
-    """Of no other type."""
+def test_trace_header_must_be_a_string(sqs: Any, queue: str) -> None:
+    """Other types are refused."""
     with pytest.raises(sqs.exceptions.ClientError) as refused:
         sqs.send_message(
             QueueUrl=queue, MessageBody="m",

@@ -1,4 +1,4 @@
-"""A shard's data that is not there is never taken for an empty shard; and half a server is never taken for a whole one."""
+"""A shard with missing data is never mistaken for an empty one, nor a partial server for a complete one."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ async def _run_and_back_up(data: Path) -> None:
         server.kill()
 
 
-async def test_a_shard_whose_disk_is_not_there_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the server starts, by what examines it, and while the others run; with its mount point left empty, too."""
+async def test_shard_with_a_missing_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Server start, examinations and running servers notice it, also with an empty mount point."""
     data = tmp_path / "data"
     await _run_and_back_up(data)
     seen: list[bool] = []
     restored = restore_server(
         tmp_path / "data-backups" / "night", tmp_path / "again", progress=lambda *_: seen.append((tmp_path / "again").exists())
     )  # fmt: skip
-    assert (restored.manifest.name, set(seen)) == ("night", {False})  # it appears as a whole
+    assert (restored.manifest.name, set(seen)) == ("night", {False})  # it appears atomically
     assert (shard_count(tmp_path / "again"), len(shard_dirs(tmp_path / "again"))) == (2, 2)
     assert not list((tmp_path / "again").glob(".*"))
     for place in (data, tmp_path / "again"):
@@ -71,8 +71,8 @@ async def test_a_shard_whose_disk_is_not_there_is_refused(tmp_path: Path, monkey
     assert not shard_dir(data, 1).exists()
 
 
-def test_which_shards_were_made_is_remembered(tmp_path: Path) -> None:
-    """One that never was may be missing; the others are called by their own numbers; fewer shards forget the rest."""
+def test_created_shards_are_remembered(tmp_path: Path) -> None:
+    """A shard that was never created may be missing; reducing the count forgets the rest."""
     for number in (0, 2):
         shard_dir(tmp_path, number).mkdir(parents=True, exist_ok=True)
         (shard_dir(tmp_path, number) / "format").touch()
