@@ -1,4 +1,4 @@
-"""Wrong arguments: each is refused with an error of tenantq's own; none stops the shard or spoils its directory."""
+"""Invalid arguments get a typed error; none stops the shard or damages its directory."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -20,19 +20,19 @@ Call = Callable[[Shard, Any], Awaitable[Any]]
 
 
 class Text(str):
-    """Text of another type, as template libraries have it."""
+    """A subclass of str, as template libraries have it."""
 
     __slots__ = ()
 
 
 class Bytes(bytes):
-    """Bytes of another type."""
+    """A subclass of bytes."""
 
     __slots__ = ()
 
 
-class Unspeakable:
-    """Something that cannot even be shown."""
+class Unprintable:
+    """An object whose repr fails."""
 
     def __repr__(self) -> str:
         """Fail."""
@@ -49,7 +49,7 @@ VALUES: dict[str, Callable[[], Any]] = {
     "dict": dict,
     "generator": lambda: (one for one in ("work",)),
     "subclass": lambda: Text("work"),
-    "unspeakable": Unspeakable,
+    "unspeakable": Unprintable,
     "surrogate": lambda: "\ud800",
 }
 
@@ -203,7 +203,7 @@ CALLERS: dict[str, Callable[[], Any]] = {
     "int principal": lambda: Caller(principal=5),  # type: ignore[arg-type]
     "None principal": lambda: Caller(principal=None),  # type: ignore[arg-type]
     "subclass principal": lambda: Caller(principal=Text("alice")),
-    "unspeakable principal": lambda: Caller(principal=Unspeakable()),  # type: ignore[arg-type]
+    "unspeakable principal": lambda: Caller(principal=Unprintable()),  # type: ignore[arg-type]
     "long principal": lambda: Caller(principal="x" * 100_000),
     "bytes remote": lambda: Caller(remote=b"::1"),  # type: ignore[arg-type]
     "nan request_id": lambda: Caller(request_id=float("nan")),  # type: ignore[arg-type]
@@ -230,7 +230,7 @@ BY_CALLER: dict[str, Call] = {
 
 
 async def is_refused(call: Awaitable[Any]) -> bool:
-    """Tell whether a call raised an error that blames its arguments, or answered every item with one."""
+    """Return whether a call raised an argument error, or returned one for every item."""
     try:
         reply = await call
     except TenantqError as error:
@@ -239,7 +239,7 @@ async def is_refused(call: Awaitable[Any]) -> bool:
 
 
 async def serves(shard: Shard) -> None:
-    """Assert that a message goes in and out."""
+    """Check that a message can be added and polled."""
     await wait_until_idle(shard)
     assert shard.failure is None
     (added,) = await shard.add(T, "probe", [message("probe")])
@@ -262,8 +262,8 @@ async def prepared(open_shard: OpenShard) -> Shard:
 
 
 @pytest.mark.parametrize("name", [*NAMES, *BATCHES, *FIELDS])
-async def test_a_wrong_value_is_refused_and_spoils_nothing(open_shard: OpenShard, name: str) -> None:
-    """Of any type, in any argument: the shard serves on, and its directory opens again with everything in it."""
+async def test_invalid_value_is_refused_and_damages_nothing(open_shard: OpenShard, name: str) -> None:
+    """For any type in any argument, the shard keeps working and its directory opens again."""
     call = (NAMES | BATCHES | FIELDS)[name]
     shard = await prepared(open_shard)
     for kind, value in VALUES.items():
@@ -279,8 +279,8 @@ async def test_a_wrong_value_is_refused_and_spoils_nothing(open_shard: OpenShard
 
 
 @pytest.mark.parametrize("method", BY_CALLER)
-async def test_a_caller_the_journal_cannot_name_is_refused(open_shard: OpenShard, method: str) -> None:
-    """Before anything is done in its name, and without a trace that could not be read back."""
+async def test_caller_that_cannot_be_journaled_is_refused(open_shard: OpenShard, method: str) -> None:
+    """Nothing is done or journaled for it."""
     shard = await prepared(open_shard)
     span = shard.journal.span
     for kind, caller in CALLERS.items():
@@ -294,7 +294,7 @@ async def test_a_caller_the_journal_cannot_name_is_refused(open_shard: OpenShard
     await serves(await open_shard())
 
 
-async def test_a_caller_named_with_a_lone_surrogate_spoils_nothing(open_shard: OpenShard) -> None:
+async def test_caller_with_a_lone_surrogate_damages_nothing(open_shard: OpenShard) -> None:
     """It is refused or journaled without it, and the directory opens again."""
     shard = await prepared(open_shard)
     for call in BY_CALLER.values():
@@ -315,8 +315,8 @@ async def test_a_caller_named_with_a_lone_surrogate_spoils_nothing(open_shard: O
     ],
     ids=["value", "error", "status"],
 )
-async def test_a_result_of_a_wrong_type_is_refused_and_the_lease_goes_on(shard: Shard, result: Result) -> None:
-    """A subclass of text or bytes would not be read back as it was given."""
+async def test_result_of_a_wrong_type_is_refused_and_the_lease_continues(shard: Shard, result: Result) -> None:
+    """A subclass of str or bytes could not be read back as given."""
     await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q)
     with pytest.raises(TenantqError):
@@ -326,8 +326,8 @@ async def test_a_result_of_a_wrong_type_is_refused_and_the_lease_goes_on(shard: 
     await serves(shard)
 
 
-async def test_a_reason_of_a_wrong_type_is_refused_and_the_lease_goes_on(shard: Shard) -> None:
-    """Also when the receipt is a good one."""
+async def test_reason_of_a_wrong_type_is_refused_and_the_lease_continues(shard: Shard) -> None:
+    """This holds with a valid receipt too."""
     await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q)
     with pytest.raises(TenantqError):
@@ -337,8 +337,8 @@ async def test_a_reason_of_a_wrong_type_is_refused_and_the_lease_goes_on(shard: 
     await serves(shard)
 
 
-async def test_attributes_changed_after_the_call_are_stored_as_they_were(shard: Shard) -> None:
-    """The caller may use its dictionary again while the message stands in line."""
+async def test_attributes_are_copied_at_the_call(shard: Shard) -> None:
+    """The caller may reuse its dictionary while the message is queued."""
     attributes: dict[str, Any] = {"a": "b"}
     adding = asyncio.create_task(shard.add(T, Q, [message(attributes=attributes)]))
     await asyncio.sleep(0)
@@ -350,8 +350,8 @@ async def test_attributes_changed_after_the_call_are_stored_as_they_were(shard: 
     await serves(shard)
 
 
-async def test_good_messages_beside_wrong_ones_are_taken(shard: Shard) -> None:
-    """Each message of a batch is answered by itself."""
+async def test_valid_messages_next_to_invalid_ones_are_added(shard: Shard) -> None:
+    """Each message of a batch has its own outcome."""
     wrong: list[Any] = [message(priority=10**5000), None, message("good"), message(group=Text("g"))]
     replies = await shard.add(T, Q, wrong)
     assert [reply.error is None for reply in replies] == [False, False, True, False]
@@ -359,7 +359,7 @@ async def test_good_messages_beside_wrong_ones_are_taken(shard: Shard) -> None:
 
 
 async def test_methods_before_open_say_that_the_shard_is_closed(tmp_path: Path, clock: ManualClock) -> None:
-    """And not that some attribute is missing."""
+    """The error is not about a missing attribute."""
     shard = Shard(tmp_path / "data", clock=clock)
     for call in BY_CALLER.values():
         with pytest.raises(Closed):
@@ -380,8 +380,8 @@ async def test_closing_a_shard_that_was_never_opened_does_nothing(tmp_path: Path
         await serves(shard)
 
 
-async def test_a_flag_that_is_no_truth_value_is_refused(shard: Shard) -> None:
-    """It would be stored, and the directory could not be opened again."""
+async def test_flag_that_is_not_a_boolean_is_refused(shard: Shard) -> None:
+    """If it were stored, the directory could not be opened again."""
     await put_queue(shard, T, Q)
     for wrong in ("yes", 1, None, object()):
         with pytest.raises(Invalid, match="force"):
@@ -391,8 +391,8 @@ async def test_a_flag_that_is_no_truth_value_is_refused(shard: Shard) -> None:
     assert shard.reads.stats(T, Q).status == "active"
 
 
-async def test_empty_attributes_that_are_filled_after_the_call_are_not_stored(shard: Shard) -> None:
-    """What counts is what was given."""
+async def test_attributes_added_after_the_call_are_not_stored(shard: Shard) -> None:
+    """An empty dictionary is copied too."""
     attributes: dict[str, str] = {}
     adding = asyncio.create_task(shard.add(T, Q, [NewMessage(body=b"x", attributes=attributes)]))
     await asyncio.sleep(0)

@@ -10,7 +10,7 @@ from tests.verbs import Shard
 
 
 async def test_37_a_batch_above_the_limit_is_refused_whole(shard: Shard) -> None:
-    """Nothing of it is done."""
+    """None of it is executed."""
     many = BATCH_MESSAGES_MAX + 1
     await put_queue(shard, T, Q)
     with pytest.raises(Invalid, match="1001 in one batch"):
@@ -39,15 +39,15 @@ async def test_37_an_empty_batch_is_refused(shard: Shard) -> None:
 
 
 async def test_37_a_batch_of_too_many_bytes_is_refused_whole(shard: Shard) -> None:
-    """Though each message is small enough."""
+    """Each message alone is small enough."""
     body = bytes(BODY_BYTES_MAX)
     with pytest.raises(TooLarge, match=str(BATCH_BYTES_MAX)):
         await shard.add(T, Q, [message(body)] * (BATCH_BYTES_MAX // BODY_BYTES_MAX + 1))
     assert Q not in queues(shard, T)
 
 
-async def test_37_mixed_good_and_bad_messages_are_answered_in_input_order(shard: Shard) -> None:
-    """The good ones are added."""
+async def test_37_valid_and_invalid_messages_are_answered_in_input_order(shard: Shard) -> None:
+    """The valid ones are added."""
     batch = [message("a"), message("b", priority=10), message(bytes(BODY_BYTES_MAX + 1)), message("d", key="")]
     replies = await shard.add(T, Q, [*batch, message("e")])
     assert [type(reply.error) for reply in replies] == [type(None), Invalid, TooLarge, Invalid, type(None)]
@@ -57,7 +57,7 @@ async def test_37_mixed_good_and_bad_messages_are_answered_in_input_order(shard:
 
 
 async def test_37_mixed_receipts_are_answered_in_input_order(shard: Shard) -> None:
-    """Good, spent, and rubbish."""
+    """Covers valid, used and malformed receipts."""
     await shard.add(T, Q, [message(str(n)) for n in range(4)])
     a, b, c, d = (one.receipt for one in await shard.poll(T, Q, max=4))
     await shard.ack(T, Q, [b])
@@ -71,7 +71,7 @@ async def test_37_mixed_receipts_are_answered_in_input_order(shard: Shard) -> No
 
 
 async def test_37_mixed_ids_are_answered_in_input_order(shard: Shard) -> None:
-    """Removed, unknown, malformed, and removed a moment before in the same batch."""
+    """Covers existing, unknown and malformed IDs, and one that is repeated in the batch."""
     a, b = await shard.add(T, Q, [message("a"), message("b")])
     outcomes = await shard.remove(T, Q, [a.id, bytes(16), "nonsense", b.raw_id, a.id])
     assert [outcome.ok for outcome in outcomes] == [True, False, False, True, False]
@@ -79,15 +79,15 @@ async def test_37_mixed_ids_are_answered_in_input_order(shard: Shard) -> None:
     assert shard.reads.stats(T, Q).removed_total == 2
 
 
-async def test_the_largest_batch_allowed_goes_through(shard: Shard) -> None:
-    """One thousand messages in one add, one poll and one ack."""
+async def test_largest_allowed_batch_succeeds(shard: Shard) -> None:
+    """One thousand messages fit one add, one poll and one ack."""
     await shard.add(T, Q, [message(str(n)) for n in range(BATCH_MESSAGES_MAX)])
     got = await shard.poll(T, Q, max=BATCH_MESSAGES_MAX)
     assert len(got) == BATCH_MESSAGES_MAX
     assert all(outcome.ok for outcome in await shard.ack(T, Q, [one.receipt for one in got]))
 
 
-async def test_a_poll_stops_at_the_bytes_a_reply_may_have_and_loses_nothing(shard: Shard) -> None:
+async def test_poll_stops_at_the_reply_size_limit_and_loses_nothing(shard: Shard) -> None:
     """The rest stays in order for the next poll."""
     for start in (0, 12):
         await shard.add(T, Q, [message(bytes([n]) * BODY_BYTES_MAX) for n in range(start, start + 12)])

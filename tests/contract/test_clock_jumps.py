@@ -1,4 +1,4 @@
-"""Clocks: the wall clock may jump either way; leases and delays run on time that really passed."""
+"""Clocks: the wall clock may jump either way; leases and delays run on elapsed time."""
 
 import pytest
 
@@ -12,8 +12,8 @@ HOUR = 3_600_000
 
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
-async def test_69_a_jump_of_the_wall_clock_moves_no_delay(shard: Shard, clock: ManualClock, jump: int) -> None:
-    """Not early, and not late either."""
+async def test_69_wall_clock_jump_changes_no_delay(shard: Shard, clock: ManualClock, jump: int) -> None:
+    """Delays end neither early nor late."""
     await shard.add(T, Q, [message(delay_ms=60_000)])
     clock.jump_wall(jump)
     await pass_time(shard, clock, 59_999)
@@ -23,8 +23,8 @@ async def test_69_a_jump_of_the_wall_clock_moves_no_delay(shard: Shard, clock: M
 
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
-async def test_69_a_jump_of_the_wall_clock_loses_no_lease(shard: Shard, clock: ManualClock, jump: int) -> None:
-    """The lease lasts its time; what is shown of it follows the corrected clock."""
+async def test_69_wall_clock_jump_loses_no_lease(shard: Shard, clock: ManualClock, jump: int) -> None:
+    """The lease keeps its length; its displayed end follows the corrected clock."""
     await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q, lease_ms=10_000)
     clock.jump_wall(jump)
@@ -36,10 +36,10 @@ async def test_69_a_jump_of_the_wall_clock_loses_no_lease(shard: Shard, clock: M
 
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
-async def test_69_a_jump_while_the_shard_is_down_moves_nothing(
+async def test_69_jump_while_the_shard_is_down_changes_nothing(
     open_shard: OpenShard, clock: ManualClock, jump: int
 ) -> None:
-    """The machine stayed up, so the time that passed is known."""
+    """The machine stayed up, so the elapsed time is known."""
     shard = await open_shard()
     await shard.add(T, Q, [message("held"), message("delayed", delay_ms=60_000)])
     (got,) = await shard.poll(T, Q, lease_ms=60_000)
@@ -61,7 +61,7 @@ async def test_69_a_jump_while_the_shard_is_down_moves_nothing(
 async def test_69_after_a_reboot_nothing_is_early_by_more_than_the_jump(
     open_shard: OpenShard, clock: ManualClock, jump: int
 ) -> None:
-    """Only the wall clock tells then how long the machine was off, and it is believed."""
+    """Only the wall clock shows how long the machine was off, and it is trusted."""
     delay = 3 * HOUR
     shard = await open_shard()
     await shard.add(T, Q, [message(delay_ms=delay)])
@@ -70,7 +70,7 @@ async def test_69_after_a_reboot_nothing_is_early_by_more_than_the_jump(
     clock.jump_wall(jump)
     clock.reboot()
     shard = await open_shard()
-    passed = max(0, HOUR + jump)  # what it must believe; time never goes back
+    passed = max(0, HOUR + jump)  # what the wall clock says; time never goes back
     await pass_time(shard, clock, delay - passed - 1)
     assert await shard.poll(T, Q) == []
     await pass_time(shard, clock, 1)
@@ -80,8 +80,8 @@ async def test_69_after_a_reboot_nothing_is_early_by_more_than_the_jump(
 @pytest.mark.rocksdb_only(
     "on Redis the store's clock says how long the shard was closed: tests/redis_store/test_ownership.py"
 )
-async def test_69_a_reboot_keeps_live_leases(open_shard: OpenShard, clock: ManualClock) -> None:
-    """Never silently lost: the receipt works until its time is over."""
+async def test_69_reboot_keeps_live_leases(open_shard: OpenShard, clock: ManualClock) -> None:
+    """The receipt works until its deadline."""
     shard = await open_shard()
     await shard.add(T, Q, [message("a"), message("b")])
     short, long = await shard.poll(T, Q, max=2, lease_ms=60_000)
@@ -94,8 +94,8 @@ async def test_69_a_reboot_keeps_live_leases(open_shard: OpenShard, clock: Manua
     assert [outcome.ok for outcome in outcomes] == [False, True]
 
 
-async def test_69_the_order_survives_a_wall_clock_that_went_back(open_shard: OpenShard, clock: ManualClock) -> None:
-    """First in, first out, by the shard's own time; ids rise through jump, restart and reboot."""
+async def test_69_order_survives_a_wall_clock_that_goes_back(open_shard: OpenShard, clock: ManualClock) -> None:
+    """FIFO order uses the shard clock; IDs increase through jump, restart and reboot."""
     shard = await open_shard()
     ids = [one.raw_id for one in await shard.add(T, Q, [message("1")])]
     clock.jump_wall(-24 * HOUR)
@@ -113,7 +113,7 @@ async def test_69_the_order_survives_a_wall_clock_that_went_back(open_shard: Ope
 
 
 async def test_69_a_lease_of_1500_ms_lasts_one_and_a_half_seconds(shard: Shard, clock: ManualClock) -> None:
-    """Milliseconds are not rounded to anything."""
+    """Milliseconds are not rounded."""
     await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q, lease_ms=1_500)
     assert got.lease_until == clock.wall_ms() + 1_500
@@ -124,8 +124,8 @@ async def test_69_a_lease_of_1500_ms_lasts_one_and_a_half_seconds(shard: Shard, 
     assert [one.attempt for one in await shard.poll(T, Q)] == [2]
 
 
-async def test_69_keys_results_and_lifetimes_follow_the_same_time(shard: Shard, clock: ManualClock) -> None:
-    """A jump ends none of them early and keeps none of them longer."""
+async def test_69_keys_results_and_ttls_use_the_shard_clock(shard: Shard, clock: ManualClock) -> None:
+    """A jump neither shortens nor extends them."""
     await put_queue(shard, T, Q, dedup_ms=10_000)
     await shard.add(T, Q, [message("x", key="k", ttl_ms=10_000)])
     clock.jump_wall(HOUR)

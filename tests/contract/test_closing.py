@@ -1,4 +1,4 @@
-"""Opening and closing: nobody is left waiting, the heart tells the truth, and the directory is let go in any case."""
+"""Opening and closing: no caller is left waiting, the heart is correct, and the directory is always released."""
 
 import asyncio
 import random
@@ -19,7 +19,7 @@ from tests.verbs import Shard
 
 
 class Gate:
-    """Holds every sync back until it is opened."""
+    """Blocks every sync until it is opened."""
 
     def __init__(self, patch: pytest.MonkeyPatch, shard: Shard) -> None:
         sync_on_thread(shard)
@@ -33,23 +33,23 @@ class Gate:
         patch.setattr(type(shard.state.store), "sync", held)
 
     def open(self) -> None:
-        """Let all syncs go on."""
+        """Let all syncs continue."""
         self._opened.set()
 
 
 def failing(*_: object) -> None:
-    """Fail as a disk does."""
+    """Fail like a disk."""
     raise StoreFailed("the disk is gone")
 
 
 async def turns(count: int = 20) -> None:
-    """Let the event loop go round a few times."""
+    """Run a few turns of the event loop."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
-async def test_polls_that_stand_in_line_at_close_are_answered(shard: Shard) -> None:
-    """With nothing, at once, and not after their whole wait."""
+async def test_close_answers_queued_polls(shard: Shard) -> None:
+    """They get an empty reply at once, not after their whole wait."""
     await put_queue(shard, T, Q)
     polls = [
         asyncio.create_task(shard.poll(T, Q, wait_ms=300_000)),
@@ -61,10 +61,10 @@ async def test_polls_that_stand_in_line_at_close_are_answered(shard: Shard) -> N
     assert [poll.done() and poll.result() for poll in polls] == [[], []]
 
 
-async def test_a_clean_close_with_durability_os_syncs_what_stood_in_line(
+async def test_clean_close_with_durability_os_syncs_queued_work(
     open_shard: OpenShard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The heart says clean only of records that a sync has covered."""
+    """The heart is marked clean only for synced records."""
     shard = await open_shard(settings=ShardSettings(durability="os", round_cost_alone=1))
     synced: list[int] = []
     real = type(shard.state.store).sync
@@ -91,8 +91,8 @@ async def test_a_clean_close_with_durability_os_syncs_what_stood_in_line(
     assert shard.reads.stats(T, Q).ready == 30
 
 
-async def test_a_close_that_is_cancelled_still_closes(open_shard: OpenShard, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who gives up waiting for it does not leave the directory locked."""
+async def test_cancelled_close_still_closes(open_shard: OpenShard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The directory does not stay locked."""
     shard = await open_shard()
     with monkeypatch.context() as patch:
         gate = Gate(patch, shard)
@@ -113,7 +113,7 @@ async def test_a_close_that_is_cancelled_still_closes(open_shard: OpenShard, mon
 
 
 async def test_a_second_close_waits_for_the_first(open_shard: OpenShard, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever's close has returned may open the directory."""
+    """After any close returns, the directory can be opened."""
     shard = await open_shard()
     with monkeypatch.context() as patch:
         gate = Gate(patch, shard)
@@ -131,10 +131,10 @@ async def test_a_second_close_waits_for_the_first(open_shard: OpenShard, monkeyp
 
 
 @pytest.mark.rocksdb_only("it makes its shard by itself")
-async def test_an_open_whose_first_write_fails_lets_the_directory_go(
+async def test_failed_open_releases_the_directory(
     tmp_path: Path, open_shard: OpenShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another try finds it free, and no thread is left behind."""
+    """Another attempt finds it free, and no thread is left."""
     threads = threading.active_count()
     with monkeypatch.context() as patch:
         patch.setattr(RocksStore, "write", failing)
@@ -149,7 +149,7 @@ async def test_an_open_whose_first_write_fails_lets_the_directory_go(
     assert shard.failure is None
 
 
-async def test_a_trim_whose_write_fails_stops_the_shard(
+async def test_failed_trim_stops_the_shard(
     open_shard: OpenShard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is confirmed after it, and the journal has no gap."""

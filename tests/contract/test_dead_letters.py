@@ -24,7 +24,7 @@ DLQ = f"{Q}-dlq"
 
 
 async def fail(shard: Shard, clock: ManualClock, how: str, got: Delivery) -> None:
-    """End a delivery without success."""
+    """End a delivery unsuccessfully."""
     if how == "nack":
         await shard.nack(T, Q, [got.receipt], delay_ms=0)
     else:
@@ -36,7 +36,7 @@ async def fail(shard: Shard, clock: ManualClock, how: str, got: Delivery) -> Non
 async def test_25_max_attempts_n_means_exactly_n_deliveries_before_the_dead_letters(
     open_shard: OpenShard, clock: ManualClock, how: str, attempts: int
 ) -> None:
-    """Whether they end by nack, by expiry, or by a restart of the shard while leased."""
+    """Deliveries end by nack, by expiry, or by a restart of the shard."""
     shard = await open_shard()
     await put_queue(shard, T, Q, max_attempts=attempts)
     await shard.add(T, Q, [message("poison")])
@@ -57,7 +57,7 @@ async def test_25_max_attempts_n_means_exactly_n_deliveries_before_the_dead_lett
 
 @pytest.mark.parametrize(("own", "deliveries"), [(1, 1), (3, 3), (None, 2)])
 async def test_25_a_message_may_have_its_own_max_attempts(shard: Shard, own: int | None, deliveries: int) -> None:
-    """It counts instead of the queue's."""
+    """It overrides the queue's."""
     await put_queue(shard, T, Q, max_attempts=2)
     await shard.add(T, Q, [message(max_attempts=own)])
     count = 0
@@ -68,8 +68,8 @@ async def test_25_a_message_may_have_its_own_max_attempts(shard: Shard, own: int
 
 
 @pytest.mark.parametrize("by", ["queue", "message"])
-async def test_25_max_attempts_0_is_no_bound(shard: Shard, by: str) -> None:
-    """The message comes back for ever."""
+async def test_25_max_attempts_0_means_unlimited(shard: Shard, by: str) -> None:
+    """The message returns forever."""
     await put_queue(shard, T, Q, max_attempts=0 if by == "queue" else 1)
     await shard.add(T, Q, [message(max_attempts=0 if by == "message" else None)])
     for attempt in range(1, 30):
@@ -80,8 +80,8 @@ async def test_25_max_attempts_0_is_no_bound(shard: Shard, by: str) -> None:
 
 
 @pytest.mark.parametrize("end", ["nack", "release"])
-async def test_25_the_history_of_a_message_that_comes_back_for_ever_is_bounded(shard: Shard, end: str) -> None:
-    """It keeps the newest entries; the journal has them all."""
+async def test_25_history_of_an_unlimited_message_is_limited(shard: Shard, end: str) -> None:
+    """It keeps the newest entries; the journal has all."""
     await put_queue(shard, T, Q, max_attempts=0)
     (added,) = await shard.add(T, Q, [message()])
     for n in range(limits.HISTORY_ENTRIES_MAX + 10):
@@ -96,8 +96,8 @@ async def test_25_the_history_of_a_message_that_comes_back_for_ever_is_bounded(s
     assert sum(row.op == end for row in await shard.reads.trace(T, Q, added.id)) == limits.HISTORY_ENTRIES_MAX + 10
 
 
-async def test_25_an_unbounded_message_survives_more_deliveries_than_two_bytes_count(shard: Shard) -> None:
-    """One poison message must not be able to stop the shard."""
+async def test_25_unlimited_message_survives_more_than_65535_deliveries(shard: Shard) -> None:
+    """One poison message must not stop the shard."""
     await put_queue(shard, T, Q, max_attempts=0)
     (added,) = await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q)
@@ -118,8 +118,8 @@ async def test_25_an_unbounded_message_survives_more_deliveries_than_two_bytes_c
     assert shard.failure is None
 
 
-async def test_25_lowering_max_attempts_buries_at_the_next_poll(shard: Shard) -> None:
-    """A message that had more deliveries than now allowed is not delivered again."""
+async def test_25_lowering_max_attempts_takes_effect_at_the_next_poll(shard: Shard) -> None:
+    """A message with more deliveries than allowed becomes a dead letter instead of being delivered."""
     await shard.add(T, Q, [message()])
     for _ in range(2):
         (got,) = await shard.poll(T, Q)
@@ -131,7 +131,7 @@ async def test_25_lowering_max_attempts_buries_at_the_next_poll(shard: Shard) ->
 
 
 async def test_26_a_dead_letter_keeps_payload_reason_attempts_and_history(shard: Shard, clock: ManualClock) -> None:
-    """Everything needed to understand it and to try again."""
+    """It has everything needed to understand and retry it."""
     await put_queue(shard, T, Q, max_attempts=3)
     body, attributes = b"\x00payload\xff", {"kind": "mail"}
     (added,) = await shard.add(T, Q, [message(body, attributes=attributes, priority=4)])
@@ -161,7 +161,7 @@ async def test_26_a_dead_letter_keeps_payload_reason_attempts_and_history(shard:
 async def test_26_the_reason_says_how_the_last_delivery_ended(
     shard: Shard, clock: ManualClock, how: str, reason: str
 ) -> None:
-    """MAX_ATTEMPTS, LEASE_EXPIRED, or what the consumer gave."""
+    """It is MAX_ATTEMPTS, LEASE_EXPIRED, or the consumer's reason."""
     await put_queue(shard, T, Q, max_attempts=1)
     (added,) = await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q, lease_ms=1_000)
@@ -175,7 +175,7 @@ async def test_26_the_reason_says_how_the_last_delivery_ended(
 
 
 async def test_26_dead_letters_can_be_listed_by_page_requeued_and_purged_with_a_reason(shard: Shard) -> None:
-    """The whole life of a dead-letter queue."""
+    """Covers the lifecycle of a dead-letter queue."""
     await put_queue(shard, T, Q, max_attempts=1)
     added = await shard.add(T, Q, [message(str(n)) for n in range(7)])
     await shard.nack(T, Q, [got.receipt for got in await shard.poll(T, Q, max=7)])
@@ -201,10 +201,10 @@ async def test_26_dead_letters_can_be_listed_by_page_requeued_and_purged_with_a_
 
 
 @pytest.mark.parametrize("how", ["nack", "expiry"])
-async def test_27_a_move_caused_by_lease_expiry_fires_the_same_callback_as_by_nack_once(
+async def test_27_dead_letter_callback_fires_once_for_expiry_and_nack(
     shard: Shard, clock: ManualClock, how: str
 ) -> None:
-    """After it is durable, with everything that identifies it."""
+    """It is called after the move is durable, with all identifying fields."""
     events: list[DeadLetterEvent] = []
     shard.on_dead_letter(events.append)
     await put_queue(shard, T, Q, max_attempts=1)
@@ -217,8 +217,8 @@ async def test_27_a_move_caused_by_lease_expiry_fires_the_same_callback_as_by_na
     assert (event.reason, event.attempts) == ("MAX_ATTEMPTS" if how == "nack" else "LEASE_EXPIRED", 1)
 
 
-async def test_27_a_listener_that_raises_disturbs_neither_replies_nor_other_listeners(shard: Shard) -> None:
-    """It is the listener's fault alone: later rounds go on and the shard closes in good order."""
+async def test_27_listener_that_raises_affects_neither_replies_nor_other_listeners(shard: Shard) -> None:
+    """Later rounds continue, and the shard closes cleanly."""
     heard: list[bytes] = []
 
     def broken(_: object) -> None:
@@ -237,7 +237,7 @@ async def test_27_a_listener_that_raises_disturbs_neither_replies_nor_other_list
 
 
 async def test_a_configured_dead_letter_queue_is_used(shard: Shard) -> None:
-    """Several queues may share one; each letter knows where it came from."""
+    """Several queues may share one; each dead letter knows its source."""
     for queue in ("a", "b"):
         await put_queue(shard, T, queue, dead_letter="graveyard", max_attempts=1)
         await shard.add(T, queue, [message(queue)])
@@ -245,11 +245,11 @@ async def test_a_configured_dead_letter_queue_is_used(shard: Shard) -> None:
         await shard.nack(T, queue, [got.receipt])
     page = await shard.reads.peek(T, "graveyard")
     assert [(one.body, one.dead.source if one.dead else None) for one in page.messages] == [(b"a", "a"), (b"b", "b")]
-    assert shard.reads.stats(T, "a").dead == 2  # what lies in its dead-letter queue
+    assert shard.reads.stats(T, "a").dead == 2  # the messages in its dead-letter queue
 
 
 async def test_a_dead_letter_can_be_consumed_like_any_message(shard: Shard) -> None:
-    """It is a real queue: poll, nack any number of times, ack."""
+    """A dead-letter queue supports poll, ack, and any number of nacks."""
     await put_queue(shard, T, Q, max_attempts=1)
     await shard.add(T, Q, [message("x")])
     (got,) = await shard.poll(T, Q)
@@ -264,7 +264,7 @@ async def test_a_dead_letter_can_be_consumed_like_any_message(shard: Shard) -> N
     assert shard.reads.stats(T, DLQ).bytes == 0
 
 
-async def test_a_move_is_atomic_in_the_counters_and_survives_a_restart(open_shard: OpenShard) -> None:
+async def test_move_is_atomic_in_the_counters_and_survives_a_restart(open_shard: OpenShard) -> None:
     """Bytes leave one queue and arrive in the other."""
     shard = await open_shard()
     await put_queue(shard, T, Q, max_attempts=1)
@@ -279,8 +279,8 @@ async def test_a_move_is_atomic_in_the_counters_and_survives_a_restart(open_shar
     assert (await shard.reads.get(T, DLQ, added.id)).attributes == {"a": "b"}
 
 
-async def test_a_dead_letters_result_is_failed_and_wakes_who_waits(shard: Shard) -> None:
-    """Nobody waits out his time for work that will not be done."""
+async def test_dead_letter_result_is_failed_and_wakes_waiting_callers(shard: Shard) -> None:
+    """Nobody keeps waiting for work that will not be done."""
     await put_queue(shard, T, Q, max_attempts=1)
     (added,) = await shard.add(T, Q, [message()])
     waiting = asyncio.create_task(shard.reads.result(T, Q, added.id, wait_ms=60_000))
@@ -291,8 +291,8 @@ async def test_a_dead_letters_result_is_failed_and_wakes_who_waits(shard: Shard)
     assert (result.status, result.error) == ("failed", "dead letter: bad address")
 
 
-async def test_dead_letters_do_not_expire_with_the_messages_lifetime(shard: Shard, clock: ManualClock) -> None:
-    """A lifetime is for waiting work; evidence stays."""
+async def test_dead_letters_do_not_expire_with_the_message_ttl(shard: Shard, clock: ManualClock) -> None:
+    """A TTL applies to waiting work; dead letters are evidence."""
     await put_queue(shard, T, Q, max_attempts=1)
     (added,) = await shard.add(T, Q, [message(ttl_ms=5_000)])
     (got,) = await shard.poll(T, Q)
@@ -305,10 +305,10 @@ async def test_dead_letters_do_not_expire_with_the_messages_lifetime(shard: Shar
 @pytest.mark.parametrize(
     ("queue", "letters", "left_ms"), [("work", "graves", 6_000), ("work.fifo", "graves.fifo", 10_000)]
 )
-async def test_where_polls_move_letters_the_queue_named_for_them_keeps_them_for_its_time(
+async def test_dead_on_poll_letters_use_the_ttl_of_their_dead_letter_queue(
     shard: Shard, clock: ManualClock, queue: str, letters: str, left_ms: int
 ) -> None:
-    """Counted from when they could first be delivered, in a FIFO queue from the move; sent back, they live anew."""
+    """It counts from the first visibility, in a FIFO queue from the move; a redrive restarts it."""
     await put_queue(shard, T, letters, ttl_ms=10_000)
     await put_queue(shard, T, queue, ttl_ms=7_000, max_attempts=1, dead_letter=letters, dead_on_poll=True)
     (added,) = await shard.add(T, queue, [message()])
@@ -332,7 +332,7 @@ async def test_where_polls_move_letters_the_queue_named_for_them_keeps_them_for_
 
 
 async def test_removing_a_message_that_became_a_dead_letter_names_its_queue(shard: Shard) -> None:
-    """Other unknown messages do not exist."""
+    """Other unknown messages are not found."""
     await put_queue(shard, T, Q, max_attempts=1)
     (added,) = await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q)

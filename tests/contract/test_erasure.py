@@ -1,4 +1,4 @@
-"""Erasure: keys first, then rows, then bytes; and a certificate that anybody can check."""
+"""Erasure: first keys, then rows, then bytes, and a certificate that anybody can verify."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def server_of(data_dir: Path) -> Server:
 
 
 def files_with(mark: bytes, directory: Path) -> list[str]:
-    """Return the names of all files that hold ``mark``."""
+    """Return the names of all files that contain ``mark``."""
     return [path.name for path in sorted(directory.rglob("*")) if path.is_file() and mark in path.read_bytes()]
 
 
 async def fill(shard: Shard, tenant: str) -> None:
-    """Give a tenant marked bodies, attributes, groups, keys, reasons and results, on disk and in the log."""
+    """Give a tenant marked bodies, attributes, groups, keys, reasons and results, in tables and in the log."""
     mark = MARK.decode()
     await put_tenant(shard, tenant)
     await shard.add(
@@ -64,7 +64,7 @@ async def fill(shard: Shard, tenant: str) -> None:
 
 @pytest.mark.rocksdb_only("looks at its files; tests/redis_store/test_durability.py looks at those of Redis")
 async def test_no_byte_of_a_deleted_tenant_is_left_in_the_store(tmp_path: Path) -> None:
-    """Neither in tables nor in the log, as soon as the certificate is there; another tenant keeps everything."""
+    """Tables and log are clean once the certificate exists; another tenant keeps everything."""
     data = tmp_path / "data"
     async with server_of(data) as server:
         await fill(verbs(server.shard), "acme")
@@ -86,8 +86,8 @@ async def test_no_byte_of_a_deleted_tenant_is_left_in_the_store(tmp_path: Path) 
     assert run(["audit", "verify", "--data-dir", str(data)]) == 0
 
 
-async def test_the_certificate_says_what_was_erased_and_fixes_the_journal(tmp_path: Path) -> None:
-    """Who, why, when, how much, which keys; it is kept, given out again, and names the record of the deletion."""
+async def test_certificate_states_what_was_erased_and_anchors_the_journal(tmp_path: Path) -> None:
+    """It names who, why, when, how much and which keys, and the record of the deletion, and can be read again."""
     data = tmp_path / "data"
     async with server_of(data) as server:
         shard, service = verbs(server.shard), server.service
@@ -116,8 +116,8 @@ async def test_the_certificate_says_what_was_erased_and_fixes_the_journal(tmp_pa
         assert await server.service.erasures.list(CALL) == [certificate]
 
 
-async def test_an_erasure_that_was_interrupted_is_finished_by_the_next_start(tmp_path: Path) -> None:
-    """The rows are gone with the commit; the bytes and the certificate follow."""
+async def test_next_start_finishes_an_interrupted_erasure(tmp_path: Path) -> None:
+    """The commit removed the rows; the bytes and the certificate follow."""
     data = tmp_path / "data"
     async with server_of(data) as server:
         await fill(verbs(server.shard), "acme")
@@ -131,8 +131,8 @@ async def test_an_erasure_that_was_interrupted_is_finished_by_the_next_start(tmp
         assert files_with(MARK, data) == []
 
 
-async def test_a_hold_prevents_an_erasure_and_leaves_no_certificate(tmp_path: Path) -> None:
-    """Nothing was begun: keys, rows and bytes are there."""
+async def test_hold_prevents_an_erasure_and_leaves_no_certificate(tmp_path: Path) -> None:
+    """Keys, rows and bytes are still there."""
     async with server_of(tmp_path / "data") as server:
         await fill(verbs(server.shard), "acme")
         id = server.shard.tenant("acme").id
@@ -145,8 +145,8 @@ async def test_a_hold_prevents_an_erasure_and_leaves_no_certificate(tmp_path: Pa
         assert await server.service.erasures.list(CALL) == []
 
 
-def test_a_certificate_is_verified_anywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """From the command line, with nothing but the public key: whole, changed in any field, or none at all."""
+def test_certificate_is_verified_with_the_public_key_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command accepts it unchanged, and refuses any changed field or other input."""
     data, file = tmp_path / "data", tmp_path / "certificate.json"
 
     async def erase() -> bytes:

@@ -15,7 +15,7 @@ from tests.verbs import Shard
 
 
 async def tenants(shard: Shard, backlog: int, **weights: int) -> None:
-    """Make tenants with a backlog each."""
+    """Create tenants with a backlog each."""
     for name, weight in weights.items():
         await put_tenant(shard, name, weight=weight)
         for start in range(0, backlog, 1_000):
@@ -29,12 +29,12 @@ async def finish(shard: Shard, got: list[Delivery]) -> None:
 
 
 def shares(got: list[Delivery]) -> Counter[str]:
-    """Return how many deliveries each tenant had."""
+    """Return the number of deliveries of each tenant."""
     return Counter(one.tenant for one in got)
 
 
 async def test_turns_follow_the_weights_among_tenants_with_work(shard: Shard) -> None:
-    """Three to one to one, within a message."""
+    """The ratio is 3 : 1 : 1, within one message."""
     await tenants(shard, 200, ant=3, bee=1, cow=1)
     got = await shard.fleet_poll(Q, max=200)
     assert len(got) == 200
@@ -51,16 +51,16 @@ async def test_the_share_holds_over_many_small_polls(shard: Shard) -> None:
     assert abs(shares(got)["ant"] - 40) <= 2
 
 
-async def test_a_deep_backlog_gains_nothing(shard: Shard) -> None:
-    """Nor do many polls: the unit of fairness is the tenant."""
+async def test_deep_backlog_gains_no_extra_share(shard: Shard) -> None:
+    """Neither do many polls: fairness is per tenant."""
     await tenants(shard, 1_000, ant=1)
     await tenants(shard, 10, bee=1)
     polls = await asyncio.gather(*(shard.fleet_poll(Q, max=2) for _ in range(10)))
     assert shares([one for poll in polls for one in poll]) == {"ant": 10, "bee": 10}
 
 
-async def test_it_is_work_conserving(shard: Shard) -> None:
-    """A tenant alone gets everything, whatever its weight; idle tenants cost nothing."""
+async def test_fleet_is_work_conserving(shard: Shard) -> None:
+    """A tenant alone gets everything, whatever its weight, and idle tenants cost nothing."""
     await tenants(shard, 5, ant=1000)
     await tenants(shard, 50, bee=1)
     await tenants(shard, 0, cow=9)
@@ -68,8 +68,8 @@ async def test_it_is_work_conserving(shard: Shard) -> None:
     assert shares(got) == {"ant": 5, "bee": 50}
 
 
-async def test_a_tenant_that_comes_back_cannot_have_saved_up_turns(shard: Shard) -> None:
-    """It starts at the present, next or nearly so, and does not catch up."""
+async def test_returning_tenant_has_no_saved_turns(shard: Shard) -> None:
+    """It is served next or nearly so, but does not catch up."""
     await tenants(shard, 1, ant=1)
     await tenants(shard, 400, bee=1)
     await finish(shard, await shard.fleet_poll(Q, max=200))
@@ -105,8 +105,8 @@ async def test_processing_time_is_charged(shard: Shard, clock: ManualClock, end:
     assert abs(counted["fast"] / counted["slow"] - 3) < 0.3
 
 
-async def test_it_can_be_restricted_to_given_tenants(shard: Shard) -> None:
-    """Others' work is neither given nor lost."""
+async def test_fleet_poll_can_be_restricted_to_tenants(shard: Shard) -> None:
+    """Messages of other tenants are neither delivered nor lost."""
     await tenants(shard, 10, ant=1, bee=1, cow=1)
     got = await shard.fleet_poll(Q, tenants=["ant", "cow"], max=100)
     assert shares(got) == {"ant": 10, "cow": 10}
@@ -116,7 +116,7 @@ async def test_it_can_be_restricted_to_given_tenants(shard: Shard) -> None:
 
 
 async def test_polls_with_different_restrictions_are_served_in_one_round(shard: Shard) -> None:
-    """Each gets only what it may have."""
+    """Each gets only messages of its tenants."""
     for name in ("ant", "bee"):
         await put_tenant(shard, name)
         await put_queue(shard, name, Q)
@@ -134,10 +134,8 @@ async def test_polls_with_different_restrictions_are_served_in_one_round(shard: 
 
 
 @pytest.mark.parametrize("later", [False, True])
-async def test_a_waiting_fleet_poll_wakes_on_work_of_any_tenant(
-    shard: Shard, clock: ManualClock, *, later: bool
-) -> None:
-    """Of one that did not exist when it began, and of a message that falls due."""
+async def test_work_of_any_tenant_wakes_a_waiting_fleet_poll(shard: Shard, clock: ManualClock, *, later: bool) -> None:
+    """Covers a tenant created later, and a message that becomes due."""
     waiting = asyncio.create_task(shard.fleet_poll(Q, wait_ms=60_000))
     await wait_until_idle(shard)
     await put_tenant(shard, "newcomer")
@@ -149,8 +147,8 @@ async def test_a_waiting_fleet_poll_wakes_on_work_of_any_tenant(
     assert shares(await asyncio.wait_for(waiting, 5)) == {"newcomer": 1}
 
 
-async def test_a_waiting_fleet_poll_wakes_on_a_lease_that_expires(shard: Shard, clock: ManualClock) -> None:
-    """Without any other traffic."""
+async def test_expired_lease_wakes_a_waiting_fleet_poll(shard: Shard, clock: ManualClock) -> None:
+    """No other traffic is needed."""
     await tenants(shard, 1, ant=1)
     await shard.fleet_poll(Q, lease_ms=1_000)
     waiting = asyncio.create_task(shard.fleet_poll(Q, wait_ms=60_000))
@@ -158,8 +156,8 @@ async def test_a_waiting_fleet_poll_wakes_on_a_lease_that_expires(shard: Shard, 
     assert [one.attempt for one in await asyncio.wait_for(waiting, 5)] == [2]
 
 
-async def test_a_restricted_poll_sleeps_through_work_of_others(shard: Shard, clock: ManualClock) -> None:
-    """And ends in its time."""
+async def test_work_of_other_tenants_does_not_wake_a_restricted_poll(shard: Shard, clock: ManualClock) -> None:
+    """It ends at its timeout."""
     await tenants(shard, 0, ant=1, bee=1)
     waiting = asyncio.create_task(shard.fleet_poll(Q, tenants=["ant"], wait_ms=1_000))
     await wait_until_idle(shard)
@@ -172,7 +170,7 @@ async def test_a_restricted_poll_sleeps_through_work_of_others(shard: Shard, clo
 
 
 async def test_queues_of_other_names_are_not_touched(shard: Shard) -> None:
-    """Not even their dead letters."""
+    """This includes their dead letters."""
     await tenants(shard, 1, ant=1)
     await shard.add("ant", "work-dlq", [message()])
     await shard.add("ant", "wor", [message()])
@@ -181,7 +179,7 @@ async def test_queues_of_other_names_are_not_touched(shard: Shard) -> None:
 
 
 async def test_deleted_tenants_and_queues_drop_out(shard: Shard) -> None:
-    """While others go on."""
+    """The others are still served."""
     await tenants(shard, 5, ant=1, bee=1, cow=1)
     await shard.fleet_poll(Q, max=3)
     await shard.erasure.delete_tenant("ant")
@@ -189,8 +187,8 @@ async def test_deleted_tenants_and_queues_drop_out(shard: Shard) -> None:
     assert shares(await shard.fleet_poll(Q, max=50)) == {"cow": 4}
 
 
-async def test_a_direct_poll_and_a_fleet_poll_share_a_queue(shard: Shard) -> None:
-    """Nothing is delivered twice, nothing left behind."""
+async def test_direct_and_fleet_polls_share_a_queue(shard: Shard) -> None:
+    """Nothing is delivered twice or left behind."""
     await tenants(shard, 30, ant=1, bee=1)
     seen: list[str] = []
     for _ in range(40):
@@ -199,8 +197,8 @@ async def test_a_direct_poll_and_a_fleet_poll_share_a_queue(shard: Shard) -> Non
     assert len(seen) == len(set(seen)) == 60
 
 
-async def test_a_fleet_goes_on_after_a_restart(open_shard: OpenShard) -> None:
-    """Its lane is made from the queues there are."""
+async def test_fleet_works_after_a_restart(open_shard: OpenShard) -> None:
+    """Its lane is rebuilt from the existing queues."""
     shard = await open_shard()
     await tenants(shard, 10, ant=1, bee=1)
     await shard.close()
@@ -208,8 +206,8 @@ async def test_a_fleet_goes_on_after_a_restart(open_shard: OpenShard) -> None:
     assert shares(await shard.fleet_poll(Q, max=10)) == {"ant": 5, "bee": 5}
 
 
-async def test_each_queue_of_a_fleet_keeps_its_own_lease(shard: Shard, clock: ManualClock) -> None:
-    """Unless the poll names one."""
+async def test_each_queue_of_a_fleet_uses_its_own_lease_time(shard: Shard, clock: ManualClock) -> None:
+    """A lease time in the poll overrides it."""
     await tenants(shard, 2, ant=1, bee=1)
     await put_queue(shard, "ant", Q, lease_ms=1_000)
     await put_queue(shard, "bee", Q, lease_ms=2_000)

@@ -1,4 +1,4 @@
-"""Groups and FIFO queues: at most one message in flight, and never another order."""
+"""Groups and FIFO queues: at most one message in flight, and never reordered."""
 
 import asyncio
 import random
@@ -16,7 +16,7 @@ FIFO = "orders.fifo"
 
 
 async def add(shard: Shard, bodies: str, group: str | None = "g", queue: str = Q, **fields: object) -> list[str]:
-    """Add one message per letter and return their ids."""
+    """Add one message per letter and return their IDs."""
     added = await shard.add(T, queue, [message(letter, group=group, **fields) for letter in bodies])
     return [one.id for one in added]
 
@@ -34,7 +34,7 @@ async def drain(shard: Shard, queue: str = Q) -> str:
 async def test_a_group_has_one_message_in_flight_and_keeps_its_order(
     shard: Shard, queue: str, group: str | None
 ) -> None:
-    """A FIFO queue's messages without a group share one."""
+    """Messages of a FIFO queue without a group share one."""
     await add(shard, "abc", group, queue)
     (got,) = await shard.poll(T, queue, max=10)
     assert got.body == b"a"
@@ -49,7 +49,7 @@ async def test_a_group_has_one_message_in_flight_and_keeps_its_order(
 
 
 async def test_groups_do_not_wait_for_each_other(shard: Shard) -> None:
-    """Nor for messages without a group."""
+    """They do not wait for messages without a group either."""
     await add(shard, "ab", "one")
     await add(shard, "cd", "two")
     await add(shard, "ef", None)
@@ -64,8 +64,8 @@ async def test_a_priority_does_not_reorder_inside_a_group(shard: Shard) -> None:
     assert await drain(shard) == "abc"
 
 
-async def test_a_delayed_head_holds_its_group_back(shard: Shard, clock: ManualClock) -> None:
-    """Never reorders, whatever the delays."""
+async def test_delayed_head_blocks_its_group(shard: Shard, clock: ManualClock) -> None:
+    """Delays never reorder a group."""
     await add(shard, "a", delay_ms=1_000)
     await add(shard, "b")
     assert await shard.poll(T, Q, max=10) == []
@@ -73,8 +73,8 @@ async def test_a_delayed_head_holds_its_group_back(shard: Shard, clock: ManualCl
     assert await drain(shard) == "ab"
 
 
-async def test_a_delayed_member_becomes_due_while_it_is_blocked(shard: Shard, clock: ManualClock) -> None:
-    """Its delay runs on, and is still kept if the head goes early."""
+async def test_delay_of_a_blocked_member_runs(shard: Shard, clock: ManualClock) -> None:
+    """It is still respected if the head finishes early."""
     await add(shard, "a")
     await add(shard, "b", delay_ms=1_000)
     await add(shard, "c", delay_ms=5_000)
@@ -87,8 +87,8 @@ async def test_a_delayed_member_becomes_due_while_it_is_blocked(shard: Shard, cl
     assert await drain(shard) == "c"
 
 
-async def test_a_nacked_head_keeps_its_group_waiting(shard: Shard, clock: ManualClock) -> None:
-    """Also while it is hidden by its backoff."""
+async def test_nacked_head_blocks_its_group(shard: Shard, clock: ManualClock) -> None:
+    """This includes its backoff."""
     await add(shard, "ab")
     (got,) = await shard.poll(T, Q)
     await shard.nack(T, Q, [got.receipt], delay_ms=1_000)
@@ -97,16 +97,16 @@ async def test_a_nacked_head_keeps_its_group_waiting(shard: Shard, clock: Manual
     assert await drain(shard) == "ab"
 
 
-async def test_a_released_head_comes_first_again(shard: Shard) -> None:
-    """Released is as if never taken."""
+async def test_released_head_stays_first(shard: Shard) -> None:
+    """A release has no other effect."""
     await add(shard, "ab")
     (got,) = await shard.poll(T, Q)
     await shard.release(T, Q, [got.receipt])
     assert await drain(shard) == "ab"
 
 
-async def test_an_expired_head_comes_first_again(shard: Shard, clock: ManualClock) -> None:
-    """No later message slips past at the moment of expiry."""
+async def test_expired_head_stays_first(shard: Shard, clock: ManualClock) -> None:
+    """No later message overtakes it at the moment of expiry."""
     await add(shard, "ab")
     await shard.poll(T, Q, lease_ms=1_000)
     clock._pass(1_000)
@@ -116,7 +116,7 @@ async def test_an_expired_head_comes_first_again(shard: Shard, clock: ManualCloc
 
 
 @pytest.mark.parametrize("queue", [Q, FIFO])
-async def test_a_dead_head_lets_the_next_one_go(shard: Shard, queue: str) -> None:
+async def test_dead_letter_head_unblocks_its_group(shard: Shard, queue: str) -> None:
     """The dead letters of a FIFO queue go to a FIFO queue."""
     await put_queue(shard, T, queue, max_attempts=1)
     await add(shard, "abc", queue=queue)
@@ -129,16 +129,16 @@ async def test_a_dead_head_lets_the_next_one_go(shard: Shard, queue: str) -> Non
     assert await drain(shard, letters) == "ab"
 
 
-async def test_removing_a_waiting_head_lets_the_next_one_go(shard: Shard) -> None:
-    """And removing one in the middle leaves the rest in order."""
+async def test_removing_a_waiting_head_unblocks_its_group(shard: Shard) -> None:
+    """Removing one in the middle keeps the order of the rest."""
     ids = await add(shard, "abcd")
     await shard.remove(T, Q, [ids[2], ids[0]])
     assert await drain(shard) == "bd"
     assert shard.reads.stats(T, Q).blocked == 0
 
 
-async def test_removing_a_head_in_flight_lets_the_next_one_go(shard: Shard) -> None:
-    """A woken poller gets it at once."""
+async def test_removing_a_head_in_flight_unblocks_its_group(shard: Shard) -> None:
+    """A waiting poll gets the next message at once."""
     ids = await add(shard, "ab")
     await shard.poll(T, Q)
     waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000))
@@ -148,7 +148,7 @@ async def test_removing_a_head_in_flight_lets_the_next_one_go(shard: Shard) -> N
 
 
 async def test_removing_a_whole_group_in_one_batch_leaves_nothing(shard: Shard) -> None:
-    """In any order of ids."""
+    """The IDs may be in any order."""
     ids = await add(shard, "abcdef")
     await shard.remove(T, Q, random.Random(3).sample(ids, 6))
     stats = shard.reads.stats(T, Q)
@@ -158,8 +158,8 @@ async def test_removing_a_whole_group_in_one_batch_leaves_nothing(shard: Shard) 
     assert await drain(shard) == "g"
 
 
-async def test_a_head_past_its_lifetime_lets_the_next_one_go(shard: Shard, clock: ManualClock) -> None:
-    """And a blocked one past its lifetime is never delivered."""
+async def test_expired_ttl_of_the_head_unblocks_its_group(shard: Shard, clock: ManualClock) -> None:
+    """A blocked message past its TTL is never delivered."""
     await add(shard, "a", ttl_ms=1_000)
     await add(shard, "b")
     await add(shard, "c", ttl_ms=1_000)
@@ -170,8 +170,8 @@ async def test_a_head_past_its_lifetime_lets_the_next_one_go(shard: Shard, clock
     assert (stats.expired_total, stats.blocked, stats.bytes) == (2, 0, 0)
 
 
-async def test_a_head_in_flight_past_its_lifetime_is_discarded_by_a_nack(shard: Shard, clock: ManualClock) -> None:
-    """Its group goes on."""
+async def test_nack_discards_a_head_past_its_ttl(shard: Shard, clock: ManualClock) -> None:
+    """Its group continues."""
     await add(shard, "a", ttl_ms=1_000)
     await add(shard, "b")
     (got,) = await shard.poll(T, Q, lease_ms=10_000)
@@ -181,8 +181,8 @@ async def test_a_head_in_flight_past_its_lifetime_is_discarded_by_a_nack(shard: 
 
 
 @pytest.mark.parametrize("queue", [Q, FIFO])
-async def test_redriving_a_group_brings_back_every_letter_in_order(shard: Shard, queue: str) -> None:
-    """Those that wait behind their group's head in the dead-letter queue as well."""
+async def test_redriving_a_group_keeps_its_order(shard: Shard, queue: str) -> None:
+    """Letters blocked by their group in the dead-letter queue move too."""
     await put_queue(shard, T, queue, max_attempts=1)
     await add(shard, "abc", queue=queue)
     while got := await shard.poll(T, queue):
@@ -194,7 +194,7 @@ async def test_redriving_a_group_brings_back_every_letter_in_order(shard: Shard,
 
 
 async def test_a_restart_keeps_heads_members_and_order(open_shard: OpenShard, clock: ManualClock) -> None:
-    """One in flight, one delayed, several blocked."""
+    """One is in flight, one delayed, several blocked."""
     shard = await open_shard()
     await add(shard, "abc", "one")
     await add(shard, "xy", "two", delay_ms=1_000)
@@ -210,8 +210,8 @@ async def test_a_restart_keeps_heads_members_and_order(open_shard: OpenShard, cl
     assert await drain(shard) == "xy"
 
 
-async def test_two_pollers_in_one_round_never_hold_one_group_together(shard: Shard) -> None:
-    """However the polls are dealt."""
+async def test_concurrent_polls_never_share_a_group(shard: Shard) -> None:
+    """This holds however the polls are matched."""
     await put_queue(shard, T, FIFO)
     polls = [asyncio.create_task(shard.poll(T, FIFO, max=5, wait_ms=1_000)) for _ in range(4)]
     await wait_until_idle(shard)
@@ -225,10 +225,10 @@ async def test_two_pollers_in_one_round_never_hold_one_group_together(shard: Sha
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_whatever_happens_each_group_is_delivered_in_order(
+async def test_random_operations_keep_the_order_of_each_group(
     open_shard: OpenShard, clock: ManualClock, seed: int
 ) -> None:
-    """A random run of nacks, expiries, releases, acks and restarts over three groups."""
+    """Nacks, expiries, releases, acks and restarts over three groups."""
     dice = random.Random(seed)
     shard = await open_shard()
     await put_queue(shard, T, FIFO, max_attempts=0)

@@ -1,4 +1,4 @@
-"""Orphan rows: healed, counted and reported; they never block a queue or stop the shard."""
+"""Orphan rows are healed, counted and reported; they never block a queue or stop the shard."""
 
 import asyncio
 
@@ -49,13 +49,13 @@ def prefix(shard: Shard) -> bytes:
 
 
 def healed(shard: Shard) -> list[JournalRow]:
-    """Return the journal's rows about healing."""
+    """Return the journal rows about healing."""
     found = shard.state.store.scan_items(shard.state.store.jn, b"", b"\xff" * 9, 10_000)
     return [row for _, value in found for row in rows(decode_record(value)[1]) if row.op == "heal"]
 
 
 def count(shard: Shard, family: str) -> int:
-    """Return how many rows a family holds."""
+    """Return the number of rows in a family."""
     return len(shard.state.store.scan(shard.state.store.family(family), b"", b"\xff" * 64, 10_000))
 
 
@@ -66,7 +66,7 @@ def lease(shard: Shard, deadline: int, *, token: int = 7, attempts: int = 1, gro
 
 
 async def works(shard: Shard) -> None:
-    """Assert that the queue takes a message and gives it out, and that its counters are sane."""
+    """Check that the queue delivers a message and that its counters are consistent."""
     before = {one.body for one in (await shard.reads.peek(T, Q, limit=1_000)).messages}
     await shard.add(T, Q, [message("probe")])
     got = await shard.poll(T, Q, max=1_000)
@@ -78,13 +78,13 @@ async def works(shard: Shard) -> None:
 
 
 @pytest.mark.parametrize("orphans", [1, 5, 700])
-async def test_63_index_rows_without_a_body_are_healed_and_the_queue_goes_on(shard: Shard, orphans: int) -> None:
-    """In front of real messages, which all arrive."""
+async def test_63_index_rows_without_a_body_are_healed(shard: Shard, orphans: int) -> None:
+    """The real messages after them are all delivered."""
     await shard.add(T, Q, [message("a"), message("b")])
     now = shard.state.shard_clock.now_ms()
     ids = [ORPHAN[:-2] + n.to_bytes(2) for n in range(orphans)]
     inject(shard, vi={waiting_key(prefix(shard), 0, now - 5, id): b"" for id in ids})
-    shard.state.catalog.tenant(T).queues[Q].level(0).cursor = b""  # as after a restart that found them
+    shard.state.catalog.tenant(T).queues[Q].level(0).cursor = b""  # as after a restart
     got: set[bytes] = set()
     for _ in range(10):
         got |= {one.body for one in await shard.poll(T, Q, max=1_000)}
@@ -95,8 +95,8 @@ async def test_63_index_rows_without_a_body_are_healed_and_the_queue_goes_on(sha
     assert count(shard, "vi") == 0
 
 
-async def test_63_healing_index_rows_leaves_the_counters_true(shard: Shard) -> None:
-    """A row that was never counted is not counted out either, or the counters are recounted."""
+async def test_63_healing_index_rows_keeps_the_counters_correct(shard: Shard) -> None:
+    """An uncounted row is not subtracted, or the counters are recounted."""
     await shard.add(T, Q, [message("a"), message("b")])
     now = shard.state.shard_clock.now_ms()
     inject(shard, vi={waiting_key(prefix(shard), 0, now - 5, ORPHAN): b""})
@@ -108,8 +108,8 @@ async def test_63_healing_index_rows_leaves_the_counters_true(shard: Shard) -> N
     await works(shard)
 
 
-async def test_63_a_lost_body_is_healed_and_the_rest_goes_on(shard: Shard) -> None:
-    """A message whose body vanished from disk."""
+async def test_63_lost_body_is_healed_and_the_rest_delivered(shard: Shard) -> None:
+    """The body of one message vanished from disk."""
     lost, _ = await shard.add(T, Q, [message("lost"), message("kept")])
     lose(shard, lost.raw_id)
     got = await shard.poll(T, Q, max=9)
@@ -118,8 +118,8 @@ async def test_63_a_lost_body_is_healed_and_the_rest_goes_on(shard: Shard) -> No
     assert [row.message_id for row in healed(shard)] == [lost.id]
 
 
-async def test_63_a_deadline_without_a_lease_is_healed(shard: Shard, clock: ManualClock) -> None:
-    """The sweep that finds it drops it and says so."""
+async def test_63_deadline_without_a_lease_is_healed(shard: Shard, clock: ManualClock) -> None:
+    """The sweep that finds it deletes and reports it."""
     await shard.add(T, Q, [message("a")])
     (got,) = await shard.poll(T, Q, lease_ms=1_000)
     now = shard.state.shard_clock.now_ms()
@@ -134,10 +134,8 @@ async def test_63_a_deadline_without_a_lease_is_healed(shard: Shard, clock: Manu
     await works(shard)
 
 
-async def test_63_a_deadline_that_is_not_its_leases_own_is_healed_and_the_lease_goes_on(
-    shard: Shard, clock: ManualClock
-) -> None:
-    """A live lease ends at the time in its own row, whatever the index says: no early expiry, no second delivery."""
+async def test_63_wrong_deadline_is_healed_and_the_lease_continues(shard: Shard, clock: ManualClock) -> None:
+    """A lease ends at the time in its own row: no early expiry, no second delivery."""
     await shard.add(T, Q, [message("long"), message("short")])
     (long,) = await shard.poll(T, Q, lease_ms=60_000)
     await shard.poll(T, Q, lease_ms=1_000)
@@ -154,10 +152,8 @@ async def test_63_a_deadline_that_is_not_its_leases_own_is_healed_and_the_lease_
 
 
 @pytest.mark.parametrize("attempts", [1, 5])
-async def test_63_a_lease_without_a_body_is_healed_when_it_ends(
-    shard: Shard, clock: ManualClock, attempts: int
-) -> None:
-    """Whether it would have gone back in line or to the dead letters; nothing of it stays, no counter goes wrong."""
+async def test_63_lease_without_a_body_is_healed_when_it_ends(shard: Shard, clock: ManualClock, attempts: int) -> None:
+    """Whether it would return or become a dead letter, nothing is left, and the counters are correct."""
     await shard.add(T, Q, [message("a")])
     await shard.poll(T, Q, lease_ms=1_000)
     until = shard.state.shard_clock.now_ms() + 500
@@ -176,8 +172,8 @@ async def test_63_a_lease_without_a_body_is_healed_when_it_ends(
     await works(shard)
 
 
-async def test_63_a_lease_without_a_deadline_is_never_a_second_delivery(shard: Shard) -> None:
-    """A lease row alone, of no message, disturbs nobody."""
+async def test_63_lease_without_a_deadline_causes_no_second_delivery(shard: Shard) -> None:
+    """A lease row without a message affects nobody."""
     await shard.add(T, Q, [message("a")])
     until = shard.state.shard_clock.now_ms() + 500
     inject(shard, le={prefix(shard) + ORPHAN: lease(shard, until, token=0)})
@@ -185,8 +181,8 @@ async def test_63_a_lease_without_a_deadline_is_never_a_second_delivery(shard: S
     assert not (await shard.ack(T, Q, [f"{ORPHAN.hex()}{7:016x}"]))[0].ok
 
 
-async def test_63_an_orphan_lease_that_is_acked_takes_no_counter_below_zero(shard: Shard, clock: ManualClock) -> None:
-    """Its receipt may be known; the counters still tell the truth afterwards."""
+async def test_63_acking_an_orphan_lease_keeps_counters_above_zero(shard: Shard, clock: ManualClock) -> None:
+    """Even with a known receipt, the counters stay correct."""
     await put_queue(shard, T, Q)
     until = shard.state.shard_clock.now_ms() + 60_000
     inject(
@@ -198,8 +194,8 @@ async def test_63_an_orphan_lease_that_is_acked_takes_no_counter_below_zero(shar
     assert stats.bytes >= 0
 
 
-async def test_63_expiry_entries_of_nothing_are_collected(shard: Shard, clock: ManualClock) -> None:
-    """Of a message, a key, a result, and of a kind that does not exist."""
+async def test_63_orphan_expiry_entries_are_collected(shard: Shard, clock: ManualClock) -> None:
+    """Covers messages, keys, results, and an unknown kind."""
     await shard.add(T, Q, [message("a", ttl_ms=1_000)])
     now = shard.state.shard_clock.now_ms()
     kinds = (EXPIRES_TTL, EXPIRES_KEY, EXPIRES_RESULT, b"?")
@@ -210,8 +206,8 @@ async def test_63_expiry_entries_of_nothing_are_collected(shard: Shard, clock: M
     await works(shard)
 
 
-async def test_63_an_expiry_entry_of_a_living_message_does_not_end_it_early(shard: Shard, clock: ManualClock) -> None:
-    """The message's own time counts."""
+async def test_63_wrong_expiry_entry_does_not_end_a_message_early(shard: Shard, clock: ManualClock) -> None:
+    """The message's own TTL counts."""
     (added,) = await shard.add(T, Q, [message("a", ttl_ms=10_000)])
     now = shard.state.shard_clock.now_ms()
     await shard.add(T, Q, [message("b", ttl_ms=500)])
@@ -222,8 +218,8 @@ async def test_63_an_expiry_entry_of_a_living_message_does_not_end_it_early(shar
     assert (await shard.reads.peek(T, Q)).messages == []
 
 
-async def test_63_an_expiry_entry_of_a_living_key_does_not_end_it_early(shard: Shard, clock: ManualClock) -> None:
-    """The key's own window counts, and ends when it should."""
+async def test_63_wrong_expiry_entry_does_not_end_a_key_early(shard: Shard, clock: ManualClock) -> None:
+    """The key's own window counts, and ends on time."""
     await put_queue(shard, T, Q, dedup_ms=10_000)
     await shard.add(T, Q, [message("a", key="k"), message("b", ttl_ms=500)])
     early = shard.state.shard_clock.now_ms() + 500
@@ -234,8 +230,8 @@ async def test_63_an_expiry_entry_of_a_living_key_does_not_end_it_early(shard: S
     assert (count(shard, "ik"), count(shard, "ex")) == (0, 0)
 
 
-async def test_63_a_group_member_without_a_body_is_passed_over(shard: Shard) -> None:
-    """The group goes on to the next real one, and nothing counts as blocked in the end."""
+async def test_63_group_member_without_a_body_is_skipped(shard: Shard) -> None:
+    """The group continues with the next real one, and no message stays counted as blocked."""
     _, lost, _ = await shard.add(T, Q, [message(body, group="g") for body in ("a", "lost", "b")])
     lose(shard, lost.raw_id)
     assert await consume(shard) == [b"a", b"b"]
@@ -245,8 +241,8 @@ async def test_63_a_group_member_without_a_body_is_passed_over(shard: Shard) -> 
     assert count(shard, "gr") == 0
 
 
-async def test_63_a_stray_group_member_is_passed_over(shard: Shard) -> None:
-    """A row of a message that never was, between two real ones."""
+async def test_63_stray_group_member_is_skipped(shard: Shard) -> None:
+    """The row of a message that never existed lies between two real ones."""
     first, _ = await shard.add(T, Q, [message("a", group="g"), message("b", group="g")])
     stray = (int.from_bytes(first.raw_id) + 1).to_bytes(16)
     inject(shard, gr={prefix(shard) + digest(b"g") + stray: b""})
@@ -256,10 +252,8 @@ async def test_63_a_stray_group_member_is_passed_over(shard: Shard) -> None:
 
 
 @pytest.mark.parametrize("restart", [False, True])
-async def test_63_a_group_whose_head_does_not_exist_is_not_blocked_for_ever(
-    open_shard: OpenShard, *, restart: bool
-) -> None:
-    """What is added to it later is delivered."""
+async def test_63_group_with_a_missing_head_is_not_blocked_forever(open_shard: OpenShard, *, restart: bool) -> None:
+    """Messages added later are delivered."""
     shard = await open_shard()
     await put_queue(shard, T, Q)
     group = prefix(shard) + digest(b"g")
@@ -273,18 +267,16 @@ async def test_63_a_group_whose_head_does_not_exist_is_not_blocked_for_ever(
     assert healed(shard)
 
 
-async def test_63_a_group_goes_on_when_its_heads_body_is_lost(shard: Shard) -> None:
-    """Healing the index row takes the message out of its group too."""
+async def test_63_group_continues_when_the_body_of_its_head_is_lost(shard: Shard) -> None:
+    """Healing the index row also removes the message from its group."""
     lost, _ = await shard.add(T, Q, [message("lost", group="g"), message("next", group="g")])
     lose(shard, lost.raw_id)
     assert await consume(shard) == [b"next"]
     assert shard.reads.stats(T, Q).healed_total >= 1
 
 
-async def test_63_counters_that_promise_rows_that_are_not_there_are_corrected(
-    open_shard: OpenShard, clock: ManualClock
-) -> None:
-    """A poll believes the rows, not the counter; a delayed count too."""
+async def test_63_counters_without_rows_are_corrected(open_shard: OpenShard, clock: ManualClock) -> None:
+    """A poll trusts the rows, not the counter, also for delayed messages."""
     shard = await open_shard()
     added = await shard.add(T, Q, [message("a"), message("b", delay_ms=1_000)])
     now = shard.state.shard_clock.now_ms()
@@ -298,13 +290,13 @@ async def test_63_counters_that_promise_rows_that_are_not_there_are_corrected(
     await pass_time(shard, clock, 1_000)
     assert any("counted but not found" in row.details for row in healed(shard))
     got = [one.body for _ in range(3) for one in await shard.poll(T, Q, max=9)]
-    assert sorted(got) == [b"a", b"b"]  # nothing led to them any more, and they were put in line again
+    assert sorted(got) == [b"a", b"b"]  # they were unreachable, and are queued again
     stats = shard.reads.stats(T, Q)
     assert (stats.ready, stats.delayed, stats.in_flight) == (0, 0, 2)
 
 
-async def test_63_a_long_poll_outlives_the_healing(shard: Shard) -> None:
-    """It is not answered empty, nor spun for ever, because of an orphan."""
+async def test_63_long_poll_survives_healing(shard: Shard) -> None:
+    """An orphan neither ends it early nor makes it loop forever."""
     await put_queue(shard, T, Q)
     waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=60_000))
     await wait_until_idle(shard)

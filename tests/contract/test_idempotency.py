@@ -16,12 +16,12 @@ from tests.verbs import Shard
 
 
 def rows(shard: Shard, family: str) -> int:
-    """Return how many rows a family holds."""
+    """Return the number of rows in a family."""
     return len(shard.state.store.scan(shard.state.store.family(family), b"", b"\xff" * 64, 100_000))
 
 
 async def test_29_two_sequential_adds_with_one_key_give_the_same_id_and_one_message(shard: Shard) -> None:
-    """The second says that it is a duplicate."""
+    """The second is marked as a duplicate."""
     (first,) = await shard.add(T, Q, [message("x", key="k")])
     (second,) = await shard.add(T, Q, [message("x", key="k")])
     assert (first.duplicate, second.duplicate) == (False, True)
@@ -29,8 +29,8 @@ async def test_29_two_sequential_adds_with_one_key_give_the_same_id_and_one_mess
     assert shard.reads.stats(T, Q).added_total == 1
 
 
-async def test_29_fifty_concurrent_adds_with_one_key_make_one_message(shard: Shard) -> None:
-    """Also where they meet in one round, and twice in one batch."""
+async def test_29_fifty_concurrent_adds_with_one_key_add_one_message(shard: Shard) -> None:
+    """They may share a round, and repeat the key in one batch."""
     replies = await asyncio.gather(*(shard.add(T, Q, [message("x", key="k")] * 2) for _ in range(25)))
     added = [one for reply in replies for one in reply]
     assert len({one.id for one in added}) == 1
@@ -38,8 +38,8 @@ async def test_29_fifty_concurrent_adds_with_one_key_make_one_message(shard: Sha
     assert len(await shard.poll(T, Q, max=100)) == 1
 
 
-async def test_29_a_key_is_remembered_after_the_message_was_done_and_across_a_restart(open_shard: OpenShard) -> None:
-    """The window counts, not the message's life."""
+async def test_29_key_is_remembered_after_the_ack_and_across_a_restart(open_shard: OpenShard) -> None:
+    """The window counts, not the life of the message."""
     shard = await open_shard()
     (first,) = await shard.add(T, Q, [message("x", key="k")])
     (got,) = await shard.poll(T, Q)
@@ -51,8 +51,8 @@ async def test_29_a_key_is_remembered_after_the_message_was_done_and_across_a_re
     assert await shard.poll(T, Q) == []
 
 
-async def test_30_the_same_key_in_two_tenants_and_two_queues_makes_different_messages(shard: Shard) -> None:
-    """And nothing of the other is returned, not even on a conflict."""
+async def test_30_same_key_in_two_tenants_and_queues_adds_different_messages(shard: Shard) -> None:
+    """Nothing of the other is returned, not even on a conflict."""
     await put_tenant(shard, "other")
     (a,) = await shard.add(T, Q, [message("secret", key="k")])
     (b,) = await shard.add("other", Q, [message("mine", key="k")])
@@ -64,9 +64,7 @@ async def test_30_the_same_key_in_two_tenants_and_two_queues_makes_different_mes
 
 
 @pytest.mark.rocksdb_only("copies its files")
-async def test_31_the_same_key_under_another_shard_name_and_other_settings_is_still_deduplicated(
-    tmp_path: Path, clock: ManualClock
-) -> None:
+async def test_31_key_is_deduplicated_under_another_shard_name_and_settings(tmp_path: Path, clock: ManualClock) -> None:
     """After a clean stop and after a crash alike.
 
     A store has one shard today. What can be shown is that a key lies with its tenant and queue and nothing of the
@@ -100,7 +98,7 @@ async def test_31_the_same_key_under_another_shard_name_and_other_settings_is_st
 async def test_32_key_reuse_after_its_window_creates_a_new_message_and_keys_are_collected(
     shard: Shard, clock: ManualClock
 ) -> None:
-    """The store goes back to its baseline by itself."""
+    """The number of rows returns to its baseline."""
     await put_queue(shard, T, Q, dedup_ms=1_000)
     (first,) = await shard.add(T, Q, [message("x", key="k")])
     await shard.add(T, Q, [message(key=str(n)) for n in range(700)])
@@ -113,10 +111,8 @@ async def test_32_key_reuse_after_its_window_creates_a_new_message_and_keys_are_
     assert second.id != first.id
 
 
-async def test_32_a_key_past_its_window_counts_no_more_even_before_it_was_collected(
-    shard: Shard, clock: ManualClock
-) -> None:
-    """And the new window is a full one: the old entry's collection does not end it."""
+async def test_32_key_past_its_window_has_no_effect_before_it_is_collected(shard: Shard, clock: ManualClock) -> None:
+    """The new window is a full one: collecting the old entry does not end it."""
     await put_queue(shard, T, Q, dedup_ms=1_000)
     await shard.add(T, Q, [message("x", key="k")])
     clock._pass(1_000)
@@ -128,7 +124,7 @@ async def test_32_a_key_past_its_window_counts_no_more_even_before_it_was_collec
 
 
 async def test_33_the_same_key_with_a_different_payload_is_a_conflict(shard: Shard) -> None:
-    """The batch's other messages are added; the conflicting one changes nothing and shows no id."""
+    """Other messages of the batch are added; the conflict changes nothing and reveals no ID."""
     (first,) = await shard.add(T, Q, [message("x", key="k")])
     good, bad, same = await shard.add(T, Q, [message("y"), message("y", key="k"), message("x", key="k")])
     assert good.error is None
@@ -142,15 +138,15 @@ async def test_33_the_same_key_with_a_different_payload_is_a_conflict(shard: Sha
 
 
 async def test_purging_a_queue_forgets_its_keys(shard: Shard) -> None:
-    """An emptied queue starts afresh."""
+    """The same key then adds a new message."""
     await shard.add(T, Q, [message("x", key="k")])
     await purge(shard, T, Q)
     assert not (await shard.add(T, Q, [message("x", key="k")]))[0].duplicate
     assert len(await shard.poll(T, Q, max=5)) == 1
 
 
-async def test_29_a_batch_under_one_key_is_added_once(shard: Shard) -> None:
-    """The same request again gets the same ids, also when many try at once."""
+async def test_29_batch_with_a_key_is_added_once(shard: Shard) -> None:
+    """A repeated request gets the same IDs, also with concurrent callers."""
     batch = [message(str(number)) for number in range(5)]
     first = await shard.add(T, Q, batch, batch_key="job-1")
     again = await asyncio.gather(*(shard.add(T, Q, batch, batch_key="job-1") for _ in range(20)))
@@ -162,7 +158,7 @@ async def test_29_a_batch_under_one_key_is_added_once(shard: Shard) -> None:
 
 
 async def test_29_a_batch_key_is_not_a_message_key(shard: Shard) -> None:
-    """They have names of their own, and both work in one batch."""
+    """They have separate namespaces, and both work in one batch."""
     await shard.add(T, Q, [message("a", key="k")], batch_key="k")
     (known,) = await shard.add(T, Q, [message("a", key="k")], batch_key="other")
     assert known.duplicate
@@ -170,7 +166,7 @@ async def test_29_a_batch_key_is_not_a_message_key(shard: Shard) -> None:
 
 
 async def test_33_a_batch_key_with_another_batch_is_a_conflict(shard: Shard) -> None:
-    """Other bodies, another order, or more of them."""
+    """Covers other bodies, another order, and more messages."""
     await shard.add(T, Q, [message("a"), message("b")], batch_key="k")
     for other in ([message("b"), message("a")], [message("a")], [message("ab"), message("")]):
         with pytest.raises(Conflict, match="another batch"):
@@ -178,8 +174,8 @@ async def test_33_a_batch_key_with_another_batch_is_a_conflict(shard: Shard) -> 
     assert shard.reads.stats(T, Q).ready == 2
 
 
-async def test_29_what_was_refused_of_a_batch_may_come_again(shard: Shard) -> None:
-    """Those that went in stay in, once; the others get another chance."""
+async def test_29_refused_messages_of_a_keyed_batch_can_be_retried(shard: Shard) -> None:
+    """Added messages stay, once; the others get another chance."""
     await put_tenant(shard, T, quotas={"backlog": 2})
     batch = [message("a"), message("b"), message("c")]
     first = await shard.add(T, Q, batch, batch_key="k")
@@ -192,8 +188,8 @@ async def test_29_what_was_refused_of_a_batch_may_come_again(shard: Shard) -> No
     assert all(one.duplicate for one in await shard.add(T, Q, batch, batch_key="k"))
 
 
-async def test_32_a_batch_key_is_forgotten_in_time(shard: Shard, clock: ManualClock) -> None:
-    """After the queue's window the same batch is new work, and the row is gone."""
+async def test_32_batch_key_expires_with_the_window(shard: Shard, clock: ManualClock) -> None:
+    """The same batch is then new work, and the row is deleted."""
     await put_queue(shard, T, Q, dedup_ms=1_000)
     await shard.add(T, Q, [message("a")], batch_key="k")
     await pass_time(shard, clock, 1_001)

@@ -1,4 +1,4 @@
-"""The journal: every change has a row, every row a true change, and the chain shows any tampering."""
+"""The journal: every change has a row, every row is a real change, and the chain reveals tampering."""
 
 import asyncio
 
@@ -37,8 +37,8 @@ def journal(shard: Shard, op: str | None = None) -> list[JournalRow]:
     return [row for row in found if op is None or row.op == op]
 
 
-async def test_every_change_has_a_row_with_who_asked(shard: Shard, clock: ManualClock) -> None:
-    """One operation of each kind, in order."""
+async def test_every_change_has_a_row_with_its_caller(shard: Shard, clock: ManualClock) -> None:
+    """One operation of each kind runs, in order."""
     await put_tenant(shard, "acme", WHO, weight=2)
     await put_tenant(shard, "acme", WHO, weight=3)
     await put_queue(shard, "acme", Q, WHO, max_attempts=2)
@@ -90,8 +90,8 @@ async def test_every_change_has_a_row_with_who_asked(shard: Shard, clock: Manual
     assert system == ["create_queue", "dead_letter", "drop_queue"]
 
 
-async def test_what_happens_by_itself_has_rows_too(shard: Shard, clock: ManualClock) -> None:
-    """Expired leases, discarded messages, dead letters, collected keys."""
+async def test_background_changes_have_rows(shard: Shard, clock: ManualClock) -> None:
+    """Covers expired leases, discarded messages, dead letters and collected keys."""
     await put_queue(shard, T, Q, max_attempts=1, dedup_ms=1_000)
     held, short = await shard.add(T, Q, [message("a", key="k"), message("b", ttl_ms=1_000)])
     await shard.poll(T, Q, lease_ms=1_000)
@@ -104,8 +104,8 @@ async def test_what_happens_by_itself_has_rows_too(shard: Shard, clock: ManualCl
     assert journal(shard, "collect")
 
 
-async def test_the_columns_are_right(shard: Shard, clock: ManualClock) -> None:
-    """Bytes, priority, attempt, waiting and processing time, wall time."""
+async def test_columns_are_correct(shard: Shard, clock: ManualClock) -> None:
+    """Covers bytes, priority, attempt, waiting and processing time, and wall time."""
     batch = [message("12345", priority=3), message("1", delay_ms=400), message("", attributes={"a": "b"})]
     await shard.add(T, Q, batch)
     added = journal(shard, "add")
@@ -140,7 +140,7 @@ async def test_the_columns_are_right(shard: Shard, clock: ManualClock) -> None:
 
 
 async def test_refused_operations_are_journaled(shard: Shard) -> None:
-    """With who asked, the outcome and the error's code."""
+    """The row has the caller, the outcome and the error code."""
     await put_queue(shard, T, Q)
     (added,) = await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q)
@@ -163,8 +163,8 @@ async def test_refused_operations_are_journaled(shard: Shard) -> None:
     assert [row.error_code for row in journal(shard) if row.outcome == "refused"][-1] == "invalid"
 
 
-async def test_messages_of_a_batch_that_are_refused_are_journaled(shard: Shard) -> None:
-    """A conflict of keys and an unknown id leave a trace, as a lost lease does."""
+async def test_refused_messages_of_a_batch_are_journaled(shard: Shard) -> None:
+    """This covers key conflicts and unknown IDs, as well as lost leases."""
     await shard.add(T, Q, [message("x", key="k")])
     (reply,) = await shard.add(T, Q, [message("y", key="k")], WHO)
     assert isinstance(reply.error, Conflict)
@@ -173,8 +173,8 @@ async def test_messages_of_a_batch_that_are_refused_are_journaled(shard: Shard) 
     assert refused == [("add", "conflict"), ("remove", "not_found")]
 
 
-async def test_reads_and_empty_polls_leave_no_row(shard: Shard) -> None:
-    """Nothing changed, nothing is written."""
+async def test_reads_and_empty_polls_add_no_row(shard: Shard) -> None:
+    """They change nothing."""
     (added,) = await shard.add(T, Q, [message(delay_ms=1_000)])
     span = shard.journal.span
     await shard.poll(T, Q)
@@ -186,8 +186,8 @@ async def test_reads_and_empty_polls_leave_no_row(shard: Shard) -> None:
     assert shard.journal.span == span
 
 
-async def test_duplicates_leave_no_second_add(shard: Shard) -> None:
-    """What did not happen is not journaled as if it had."""
+async def test_duplicates_are_not_journaled_as_adds(shard: Shard) -> None:
+    """Only real changes have rows."""
     await shard.add(T, Q, [message("x", key="k")])
     await shard.add(T, Q, [message("x", key="k")])
     assert len([row for row in journal(shard, "add") if row.outcome == "ok"]) == 1
@@ -206,8 +206,8 @@ async def test_the_chain_verifies_from_genesis_across_restarts(open_shard: OpenS
     assert [record.engine_ms for record in records] == sorted(record.engine_ms for record in records)
 
 
-async def test_a_changed_record_breaks_the_chain(shard: Shard) -> None:
-    """In its content or in its place."""
+async def test_changed_record_breaks_the_chain(shard: Shard) -> None:
+    """Its content or its position is changed."""
     await shard.add(T, Q, [message("a")])
     await shard.add(T, Q, [message("b")])
     values = stored(shard)
@@ -222,7 +222,7 @@ async def test_a_changed_record_breaks_the_chain(shard: Shard) -> None:
 
 
 async def test_trimming_keeps_the_chain(open_shard: OpenShard) -> None:
-    """It goes on from the anchor, through restarts, also when everything was trimmed."""
+    """It continues from the anchor across restarts, even if everything was trimmed."""
     shard = await open_shard()
     for _ in range(10):
         await shard.add(T, Q, [message()])
@@ -247,7 +247,7 @@ async def test_trimming_keeps_the_chain(open_shard: OpenShard) -> None:
             await shard.journal.trim(wrong)
 
 
-async def test_trimming_while_others_work_breaks_nothing(shard: Shard) -> None:
+async def test_trimming_under_load_keeps_the_chain(shard: Shard) -> None:
     """The trim is a record among the others."""
     await shard.add(T, Q, [message()])
     adds = [asyncio.create_task(shard.add(T, Q, [message()])) for _ in range(20)]
@@ -259,8 +259,8 @@ async def test_trimming_while_others_work_breaks_nothing(shard: Shard) -> None:
     assert numbers == list(range(2, shard.journal.span[1] + 1))
 
 
-async def test_trace_tells_a_messages_life(shard: Shard, clock: ManualClock) -> None:
-    """From its birth through the dead letters and back."""
+async def test_trace_shows_the_life_of_a_message(shard: Shard, clock: ManualClock) -> None:
+    """It covers the add, the dead letter and the redrive."""
     await put_queue(shard, T, Q, max_attempts=1)
     other, mine = await shard.add(T, Q, [message("other"), message("mine")])
     await pass_time(shard, clock, 10)
@@ -275,8 +275,8 @@ async def test_trace_tells_a_messages_life(shard: Shard, clock: ManualClock) -> 
     assert [row.op for row in await shard.reads.trace(T, Q, other.raw_id)] == ["add", "poll", "ack"]
 
 
-async def test_trace_of_what_is_not_the_callers_is_not_found(shard: Shard) -> None:
-    """An unknown id, and another tenant's or queue's message, look the same."""
+async def test_trace_of_a_foreign_message_is_not_found(shard: Shard) -> None:
+    """It looks the same as an unknown ID."""
     await put_tenant(shard, "other")
     await put_queue(shard, "other", Q)
     await put_queue(shard, T, "elsewhere")
@@ -287,7 +287,7 @@ async def test_trace_of_what_is_not_the_callers_is_not_found(shard: Shard) -> No
 
 
 async def test_trace_finds_a_message_added_right_after_a_restart(open_shard: OpenShard) -> None:
-    """In the same millisecond: ids then run ahead of the clock."""
+    """IDs of the same millisecond run ahead of the clock."""
     shard = await open_shard()
     await shard.add(T, Q, [message()])
     await shard.close()

@@ -15,12 +15,12 @@ from tests.verbs import Shard
 
 
 def deadlines(shard: Shard) -> int:
-    """Return how many expiry entries of leases are stored."""
+    """Return the number of stored lease deadlines."""
     return len(shard.state.store.scan(shard.state.store.li, b"", b"\xff" * 33, 10_000))
 
 
 def was_lost(outcome: Outcome) -> bool:
-    """Tell whether a receipt was refused because its lease is over."""
+    """Return whether a receipt was refused because its lease has ended."""
     return not outcome.ok and isinstance(outcome.error, LeaseLost) and outcome.error.status == 409
 
 
@@ -38,8 +38,8 @@ async def test_01_after_lease_expiry_ack_with_the_old_lease_is_rejected_even_bef
     assert (again.id, again.attempt) == (got.id, 2)
 
 
-async def test_01_one_millisecond_before_its_end_the_lease_still_counts(shard: Shard, clock: ManualClock) -> None:
-    """The other side of the edge."""
+async def test_01_lease_is_valid_one_millisecond_before_its_end(shard: Shard, clock: ManualClock) -> None:
+    """It is the other side of the boundary."""
     await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q, lease_ms=1_000)
     await pass_time(shard, clock, 999)
@@ -49,7 +49,7 @@ async def test_01_one_millisecond_before_its_end_the_lease_still_counts(shard: S
 async def test_02_after_lease_expiry_extend_returns_false_and_creates_no_expiry_entry(
     shard: Shard, clock: ManualClock
 ) -> None:
-    """Neither before the sweeper ran nor after it."""
+    """This holds before and after the sweeper ran."""
     await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q, lease_ms=1_000)
     clock._pass(1_000)
@@ -62,7 +62,7 @@ async def test_02_after_lease_expiry_extend_returns_false_and_creates_no_expiry_
 
 
 async def test_03_ack_with_another_messages_or_a_random_lease_changes_nothing(shard: Shard, clock: ManualClock) -> None:
-    """A receipt glued together from two messages, a random one, and plain rubbish are refused alike."""
+    """Receipts combined from two messages, random ones and garbage are refused alike."""
     await shard.add(T, Q, [message("a"), message("b")])
     first, second = await shard.poll(T, Q, max=2)
     crossed = first.receipt[:32] + second.receipt[32:]
@@ -75,7 +75,7 @@ async def test_03_ack_with_another_messages_or_a_random_lease_changes_nothing(sh
 
 
 async def test_04_second_ack_of_the_same_message_returns_false_and_has_no_second_effect(shard: Shard) -> None:
-    """In a later call, and twice in one batch."""
+    """It comes in a later call or in the same batch."""
     await shard.add(T, Q, [message("a"), message("b")])
     first, second = await shard.poll(T, Q, max=2)
     assert (await shard.ack(T, Q, [first.receipt]))[0].ok
@@ -88,8 +88,8 @@ async def test_04_second_ack_of_the_same_message_returns_false_and_has_no_second
 
 
 @pytest.mark.parametrize("settle", ["ack", "nack", "release"])
-async def test_04_a_settled_receipt_is_spent_for_everything(shard: Shard, settle: str) -> None:
-    """Whatever ended the lease, nothing more can be done with its receipt."""
+async def test_04_settled_receipt_cannot_be_used_again(shard: Shard, settle: str) -> None:
+    """It does not matter how the lease ended."""
     await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q)
     first = {
@@ -111,7 +111,7 @@ async def test_04_a_settled_receipt_is_spent_for_everything(shard: Shard, settle
 async def test_05_extend_sets_expiry_to_now_plus_n_and_leaves_exactly_one_expiry(
     shard: Shard, clock: ManualClock
 ) -> None:
-    """However often it was extended, the message reappears once, at the last deadline."""
+    """After many extends, the message returns once, at the last deadline."""
     await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q, lease_ms=1_000)
     for _ in range(5):
@@ -129,7 +129,7 @@ async def test_05_extend_sets_expiry_to_now_plus_n_and_leaves_exactly_one_expiry
 
 
 async def test_05_extend_can_shorten_a_lease(shard: Shard, clock: ManualClock) -> None:
-    """The new end counts, also when it lies before the old one."""
+    """The new end may be before the old one."""
     await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q, lease_ms=60_000)
     await shard.extend(T, Q, [got.receipt], lease_ms=100)
@@ -138,7 +138,7 @@ async def test_05_extend_can_shorten_a_lease(shard: Shard, clock: ManualClock) -
 
 
 async def test_05_extending_twice_in_one_batch_leaves_one_expiry(shard: Shard) -> None:
-    """The second finds what the first left."""
+    """The second extend sees the first."""
     await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q)
     outcomes = await shard.extend(T, Q, [got.receipt, got.receipt], lease_ms=1_000)
@@ -147,7 +147,7 @@ async def test_05_extending_twice_in_one_batch_leaves_one_expiry(shard: Shard) -
 
 
 async def test_06_extend_of_unknown_lease_is_false_and_with_0_seconds_an_argument_error(shard: Shard) -> None:
-    """An error of the argument comes before anything is looked up."""
+    """Arguments are checked before anything is looked up."""
     await shard.add(T, Q, [message()])
     assert was_lost((await shard.extend(T, Q, ["0" * 31 + "1" * 17], lease_ms=1_000))[0])
     for wrong in (0, -1, True, 1.5, "1", None):
@@ -157,7 +157,7 @@ async def test_06_extend_of_unknown_lease_is_false_and_with_0_seconds_an_argumen
 
 @pytest.mark.parametrize("argument", ["lease_ms", "max"])
 async def test_07_poll_with_lease_0_or_max_0_is_an_argument_error(shard: Shard, argument: str) -> None:
-    """And nothing is leased by it."""
+    """Nothing is leased."""
     await shard.add(T, Q, [message()])
     for wrong in (0, -1, True, 1.0, 10**12):
         with pytest.raises(Invalid, match=argument):
@@ -185,7 +185,7 @@ async def test_08_an_expired_message_is_redelivered_to_another_consumer_with_att
 async def test_09_the_late_workers_ack_after_a_reclaim_is_rejected_also_under_the_same_identity(
     shard: Shard, clock: ManualClock
 ) -> None:
-    """The token fences, not the name; the late result is not stored either."""
+    """The token fences, not the name; the late result is not stored."""
     same = Caller("worker-1")
     (added,) = await shard.add(T, Q, [message()])
     (late,) = await shard.poll(T, Q, lease_ms=1_000, caller=same)
@@ -202,7 +202,7 @@ async def test_09_the_late_workers_ack_after_a_reclaim_is_rejected_also_under_th
 async def test_09_a_late_result_in_one_batch_with_the_current_one_is_not_stored(
     shard: Shard, clock: ManualClock
 ) -> None:
-    """Each result belongs to its receipt, not to the message that both receipts name."""
+    """Each result belongs to its receipt, not to the message named by both."""
     (added,) = await shard.add(T, Q, [message()])
     (late,) = await shard.poll(T, Q, lease_ms=1_000)
     await pass_time(shard, clock, 1_000)
@@ -217,12 +217,12 @@ async def test_09_a_late_result_in_one_batch_with_the_current_one_is_not_stored(
 async def test_10_a_heartbeat_racing_the_reaper_wins_without_redelivery_or_fails_loudly(
     shard: Shard, clock: ManualClock, early_ms: int
 ) -> None:
-    """The extend and the sweep enter the same round; success and redelivery never come together."""
+    """Extend and sweep enter the same round; success and redelivery never occur together."""
     await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q, lease_ms=1_000)
     await wait_until_idle(shard)
     heartbeat = asyncio.create_task(shard.extend(T, Q, [got.receipt], lease_ms=1_000))
-    await asyncio.sleep(0)  # it stands in line now
+    await asyncio.sleep(0)  # it is queued now
     clock.advance(1_000 - early_ms)
     (outcome,) = await heartbeat
     await pass_time(shard, clock, 5)
@@ -232,7 +232,7 @@ async def test_10_a_heartbeat_racing_the_reaper_wins_without_redelivery_or_fails
 
 
 async def test_11_n_pollers_and_m_messages_every_message_is_delivered_exactly_once(shard: Shard) -> None:
-    """While leases are valid; and none is left out."""
+    """No lease ends meanwhile, and no message is missing."""
     added = [one.id for _ in range(4) for one in await shard.add(T, Q, [message(str(n)) for n in range(100)])]
 
     async def consume(size: int) -> list[str]:
@@ -250,7 +250,7 @@ async def test_11_n_pollers_and_m_messages_every_message_is_delivered_exactly_on
 async def test_19_coalesced_pollers_keep_their_own_lease_durations_and_messages(
     shard: Shard, clock: ManualClock
 ) -> None:
-    """Polls served in one round share nothing: each lease ends at its own time, each receipt fits one message."""
+    """In one round, each lease ends at its own time, and each receipt fits one message."""
     await put_queue(shard, T, Q)
     polls = [asyncio.create_task(shard.poll(T, Q, lease_ms=ms, wait_ms=10_000)) for ms in (1_000, 2_000, 3_000)]
     await wait_until_idle(shard)
@@ -269,7 +269,7 @@ async def test_19_coalesced_pollers_keep_their_own_lease_durations_and_messages(
 
 
 async def test_23_release_returns_the_message_at_once_without_consuming_an_attempt(shard: Shard) -> None:
-    """It goes back to its old place, before what came later."""
+    """It returns to its old position."""
     await shard.add(T, Q, [message("a"), message("b")])
     for _ in range(10):
         (got,) = await shard.poll(T, Q)
@@ -281,7 +281,7 @@ async def test_23_release_returns_the_message_at_once_without_consuming_an_attem
 
 
 async def test_23_releases_do_not_count_towards_max_attempts(shard: Shard) -> None:
-    """A message released often is not a dead letter for that."""
+    """Many releases do not make a dead letter."""
     await put_queue(shard, T, Q, max_attempts=1)
     await shard.add(T, Q, [message()])
     for _ in range(3):
@@ -292,7 +292,7 @@ async def test_23_releases_do_not_count_towards_max_attempts(shard: Shard) -> No
 
 
 async def test_24_nack_with_delay_hides_it_that_long(shard: Shard, clock: ManualClock) -> None:
-    """To the millisecond."""
+    """The delay is exact to the millisecond."""
     await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q)
     await shard.nack(T, Q, [got.receipt], delay_ms=700)
@@ -303,7 +303,7 @@ async def test_24_nack_with_delay_hides_it_that_long(shard: Shard, clock: Manual
 
 
 async def test_24_nack_without_delay_uses_backoff_within_its_bound(shard: Shard, clock: ManualClock) -> None:
-    """A random part of min(base * 2^n, max): spread over the range, never beyond it."""
+    """The backoff is a random part of min(base * 2^n, max), spread over the range."""
     await put_queue(shard, T, Q, backoff_base_ms=100, backoff_max_ms=350, max_attempts=0)
     await shard.add(T, Q, [message(str(n)) for n in range(200)])
     for bound in (100, 200, 350, 350):
@@ -319,7 +319,7 @@ async def test_24_nack_without_delay_uses_backoff_within_its_bound(shard: Shard,
 
 
 async def test_24_nack_with_delay_0_returns_it_at_once(shard: Shard) -> None:
-    """Zero is a delay like any other, not "use the backoff"."""
+    """Zero is a delay, not "use the backoff"."""
     await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q)
     await shard.nack(T, Q, [got.receipt], delay_ms=0)
@@ -344,7 +344,7 @@ async def test_60_restart_keeps_live_leases_and_requeues_expired_ones(
 
 
 async def test_a_lease_token_is_never_zero_and_differs_with_every_delivery(shard: Shard) -> None:
-    """Zero stands for "not leased" on disk."""
+    """Zero means "not leased" on disk."""
     await shard.add(T, Q, [message()])
     tokens = set()
     for _ in range(20):
@@ -356,7 +356,7 @@ async def test_a_lease_token_is_never_zero_and_differs_with_every_delivery(shard
 
 
 async def test_removing_a_leased_message_loses_its_lease(shard: Shard, clock: ManualClock) -> None:
-    """Nothing of it comes back when the deadline would have been."""
+    """Nothing happens at its former deadline."""
     (added,) = await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q, lease_ms=1_000)
     assert (await shard.remove(T, Q, [added.id]))[0].ok
@@ -367,8 +367,8 @@ async def test_removing_a_leased_message_loses_its_lease(shard: Shard, clock: Ma
     assert (stats.in_flight, stats.bytes, stats.lease_expired_total, stats.healed_total) == (0, 0, 0, 0)
 
 
-async def test_what_a_consumer_does_to_its_delivery_is_not_seen_by_another_tenant(shard: Shard) -> None:
-    """Each delivery has attributes of its own."""
+async def test_changing_a_delivery_affects_no_other_tenant(shard: Shard) -> None:
+    """Each delivery has its own attributes."""
     await put_tenant(shard, "acme")
     await shard.add(T, Q, [message()])
     await shard.add("acme", Q, [message()])
@@ -378,8 +378,8 @@ async def test_what_a_consumer_does_to_its_delivery_is_not_seen_by_another_tenan
     assert other.attributes == {}
 
 
-async def test_18_messages_past_their_lifetime_do_not_use_up_a_pollers_turn(shard: Shard, clock: ManualClock) -> None:
-    """What is really delivered is dealt in turns."""
+async def test_18_expired_messages_do_not_use_up_a_pollers_turn(shard: Shard, clock: ManualClock) -> None:
+    """Only delivered messages count."""
     await put_queue(shard, T, Q)
     await shard.add(T, Q, [message(ttl_ms=10), message(ttl_ms=10), message(), message()])
     clock._pass(10)  # no sweep has run

@@ -1,4 +1,4 @@
-"""Tenants and queues: made, paused, emptied, deleted for good; messages looked at, counted and outlived."""
+"""Tenants and queues: created, paused, purged and deleted; messages read, counted and expired."""
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 def left(shard: Shard, prefix: bytes) -> dict[str, int]:
-    """Return how many rows of each queue family start with ``prefix``, without those that have none."""
+    """Return how many rows of each queue family start with ``prefix``, without empty families."""
     store = shard.state.store
     counts = {name: len(store.scan(store.family(name), prefix, after(prefix), 10_000)) for name in QUEUE_FAMILIES}
     return {name: count for name, count in counts.items() if count}
 
 
 async def fill(shard: Shard, tenant: str = T, queue: str = Q) -> str:
-    """Leave rows in every family of a queue, and return the receipt of the one message in flight."""
+    """Add rows to every family of a queue, and return the receipt of the one message in flight."""
     await put_queue(shard, tenant, queue, max_attempts=1)
     messages = [message("held"), message("done"), message("dead")]
     messages += [message(key="k", ttl_ms=9_000), message(group="g"), message(group="g"), message(delay_ms=9_000)]
@@ -49,7 +49,7 @@ def prefix_of(shard: Shard, tenant: str = T, queue: str = Q) -> bytes:
 
 
 async def test_51_a_draining_queue_refuses_adds_and_polls_while_leases_settle(shard: Shard) -> None:
-    """Then its prefix is empty on disk."""
+    """Then no row with its prefix is left on disk."""
     receipt = await fill(shard)
     prefix = prefix_of(shard)
     await delete_queue(shard, T, Q, reason="moved away")
@@ -71,8 +71,8 @@ async def test_51_a_draining_queue_refuses_adds_and_polls_while_leases_settle(sh
 
 
 @pytest.mark.parametrize("end", ["nack", "release", "remove", "expiry"])
-async def test_51_whatever_ends_the_last_lease_ends_the_queue(shard: Shard, clock: ManualClock, end: str) -> None:
-    """An expired lease settles too."""
+async def test_51_queue_is_deleted_when_its_last_lease_ends(shard: Shard, clock: ManualClock, end: str) -> None:
+    """An expired lease counts too."""
     (added,) = await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q, lease_ms=1_000)
     prefix = prefix_of(shard)
@@ -91,7 +91,7 @@ async def test_51_whatever_ends_the_last_lease_ends_the_queue(shard: Shard, cloc
 
 
 async def test_51_force_does_not_wait_for_leases(shard: Shard) -> None:
-    """Also after a delete that waits has begun."""
+    """It works after a waiting delete has started."""
     receipt = await fill(shard)
     prefix = prefix_of(shard)
     await delete_queue(shard, T, Q)
@@ -104,8 +104,8 @@ async def test_51_force_does_not_wait_for_leases(shard: Shard) -> None:
         await shard.ack(T, Q, [receipt])
 
 
-async def test_51_a_delete_goes_on_after_a_restart(open_shard: OpenShard, clock: ManualClock) -> None:
-    """Draining is remembered."""
+async def test_51_delete_continues_after_a_restart(open_shard: OpenShard, clock: ManualClock) -> None:
+    """The draining state is stored."""
     shard = await open_shard()
     await fill(shard)
     prefix = prefix_of(shard)
@@ -119,8 +119,8 @@ async def test_51_a_delete_goes_on_after_a_restart(open_shard: OpenShard, clock:
     assert Q not in queues(shard, T)
 
 
-async def test_51_a_queue_made_again_under_the_same_name_is_another_one(open_shard: OpenShard) -> None:
-    """New id, no old message, no old key, no old result; after a restart too."""
+async def test_51_recreated_queue_is_another_queue(open_shard: OpenShard) -> None:
+    """It has a new ID and no old message, key or result, also after a restart."""
     shard = await open_shard()
     (old,) = await shard.add(T, Q, [message("old", key="k")])
     before = prefix_of(shard)
@@ -137,7 +137,7 @@ async def test_51_a_queue_made_again_under_the_same_name_is_another_one(open_sha
 
 
 async def test_51_neighbours_of_a_deleted_queue_keep_everything(shard: Shard) -> None:
-    """Queues before and after it by id, and another tenant's of the same name."""
+    """Covers queues with adjacent IDs, and another tenant's queue of the same name."""
     await put_tenant(shard, "other")
     for tenant, queue in ((T, "a"), (T, Q), (T, "z"), ("other", Q)):
         await fill(shard, tenant, queue)
@@ -148,14 +148,14 @@ async def test_51_neighbours_of_a_deleted_queue_keep_everything(shard: Shard) ->
 
 
 async def test_deleting_an_unknown_queue_is_not_found(shard: Shard) -> None:
-    """Nothing is made by the attempt."""
+    """The attempt creates nothing."""
     with pytest.raises(NotFound):
         await delete_queue(shard, T, "nowhere")
     assert queues(shard, T) == {}
 
 
-async def test_a_paused_queue_takes_messages_and_delivers_none_until_resumed(open_shard: OpenShard) -> None:
-    """Leases given before go on; a restart keeps the pause; waiting polls wait and are served on resume."""
+async def test_paused_queue_accepts_messages_and_delivers_none(open_shard: OpenShard) -> None:
+    """Leases continue, a restart keeps the pause, and waiting polls are served on resume."""
     shard = await open_shard()
     await shard.add(T, Q, [message("a")])
     (held,) = await shard.poll(T, Q)
@@ -174,8 +174,8 @@ async def test_a_paused_queue_takes_messages_and_delivers_none_until_resumed(ope
     assert [one.body for one in await waiting] == [b"b"]
 
 
-async def test_a_fleet_poll_that_waits_is_served_when_a_queue_resumes(shard: Shard) -> None:
-    """Resuming is as good as adding."""
+async def test_resuming_a_queue_wakes_a_waiting_fleet_poll(shard: Shard) -> None:
+    """It has the same effect as an add."""
     await shard.add(T, Q, [message()])
     await pause_queue(shard, T, Q)
     waiting = asyncio.create_task(shard.fleet_poll(Q, wait_ms=10_000))
@@ -186,7 +186,7 @@ async def test_a_fleet_poll_that_waits_is_served_when_a_queue_resumes(shard: Sha
 
 
 async def test_purge_empties_a_queue_and_leaves_it_working(shard: Shard, clock: ManualClock) -> None:
-    """Messages, leases, keys and results go; what is added afterwards is delivered."""
+    """Messages, leases, keys and results are deleted; later messages are delivered."""
     receipt = await fill(shard)
     count = shard.reads.stats(T, Q)
     assert await purge(shard, T, Q, reason="test data") == count.ready + count.delayed + count.in_flight
@@ -201,7 +201,7 @@ async def test_purge_empties_a_queue_and_leaves_it_working(shard: Shard, clock: 
 
 
 async def test_adds_in_the_same_round_as_a_purge_survive_it(shard: Shard) -> None:
-    """The purge runs first, and what comes after it is whole: groups, keys, lifetimes."""
+    """The purge runs first; groups, keys and TTLs of the adds are intact."""
     await fill(shard)
     purging = asyncio.create_task(purge(shard, T, Q))
     adding = asyncio.create_task(shard.add(T, Q, [message("x", key="k", group="g", ttl_ms=1_000)]))
@@ -211,8 +211,8 @@ async def test_adds_in_the_same_round_as_a_purge_survive_it(shard: Shard) -> Non
     assert [one.body for one in await shard.poll(T, Q, max=9)] == [b"x"]
 
 
-async def test_a_tenant_may_forbid_queues_that_come_into_being_by_themselves(shard: Shard) -> None:
-    """Then a queue is made on purpose, or not at all."""
+async def test_tenant_may_forbid_implicit_queues(shard: Shard) -> None:
+    """Queues must then be created explicitly."""
     await put_tenant(shard, "strict", create_queues=False)
     with pytest.raises(NotFound):
         await shard.add("strict", Q, [message()])
@@ -222,8 +222,8 @@ async def test_a_tenant_may_forbid_queues_that_come_into_being_by_themselves(sha
     assert queues(shard, "strict")[Q].lease_ms == 5_000
 
 
-async def test_a_queues_lease_is_used_where_a_poll_names_none(shard: Shard, clock: ManualClock) -> None:
-    """Configuration counts from the next poll on."""
+async def test_queue_lease_time_is_the_default_of_polls(shard: Shard, clock: ManualClock) -> None:
+    """A change applies from the next poll on."""
     await put_queue(shard, T, Q, lease_ms=7_000)
     await shard.add(T, Q, [message(), message()])
     assert (await shard.poll(T, Q))[0].lease_until == clock.wall_ms() + 7_000
@@ -231,8 +231,8 @@ async def test_a_queues_lease_is_used_where_a_poll_names_none(shard: Shard, cloc
     assert (await shard.poll(T, Q))[0].lease_until == clock.wall_ms() + 9_000
 
 
-async def test_a_refused_change_changes_nothing(shard: Shard) -> None:
-    """Also where another field of it was fine, and for a queue that would be new."""
+async def test_refused_change_has_no_effect(shard: Shard) -> None:
+    """Other valid fields are not applied, and no new queue is created."""
     await put_queue(shard, T, Q, lease_ms=5_000)
     with pytest.raises(Invalid, match="max_attempts"):
         await put_queue(shard, T, Q, lease_ms=6_000, max_attempts=-1)
@@ -249,7 +249,7 @@ async def test_a_refused_change_changes_nothing(shard: Shard) -> None:
 
 
 async def test_50_deleting_a_tenant_leaves_none_of_its_keys(shard: Shard) -> None:
-    """And every key of its neighbours."""
+    """Every key of its neighbours stays."""
     for tenant in ("before", "doomed", "behind"):
         await put_tenant(shard, tenant)
         for queue in ("a", "b"):
@@ -265,8 +265,8 @@ async def test_50_deleting_a_tenant_leaves_none_of_its_keys(shard: Shard) -> Non
 
 
 @pytest.mark.parametrize("restart", [False, True])
-async def test_50_ids_of_deleted_tenants_are_never_given_out_again(open_shard: OpenShard, *, restart: bool) -> None:
-    """Not to a tenant of the same name, and not after a restart."""
+async def test_50_ids_of_deleted_tenants_are_never_reused(open_shard: OpenShard, *, restart: bool) -> None:
+    """This includes a tenant of the same name, and holds across a restart."""
     shard = await open_shard()
     seen = set()
     for _ in range(3):
@@ -280,8 +280,8 @@ async def test_50_ids_of_deleted_tenants_are_never_given_out_again(open_shard: O
     assert len(seen) == 3
 
 
-async def test_50_what_waits_for_a_deleted_tenant_is_sent_away(shard: Shard, clock: ManualClock) -> None:
-    """Long polls, results, and operations that still stand in line."""
+async def test_50_waiting_calls_of_a_deleted_tenant_get_an_error(shard: Shard, clock: ManualClock) -> None:
+    """Covers long polls, results, and queued operations."""
     await put_tenant(shard, "doomed")
     (added,) = await shard.add("doomed", Q, [message()])
     await shard.poll("doomed", Q, lease_ms=1_000)
@@ -299,14 +299,14 @@ async def test_50_what_waits_for_a_deleted_tenant_is_sent_away(shard: Shard, clo
 
 
 async def test_50_the_default_tenant_always_exists(shard: Shard) -> None:
-    """From the start, and it cannot be deleted."""
+    """It cannot be deleted."""
     assert list(tenants(shard)) == ["default"]
     with pytest.raises(Conflict):
         await shard.erasure.delete_tenant("default")
 
 
-async def test_a_tenants_configuration_survives_a_restart(open_shard: OpenShard) -> None:
-    """Queues' too."""
+async def test_tenant_configuration_survives_a_restart(open_shard: OpenShard) -> None:
+    """So does that of its queues."""
     shard = await open_shard()
     assert await put_tenant(shard, "acme", weight=7)
     assert not await put_tenant(shard, "acme", create_queues=False)
@@ -319,9 +319,7 @@ async def test_a_tenants_configuration_survives_a_restart(open_shard: OpenShard)
 
 @pytest.mark.parametrize("what", ["purge", "delete_queue", "delete_tenant"])
 @pytest.mark.parametrize("reason", ["\ud800", "x" * 100_000], ids=["surrogate", "long"])
-async def test_a_reason_that_cannot_be_journaled_is_refused_and_nothing_happens(
-    shard: Shard, what: str, reason: str
-) -> None:
+async def test_reason_that_cannot_be_journaled_is_refused(shard: Shard, what: str, reason: str) -> None:
     """It must not stop the shard."""
     await put_tenant(shard, "acme")
     await shard.add("acme", Q, [message()])
@@ -339,17 +337,17 @@ async def test_a_reason_that_cannot_be_journaled_is_refused_and_nothing_happens(
 
 
 async def test_a_caller_that_cannot_be_journaled_does_not_stop_the_shard(shard: Shard) -> None:
-    """Who asks comes from outside as much as what is asked."""
+    """The caller is untrusted input too."""
     (added,) = await shard.add(T, Q, [message()], caller=Caller("eve\ud800"))
     assert [row.principal for row in await shard.reads.trace(T, Q, added.id)] == ["eve?"]
     assert shard.failure is None
 
 
-# ---- lifetimes ----
+# ---- TTLs ----
 
 
-async def test_a_message_is_discarded_its_lifetime_after_it_became_visible(shard: Shard, clock: ManualClock) -> None:
-    """A delay does not use the lifetime up; body, index and expiry rows go."""
+async def test_message_expires_its_ttl_after_it_became_visible(shard: Shard, clock: ManualClock) -> None:
+    """A delay does not count; body, index and expiry rows are deleted."""
     await shard.add(T, Q, [message(delay_ms=1_000, ttl_ms=500)])
     await pass_time(shard, clock, 1_499)
     assert shard.reads.stats(T, Q).ready == 1
@@ -359,17 +357,15 @@ async def test_a_message_is_discarded_its_lifetime_after_it_became_visible(shard
     assert set(left(shard, prefix_of(shard))) == {"qc"}
 
 
-async def test_a_message_past_its_lifetime_is_not_delivered_even_before_the_sweeper_ran(
-    shard: Shard, clock: ManualClock
-) -> None:
+async def test_message_past_its_ttl_is_not_delivered_before_the_sweep(shard: Shard, clock: ManualClock) -> None:
     """The time counts, not the sweeper."""
     await shard.add(T, Q, [message("short", ttl_ms=500), message("long")])
     clock._pass(500)
     assert [one.body for one in await shard.poll(T, Q, max=9)] == [b"long"]
 
 
-async def test_a_message_in_flight_is_not_eaten_by_its_lifetime(shard: Shard, clock: ManualClock) -> None:
-    """Who works on it may finish."""
+async def test_message_in_flight_does_not_expire(shard: Shard, clock: ManualClock) -> None:
+    """Its consumer may finish."""
     await shard.add(T, Q, [message(ttl_ms=1_000)])
     (got,) = await shard.poll(T, Q, lease_ms=10_000)
     await pass_time(shard, clock, 5_000)
@@ -380,10 +376,10 @@ async def test_a_message_in_flight_is_not_eaten_by_its_lifetime(shard: Shard, cl
 
 @pytest.mark.parametrize("at_ms", [1_000, 2_000])
 @pytest.mark.parametrize("end", ["nack", "release", "expiry"])
-async def test_a_message_that_comes_back_past_its_lifetime_is_discarded(
+async def test_message_that_returns_past_its_ttl_is_discarded(
     shard: Shard, clock: ManualClock, end: str, at_ms: int
 ) -> None:
-    """Or at its very end. Though nobody polls, it leaves nothing behind."""
+    """This includes the very end of its TTL; without polls, nothing is left behind."""
     await shard.add(T, Q, [message(ttl_ms=1_000)])
     (got,) = await shard.poll(T, Q, lease_ms=at_ms if end == "expiry" else 5_000)
     await pass_time(shard, clock, at_ms)
@@ -397,16 +393,16 @@ async def test_a_message_that_comes_back_past_its_lifetime_is_discarded(
     assert (stats.expired_total, stats.ready, stats.bytes) == (1, 0, 0)
 
 
-async def test_an_ack_in_time_leaves_no_entry_of_the_lifetime(shard: Shard) -> None:
-    """Nothing waits for the end of a message that is done."""
+async def test_ack_deletes_the_expiry_entry(shard: Shard) -> None:
+    """A completed message leaves no expiry behind."""
     await shard.add(T, Q, [message(ttl_ms=86_400_000)])
     (got,) = await shard.poll(T, Q)
     await shard.ack(T, Q, [got.receipt])
     assert set(left(shard, prefix_of(shard))) == {"qc"}
 
 
-async def test_a_nack_hidden_beyond_its_lifetime_is_discarded_in_time(shard: Shard, clock: ManualClock) -> None:
-    """The lifetime counts from the first visibility, not from the last."""
+async def test_nacked_message_hidden_beyond_its_ttl_is_discarded_on_time(shard: Shard, clock: ManualClock) -> None:
+    """The TTL counts from the first visibility."""
     await shard.add(T, Q, [message(ttl_ms=1_000)])
     (got,) = await shard.poll(T, Q)
     await shard.nack(T, Q, [got.receipt], delay_ms=60_000)
@@ -415,8 +411,8 @@ async def test_a_nack_hidden_beyond_its_lifetime_is_discarded_in_time(shard: Sha
     assert set(left(shard, prefix_of(shard))) == {"qc"}
 
 
-async def test_a_queues_lifetime_counts_where_a_message_names_none(shard: Shard, clock: ManualClock) -> None:
-    """For messages added from then on."""
+async def test_queue_ttl_is_the_default_of_messages(shard: Shard, clock: ManualClock) -> None:
+    """It applies to messages added from then on."""
     await shard.add(T, Q, [message("eternal")])
     await put_queue(shard, T, Q, ttl_ms=1_000)
     await shard.add(T, Q, [message("queue's"), message("own", ttl_ms=5_000)])
@@ -428,7 +424,7 @@ async def test_a_queues_lifetime_counts_where_a_message_names_none(shard: Shard,
 
 
 async def test_stats_count_ready_delayed_in_flight_dead_and_bytes(open_shard: OpenShard, clock: ManualClock) -> None:
-    """Through every transition, and the same after a restart."""
+    """They follow every transition, and are the same after a restart."""
     shard = await open_shard()
     await put_queue(shard, T, Q, max_attempts=1)
     await shard.add(T, Q, [message("12345"), message("123", delay_ms=1_000), message("1"), message("12")])
@@ -460,7 +456,7 @@ async def test_stats_count_ready_delayed_in_flight_dead_and_bytes(open_shard: Op
 async def test_oldest_age_is_the_time_since_the_oldest_ready_message_became_visible(
     shard: Shard, clock: ManualClock
 ) -> None:
-    """Over all priorities; nothing ready has no age."""
+    """It covers all priorities; without ready messages there is no age."""
     await put_queue(shard, T, Q)
     assert shard.reads.stats(T, Q).oldest_age_ms == 0
     await shard.add(T, Q, [message("low", delay_ms=1_000)])
@@ -476,11 +472,11 @@ async def test_oldest_age_is_the_time_since_the_oldest_ready_message_became_visi
     assert shard.reads.stats(T, Q).oldest_age_ms == 0
 
 
-# ---- looking ----
+# ---- reads ----
 
 
 async def test_peek_pages_through_everything_that_waits_in_order_of_delivery(shard: Shard) -> None:
-    """Each message once, over priorities and page borders, without leasing."""
+    """Each message appears once, across priorities and pages, without a lease."""
     await shard.add(T, Q, [message(f"{n}", priority=n % 3, delay_ms=1_000 * (n % 2)) for n in range(11)])
     whole = [one.id for one in (await shard.reads.peek(T, Q, limit=100)).messages]
     paged: list[str] = []
@@ -496,8 +492,8 @@ async def test_peek_pages_through_everything_that_waits_in_order_of_delivery(sha
     assert shard.reads.stats(T, Q).in_flight == 0
 
 
-async def test_peek_refuses_a_cursor_that_it_never_returned(shard: Shard) -> None:
-    """And a page size beyond the limit."""
+async def test_peek_refuses_an_invalid_cursor(shard: Shard) -> None:
+    """A page size above the limit is refused too."""
     await put_queue(shard, T, Q)
     for cursor in ("", "zz", "00", "00" * 26):
         with pytest.raises(Invalid, match="cursor"):
@@ -507,8 +503,8 @@ async def test_peek_refuses_a_cursor_that_it_never_returned(shard: Shard) -> Non
             await shard.reads.peek(T, Q, limit=limit)
 
 
-async def test_get_tells_everything_known_in_every_state(shard: Shard, clock: ManualClock) -> None:
-    """Ready, delayed, blocked, in flight; times as wall time."""
+async def test_get_returns_all_facts_in_every_state(shard: Shard, clock: ManualClock) -> None:
+    """Covers ready, delayed, blocked and in flight; times are wall time."""
     start = clock.wall_ms()
     batch = [message("r", attributes={"a": "1"}), message("d", delay_ms=1_000, ttl_ms=500)]
     batch += [message("g", group="x"), message("b", group="x", max_attempts=3)]
@@ -533,7 +529,7 @@ async def test_get_tells_everything_known_in_every_state(shard: Shard, clock: Ma
 
 
 async def test_a_directory_belongs_to_one_shard_at_a_time(open_shard: OpenShard) -> None:
-    """The second is refused and disturbs nothing."""
+    """The second is refused and changes nothing."""
     shard = await open_shard()
     with pytest.raises(StoreLocked):
         await open_shard()
@@ -543,8 +539,8 @@ async def test_a_directory_belongs_to_one_shard_at_a_time(open_shard: OpenShard)
     assert again.reads.stats(T, Q).ready == 1
 
 
-async def test_a_closed_shard_refuses_everything_and_closes_twice(shard: Shard) -> None:
-    """With an error that says so."""
+async def test_closed_shard_refuses_everything_and_can_be_closed_again(shard: Shard) -> None:
+    """The error says that it is closed."""
     await shard.add(T, Q, [message()])
     await shard.close()
     await shard.close()
@@ -553,8 +549,8 @@ async def test_a_closed_shard_refuses_everything_and_closes_twice(shard: Shard) 
             await call
 
 
-async def test_closing_finishes_what_stands_in_line(open_shard: OpenShard) -> None:
-    """Every add that was taken is answered and stored."""
+async def test_close_finishes_queued_operations(open_shard: OpenShard) -> None:
+    """Every accepted add gets a reply and is stored."""
     shard = await open_shard()
     adds = [asyncio.create_task(shard.add(T, Q, [message()])) for _ in range(50)]
     await asyncio.sleep(0)
@@ -564,8 +560,8 @@ async def test_closing_finishes_what_stands_in_line(open_shard: OpenShard) -> No
     assert shard.reads.stats(T, Q).ready == 50
 
 
-async def test_a_full_line_refuses_further_work_of_that_tenant_only(open_shard: OpenShard) -> None:
-    """Nothing of the refused work is done."""
+async def test_full_line_refuses_only_work_of_its_tenant(open_shard: OpenShard) -> None:
+    """Refused work has no effect."""
     shard = await open_shard(settings=ShardSettings(line_ops_max=3))
     await put_tenant(shard, "other")
     tasks = [asyncio.create_task(shard.add(T, Q, [message()])) for _ in range(5)]
@@ -576,8 +572,8 @@ async def test_a_full_line_refuses_further_work_of_that_tenant_only(open_shard: 
     assert shard.reads.stats(T, Q).ready == 3
 
 
-async def test_below_the_disk_reserve_adds_are_refused_and_the_rest_goes_on(open_shard: OpenShard) -> None:
-    """Work can be finished on a full disk."""
+async def test_adds_are_refused_below_the_disk_reserve(open_shard: OpenShard) -> None:
+    """Stored work can be finished on a full disk."""
     shard = await open_shard()
     await shard.add(T, Q, [message()])
     await shard.close()
@@ -589,10 +585,8 @@ async def test_below_the_disk_reserve_adds_are_refused_and_the_rest_goes_on(open
     assert shard.failure is None
 
 
-async def test_a_store_that_fails_while_polls_are_served_fails_the_waiting_polls_at_once(
-    shard: Shard, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody is left waiting for a shard that has stopped."""
+async def test_store_failure_fails_waiting_polls_at_once(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody keeps waiting for a stopped shard."""
     await put_queue(shard, T, Q)
     waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=60_000))
     await wait_until_idle(shard)
@@ -612,8 +606,8 @@ async def test_a_store_that_fails_while_polls_are_served_fails_the_waiting_polls
     assert shard.loop.stopped.is_set()
 
 
-async def test_with_durability_os_a_close_syncs_what_was_written(open_shard: OpenShard) -> None:
-    """A clean end promises as much as any other."""
+async def test_close_syncs_with_durability_os(open_shard: OpenShard) -> None:
+    """A clean close gives the full guarantee."""
     points: list[str] = []
     shard = await open_shard(settings=ShardSettings(durability="os"), probe=points.append)
     await shard.add(T, Q, [message()])
@@ -621,15 +615,15 @@ async def test_with_durability_os_a_close_syncs_what_was_written(open_shard: Ope
     assert "after_sync" in points[len(points) - 1 - points[::-1].index("after_write") :]
 
 
-async def test_the_heart_never_runs_ahead_of_the_sync(shard: Shard) -> None:
-    """A round without effects that is reported synced says nothing of a later round that is not."""
+async def test_heart_is_never_ahead_of_the_sync(shard: Shard) -> None:
+    """A synced round without effects proves nothing about a later round."""
     await put_queue(shard, T, Q)
     await put_queue(shard, T, "empty")
     await wait_until_idle(shard)
     handed: list[Round] = []
 
     class Held:
-        """A committer that syncs nothing by itself."""
+        """A committer that never syncs on its own."""
 
         is_quick = False
 
@@ -640,7 +634,7 @@ async def test_the_heart_never_runs_ahead_of_the_sync(shard: Shard) -> None:
     try:
         first = asyncio.create_task(shard.add(T, Q, [message("first")]))
         await _until(handed, 1)
-        nothing = [asyncio.create_task(shard.poll(T, "empty")) for _ in range(64)]  # enough for a round of their own
+        nothing = [asyncio.create_task(shard.poll(T, "empty")) for _ in range(64)]  # enough for their own round
         await _until(handed, 2)
         synced = shard.journal.span[1]
         shard.loop._synced([handed[0]], None)  # the first add is on disk
@@ -664,8 +658,8 @@ async def _until(handed: list[Round], count: int) -> None:
     raise AssertionError(f"{len(handed)} rounds were handed over, not {count}")
 
 
-async def test_queue_prefixes_are_what_the_design_says(shard: Shard) -> None:
-    """Tenant id and queue id, big-endian, from one upwards."""
+async def test_queue_prefix_format(shard: Shard) -> None:
+    """It is tenant ID and queue ID, big-endian, counted from one."""
     await put_queue(shard, T, "a")
     await put_queue(shard, T, "b")
     assert [prefix_of(shard, T, name) for name in ("a", "b")] == [queue_prefix(1, 1), queue_prefix(1, 2)]

@@ -1,4 +1,4 @@
-"""Long polls: woken by work, never cut short, and dealt fairly."""
+"""Long polls: woken by work, never cut short, and served fairly."""
 
 import asyncio
 import time
@@ -22,7 +22,7 @@ GIVEN_UP_S = 20
 async def test_12_a_delayed_message_is_never_early_and_reaches_a_waiting_poller_without_other_traffic(
     shard: Shard, clock: ManualClock
 ) -> None:
-    """The queue's own timer brings it, on the millisecond."""
+    """The queue's timer delivers it on the millisecond."""
     await shard.add(T, Q, [message(delay_ms=5_000)])
     waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=60_000))
     await pass_time(shard, clock, 4_999)
@@ -46,8 +46,8 @@ async def test_12_delays_are_kept_across_a_restart(open_shard: OpenShard, clock:
     assert len(await waiting) == 1
 
 
-async def test_12_a_shorter_delay_added_later_is_not_held_up_by_a_longer_one(shard: Shard, clock: ManualClock) -> None:
-    """Over all priorities."""
+async def test_12_shorter_delay_added_later_is_delivered_first(shard: Shard, clock: ManualClock) -> None:
+    """This holds across priorities."""
     await shard.add(T, Q, [message("late", delay_ms=9_000, priority=9), message("mid", delay_ms=5_000)])
     await shard.add(T, Q, [message("soon", delay_ms=1_000, priority=3)])
     waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=60_000))
@@ -72,7 +72,7 @@ async def test_13_a_long_poll_is_not_cut_short_by_adding_an_invisible_message(sh
 
 
 async def test_14_a_long_poll_on_an_empty_queue_returns_empty_after_its_time(shard: Shard, clock: ManualClock) -> None:
-    """Not before, and exactly then."""
+    """It returns exactly at its timeout."""
     await put_queue(shard, T, Q)
     waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000))
     await pass_time(shard, clock, 9_999)
@@ -91,22 +91,22 @@ async def test_14_on_the_real_clock_too(open_shard: OpenShard) -> None:
 
 
 async def add_one(shard: Shard, _: str) -> None:
-    """Give the waiting poller a message by an add."""
+    """Add a message for the waiting poll."""
     await shard.add(T, Q, [message("wanted")])
 
 
 async def nack_at_once(shard: Shard, receipt: str) -> None:
-    """Give it back as failed, to be tried again now."""
+    """Nack the message without a delay."""
     await shard.nack(T, Q, [receipt], delay_ms=0)
 
 
 async def release(shard: Shard, receipt: str) -> None:
-    """Give it back untouched."""
+    """Release the message."""
     await shard.release(T, Q, [receipt])
 
 
 async def ack_the_head_of_its_group(shard: Shard, receipt: str) -> None:
-    """Let the next one of the group come."""
+    """Ack the head, so that the next of the group is delivered."""
     await shard.ack(T, Q, [receipt])
 
 
@@ -168,7 +168,7 @@ async def test_16_one_add_of_k_messages_wakes_k_waiting_pollers_in_one_round(
 
 
 async def test_17_a_poll_with_timeout_0_returns_immediately(shard: Shard) -> None:
-    """The clock stands still here, so it cannot have waited."""
+    """The clock stands still, so it cannot have waited."""
     await put_queue(shard, T, Q)
     assert await shard.poll(T, Q) == []
     await shard.add(T, Q, [message(delay_ms=1)])
@@ -176,7 +176,7 @@ async def test_17_a_poll_with_timeout_0_returns_immediately(shard: Shard) -> Non
 
 
 async def test_18_concurrent_polls_with_demands_5_3_1_and_6_messages_get_3_2_1(shard: Shard) -> None:
-    """Dealt in turns; nobody exceeds its request."""
+    """Messages are divided in turns, and no poll exceeds its request."""
     await put_queue(shard, T, Q)
     polls = [asyncio.create_task(shard.poll(T, Q, max=n, wait_ms=1_000)) for n in (5, 3, 1)]
     await wait_until_idle(shard)
@@ -184,8 +184,8 @@ async def test_18_concurrent_polls_with_demands_5_3_1_and_6_messages_get_3_2_1(s
     assert [len(await poll) for poll in polls] == [3, 2, 1]
 
 
-async def test_18_what_one_poll_cannot_take_goes_to_the_others(shard: Shard) -> None:
-    """Turns are dealt only among those who still want one."""
+async def test_18_satisfied_polls_leave_the_rest_to_others(shard: Shard) -> None:
+    """Turns go only to polls that want more."""
     await put_queue(shard, T, Q)
     polls = [asyncio.create_task(shard.poll(T, Q, max=n, wait_ms=1_000)) for n in (1, 9)]
     await wait_until_idle(shard)
@@ -197,7 +197,7 @@ async def test_18_what_one_poll_cannot_take_goes_to_the_others(shard: Shard) -> 
 async def test_20_a_poller_that_disconnects_while_coalesced_loses_no_message_beyond_one_lease(
     shard: Shard, clock: ManualClock, yields: int
 ) -> None:
-    """At whatever point of the round it went away."""
+    """It may leave at any point of the round."""
     await put_queue(shard, T, Q)
     gone = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000, lease_ms=1_000))
     stays = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000, lease_ms=60_000))
@@ -214,7 +214,7 @@ async def test_20_a_poller_that_disconnects_while_coalesced_loses_no_message_bey
 
 
 async def test_20_a_message_added_after_the_disconnect_goes_straight_to_the_next_poller(shard: Shard) -> None:
-    """Nothing is leased to somebody who is known to be gone."""
+    """Nothing is leased to a caller that has left."""
     await put_queue(shard, T, Q)
     gone = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000))
     await wait_until_idle(shard)
@@ -224,10 +224,8 @@ async def test_20_a_message_added_after_the_disconnect_goes_straight_to_the_next
 
 
 @pytest.mark.parametrize("fleet", [False, True])
-async def test_polls_whose_time_is_over_do_not_count_as_waiting(
-    open_shard: OpenShard, clock: ManualClock, *, fleet: bool
-) -> None:
-    """The bound on waiting polls is on those that wait, not on those that waited once."""
+async def test_ended_polls_do_not_count_as_waiting(open_shard: OpenShard, clock: ManualClock, *, fleet: bool) -> None:
+    """The limit applies to polls that wait now."""
     shard = await open_shard(settings=ShardSettings(waiting_polls_max=2))
     await put_queue(shard, T, Q)
 
@@ -246,7 +244,7 @@ async def test_polls_whose_time_is_over_do_not_count_as_waiting(
     assert await again == []
 
 
-async def test_polls_that_were_cancelled_do_not_count_as_waiting(open_shard: OpenShard) -> None:
+async def test_cancelled_polls_do_not_count_as_waiting(open_shard: OpenShard) -> None:
     """A client that reconnects often cannot lock itself out."""
     shard = await open_shard(settings=ShardSettings(waiting_polls_max=2))
     await put_queue(shard, T, Q)
@@ -258,20 +256,20 @@ async def test_polls_that_were_cancelled_do_not_count_as_waiting(open_shard: Ope
 
 
 async def test_a_poll_of_an_unknown_tenant_is_not_found_at_once(shard: Shard) -> None:
-    """However long it was willing to wait."""
+    """Its wait does not matter."""
     with pytest.raises(NotFound, match="tenant"):
         await shard.poll("nobody", Q, wait_ms=10_000)
 
 
 async def test_waiting_longer_than_the_limit_is_an_argument_error(shard: Shard) -> None:
-    """A limit on everything."""
+    """The wait time has a limit."""
     for wrong in (-1, 300_001, True, 1.5):
         with pytest.raises(Invalid, match="wait_ms"):
             await shard.poll(T, Q, wait_ms=wrong)  # type: ignore[arg-type]
 
 
-async def test_waiting_polls_of_a_deleted_queue_are_sent_away(shard: Shard) -> None:
-    """With the reason, not with an empty reply."""
+async def test_waiting_polls_of_a_deleted_queue_get_an_error(shard: Shard) -> None:
+    """The reply is not empty, but has the reason."""
     await put_queue(shard, T, Q)
     waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000))
     await wait_until_idle(shard)
@@ -289,8 +287,8 @@ async def test_waiting_polls_return_empty_when_the_shard_closes(shard: Shard) ->
     assert await waiting == []
 
 
-async def test_20_what_was_leased_to_a_caller_who_left_is_given_back_at_once(shard: Shard) -> None:
-    """Cancelled after the lease was written and before it was told: no attempt is used up, and no lease is waited for."""
+async def test_20_messages_leased_to_a_cancelled_poll_return_at_once(shard: Shard) -> None:
+    """It is cancelled between lease and reply: no attempt is used, and the lease is not waited for."""
     await shard.add(T, Q, [message(str(number)) for number in range(3)])
     poll = asyncio.ensure_future(shard.poll(T, Q, max=3, lease_ms=60_000))
     while shard.reads.stats(T, Q).in_flight == 0:  # noqa: ASYNC110  # the moment between the write and the reply has no event
@@ -304,15 +302,15 @@ async def test_20_what_was_leased_to_a_caller_who_left_is_given_back_at_once(sha
 
 
 @pytest.mark.parametrize("fleet", [False, True])
-async def test_20_whoever_leaves_in_the_turn_of_its_answer_has_it_given_back(
+async def test_20_poll_cancelled_in_the_turn_of_its_reply_returns_its_messages(
     open_shard: OpenShard, *, fleet: bool
 ) -> None:
-    """The answer was there, and nobody had looked at it yet."""
+    """The reply was ready, but not received yet."""
     polls: list[asyncio.Task[list[Delivery]]] = []
 
     def leave(point: str) -> None:
         if point == "before_reply" and polls and not shard.state.lines and shard.reads.stats(T, Q).in_flight:
-            asyncio.get_running_loop().call_soon(polls.pop().cancel)  # it stands before the poll's own next step
+            asyncio.get_running_loop().call_soon(polls.pop().cancel)  # it runs before the poll's own next step
 
     shard = await open_shard(probe=leave)
     await put_queue(shard, T, Q)
@@ -326,10 +324,8 @@ async def test_20_whoever_leaves_in_the_turn_of_its_answer_has_it_given_back(
     assert [one.attempt for one in await shard.poll(T, Q)] == [1]
 
 
-async def test_a_poll_waits_for_its_queue_and_gets_the_message_that_creates_it(
-    shard: Shard, clock: ManualClock
-) -> None:
-    """Polls of other missing queues keep waiting, to the end of their time."""
+async def test_poll_waits_for_a_missing_queue_and_gets_its_first_message(shard: Shard, clock: ManualClock) -> None:
+    """Polls of other missing queues keep waiting until their timeout."""
     waiting = asyncio.create_task(shard.poll(T, Q, wait_ms=10_000))
     other = asyncio.create_task(shard.poll(T, "other", wait_ms=10_000))
     await wait_until_idle(shard)
@@ -342,8 +338,8 @@ async def test_a_poll_waits_for_its_queue_and_gets_the_message_that_creates_it(
     assert await other == []
 
 
-async def test_a_poll_of_a_missing_queue_fails_at_once_if_it_may_not_wait(shard: Shard) -> None:
-    """Without a wait, or where adds do not create queues, the queue is reported as missing."""
+async def test_poll_of_a_missing_queue_fails_at_once_if_it_cannot_wait(shard: Shard) -> None:
+    """This applies without a wait, and if adds do not create queues."""
     with pytest.raises(NotFound):
         await shard.poll(T, Q)
     await put_tenant(shard, T, create_queues=False)

@@ -1,4 +1,4 @@
-"""A flood of one tenant does not make another wait: counted in rounds, which a slow machine does not change."""
+"""A flood of one tenant does not delay another: counted in rounds, so that a slow machine changes nothing."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ async def _rounds_waited(shard: Shard, tenant: str) -> int:
     return shard.loop.rounds - before
 
 
-async def test_49_a_quiet_tenant_waits_a_few_rounds_beside_a_flood(shard: Shard) -> None:
-    """However many callers the loud one has, and over however many queues it spreads."""
+async def test_49_quiet_tenant_waits_a_few_rounds_next_to_a_flood(shard: Shard) -> None:
+    """The number of callers and queues of the loud tenant does not matter."""
     for name in ("loud", "quiet"):
         await put_tenant(shard, name)
     for queues in (1, 100):
@@ -36,12 +36,12 @@ async def test_49_a_quiet_tenant_waits_a_few_rounds_beside_a_flood(shard: Shard)
         await asyncio.sleep(0)
         waited = [await _rounds_waited(shard, "quiet") for _ in range(50)]
         over.set()
-        assert sum(await asyncio.gather(*flood)) > 500  # or it was no flood
+        assert sum(await asyncio.gather(*flood)) > 500  # otherwise there was no flood
         assert sorted(waited)[48] <= 4  # its own round, and those that were being synced
 
 
-async def test_49_a_tenant_at_its_limit_costs_another_nothing(shard: Shard) -> None:
-    """Refused work takes no place in a round beyond its own tenant's turn."""
+async def test_49_tenant_at_its_limit_does_not_delay_another(shard: Shard) -> None:
+    """Refused work uses only its own tenant's turn."""
     await put_tenant(shard, "loud", quotas={"backlog": 1})
     await put_tenant(shard, "quiet")
     flood = [asyncio.ensure_future(shard.add("loud", Q, [message()])) for _ in range(3_000)]

@@ -1,4 +1,4 @@
-"""Order: priority first, then first in first out by (visible_at, id)."""
+"""Order: priority first, then FIFO by (visible_at, id)."""
 
 from tenantq.runtime.clock import ManualClock
 from tests.administration import put_queue
@@ -13,7 +13,7 @@ async def bodies(shard: Shard, max: int = 1_000) -> list[str]:
 
 
 async def test_21_fifo_within_one_queue_and_priority_for_a_single_consumer(shard: Shard) -> None:
-    """Within a batch and across batches, polled one by one or many at once."""
+    """This holds within and across batches, polled one by one or many at once."""
     for start in range(0, 60, 20):
         await shard.add(T, Q, [message(f"{n:02}") for n in range(start, start + 20)])
     order = [body for size in (1, 1, 5, 13, 40) for body in await bodies(shard, size)]
@@ -21,7 +21,7 @@ async def test_21_fifo_within_one_queue_and_priority_for_a_single_consumer(shard
 
 
 async def test_21_fifo_also_across_restart(open_shard: OpenShard, clock: ManualClock) -> None:
-    """What is added after the restart, in the very same millisecond, comes after what was there."""
+    """A message added after the restart, in the same millisecond, comes after earlier ones."""
     shard = await open_shard()
     await shard.add(T, Q, [message(f"{n:02}") for n in range(10)])
     first = await bodies(shard, 3)
@@ -36,7 +36,7 @@ async def test_21_fifo_also_across_restart(open_shard: OpenShard, clock: ManualC
 
 
 async def test_21_order_is_by_the_time_a_message_becomes_visible(shard: Shard, clock: ManualClock) -> None:
-    """A delayed message stands behind what was visible before it."""
+    """A delayed message comes after those visible before it."""
     await shard.add(T, Q, [message("delayed", delay_ms=50)])
     await pass_time(shard, clock, 20)
     await shard.add(T, Q, [message("between")])
@@ -45,10 +45,8 @@ async def test_21_order_is_by_the_time_a_message_becomes_visible(shard: Shard, c
     assert await bodies(shard) == ["between", "delayed", "last"]
 
 
-async def test_21_a_message_that_falls_due_before_a_new_one_is_added_goes_first(
-    shard: Shard, clock: ManualClock
-) -> None:
-    """Also when no timer has run between the two."""
+async def test_21_message_due_before_a_new_one_is_added_comes_first(shard: Shard, clock: ManualClock) -> None:
+    """No timer needs to run between the two."""
     await shard.add(T, Q, [message("delayed", delay_ms=50)])
     clock._pass(60)
     await shard.add(T, Q, [message("new")])
@@ -57,7 +55,7 @@ async def test_21_a_message_that_falls_due_before_a_new_one_is_added_goes_first(
 
 
 async def test_22_higher_priority_first(shard: Shard) -> None:
-    """All ten levels, in whatever order they were added."""
+    """Covers all ten levels, added in any order."""
     for priority in (3, 9, 0, 7, 1, 8, 2, 6, 5, 4):
         await shard.add(T, Q, [message(str(priority), priority=priority)])
     assert await bodies(shard) == [str(n) for n in range(9, -1, -1)]
@@ -72,7 +70,7 @@ async def test_22_a_higher_priority_added_later_overtakes(shard: Shard) -> None:
     assert await bodies(shard, 1) == ["low2"]
 
 
-async def test_a_delayed_high_priority_does_not_hide_ready_lower_ones(shard: Shard, clock: ManualClock) -> None:
+async def test_delayed_high_priority_does_not_block_lower_ones(shard: Shard, clock: ManualClock) -> None:
     """Only visible messages compete."""
     await shard.add(T, Q, [message("high", priority=9, delay_ms=1_000), message("low")])
     assert await bodies(shard) == ["low"]
@@ -80,16 +78,16 @@ async def test_a_delayed_high_priority_does_not_hide_ready_lower_ones(shard: Sha
     assert await bodies(shard) == ["high"]
 
 
-async def test_the_cursor_goes_back_for_a_message_that_returns_to_an_earlier_place(shard: Shard) -> None:
-    """After everything was consumed past it."""
+async def test_cursor_goes_back_for_a_message_that_returns(shard: Shard) -> None:
+    """Everything after it was consumed."""
     await shard.add(T, Q, [message(str(n)) for n in range(5)])
     first, *_ = await shard.poll(T, Q, max=4)
     await shard.release(T, Q, [first.receipt])
     assert await bodies(shard) == ["0", "4"]
 
 
-async def test_28_run_at_48_h_ahead_survives_and_is_delivered(open_shard: OpenShard, clock: ManualClock) -> None:
-    """Neither the queue's lifetime setting, nor a restart, nor retention of keys eats delayed work."""
+async def test_28_message_due_in_48_hours_survives_and_is_delivered(open_shard: OpenShard, clock: ManualClock) -> None:
+    """Neither the queue's TTL, nor a restart, nor the retention of keys discards it."""
     two_days = 48 * 3_600_000
     shard = await open_shard()
     await put_queue(shard, T, Q, ttl_ms=60_000, dedup_ms=1_000, result_ttl_ms=1_000)
@@ -105,7 +103,7 @@ async def test_28_run_at_48_h_ahead_survives_and_is_delivered(open_shard: OpenSh
     assert await bodies(shard) == ["later"]
 
 
-async def test_28_pending_work_without_a_lifetime_is_never_eaten(shard: Shard, clock: ManualClock) -> None:
+async def test_28_message_without_a_ttl_never_expires(shard: Shard, clock: ManualClock) -> None:
     """A year later it is still there."""
     await shard.add(T, Q, [message("old")])
     await pass_time(shard, clock, 366 * 86_400_000)

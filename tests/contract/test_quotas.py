@@ -1,4 +1,4 @@
-"""Behaviours 46, 47 and 48: quotas are exact, change nothing when they refuse, reset on time, and tell in time."""
+"""Behaviours 46, 47 and 48: quotas are exact, have no effect on refusal, reset on time, and warn."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ ACME, Q = "acme", "work"
 
 
 async def acme(shard: Shard, **quotas: Any) -> None:
-    """Make or change the tenant."""
+    """Create or change the tenant."""
     await put_tenant(shard, ACME, quotas=quotas)
 
 
 async def add(shard: Shard, count: int = 1, queue: str = Q, **fields: Any) -> list[AddResult]:
-    """Add so many messages of four bytes in one batch."""
+    """Add this many messages of four bytes in one batch."""
     return await shard.add(ACME, queue, [message("body", **fields) for _ in range(count)])
 
 
@@ -48,7 +48,7 @@ def refusals(added: list[AddResult]) -> list[TenantqError]:
 
 
 def whole_state(shard: Shard) -> dict[str, Any]:
-    """Return every row of the store but the journal's, and what is kept in memory of the tenant."""
+    """Return every row of the store except the journal, and the tenant's usage in memory."""
     store = shard.state.store
     rows = {}
     for name in ("meta", "m", "vi", "le", "li", "gr", "ik", "re", "ex", "qc"):
@@ -60,8 +60,8 @@ def whole_state(shard: Shard) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("quota", ["messages_per_hour", "messages_per_day", "backlog"])
-async def test_46_the_message_above_a_quota_is_refused(shard: Shard, quota: str) -> None:
-    """A typed error that names the quota, its limit and the use; the limit itself is let in."""
+async def test_46_message_above_a_quota_is_refused(shard: Shard, quota: str) -> None:
+    """The typed error has quota, limit and use; a message at the limit is accepted."""
     await acme(shard, **{quota: 3})
     for _ in range(3):
         assert not refusals(await add(shard))
@@ -73,7 +73,7 @@ async def test_46_the_message_above_a_quota_is_refused(shard: Shard, quota: str)
     assert usage(shard, ACME)[quota] == 3
 
 
-async def test_46_the_byte_above_the_quota_is_refused(shard: Shard) -> None:
+async def test_46_byte_above_the_quota_is_refused(shard: Shard) -> None:
     """Bodies and attributes count; a smaller message may still fit."""
     await acme(shard, stored_bytes=10)
     assert not refusals(await add(shard, 2))
@@ -86,8 +86,8 @@ async def test_46_the_byte_above_the_quota_is_refused(shard: Shard) -> None:
     assert not refusals(await shard.add(ACME, Q, [message("")]))
 
 
-async def test_46_a_message_above_the_size_is_too_large(shard: Shard) -> None:
-    """Attributes count; the others of its batch are let in."""
+async def test_46_message_above_the_size_limit_is_too_large(shard: Shard) -> None:
+    """Attributes count; others of its batch are added."""
     await acme(shard, message_bytes=10)
     added = await shard.add(
         ACME, Q, [message("x" * 10), message("x" * 11), message("", attributes={"abc": "x" * 10}), message("x")]
@@ -96,8 +96,8 @@ async def test_46_a_message_above_the_size_is_too_large(shard: Shard) -> None:
     assert "10" in refusals(added)[0].message
 
 
-async def test_46_the_queue_above_the_quota_is_refused(shard: Shard) -> None:
-    """Made by hand or by adding; those for dead letters are not counted."""
+async def test_46_queue_above_the_quota_is_refused(shard: Shard) -> None:
+    """This covers explicit and implicit creation; dead-letter queues do not count."""
     await acme(shard, queues=2)
     await put_queue(shard, ACME, "one", max_attempts=1)
     await add(shard, queue="two")
@@ -111,14 +111,14 @@ async def test_46_the_queue_above_the_quota_is_refused(shard: Shard) -> None:
     await shard.nack(ACME, "one", [got.receipt])
     assert set(queues(shard, ACME)) == {"one", "one-dlq", "two"}
     assert usage(shard, ACME)["queues"] == 2
-    await put_queue(shard, ACME, "one", lease_ms=5)  # changing one that is there is no new one
+    await put_queue(shard, ACME, "one", lease_ms=5)  # changing an existing queue does not count
     await delete_queue(shard, ACME, "two", force=True)
     await wait_until_idle(shard)
     await put_queue(shard, ACME, "three")
 
 
-async def test_46_a_queue_made_by_the_system_is_still_not_counted_after_a_restart(open_shard: OpenShard) -> None:
-    """Nor uncounted when it goes."""
+async def test_46_system_queues_are_not_counted_after_a_restart(open_shard: OpenShard) -> None:
+    """Deleting one does not lower the count."""
     shard = await open_shard()
     await acme(shard, queues=1)
     await put_queue(shard, ACME, "one", max_attempts=1)
@@ -136,8 +136,8 @@ async def test_46_a_queue_made_by_the_system_is_still_not_counted_after_a_restar
 
 
 @pytest.mark.parametrize("quota", ["messages_per_hour", "messages_per_day", "backlog", "stored_bytes"])
-async def test_46_a_hundred_adds_at_once_fill_a_quota_exactly(shard: Shard, quota: str) -> None:
-    """Ten places left: ten are let in, whether they come alone or in batches, to one queue or many, as duplicates or not."""
+async def test_46_hundred_concurrent_adds_fill_a_quota_exactly(shard: Shard, quota: str) -> None:
+    """Ten of them fit, alone or in batches, to one queue or many, with duplicates or without."""
     scale = 4 if quota == "stored_bytes" else 1
     await acme(shard, **{quota: 100 * scale})
     assert not refusals(await add(shard, 89))
@@ -162,8 +162,8 @@ async def test_46_a_hundred_adds_at_once_fill_a_quota_exactly(shard: Shard, quot
     assert stored == 100
 
 
-async def test_46_a_batch_across_the_edge_is_let_in_up_to_it(shard: Shard) -> None:
-    """In order: the first that fit, then refusals that tell how the quota stands after those."""
+async def test_46_batch_across_the_limit_is_accepted_up_to_it(shard: Shard) -> None:
+    """The first messages that fit are added, then errors show the use after those."""
     await acme(shard, backlog=5)
     await add(shard, 3)
     added = await add(shard, 4)
@@ -171,8 +171,8 @@ async def test_46_a_batch_across_the_edge_is_let_in_up_to_it(shard: Shard) -> No
     assert {(error.limit, error.current) for error in refusals(added) if isinstance(error, Limited)} == {(5, 5)}
 
 
-async def test_46_what_is_refused_changes_nothing(shard: Shard) -> None:
-    """No queue, no key remembered, no counter, no row of any family, whatever the reason."""
+async def test_46_refused_add_changes_nothing(shard: Shard) -> None:
+    """No queue, key, counter or row changes, whatever the reason."""
     await acme(shard, backlog=2, queues=1)
     await add(shard, 2)
     before = whole_state(shard)
@@ -195,8 +195,8 @@ async def test_46_what_is_refused_changes_nothing(shard: Shard) -> None:
     assert not added.duplicate
 
 
-async def test_46_a_full_tenant_makes_no_queue_on_the_way(shard: Shard) -> None:
-    """Neither for a message that has no room, nor for a batch of nothing but such."""
+async def test_46_refused_add_creates_no_queue(shard: Shard) -> None:
+    """This holds for batches in which all messages are refused."""
     await acme(shard, backlog=0)
     assert refusals(await add(shard, 2))
     assert queues(shard, ACME) == {}
@@ -206,8 +206,8 @@ async def test_46_a_full_tenant_makes_no_queue_on_the_way(shard: Shard) -> None:
     assert usage(shard, ACME)["queues"] == 0
 
 
-async def test_46_room_that_a_duplicate_does_not_need_is_not_asked_for(shard: Shard) -> None:
-    """A retry of what was added is answered even when the quota is full."""
+async def test_46_duplicate_succeeds_with_a_full_quota(shard: Shard) -> None:
+    """It needs no room."""
     await acme(shard, backlog=1, messages_per_hour=1)
     (first,) = await add(shard, key="k")
     (again,) = await add(shard, key="k")
@@ -216,8 +216,8 @@ async def test_46_room_that_a_duplicate_does_not_need_is_not_asked_for(shard: Sh
     assert usage(shard, ACME)["messages_per_hour"] == 1
 
 
-async def test_46_a_batch_under_a_key_that_is_let_in_in_part_can_be_sent_again(shard: Shard) -> None:
-    """What is in is a duplicate and asks for no room; what was refused is tried anew, and counted once."""
+async def test_46_partly_accepted_keyed_batch_can_be_retried(shard: Shard) -> None:
+    """Added messages are duplicates and need no room; refused ones are tried again and counted once."""
     await acme(shard, messages_per_hour=3)
     batch = [message(f"{n}") for n in range(5)]
     first = await shard.add(ACME, Q, batch, batch_key="k")
@@ -234,8 +234,8 @@ async def test_46_a_batch_under_a_key_that_is_let_in_in_part_can_be_sent_again(s
     assert sorted(one.body for one in await leased(shard, 9)) == [b"0", b"1", b"2", b"3", b"4"]
 
 
-async def test_46_a_batch_under_a_key_that_is_refused_is_not_remembered(shard: Shard) -> None:
-    """When there is room it is new."""
+async def test_46_refused_keyed_batch_is_not_remembered(shard: Shard) -> None:
+    """With room it is new."""
     await acme(shard, backlog=0)
     assert len(refusals(await shard.add(ACME, Q, [message()] * 2, batch_key="k"))) == 2
     await acme(shard, backlog=2)
@@ -243,8 +243,8 @@ async def test_46_a_batch_under_a_key_that_is_refused_is_not_remembered(shard: S
     assert [(one.error, one.duplicate) for one in added] == [(None, False)] * 2
 
 
-async def test_46_each_way_out_of_a_queue_makes_room(shard: Shard, clock: ManualClock) -> None:
-    """Ack, remove, purge, expiry, delete of the queue; a dead letter is still stored."""
+async def test_46_every_removal_frees_the_quota(shard: Shard, clock: ManualClock) -> None:
+    """Covers ack, remove, purge, expiry and queue deletion; a dead letter is still stored."""
     await acme(shard, backlog=1)
     await put_queue(shard, ACME, Q, max_attempts=1)
 
@@ -273,7 +273,7 @@ async def test_46_each_way_out_of_a_queue_makes_room(shard: Shard, clock: Manual
     await refill()
 
 
-async def test_46_a_quota_of_nothing_lets_nothing_in(shard: Shard) -> None:
+async def test_46_quota_of_zero_refuses_everything(shard: Shard) -> None:
     """Zero is a limit, not the absence of one."""
     for quota in ("messages_per_hour", "messages_per_day", "backlog"):
         await put_tenant(shard, ACME, quotas={"messages_per_hour": None, "messages_per_day": None, "backlog": None})
@@ -283,8 +283,8 @@ async def test_46_a_quota_of_nothing_lets_nothing_in(shard: Shard) -> None:
         assert (error.limit, error.current) == (0, 0)
 
 
-async def test_46_quotas_of_one_tenant_are_not_anothers(shard: Shard) -> None:
-    """One that is full leaves the other untouched."""
+async def test_46_quotas_of_tenants_are_independent(shard: Shard) -> None:
+    """A full tenant does not affect another."""
     await acme(shard, backlog=1)
     await add(shard)
     await put_tenant(shard, "globex", quotas={"backlog": 5})
@@ -293,8 +293,8 @@ async def test_46_quotas_of_one_tenant_are_not_anothers(shard: Shard) -> None:
     assert usage(shard, ACME)["backlog"] == 1
 
 
-async def test_46_a_change_of_a_quota_acts_at_once(shard: Shard) -> None:
-    """Raised, lowered below the use, and taken away."""
+async def test_46_quota_change_applies_at_once(shard: Shard) -> None:
+    """It is raised, lowered below the use, and removed."""
     await acme(shard, backlog=1)
     await add(shard)
     assert refusals(await add(shard))
@@ -312,11 +312,11 @@ async def test_46_a_change_of_a_quota_acts_at_once(shard: Shard) -> None:
 
 
 async def leased(shard: Shard, count: int, **options: Any) -> list[Delivery]:
-    """Poll as many."""
+    """Lease up to this many messages."""
     return await shard.poll(ACME, Q, max=count, **options)
 
 
-async def test_46_the_lease_above_the_quota_is_not_given(shard: Shard) -> None:
+async def test_46_lease_above_the_quota_is_not_granted(shard: Shard) -> None:
     """A poll gets what there is room for; the next one is refused with limit and use."""
     await acme(shard, in_flight=3)
     await add(shard, 9)
@@ -331,8 +331,8 @@ async def test_46_the_lease_above_the_quota_is_not_given(shard: Shard) -> None:
 
 
 @pytest.mark.parametrize("max", [1, 2, 7])
-async def test_46_polls_at_once_never_lease_more_than_the_quota(shard: Shard, max: int) -> None:
-    """Of several queues, with and without waiting, and by fleets; and every one of them is answered."""
+async def test_46_concurrent_polls_never_lease_more_than_the_quota(shard: Shard, max: int) -> None:
+    """Covers several queues, waiting polls and fleets; every poll gets a reply."""
     await acme(shard, in_flight=10)
     for queue in ("a", "b", "c"):
         await add(shard, 50, queue)
@@ -346,8 +346,8 @@ async def test_46_polls_at_once_never_lease_more_than_the_quota(shard: Shard, ma
     assert usage(shard, ACME)["in_flight"] == 10
 
 
-async def test_46_a_poll_without_waiting_is_answered_at_once_when_the_last_lease_goes_to_another(shard: Shard) -> None:
-    """Two polls in one round and room for one lease: the second gets nothing, now."""
+async def test_46_poll_without_a_wait_returns_empty_if_another_took_the_last_lease(shard: Shard) -> None:
+    """Two polls are in one round with room for one lease."""
     await acme(shard, in_flight=1)
     await add(shard, 5)
     replies = await asyncio.wait_for(asyncio.gather(leased(shard, 1), leased(shard, 1), return_exceptions=True), 5)
@@ -359,10 +359,8 @@ WAYS = ["ack", "nack", "release", "remove", "expiry", "raise the quota", "take i
 
 
 @pytest.mark.parametrize("how", WAYS)
-async def test_46_a_waiting_poll_wakes_when_a_lease_of_its_queue_ends(
-    shard: Shard, clock: ManualClock, how: str
-) -> None:
-    """Two polls wait, the first gets the only lease there may be; the second gets a message when that ends."""
+async def test_46_end_of_a_lease_wakes_a_waiting_poll_of_its_queue(shard: Shard, clock: ManualClock, how: str) -> None:
+    """The first of two polls gets the only allowed lease, the second a message when it ends."""
     await acme(shard, in_flight=1)
     await put_queue(shard, ACME, Q)
     polls = [asyncio.ensure_future(leased(shard, 1, wait_ms=60_000, lease_ms=5_000)) for _ in range(2)]
@@ -378,10 +376,10 @@ async def test_46_a_waiting_poll_wakes_when_a_lease_of_its_queue_ends(
 
 @pytest.mark.parametrize("fleet", [False, True], ids=["a poll", "a fleet poll"])
 @pytest.mark.parametrize("how", [*WAYS, "purge", "delete by force", "dead letter"])
-async def test_46_a_waiting_poll_wakes_when_a_lease_of_another_queue_ends(
+async def test_46_end_of_a_lease_wakes_a_waiting_poll_of_another_queue(
     shard: Shard, clock: ManualClock, how: str, *, fleet: bool
 ) -> None:
-    """The quota is the tenant's: room that any of its queues makes is room for all."""
+    """The quota belongs to the tenant, so any queue can make room."""
     await acme(shard, in_flight=1)
     await put_queue(shard, ACME, Q)
     await put_queue(shard, ACME, "other", max_attempts=1 if how == "dead letter" else 5)
@@ -400,7 +398,7 @@ async def test_46_a_waiting_poll_wakes_when_a_lease_of_another_queue_ends(
 
 
 async def _end_lease(shard: Shard, clock: ManualClock, how: str, queue: str, held: Delivery) -> None:
-    """End a lease in one of the ways there are, or make room beside it."""
+    """End a lease in one of several ways, or raise the quota."""
     if how == "ack":
         await shard.ack(ACME, queue, [held.receipt])
     elif how in {"nack", "dead letter"}:
@@ -420,8 +418,8 @@ async def _end_lease(shard: Shard, clock: ManualClock, how: str, queue: str, hel
 
 
 @pytest.mark.parametrize("wait_ms", [0, 60_000])
-async def test_46_a_tenant_at_its_quota_of_leases_does_not_hold_up_a_fleet(shard: Shard, wait_ms: int) -> None:
-    """A worker that takes one at a time gets the others' work, however far behind the full tenant is."""
+async def test_46_tenant_at_its_lease_quota_does_not_block_a_fleet(shard: Shard, wait_ms: int) -> None:
+    """A worker gets messages of others, however far behind the full tenant is."""
     await acme(shard, in_flight=1)
     await put_tenant(shard, "globex")
     await add(shard, 5)
@@ -433,8 +431,8 @@ async def test_46_a_tenant_at_its_quota_of_leases_does_not_hold_up_a_fleet(shard
     assert [one.tenant for one in got] == ["globex"] * 5
 
 
-async def test_46_a_lowered_quota_of_leases_takes_none_away(shard: Shard) -> None:
-    """Those there are may be settled; new ones come when the use is below the limit."""
+async def test_46_lowered_lease_quota_keeps_existing_leases(shard: Shard) -> None:
+    """They may be settled; new ones need a use below the limit."""
     await acme(shard, in_flight=4)
     await add(shard, 9)
     held = await leased(shard, 4)
@@ -454,10 +452,10 @@ async def test_46_a_lowered_quota_of_leases_takes_none_away(shard: Shard) -> Non
 
 
 @pytest.mark.parametrize(("quota", "length_ms"), [("messages_per_hour", HOUR_MS), ("messages_per_day", DAY_MS)])
-async def test_47_a_window_ends_with_the_hour_and_the_day(
+async def test_47_window_ends_with_the_hour_and_the_day(
     shard: Shard, clock: ManualClock, quota: str, length_ms: int
 ) -> None:
-    """Refused until its last millisecond, with the time to wait; let in from then on, as often as it comes round."""
+    """Adds are refused until its last millisecond, with the time to wait."""
     await acme(shard, **{quota: 2})
     for _ in range(3):
         assert len(refusals(await add(shard, 3))) == 1
@@ -472,8 +470,8 @@ async def test_47_a_window_ends_with_the_hour_and_the_day(
         assert usage(shard, ACME)[quota] == 0
 
 
-async def test_47_what_was_finished_still_counts_in_its_window(shard: Shard) -> None:
-    """Messages an hour are messages added, not messages stored."""
+async def test_47_completed_messages_still_count_in_their_window(shard: Shard) -> None:
+    """The quota counts added messages, not stored ones."""
     await acme(shard, messages_per_hour=2)
     for _ in range(2):
         await add(shard)
@@ -484,8 +482,8 @@ async def test_47_what_was_finished_still_counts_in_its_window(shard: Shard) -> 
     assert refusals(await add(shard))
 
 
-async def test_47_what_the_system_moves_is_not_added_again(shard: Shard) -> None:
-    """Dead letters and redrives do not use up an hour."""
+async def test_47_dead_letters_and_redrives_do_not_count_as_adds(shard: Shard) -> None:
+    """They use up no hour."""
     await acme(shard, messages_per_hour=1, backlog=1)
     await put_queue(shard, ACME, Q, max_attempts=1)
     await add(shard)
@@ -498,7 +496,7 @@ async def test_47_what_the_system_moves_is_not_added_again(shard: Shard) -> None
 
 
 async def test_47_setting_the_clock_back_opens_no_new_window(open_shard: OpenShard, clock: ManualClock) -> None:
-    """Neither while it runs nor over a restart; and when the old hour comes again it is still used up."""
+    """This holds at runtime and across a restart; the old hour is still used up when it returns."""
     shard = await open_shard()
     await acme(shard, messages_per_hour=2, messages_per_day=3)
     await add(shard, 2)
@@ -514,10 +512,10 @@ async def test_47_setting_the_clock_back_opens_no_new_window(open_shard: OpenSha
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_47_a_clock_that_was_far_ahead_does_not_hold_the_window(
+async def test_47_clock_that_was_far_ahead_does_not_block_new_windows(
     open_shard: OpenShard, clock: ManualClock, *, restarted: bool
 ) -> None:
-    """What was counted stays counted in the hour it comes back to; the next hour and day begin when they begin."""
+    """The count moves to the current hour, and the next hour and day start on time."""
     shard = await open_shard()
     await acme(shard, messages_per_hour=2, messages_per_day=3)
     years_ms = 3_650 * DAY_MS
@@ -610,8 +608,8 @@ async def test_47_the_doctor_accepts_windows_after_a_clock_went_back(
 
 
 @pytest.mark.rocksdb_only("copies its files")
-async def test_47_windows_are_kept_over_a_restart(open_shard: OpenShard, clock: ManualClock, tmp_path: Path) -> None:
-    """A restart, clean or not, neither forgets nor invents; an hour that ends while it is down has ended."""
+async def test_47_windows_survive_a_restart(open_shard: OpenShard, clock: ManualClock, tmp_path: Path) -> None:
+    """A clean or unclean restart keeps the count; an hour that ends meanwhile has ended."""
     shard = await open_shard("one")
     await acme(shard, messages_per_hour=5, messages_per_day=7)
     await add(shard, 4)
@@ -627,7 +625,7 @@ async def test_47_windows_are_kept_over_a_restart(open_shard: OpenShard, clock: 
 
 
 def from_journal(rows: list[JournalRow], wall_ms: int) -> dict[str, int]:
-    """Return what the journal says was added in the current hour and day."""
+    """Return the adds of the current hour and day, from the journal."""
     added = [row.ts for row in rows if (row.tenant, row.op, row.outcome) == (ACME, "add", "ok")]
     return {
         "messages_per_hour": sum(ts // HOUR_MS == wall_ms // HOUR_MS for ts in added),
@@ -636,9 +634,9 @@ def from_journal(rows: list[JournalRow], wall_ms: int) -> dict[str, int]:
 
 
 def recounted(directory: Path, wall_ms: int) -> dict[str, int]:
-    """Return the use that the rows of a store at rest and its journal say; nothing in it may be out of step."""
+    """Return the use as counted from a store at rest and its journal, which must be consistent."""
     found = recount(directory, JournalTally())
-    # It does not follow totals through purges and redrives, nor through queues that went and came again.
+    # It does not follow totals through purges and redrives, nor through recreated queues.
     drift = [one for one in found.drift if "_total is" not in one and ": ex: result of" not in one]
     assert not drift, drift
     stored = [one for one in found.messages if one.tenant == ACME]
@@ -663,7 +661,7 @@ def _bodies(directory: Path) -> list[Any]:
 
 
 class Traffic:
-    """Random acts on one tenant that stays close to its quotas."""
+    """Random operations of one tenant that stays close to its quotas."""
 
     def __init__(self, shard: Shard, clock: ManualClock, seed: int) -> None:
         self.shard = shard
@@ -673,7 +671,7 @@ class Traffic:
         self.refused = 0
 
     async def act(self) -> None:
-        """Do one thing; several at once at times."""
+        """Run one operation, or several at once."""
         if self.rng.random() < 0.2:
             await asyncio.gather(*(self._one() for _ in range(self.rng.randrange(2, 8))))
         else:
@@ -761,7 +759,7 @@ class Traffic:
 async def test_47_usage_equals_a_recount_after_random_runs_restarts_and_crashes(
     open_shard: OpenShard, clock: ManualClock, tmp_path: Path, seed: int
 ) -> None:
-    """Of messages, bytes, leases, queues, hours and days: in memory, from the rows, and from the journal; never above."""
+    """Memory, rows and journal agree, and no limit is exceeded."""
     shard = await open_shard("live0", settings=ShardSettings(durability="os"))
     await acme(shard, backlog=30, stored_bytes=500, in_flight=9, queues=3, messages_per_hour=150, messages_per_day=400)
     traffic = Traffic(shard, clock, seed)
@@ -794,14 +792,14 @@ async def test_47_usage_equals_a_recount_after_random_runs_restarts_and_crashes(
 
 
 def watched(shard: Shard) -> list[QuotaEvent]:
-    """Return the list to which every event of a quota is put."""
+    """Return a list that receives every quota event."""
     events: list[QuotaEvent] = []
     shard.on_quota(events.append)
     return events
 
 
 async def journaled(shard: Shard) -> list[str]:
-    """Return what the journal tells of quotas."""
+    """Return the quota events in the journal."""
     await wait_until_idle(shard)
     found = []
     for op in ("quota_warning", "quota_critical"):
@@ -811,7 +809,7 @@ async def journaled(shard: Shard) -> list[str]:
 
 
 async def test_48_the_soft_limit_warns_once_and_the_limit_is_critical_once(shard: Shard) -> None:
-    """At eighty percent and at a hundred; every event in the journal, and to listeners, exactly once."""
+    """At 80 and 100 percent, journal and listeners get one event each."""
     await acme(shard, backlog=10)
     events = watched(shard)
     for n in range(12):
@@ -829,8 +827,8 @@ async def test_48_the_soft_limit_warns_once_and_the_limit_is_critical_once(shard
 @pytest.mark.parametrize(
     "quota", ["messages_per_hour", "messages_per_day", "backlog", "stored_bytes", "in_flight", "queues"]
 )
-async def test_48_every_quota_that_is_counted_warns(shard: Shard, quota: str) -> None:
-    """Each by itself."""
+async def test_48_every_counted_quota_warns(shard: Shard, quota: str) -> None:
+    """Each warns separately."""
     limit = 40 if quota == "stored_bytes" else 10
     await acme(shard, **{quota: limit})
     events = watched(shard)
@@ -841,7 +839,7 @@ async def test_48_every_quota_that_is_counted_warns(shard: Shard, quota: str) ->
     assert [(one.quota, one.state) for one in events] == [(quota, "warning"), (quota, "critical")]
 
 
-async def test_48_a_jump_past_both_is_told_once_as_critical(shard: Shard) -> None:
+async def test_48_jump_past_both_limits_is_one_critical_event(shard: Shard) -> None:
     """One batch that fills a quota is one event."""
     await acme(shard, backlog=10)
     events = watched(shard)
@@ -849,8 +847,8 @@ async def test_48_a_jump_past_both_is_told_once_as_critical(shard: Shard) -> Non
     assert [one.state for one in events] == ["critical"]
 
 
-async def test_48_it_is_told_again_only_after_the_use_has_fallen(shard: Shard) -> None:
-    """Going up and down around a limit makes no flood; falling well below arms it again."""
+async def test_48_event_is_repeated_only_after_the_use_has_fallen(shard: Shard) -> None:
+    """Small changes around a limit cause no flood; falling well below rearms it."""
     await acme(shard, backlog=100)
     events = watched(shard)
     await add(shard, 80)
@@ -870,8 +868,8 @@ async def test_48_it_is_told_again_only_after_the_use_has_fallen(shard: Shard) -
 
 
 @pytest.mark.parametrize(("quota", "length_ms"), [("messages_per_hour", HOUR_MS), ("messages_per_day", DAY_MS)])
-async def test_48_each_window_warns_anew(shard: Shard, clock: ManualClock, quota: str, length_ms: int) -> None:
-    """Also when the first thing that happens in it is what fills it."""
+async def test_48_each_window_warns_again(shard: Shard, clock: ManualClock, quota: str, length_ms: int) -> None:
+    """This holds even if its first add fills it."""
     await acme(shard, **{quota: 10})
     events = watched(shard)
     for n in (1, 2, 3):
@@ -880,8 +878,8 @@ async def test_48_each_window_warns_anew(shard: Shard, clock: ManualClock, quota
         await pass_time(shard, clock, length_ms)
 
 
-async def test_48_a_restart_tells_nothing_again(open_shard: OpenShard) -> None:
-    """What was journaled once is not journaled once more; what comes after is."""
+async def test_48_restart_repeats_no_event(open_shard: OpenShard) -> None:
+    """Later events are journaled."""
     shard = await open_shard()
     await acme(shard, backlog=10)
     await add(shard, 8)
@@ -896,8 +894,8 @@ async def test_48_a_restart_tells_nothing_again(open_shard: OpenShard) -> None:
     assert len(await journaled(shard)) == 2
 
 
-async def test_48_a_quota_set_below_the_use_is_told(shard: Shard) -> None:
-    """At once, and once."""
+async def test_48_quota_set_below_the_use_is_reported(shard: Shard) -> None:
+    """The event comes at once, and once."""
     await acme(shard)
     await add(shard, 9)
     events = watched(shard)
@@ -909,7 +907,7 @@ async def test_48_a_quota_set_below_the_use_is_told(shard: Shard) -> None:
 
 
 async def test_48_the_soft_limit_can_be_set(shard: Shard) -> None:
-    """Per tenant, in percent."""
+    """It is a percentage per tenant."""
     await acme(shard, backlog=10, soft_percent=50)
     events = watched(shard)
     await add(shard, 4)
@@ -918,8 +916,8 @@ async def test_48_the_soft_limit_can_be_set(shard: Shard) -> None:
     assert [(one.state, one.used) for one in events] == [("warning", 5)]
 
 
-async def test_48_a_listener_that_fails_harms_nothing(shard: Shard, caplog: pytest.LogCaptureFixture) -> None:
-    """The others are told, the work goes on."""
+async def test_48_failing_listener_affects_nothing(shard: Shard, caplog: pytest.LogCaptureFixture) -> None:
+    """Other listeners get the event, and work continues."""
 
     def broken(_: QuotaEvent) -> None:
         raise RuntimeError("a bug of the listener's")

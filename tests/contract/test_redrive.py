@@ -1,4 +1,4 @@
-"""Redrive: dead letters go back where they came from, filtered, paced, and stoppable."""
+"""Redrive: dead letters return to their source queue, filtered, rate-limited, and cancellable."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ DLQ = f"{Q}-dlq"
 
 
 async def bury(shard: Shard, count: int, reason: str = "", queue: str = Q, tenant: str = T) -> list[bytes]:
-    """Make ``count`` dead letters and return their ids."""
+    """Create ``count`` dead letters and return their IDs."""
     await put_queue(shard, tenant, queue, max_attempts=1)
     added = await shard.add(tenant, queue, [message(f"{n}") for n in range(count)])
     while got := await shard.poll(tenant, queue, max=1_000):
@@ -33,8 +33,8 @@ async def run(shard: Shard, queue: str = Q, **options: object) -> RedriveTask:
 
 
 @pytest.mark.parametrize("named", [Q, DLQ])
-async def test_26_dead_letters_go_back_with_fresh_attempts_and_their_history(shard: Shard, named: str) -> None:
-    """Named by the queue they came from, or by the dead-letter queue itself."""
+async def test_26_redriven_letters_have_fresh_attempts_and_their_history(shard: Shard, named: str) -> None:
+    """The source queue or the dead-letter queue can be named."""
     (id,) = await bury(shard, 1, "no route")
     task = await run(shard, named)
     assert (task.state, task.moved, task.skipped) == ("done", 1, 0)
@@ -45,8 +45,8 @@ async def test_26_dead_letters_go_back_with_fresh_attempts_and_their_history(sha
     assert [one.attempt for one in await shard.poll(T, Q)] == [1]
 
 
-async def test_only_letters_of_the_named_queue_are_taken_out_of_a_shared_one(shard: Shard) -> None:
-    """Others stay where they are."""
+async def test_redrive_moves_only_letters_of_the_named_queue(shard: Shard) -> None:
+    """Others stay in the shared dead-letter queue."""
     for queue in ("a", "b"):
         await put_queue(shard, T, queue, dead_letter="graveyard")
         await bury(shard, 2, queue=queue)
@@ -61,8 +61,8 @@ async def test_only_letters_of_the_named_queue_are_taken_out_of_a_shared_one(sha
     assert shard.reads.stats(T, "b").ready == 2
 
 
-async def test_a_filter_by_reason_takes_those_that_contain_it(shard: Shard) -> None:
-    """Text in the reason, not the whole of it."""
+async def test_reason_filter_matches_a_part_of_the_text(shard: Shard) -> None:
+    """It need not be the whole reason."""
     await bury(shard, 2, "timeout after 3 s")
     await bury(shard, 3, "bad address")
     task = await run(shard, filter=RedriveFilter(reason="timeout"))
@@ -70,8 +70,8 @@ async def test_a_filter_by_reason_takes_those_that_contain_it(shard: Shard) -> N
     assert shard.reads.stats(T, Q).dead == 3
 
 
-async def test_a_filter_by_ids_takes_exactly_those(shard: Shard) -> None:
-    """And every condition given must hold."""
+async def test_id_filter_matches_exactly(shard: Shard) -> None:
+    """All given conditions must hold."""
     ids = await bury(shard, 5, "x")
     assert (await run(shard, filter=RedriveFilter(ids=frozenset(ids[1:3]), reason="y"))).moved == 0
     assert (await run(shard, filter=RedriveFilter(ids=frozenset(ids[1:3])))).moved == 2
@@ -82,8 +82,8 @@ async def test_a_filter_by_ids_takes_exactly_those(shard: Shard) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 7, 300, 2_000])
-async def test_a_limit_is_never_exceeded(shard: Shard, limit: int) -> None:
-    """Also over several slices, oldest first."""
+async def test_limit_is_never_exceeded(shard: Shard, limit: int) -> None:
+    """This holds across slices, and the oldest move first."""
     ids = await bury(shard, 1_000)
     task = await run(shard, filter=RedriveFilter(limit=limit))
     assert task.moved == min(limit, 1_000)
@@ -91,16 +91,16 @@ async def test_a_limit_is_never_exceeded(shard: Shard, limit: int) -> None:
     assert [one.raw_id for one in got] == ids[:limit]
 
 
-async def test_a_limit_counts_what_was_moved_not_what_was_skipped(shard: Shard) -> None:
-    """The filter's matches may lie far behind."""
+async def test_limit_counts_only_moved_letters(shard: Shard) -> None:
+    """The matches of a filter may be far behind."""
     await bury(shard, 600, "other")
     await bury(shard, 4, "wanted")
     task = await run(shard, filter=RedriveFilter(reason="wanted", limit=3))
     assert task.moved == 3
 
 
-async def test_a_rate_is_a_cap_over_time(shard: Shard, clock: ManualClock) -> None:
-    """Never more than the rate in any second, and it gets there."""
+async def test_rate_is_never_exceeded(shard: Shard, clock: ManualClock) -> None:
+    """No second exceeds the rate, and the redrive finishes."""
     await bury(shard, 100)
     task = await shard.redrive(T, Q, rate=20)
     moved = []
@@ -112,8 +112,8 @@ async def test_a_rate_is_a_cap_over_time(shard: Shard, clock: ManualClock) -> No
 
 
 @pytest.mark.parametrize("rate", [1, 3, 15, 250])
-async def test_odd_rates_are_kept_too(shard: Shard, clock: ManualClock, rate: int) -> None:
-    """Within the rate, and not below half of it."""
+async def test_uneven_rates_are_respected(shard: Shard, clock: ManualClock, rate: int) -> None:
+    """The actual rate is between half the rate and the rate."""
     await bury(shard, 600)
     task = await shard.redrive(T, Q, rate=rate)
     await wait_until_idle(shard)
@@ -124,17 +124,17 @@ async def test_odd_rates_are_kept_too(shard: Shard, clock: ManualClock, rate: in
 
 
 async def test_a_dry_run_counts_and_changes_nothing(shard: Shard) -> None:
-    """Not even the journal."""
+    """The journal does not change either."""
     await bury(shard, 700, "x")
     before = shard.journal.span
-    task = await run(shard, filter=RedriveFilter(reason="x"), rate=1, dry_run=True)  # to count takes no time
+    task = await run(shard, filter=RedriveFilter(reason="x"), rate=1, dry_run=True)  # counting takes no time
     assert (task.moved, task.dry_run) == (700, True)
     assert (shard.reads.stats(T, Q).dead, shard.reads.stats(T, Q).ready) == (700, 0)
     assert shard.journal.span == before
 
 
 async def test_a_cancelled_redrive_stops_and_leaves_each_message_in_one_place(shard: Shard, clock: ManualClock) -> None:
-    """Nothing is half done."""
+    """Each message is in exactly one queue."""
     await bury(shard, 100)
     task = await shard.redrive(T, Q, rate=10)
     await pass_time(shard, clock, 500)
@@ -147,7 +147,7 @@ async def test_a_cancelled_redrive_stops_and_leaves_each_message_in_one_place(sh
     assert (shard.reads.stats(T, Q).ready, shard.reads.stats(T, Q).dead) == (moved, 100 - moved)
 
 
-async def test_letters_whose_queue_is_gone_stay(shard: Shard) -> None:
+async def test_letters_of_a_deleted_queue_stay(shard: Shard) -> None:
     """The redrive moves the others, counts these as skipped, and fails with their queue's name."""
     await put_queue(shard, T, "other", dead_letter=DLQ)
     await bury(shard, 1, queue="other")
@@ -162,8 +162,8 @@ async def test_letters_whose_queue_is_gone_stay(shard: Shard) -> None:
     assert (shard.reads.stats(T, DLQ).ready, shard.reads.stats(T, "other").ready) == (2, 1)
 
 
-async def test_a_letter_in_flight_is_not_pulled_away(shard: Shard) -> None:
-    """Whoever looks at it keeps it."""
+async def test_letter_in_flight_is_not_moved(shard: Shard) -> None:
+    """Its consumer keeps it."""
     await bury(shard, 2)
     (held,) = await shard.poll(T, DLQ)
     assert (await run(shard)).moved == 1
@@ -171,7 +171,7 @@ async def test_a_letter_in_flight_is_not_pulled_away(shard: Shard) -> None:
 
 
 async def test_redriving_a_queue_without_dead_letters_does_nothing(shard: Shard) -> None:
-    """Its own messages are none."""
+    """Its own messages are not dead letters."""
     await shard.add(T, Q, [message()])
     assert (await run(shard)).moved == 0
     assert shard.reads.stats(T, Q).ready == 1
@@ -188,8 +188,8 @@ async def test_a_rate_out_of_range_is_an_argument_error(shard: Shard) -> None:
 
 
 @pytest.mark.parametrize("end", ["tenant", "queue", "close"])
-async def test_a_redrive_ends_with_what_it_works_on(shard: Shard, clock: ManualClock, end: str) -> None:
-    """Nobody who waits for it waits for ever."""
+async def test_redrive_ends_with_its_tenant_queue_or_shard(shard: Shard, clock: ManualClock, end: str) -> None:
+    """Nobody waits for it forever."""
     await put_tenant(shard, "other")
     await bury(shard, 50, tenant="other")
     task = await shard.redrive("other", Q, rate=10)
@@ -209,7 +209,7 @@ async def test_a_redrive_ends_with_what_it_works_on(shard: Shard, clock: ManualC
 
 
 async def test_a_redriven_message_survives_a_restart(open_shard: OpenShard) -> None:
-    """It is in exactly one place."""
+    """It is in exactly one queue."""
     shard = await open_shard()
     await bury(shard, 3)
     await run(shard)
@@ -219,8 +219,8 @@ async def test_a_redriven_message_survives_a_restart(open_shard: OpenShard) -> N
     assert len(await shard.poll(T, Q, max=9)) == 3
 
 
-async def test_what_goes_back_lives_as_long_as_what_is_added_then(shard: Shard, clock: ManualClock) -> None:
-    """Counted from the move, whatever lifetime it had before; where the queue has none, for ever."""
+async def test_redriven_message_gets_the_ttl_of_a_new_one(shard: Shard, clock: ManualClock) -> None:
+    """It counts from the move; without a queue TTL it never expires."""
     (id,) = await bury(shard, 1)
     await put_queue(shard, T, Q, ttl_ms=5_000)
     await pass_time(shard, clock, 60_000)
@@ -228,7 +228,7 @@ async def test_what_goes_back_lives_as_long_as_what_is_added_then(shard: Shard, 
     moved_at = clock.wall_ms()
     assert (await shard.reads.get(T, Q, id)).expires_at == moved_at + 5_000
     (got,) = await shard.poll(T, Q, lease_ms=8_000)
-    await pass_time(shard, clock, 6_000)  # what is in flight may be finished
+    await pass_time(shard, clock, 6_000)  # messages in flight may finish
     assert shard.reads.stats(T, Q).in_flight == 1
     await shard.ack(T, Q, [got.receipt])
     (other,) = await bury(shard, 1)

@@ -1,4 +1,4 @@
-"""Results: kept for their time, refused when incomplete, waited for."""
+"""Results: kept for their TTL, refused when incomplete, and waited for."""
 
 import asyncio
 from typing import Any
@@ -18,12 +18,12 @@ DONE = Result("completed", b"42")
 
 
 def rows(shard: Shard, family: str) -> int:
-    """Return how many rows a family holds."""
+    """Return the number of rows in a family."""
     return len(shard.state.store.scan(shard.state.store.family(family), b"", b"\xff" * 64, 100_000))
 
 
 async def done(shard: Shard, result: Result | None = DONE) -> str:
-    """Add a message, finish it with a result, and return its id."""
+    """Add a message, ack it with a result, and return its ID."""
     (added,) = await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q)
     assert (await shard.ack(T, Q, [got.receipt], results=[result]))[0].ok
@@ -31,7 +31,7 @@ async def done(shard: Shard, result: Result | None = DONE) -> str:
 
 
 async def test_34_a_second_result_is_rejected(shard: Shard) -> None:
-    """The first one stands."""
+    """The first one is kept."""
     (added,) = await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q)
     await shard.ack(T, Q, [got.receipt], results=[DONE])
@@ -40,8 +40,8 @@ async def test_34_a_second_result_is_rejected(shard: Shard) -> None:
     assert await shard.reads.result(T, Q, added.id) == DONE
 
 
-async def test_34_the_first_of_one_receipt_twice_in_a_batch_gives_the_result(shard: Shard) -> None:
-    """The second is refused, and so is its result."""
+async def test_34_repeated_receipt_in_a_batch_keeps_the_first_result(shard: Shard) -> None:
+    """The second receipt and its result are refused."""
     (added,) = await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q)
     outcomes = await shard.ack(T, Q, [got.receipt] * 2, results=[DONE, Result("completed", b"43")])
@@ -49,10 +49,8 @@ async def test_34_the_first_of_one_receipt_twice_in_a_batch_gives_the_result(sha
     assert await shard.reads.result(T, Q, added.id) == DONE
 
 
-async def test_34_a_result_is_readable_until_its_lifetime_then_gone_and_its_bytes_freed(
-    open_shard: OpenShard, clock: ManualClock
-) -> None:
-    """Across a restart too."""
+async def test_34_result_expires_after_its_ttl_and_frees_its_bytes(open_shard: OpenShard, clock: ManualClock) -> None:
+    """This holds across a restart."""
     shard = await open_shard()
     await put_queue(shard, T, Q, result_ttl_ms=5_000)
     id = await done(shard)
@@ -68,8 +66,8 @@ async def test_34_a_result_is_readable_until_its_lifetime_then_gone_and_its_byte
     assert (rows(shard, "re"), rows(shard, "ex"), rows(shard, "m")) == (0, 0, 0)
 
 
-async def test_34_the_results_of_dead_letters_are_collected_too(shard: Shard, clock: ManualClock) -> None:
-    """Also where they were written by the very sweep that collected something else."""
+async def test_34_results_of_dead_letters_are_collected(shard: Shard, clock: ManualClock) -> None:
+    """This includes results written by the sweep that collects others."""
     await put_queue(shard, T, Q, result_ttl_ms=5_000, dedup_ms=1_000, max_attempts=1)
     await shard.add(T, Q, [message(key="k")])
     await shard.poll(T, Q, lease_ms=1_000)
@@ -79,10 +77,8 @@ async def test_34_the_results_of_dead_letters_are_collected_too(shard: Shard, cl
     assert (rows(shard, "re"), rows(shard, "ex"), rows(shard, "ik")) == (0, 0, 0)
 
 
-async def test_34_a_result_written_anew_after_a_redrive_keeps_its_own_lifetime(
-    shard: Shard, clock: ManualClock
-) -> None:
-    """The first failure's expiry does not take the later success away."""
+async def test_34_new_result_after_a_redrive_has_its_own_ttl(shard: Shard, clock: ManualClock) -> None:
+    """The expiry of the first failure does not delete it."""
     await put_queue(shard, T, Q, result_ttl_ms=5_000, max_attempts=1)
     (added,) = await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q)
@@ -134,8 +130,8 @@ async def test_35_completed_without_result_or_failed_without_error_is_refused(sh
     ],
     ids=["large", "large-failed", "text", "surrogate", "long-error"],
 )
-async def test_35_the_half_of_a_result_that_is_not_needed_is_checked_as_well(shard: Shard, result: Result) -> None:
-    """Whatever is stored is within limits and can be stored: nothing a caller sends may stop the shard."""
+async def test_35_unused_part_of_a_result_is_validated_too(shard: Shard, result: Result) -> None:
+    """Whatever is stored must be within limits and must not stop the shard."""
     await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q)
     with pytest.raises((Invalid, TooLarge), match="result"):
@@ -143,8 +139,8 @@ async def test_35_the_half_of_a_result_that_is_not_needed_is_checked_as_well(sha
     assert shard.failure is None
 
 
-async def test_35_a_result_for_each_receipt_or_none_at_all(shard: Shard) -> None:
-    """A list of another length is refused."""
+async def test_35_number_of_results_must_match_the_receipts(shard: Shard) -> None:
+    """None at all is allowed."""
     await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q)
     for results in ([], [DONE, DONE]):
@@ -152,13 +148,13 @@ async def test_35_a_result_for_each_receipt_or_none_at_all(shard: Shard) -> None
             await shard.ack(T, Q, [got.receipt], results=results)
 
 
-async def test_35_an_empty_value_is_a_value(shard: Shard) -> None:
-    """A completed result may have no bytes, but it says so."""
+async def test_35_empty_value_is_a_value(shard: Shard) -> None:
+    """A completed result may have no bytes."""
     assert (await shard.reads.result(T, Q, await done(shard, Result("completed", b"")))).value == b""
 
 
 async def test_36_a_result_long_poll_returns_on_completion_without_time_passing(shard: Shard) -> None:
-    """The clock stands still here: it can only have been woken."""
+    """The clock stands still, so only the ack can have woken it."""
     (added,) = await shard.add(T, Q, [message()])
     waiting = [asyncio.create_task(shard.reads.result(T, Q, added.id, wait_ms=60_000)) for _ in range(3)]
     await wait_until_idle(shard)
@@ -170,7 +166,7 @@ async def test_36_a_result_long_poll_returns_on_completion_without_time_passing(
 
 
 async def test_36_an_unknown_task_is_not_found_at_once(shard: Shard) -> None:
-    """However long the caller would wait."""
+    """The wait of the caller does not matter."""
     await put_queue(shard, T, Q)
     with pytest.raises(NotFound):
         await shard.reads.result(T, Q, bytes(16), wait_ms=60_000)
@@ -180,8 +176,8 @@ async def test_36_an_unknown_task_is_not_found_at_once(shard: Shard) -> None:
         await shard.reads.result(T, Q, "no-uuid", wait_ms=60_000)
 
 
-async def test_36_a_result_that_does_not_come_in_time_is_pending(shard: Shard, clock: ManualClock) -> None:
-    """And the waiter is forgotten."""
+async def test_36_result_that_is_not_ready_in_time_is_pending(shard: Shard, clock: ManualClock) -> None:
+    """The waiter is removed."""
     (added,) = await shard.add(T, Q, [message()])
     waiting = asyncio.create_task(shard.reads.result(T, Q, added.id, wait_ms=1_000))
     await pass_time(shard, clock, 1_000)
@@ -190,8 +186,8 @@ async def test_36_a_result_that_does_not_come_in_time_is_pending(shard: Shard, c
 
 
 @pytest.mark.parametrize("end", ["remove", "purge", "delete"])
-async def test_36_whoever_waits_for_a_result_learns_that_there_will_be_none(shard: Shard, end: str) -> None:
-    """A message that was deleted without being acked is not found, without further waiting."""
+async def test_36_waiter_gets_not_found_if_the_message_is_deleted(shard: Shard, end: str) -> None:
+    """It does not wait any longer."""
     (added,) = await shard.add(T, Q, [message()])
     waiting = asyncio.create_task(shard.reads.result(T, Q, added.id, wait_ms=60_000))
     await wait_until_idle(shard)
@@ -206,10 +202,8 @@ async def test_36_whoever_waits_for_a_result_learns_that_there_will_be_none(shar
 
 
 @pytest.mark.parametrize("end", ["nack", "lease", "waiting"])
-async def test_36_a_message_past_its_lifetime_wakes_who_waits_for_its_result(
-    shard: Shard, clock: ManualClock, end: str
-) -> None:
-    """Wherever it is discarded: on a nack, at its lease's end, or while it waits."""
+async def test_36_expired_message_wakes_waiters_for_its_result(shard: Shard, clock: ManualClock, end: str) -> None:
+    """It is discarded on a nack, at the end of its lease, or while it waits."""
     (added,) = await shard.add(T, Q, [message(ttl_ms=1_000)])
     waiting = asyncio.create_task(shard.reads.result(T, Q, added.id, wait_ms=60_000))
     await wait_until_idle(shard)
@@ -223,10 +217,8 @@ async def test_36_a_message_past_its_lifetime_wakes_who_waits_for_its_result(
         await waiting
 
 
-async def test_a_message_acked_without_a_result_is_completed_for_all_who_wait_or_ask_later(
-    open_shard: OpenShard, clock: ManualClock
-) -> None:
-    """The caller learns that the work is done, for as long as a result could be read, and after a restart."""
+async def test_message_acked_without_a_result_is_completed(open_shard: OpenShard, clock: ManualClock) -> None:
+    """Current and later callers learn it for as long as a result could be read, also after a restart."""
     shard = await open_shard()
     await put_queue(shard, T, Q, result_ttl_ms=5_000)
     (added,) = await shard.add(T, Q, [message()])
@@ -244,10 +236,10 @@ async def test_a_message_acked_without_a_result_is_completed_for_all_who_wait_or
         await shard.reads.result(T, Q, added.id)
 
 
-async def test_an_unknown_id_is_not_found_without_searching_the_whole_journal(
+async def test_unknown_id_is_not_found_without_reading_the_whole_journal(
     shard: Shard, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It costs the records in which it would have been added, however many follow; a known ack costs none."""
+    """Only records that could contain its add are read, and none for a known ack."""
     await put_queue(shard, T, Q)
     unknown = shard.state.new_ids(1)[0]
     acked = await done(shard, None)
@@ -270,8 +262,8 @@ async def test_an_unknown_id_is_not_found_without_searching_the_whole_journal(
     assert sum(pages) <= 300
 
 
-async def test_a_recent_ack_is_known_after_the_journal_was_trimmed(shard: Shard) -> None:
-    """The store's journal may no longer have the add, nor the ack."""
+async def test_recent_ack_is_known_after_a_trim(shard: Shard) -> None:
+    """The store's journal may have neither the add nor the ack."""
     acked = await done(shard, None)
     await shard.journal.trim(shard.state.journal.synced_seq)
     assert await shard.reads.result(T, Q, acked) == Result("completed")

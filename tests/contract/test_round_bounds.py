@@ -1,4 +1,4 @@
-"""A round stays small however large a call is: large batches, polls and moves are spread over several rounds."""
+"""A round stays small however large a call is: large batches, polls and moves take several rounds."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ async def test_a_batch_of_a_thousand_shares_its_rounds_with_other_tenants(shard:
 
 
 @pytest.mark.rocksdb_only("copies its files")
-async def test_a_crash_between_the_parts_of_a_batch_with_a_key_loses_and_repeats_nothing(
+async def test_crash_between_parts_of_a_keyed_batch_loses_and_repeats_nothing(
     open_shard: OpenShard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same batch again adds the messages that are missing, and no other."""
+    """Retrying the batch adds exactly the missing messages."""
     shard = await open_shard()
     await put_tenant(shard, "quiet")
-    await shard.add("quiet", Q, [message()])  # so that rounds are shared, and small
+    await shard.add("quiet", Q, [message()])  # to make rounds small and shared
     write, copies = shard.loop._write, list[str]()
 
     def copied(round: Round) -> None:
@@ -94,8 +94,8 @@ async def test_a_crash_between_the_parts_of_a_batch_with_a_key_loses_and_repeats
         assert crashed.reads.stats(T, Q).ready == 1_000
 
 
-async def test_a_poll_takes_no_more_bytes_than_a_reply_may_have(shard: Shard) -> None:
-    """Small messages in front of large ones hide nothing. What does not fit stays ready."""
+async def test_poll_respects_the_reply_size_limit(shard: Shard) -> None:
+    """Small messages before large ones make no difference, and the rest stays ready."""
     await shard.add(T, Q, [message()] * 500)
     for _ in range(2):
         await shard.add(T, Q, [message(bytes(_MIB))] * 15)
@@ -110,8 +110,8 @@ async def test_a_poll_takes_no_more_bytes_than_a_reply_may_have(shard: Shard) ->
     assert len(seen) == 530
 
 
-async def test_a_poll_of_a_thousand_small_messages_still_gets_a_thousand(shard: Shard) -> None:
-    """It continues over several rounds, beside other tenants too."""
+async def test_poll_of_a_thousand_small_messages_gets_all(shard: Shard) -> None:
+    """It takes several rounds, also next to other tenants."""
     await put_tenant(shard, "quiet")
     for _ in range(2):
         await shard.add(T, Q, [message()] * 1_000)
@@ -122,8 +122,8 @@ async def test_a_poll_of_a_thousand_small_messages_still_gets_a_thousand(shard: 
     assert max(sum(len(entry.ids) // 16 for entry in one.entries) for one in rounds_of(shard, start)) <= PART_ITEMS
 
 
-async def test_dead_letters_move_and_come_back_a_few_megabytes_a_round(shard: Shard) -> None:
-    """However many large messages fail together."""
+async def test_dead_letters_move_a_few_megabytes_per_round(shard: Shard) -> None:
+    """Any number of large messages may fail together; redrives are limited too."""
     await put_queue(shard, T, Q, max_attempts=1)
     receipts: list[str] = []
     await shard.add(T, Q, [message(bytes(_MIB))] * 12)
@@ -154,15 +154,15 @@ def _moved_max(shard: Shard, start: int, op: str) -> int:
 
 
 async def test_rounds_write_about_a_megabyte_of_bodies(shard: Shard) -> None:
-    """A tenant that is alone gets larger rounds, but none that writes for milliseconds."""
+    """A tenant alone gets larger rounds, but none that writes for milliseconds."""
     start = shard.journal.span[1]
     await asyncio.gather(*[shard.add(T, Q, [message(bytes(_MIB // 4))] * 8) for _ in range(4)])
     assert shard.reads.stats(T, Q).bytes == 8 * _MIB
     assert _moved_max(shard, start, "add") <= 2 * _MIB
 
 
-async def test_a_peek_reads_no_more_than_a_slice_at_a_time(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small message in front says nothing about the size of the others."""
+async def test_peek_reads_one_slice_at_a_time(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small first message says nothing about the size of the others."""
     await shard.add(T, Q, [message(b"small")])
     await shard.add(T, Q, [message(bytes(_MIB))] * 12)
     read, sizes = type(shard.state.store).get_many, list[int]()
@@ -178,10 +178,8 @@ async def test_a_peek_reads_no_more_than_a_slice_at_a_time(shard: Shard, monkeyp
     assert max(sizes) < 2 * _MIB
 
 
-async def test_the_loop_turns_between_two_long_rounds_that_tenants_share(
-    shard: Shard, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A short request enters and leaves in these turns, instead of waiting for a long round in each."""
+async def test_event_loop_runs_between_long_shared_rounds(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short requests are served in these turns."""
     await put_tenant(shard, "quiet")
     await put_queue(shard, "quiet", Q)
     await shard.add(T, Q, [message()] * 1_000)
@@ -204,10 +202,10 @@ async def test_the_loop_turns_between_two_long_rounds_that_tenants_share(
     assert min(later - earlier for earlier, later in pairwise(turns)) > _REST_TURNS
 
 
-async def test_a_sweep_continues_behind_the_rows_that_it_deleted(
+async def test_sweep_continues_after_the_rows_it_deleted(
     open_shard: OpenShard, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A scan from the start would pass all deleted rows in every slice: milliseconds once there are many thousands."""
+    """A scan from the start would pass all deleted rows in every slice."""
     shard = await open_shard(settings=ShardSettings(sweep_rows=16))
     await shard.add(T, Q, [message(ttl_ms=5_000)] * 200)
     await shard.poll(T, Q, max=100, lease_ms=1_000)
@@ -228,10 +226,8 @@ async def test_a_sweep_continues_behind_the_rows_that_it_deleted(
     assert shard.tenant(T).queues[Q].messages == 0
 
 
-async def test_a_row_that_expires_behind_a_running_sweep_is_collected_too(
-    open_shard: OpenShard, clock: ManualClock
-) -> None:
-    """Such as that of a dead letter whose TTL, counted from its first queue, is over."""
+async def test_row_that_expires_behind_a_running_sweep_is_collected(open_shard: OpenShard, clock: ManualClock) -> None:
+    """One example is a dead letter whose TTL, counted from its first queue, has ended."""
     shard = await open_shard(settings=ShardSettings(sweep_rows=2))
     await put_queue(shard, T, "letters", ttl_ms=1_000)
     await put_queue(shard, T, Q, max_attempts=1, dead_letter="letters", dead_on_poll=True)
@@ -255,10 +251,10 @@ async def test_a_row_that_expires_behind_a_running_sweep_is_collected_too(
 
 
 @pytest.mark.rocksdb_only("Redis keeps no deleted rows")
-async def test_a_sweep_passes_few_deleted_rows_when_it_looks_for_the_next_lease(
+async def test_sweep_scans_few_deleted_rows_for_the_next_lease(
     shard: Shard, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A queue that acks thousands of messages a second has as many between now and the next lease that ends."""
+    """A busy queue has thousands of deleted rows before the next lease that ends."""
     monkeypatch.setattr(sweep, "_DELETED_MAX", 10)
     await shard.add(T, Q, [message()] * 52)
     queue = shard.tenant(T).queues[Q]

@@ -1,4 +1,4 @@
-"""What happens in one round, or in the moment between two, leaves nothing twice, nothing stuck and nothing untold."""
+"""Events in one round, or between two, leave nothing duplicated, stuck or unreported."""
 
 import asyncio
 from pathlib import Path
@@ -27,8 +27,8 @@ def journal(shard: Shard) -> list[JournalRow]:
     return [row for _, value in found for row in rows(decode_record(value)[1])]
 
 
-async def is_well(shard: Shard, tmp_path: Path) -> None:
-    """Close the shard and assert that everything in its directory adds up."""
+async def check_consistency(shard: Shard, tmp_path: Path) -> None:
+    """Close the shard and check that the doctor finds nothing."""
     await wait_until_idle(shard)
     assert shard.failure is None
     await shard.close()
@@ -36,7 +36,7 @@ async def is_well(shard: Shard, tmp_path: Path) -> None:
 
 
 async def drain_dead_letters(shard: Shard) -> str:
-    """Let the dead-letter queue be deleted but for one lease, and return its receipt."""
+    """Delete the dead-letter queue while one lease keeps it draining; return its receipt."""
     await put_queue(shard, T, Q, max_attempts=1)
     await shard.add(T, DLQ, [message("in the way")])
     (held,) = await shard.poll(T, DLQ, lease_ms=HOUR)
@@ -45,10 +45,10 @@ async def drain_dead_letters(shard: Shard) -> str:
     return held.receipt
 
 
-async def test_a_dead_letter_waits_while_its_queue_is_being_deleted(
+async def test_dead_letter_waits_while_its_queue_is_being_deleted(
     shard: Shard, clock: ManualClock, tmp_path: Path
 ) -> None:
-    """It is not delivered again, each try is journaled, and the new dead-letter queue gets it."""
+    """It is not delivered, each attempt is journaled, and the new dead-letter queue gets it."""
     receipt = await drain_dead_letters(shard)
     (added,) = await shard.add(T, Q, [message("letter")])
     (got,) = await shard.poll(T, Q)
@@ -72,11 +72,11 @@ async def test_a_dead_letter_waits_while_its_queue_is_being_deleted(
     assert (letter.raw_id, letter.body) == (added.raw_id, b"letter")
     assert (shard.reads.stats(T, Q).dead_total, shard.reads.stats(T, Q).ready) == (1, 0)
     assert "unexplained" not in {row.op for row in journal(shard)}
-    await is_well(shard, tmp_path)
+    await check_consistency(shard, tmp_path)
 
 
-async def test_a_waiting_dead_letter_still_ends_with_its_ttl(shard: Shard, clock: ManualClock, tmp_path: Path) -> None:
-    """Also when the time to live ran out during the last delivery, and nobody polls."""
+async def test_waiting_dead_letter_expires_with_its_ttl(shard: Shard, clock: ManualClock, tmp_path: Path) -> None:
+    """The TTL may end during the last delivery, without polls."""
     await drain_dead_letters(shard)
     await shard.add(T, Q, [message(ttl_ms=100)])
     assert len(await shard.poll(T, Q, lease_ms=1_000)) == 1
@@ -85,14 +85,12 @@ async def test_a_waiting_dead_letter_still_ends_with_its_ttl(shard: Shard, clock
     await pass_time(shard, clock, 5_000)
     stats = shard.reads.stats(T, Q)
     assert (stats.ready, stats.delayed, stats.in_flight, stats.expired_total) == (0, 0, 0, 1)
-    await is_well(shard, tmp_path)
+    await check_consistency(shard, tmp_path)
 
 
 @pytest.mark.parametrize("wait_ms", [0, 60_000])
-async def test_a_fleet_poll_goes_on_to_the_next_tenant_when_the_first_one_buries_its_message(
-    shard: Shard, wait_ms: int
-) -> None:
-    """What is ready elsewhere is delivered at once."""
+async def test_fleet_poll_continues_after_a_message_becomes_a_dead_letter(shard: Shard, wait_ms: int) -> None:
+    """Ready messages of the next tenant are delivered at once."""
     await put_tenant(shard, "aaa")
     await put_tenant(shard, "bbb")
     await shard.add("aaa", Q, [message("old")])
@@ -107,7 +105,7 @@ async def test_a_fleet_poll_goes_on_to_the_next_tenant_when_the_first_one_buries
 
 
 async def test_fleet_polls_for_different_tenants_in_one_round_all_get_messages(open_shard: OpenShard) -> None:
-    """The first one's tenants do not use up what the round may give."""
+    """The tenants of the first poll do not use up the limit of the round."""
     shard = await open_shard(settings=ShardSettings(round_cost_alone=8, round_cost_shared=2))
     for tenant in ("aaa", "bbb"):
         await put_tenant(shard, tenant)
@@ -124,8 +122,8 @@ async def test_fleet_polls_for_different_tenants_in_one_round_all_get_messages(o
     assert len(ids) == len(set(ids))
 
 
-async def test_an_add_of_which_everything_is_refused_makes_no_queue(shard: Shard) -> None:
-    """The refusal is journaled, and nothing else."""
+async def test_fully_refused_add_creates_no_queue(shard: Shard) -> None:
+    """Only the refusal is journaled."""
     (reply,) = await shard.add(T, "fresh", [message(priority=99)])
     assert isinstance(reply.error, Invalid)
     assert "fresh" not in queues(shard, T)
@@ -137,7 +135,7 @@ async def test_an_add_of_which_everything_is_refused_makes_no_queue(shard: Shard
 
 @pytest.mark.parametrize("most", [2, 3, 4])
 async def test_no_message_is_twice_in_one_reply(shard: Shard, clock: ManualClock, tmp_path: Path, most: int) -> None:
-    """When leases end and delays pass in the very round that delivers."""
+    """Leases end and delays pass in the very round that delivers."""
     await put_queue(shard, T, Q, max_attempts=0, low_priority_every=2, low_priority_after_ms=0)
     await shard.add(T, Q, [message("x")])
     await shard.poll(T, Q, lease_ms=1_000)
@@ -155,13 +153,13 @@ async def test_no_message_is_twice_in_one_reply(shard: Shard, clock: ManualClock
     assert len(bodies) == len(set(bodies)) == 8
     stats = shard.reads.stats(T, Q)
     assert (stats.ready, stats.delayed, stats.in_flight, stats.healed_total) == (0, 0, 0, 0)
-    await is_well(shard, tmp_path)
+    await check_consistency(shard, tmp_path)
 
 
-async def test_with_durability_os_the_space_of_purged_messages_is_given_back(
+async def test_space_of_purged_messages_is_reclaimed_with_durability_os(
     open_shard: OpenShard, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once, as after a sync."""
+    """It happens once, as after a sync."""
     emptied: list[bytes] = []
     shard = await open_shard(settings=ShardSettings(durability="os"))
     monkeypatch.setattr(type(shard.state.store), "compact", lambda _, first, __: emptied.append(first))
@@ -177,7 +175,7 @@ async def test_with_durability_os_the_space_of_purged_messages_is_given_back(
 async def test_a_queue_with_the_longest_name_is_not_its_own_dead_letter_queue(
     shard: Shard, clock: ManualClock, name: str
 ) -> None:
-    """Its messages are delivered as often as it says, and then never again."""
+    """Its messages are delivered max_attempts times, and then never again."""
     await put_queue(shard, T, name, max_attempts=1)
     group = "g" if name.endswith(".fifo") else None
     await shard.add(T, name, [message(group=group)])
@@ -191,10 +189,10 @@ async def test_a_queue_with_the_longest_name_is_not_its_own_dead_letter_queue(
 
 
 @pytest.mark.rocksdb_only("copies its files")
-async def test_a_forced_delete_survives_a_crash_before_the_drop(
+async def test_forced_delete_survives_a_crash(
     open_shard: OpenShard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the reply confirmed goes on after the restart, and does not wait for leases."""
+    """It continues after the restart without waiting for leases."""
     shard = await open_shard()
     await shard.add(T, Q, [message()])
     await shard.poll(T, Q, lease_ms=HOUR)
@@ -215,8 +213,8 @@ async def test_a_forced_delete_survives_a_crash_before_the_drop(
     assert examined(crashed).findings == []
 
 
-async def test_a_reply_of_many_tenants_keeps_to_its_bound_in_bytes(shard: Shard) -> None:
-    """It is over by less than one message, however many tenants have one; the others come with the next poll."""
+async def test_reply_of_many_tenants_respects_its_size_limit(shard: Shard) -> None:
+    """It exceeds the limit by less than one message; the others follow with the next poll."""
     size, tenants = 1 << 20, 24
     for n in range(tenants):
         await put_tenant(shard, f"tenant-{n:02}")
@@ -229,7 +227,7 @@ async def test_a_reply_of_many_tenants_keeps_to_its_bound_in_bytes(shard: Shard)
 
 
 async def test_many_group_members_without_a_body_are_healed_at_once(shard: Shard, tmp_path: Path) -> None:
-    """They do not stop the shard, and the next member that has one is delivered."""
+    """The next member with a body is delivered."""
     first = await shard.add(T, Q, [message(group="g") for _ in range(1_000)])
     more = await shard.add(T, Q, [message(group="g") for _ in range(201)])
     await shard.add(T, Q, [message("last", group="g")])
@@ -244,11 +242,11 @@ async def test_many_group_members_without_a_body_are_healed_at_once(shard: Shard
     (got,) = await shard.poll(T, Q)
     assert got.body == b"last"
     assert shard.reads.stats(T, Q).healed_total == 1_200
-    await is_well(shard, tmp_path)
+    await check_consistency(shard, tmp_path)
 
 
 async def test_a_refused_operation_is_journaled_under_its_own_name(shard: Shard) -> None:
-    """The same name that it has when it is done."""
+    """It is the name that it has on success."""
     await put_tenant(shard, "closed", create_queues=False)
     calls = {
         "add": shard.add("closed", "nope", [message()]),
@@ -270,22 +268,22 @@ async def test_a_refused_operation_is_journaled_under_its_own_name(shard: Shard)
     assert [row.op for row in journal(shard) if row.outcome == "refused"] == list(calls)
 
 
-async def test_background_work_of_a_deleted_tenant_leaves_no_row(shard: Shard, clock: ManualClock) -> None:
-    """Nobody asked for it, so nobody was refused."""
+async def test_background_work_of_a_deleted_tenant_adds_no_row(shard: Shard, clock: ManualClock) -> None:
+    """No caller was refused."""
     await put_tenant(shard, "acme")
     await shard.add("acme", Q, [message(), message(delay_ms=10)])
     await shard.poll("acme", Q, lease_ms=10)
     await wait_until_idle(shard)
     last = shard.journal.span[1]
-    clock.advance(10)  # the sweep and the advance stand in line now
+    clock.advance(10)  # the sweep and the advance are queued now
     await shard.erasure.delete_tenant("acme")
     await pass_time(shard, clock, 1_000)
     assert [row.op for row in journal(shard) if row.seq > last] == ["delete_tenant"]
     assert "refused" not in {row.outcome for row in journal(shard)}
 
 
-async def test_dead_letters_and_redrives_name_where_messages_went(shard: Shard) -> None:
-    """With their bytes, so that each queue's arrivals can be told from the journal."""
+async def test_dead_letter_and_redrive_rows_name_the_destination(shard: Shard) -> None:
+    """With their bytes, the journal shows the arrivals of each queue."""
     await put_queue(shard, T, Q, max_attempts=1)
     (added,) = await shard.add(T, Q, [message("12345")])
     (got,) = await shard.poll(T, Q)
@@ -298,8 +296,8 @@ async def test_dead_letters_and_redrives_name_where_messages_went(shard: Shard) 
     assert moves["redrive"].details == f"to {Q}"
 
 
-async def test_fleet_polls_of_names_that_no_queue_has_leave_nothing_behind(shard: Shard) -> None:
-    """Beyond a bound, lanes are let go; one that a poll waits in stays, and still gets its message."""
+async def test_fleet_lanes_of_unknown_queues_are_limited(shard: Shard) -> None:
+    """A lane with a waiting poll stays, and the poll still gets its message."""
     waiting = asyncio.create_task(shard.fleet_poll(Q, wait_ms=60_000))
     await wait_until_idle(shard)
     for start in range(0, 2_000, 100):
@@ -309,18 +307,18 @@ async def test_fleet_polls_of_names_that_no_queue_has_leave_nothing_behind(shard
     assert [one.body for one in await waiting] == [b"found"]
 
 
-async def test_a_message_discarded_by_the_sweep_of_the_round_is_not_dealt_with_again(
+async def test_message_discarded_by_the_sweep_is_skipped_by_the_poll(
     shard: Shard, clock: ManualClock, tmp_path: Path
 ) -> None:
-    """The poll of the same round still finds its row in the store: it goes past it, and nothing is counted twice."""
+    """The poll of the same round still finds its row, and nothing is counted twice."""
     await shard.add(T, Q, [message("ends", ttl_ms=1_000), message("stays")])
     await wait_until_idle(shard)
     rounds = shard.loop.rounds
-    clock.advance(1_000)  # the sweep stands in line
+    clock.advance(1_000)  # the sweep is queued
     (got,) = await shard.poll(T, Q, max=9)
     assert shard.loop.rounds - rounds == 1
     assert got.body == b"stays"
     stats = shard.reads.stats(T, Q)
     assert (stats.expired_total, stats.ready, stats.in_flight, stats.bytes) == (1, 0, 1, len(b"stays"))
     assert [row.op for row in journal(shard)].count("expire") == 1
-    await is_well(shard, tmp_path)
+    await check_consistency(shard, tmp_path)

@@ -1,4 +1,4 @@
-"""Scale: deep queues open, drain and expire in bounded steps, and leave nothing behind."""
+"""Scale: deep queues open, drain and expire in limited steps, and leave nothing behind."""
 
 import asyncio
 import re
@@ -34,7 +34,7 @@ async def fill(shard: Shard, count: int, tenant: str = T) -> None:
 
 
 async def drain(shard: Shard) -> int:
-    """Poll and ack until nothing is left, and return how many different messages there were."""
+    """Poll and ack until nothing is left, and return the number of different messages."""
     seen: set[bytes] = set()
     while got := await shard.poll(T, Q, max=BATCH):
         seen.update(one.raw_id for one in got)
@@ -43,7 +43,7 @@ async def drain(shard: Shard) -> int:
 
 
 def row_counts(shard: Shard) -> dict[str, int]:
-    """Return how many rows each family holds."""
+    """Return the number of rows in each family."""
     store = shard.state.store
     return {name: len(store.scan(store.family(name), b"", b"\xff" * 64, 1_000_000)) for name in FAMILIES}
 
@@ -104,7 +104,7 @@ async def test_62_a_backlog_of_200k_drains_and_nothing_is_stranded(open_shard: O
             await shard.ack(T, Q, [one.receipt for one in got])
 
     before = -1
-    while before < len(seen):  # a consumer also stops while another holds the heads of all groups that are left
+    while before < len(seen):  # a consumer also stops if others hold the heads of all remaining groups
         before = len(seen)
         await asyncio.gather(*(consume(size) for size in (1_000, 700, 300)))
     assert seen == added
@@ -116,7 +116,7 @@ async def test_62_a_backlog_of_200k_drains_and_nothing_is_stranded(open_shard: O
 
 
 class Reading:
-    """Counts the deleted rows that RocksDB's iterators walk over, in the store that was opened last."""
+    """Counts the deleted rows that RocksDB iterators pass, in the last opened store."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._options: list[Options] = []
@@ -137,14 +137,14 @@ class Reading:
         return options
 
     def walked_over(self) -> int:
-        """Return how many there were so far."""
+        """Return the count so far."""
         found = re.search(r"rocksdb\.number\.iter\.skip COUNT : (\d+)", self._options[0].get_statistics() or "")
         assert found
         return int(found[1])
 
 
 def compact_all(shard: Shard) -> None:
-    """Write everything to tables and drop every deleted row from them."""
+    """Flush everything to tables and compact all deleted rows away."""
     store, options = shard.state.store, CompactOptions()
     options.set_bottommost_level_compaction(BottommostLevelCompaction.force())
     store.flush()
@@ -165,7 +165,7 @@ async def test_64_add_and_ack_cycles_leave_disk_and_rows_at_their_baseline_and_p
     what makes a queue on RocksDB slow with age: a batch of the same moment at most, whatever was consumed before.
     """
     reading = Reading(monkeypatch)
-    small = ShardSettings(durability="os", memory_bytes=8 << 20)  # so that tables are written all the time
+    small = ShardSettings(durability="os", memory_bytes=8 << 20)  # to write tables all the time
     shard = await open_shard(settings=small)
     await put_queue(shard, T, Q, dedup_ms=60_000, result_ttl_ms=60_000, ttl_ms=600_000)
     walks: list[int] = []
@@ -209,13 +209,13 @@ async def test_64_add_and_ack_cycles_leave_disk_and_rows_at_their_baseline_and_p
     assert rows == baseline
     assert {name: count for name, count in baseline.items() if count} == {"meta": baseline["meta"], "qc": 1, "jn": 1}
     assert size <= baseline_bytes + 4_096
-    await cycle(CYCLES)  # the way past what was consumed is known after a restart, too
+    await cycle(CYCLES)  # the cursor survives a restart
     assert len(walks) == 2 * (CYCLES + 1)
     assert 0 < max(walks) <= 3 * BATCH  # 0: nothing was counted
 
 
 def rounds_of(shard: Shard, behind: int) -> list[Record]:
-    """Return the journal's records behind one: what each round did."""
+    """Return the journal records after one: what each round did."""
     items = shard.state.store.scan_items(shard.state.store.jn, be64(behind + 1), b"\xff" * 9, 100_000)
     return [decode_record(value)[1] for _, value in items]
 
@@ -241,7 +241,7 @@ async def test_65_100k_simultaneous_expiries_do_not_hold_up_another_tenant(shard
         before = shard.journal.span[1]
         answer = await call
         own = [one for one in rounds_of(shard, before) if any(entry.tenant == "calm" for entry in one.entries)]
-        waits.append(own[-1].seq - before - 1)  # every round has something to write here, and so a record
+        waits.append(own[-1].seq - before - 1)  # every round writes something here, so it has a record
         return answer
 
     for _ in range(BATCH):
@@ -266,10 +266,8 @@ async def test_65_100k_simultaneous_expiries_do_not_hold_up_another_tenant(shard
     assert (stats.in_flight, stats.ready, stats.lease_expired_total) == (0, 100_000, 100_000)
 
 
-async def test_many_delayed_messages_that_fall_due_at_once_are_all_counted(
-    open_shard: OpenShard, clock: ManualClock
-) -> None:
-    """In slices, and across a restart in between."""
+async def test_many_messages_that_become_due_at_once_are_all_counted(open_shard: OpenShard, clock: ManualClock) -> None:
+    """They are counted in slices, also across a restart."""
     shard = await open_shard()
     for _ in range(12):
         await shard.add(T, Q, [message(delay_ms=1_000)] * BATCH)
@@ -283,8 +281,10 @@ async def test_many_delayed_messages_that_fall_due_at_once_are_all_counted(
 
 
 @pytest.mark.rocksdb_only("looks at its files")
-async def test_64_tables_of_nothing_but_deletions_go_by_themselves(open_shard: OpenShard, clock: ManualClock) -> None:
-    """Without anybody asking for a compaction, the disk does not keep a trace of every message that ever was."""
+async def test_64_tables_of_only_deletions_are_compacted_automatically(
+    open_shard: OpenShard, clock: ManualClock
+) -> None:
+    """The disk keeps no trace of deleted messages, although nobody requests a compaction."""
     shard = await open_shard(settings=ShardSettings(durability="os", memory_bytes=8 << 20))
     for _ in range(60):
         await shard.add(T, Q, [message(b"x" * 100)] * 1_000)

@@ -1,4 +1,4 @@
-"""Snapshots: everything a queue holds at one moment, while the queue goes on."""
+"""Snapshots: everything in a queue at one moment, while the queue keeps working."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def _all(shard: Shard, id: str, *, limit: int = 3, queue: str = "q") -> li
 
 
 async def _fill(shard: Shard) -> None:
-    """Put messages of every state into a queue."""
+    """Add messages of every state to a queue."""
     await shard.add("default", "q", [NewMessage(body=b"leased", priority=9), NewMessage(body=b"twice", priority=8)])
     got = await shard.poll("default", "q", max=2, lease_ms=60_000)
     await shard.nack("default", "q", [got[1].receipt], delay_ms=0, reason="not yet")
@@ -47,8 +47,8 @@ async def _fill(shard: Shard) -> None:
     )
 
 
-async def test_a_snapshot_is_of_one_moment(shard: Shard, clock: ManualClock) -> None:
-    """What is added, consumed or falls due afterwards changes nothing in it, page by page."""
+async def test_snapshot_does_not_change(shard: Shard, clock: ManualClock) -> None:
+    """Later adds, acks and due messages do not appear on any page."""
     await _fill(shard)
     first = await shard.snapshots.open("default", "q")
     before = {facts.body: await shard.reads.get("default", "q", facts.raw_id) for facts in await _all(shard, first.id)}
@@ -66,8 +66,8 @@ async def test_a_snapshot_is_of_one_moment(shard: Shard, clock: ManualClock) -> 
     assert (taken.messages, taken.bytes) == (6, sum(facts.size for facts in found))
 
 
-async def test_a_snapshot_is_divided_into_parts(shard: Shard) -> None:
-    """Each part has as many messages as was asked for; together they are the whole."""
+async def test_snapshot_is_divided_into_parts(shard: Shard) -> None:
+    """Each part has the requested number of messages, and together they are complete."""
     await shard.add("default", "q", [NewMessage(body=b"%d" % number) for number in range(1_000)])
     for _ in range(4):
         await shard.add("default", "q", [NewMessage(body=b"x") for _ in range(1_000)])
@@ -83,8 +83,8 @@ async def test_a_snapshot_is_divided_into_parts(shard: Shard) -> None:
     assert exact.parts == []
 
 
-async def test_pages_are_bounded_in_bytes(shard: Shard) -> None:
-    """A page of large bodies ends early, and the next one goes on behind it."""
+async def test_snapshot_pages_are_limited_in_bytes(shard: Shard) -> None:
+    """A page of large bodies ends early, and the next one continues after it."""
     for _ in range(10):
         await shard.add("default", "q", [NewMessage(body=bytes(limits.BODY_BYTES_MAX))])
     taken = await shard.snapshots.open("default", "q")
@@ -94,8 +94,8 @@ async def test_pages_are_bounded_in_bytes(shard: Shard) -> None:
     assert len(await _all(shard, taken.id, limit=100)) == 10
 
 
-async def test_a_snapshot_goes_when_nobody_reads_it_and_after_its_life(shard: Shard, clock: ManualClock) -> None:
-    """Reading keeps it, but not for ever: the store cannot give back what it holds."""
+async def test_snapshot_expires_when_idle_and_after_its_lifetime(shard: Shard, clock: ManualClock) -> None:
+    """Reads keep it alive, but not forever, because it retains storage."""
     await _fill(shard)
     taken = await shard.snapshots.open("default", "q", keep_ms=600_000)
     for _ in range(limits.SNAPSHOT_LIFE_MS_MAX // 500_000):
@@ -112,7 +112,7 @@ async def test_a_snapshot_goes_when_nobody_reads_it_and_after_its_life(shard: Sh
         await _all(shard, idle.id)
 
 
-async def test_snapshots_are_few_and_belong_to_their_queue(shard: Shard) -> None:
+async def test_snapshots_are_limited_and_belong_to_their_queue(shard: Shard) -> None:
     """One too many is refused until one is closed; another queue or tenant cannot read it."""
     await _fill(shard)
     await put_tenant(shard, "acme")
@@ -133,8 +133,8 @@ async def test_snapshots_are_few_and_belong_to_their_queue(shard: Shard) -> None
         await shard.snapshots.read("default", "q", taken[0].id)
 
 
-async def test_a_deleted_queue_takes_its_snapshots_along(shard: Shard, clock: ManualClock) -> None:
-    """Also when a queue of the same name is made anew."""
+async def test_snapshots_are_deleted_with_their_queue(shard: Shard, clock: ManualClock) -> None:
+    """A recreated queue of the same name does not get them."""
     await _fill(shard)
     taken = await shard.snapshots.open("default", "q")
     await delete_queue(shard, "default", "q", force=True)
@@ -146,8 +146,8 @@ async def test_a_deleted_queue_takes_its_snapshots_along(shard: Shard, clock: Ma
         await _all(shard, taken.id)
 
 
-async def test_bad_arguments_are_named(shard: Shard) -> None:
-    """Ranges and ids are checked."""
+async def test_invalid_arguments_are_named(shard: Shard) -> None:
+    """Ranges and IDs are checked."""
     await _fill(shard)
     taken = await shard.snapshots.open("default", "q")
     for options in ({"keep_ms": 0}, {"keep_ms": limits.SNAPSHOT_KEEP_MS_MAX + 1}, {"part_messages": 0}):

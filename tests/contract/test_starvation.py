@@ -7,7 +7,7 @@ from tests.verbs import Shard
 
 
 async def flood(shard: Shard, rounds: int, size: int = 1) -> list[int]:
-    """Keep the queue full of priority 9 and return the priorities in order of delivery."""
+    """Keep the queue full of priority 9 and return the delivered priorities in order."""
     order: list[int] = []
     for _ in range(rounds):
         await shard.add(T, Q, [message(priority=9) for _ in range(size)])
@@ -19,7 +19,7 @@ async def flood(shard: Shard, rounds: int, size: int = 1) -> list[int]:
 
 
 async def test_22_low_priority_still_progresses_under_permanent_high_load(shard: Shard, clock: ManualClock) -> None:
-    """One delivery in low_priority_every goes to it once it has waited, no more and no less."""
+    """After its wait, exactly one delivery in low_priority_every goes to it."""
     await put_queue(shard, T, Q, low_priority_every=8, low_priority_after_ms=1_000)
     await shard.add(T, Q, [message(priority=0) for _ in range(50)] + [message(priority=9)])
     assert 0 not in await flood(shard, 40)  # it has not waited long enough
@@ -34,8 +34,8 @@ def _at(order: list[int]) -> list[int]:
     return [n for n, priority in enumerate(order) if priority == 0]
 
 
-async def test_22_the_share_holds_for_polls_of_many(shard: Shard, clock: ManualClock) -> None:
-    """Within a batch the higher priority still comes first."""
+async def test_22_low_priority_share_applies_to_large_polls(shard: Shard, clock: ManualClock) -> None:
+    """Within a batch, the higher priority still comes first."""
     await put_queue(shard, T, Q, low_priority_every=10, low_priority_after_ms=0)
     await shard.add(T, Q, [message(priority=0) for _ in range(100)] + [message(priority=9)])
     await pass_time(shard, clock, 1)
@@ -44,8 +44,8 @@ async def test_22_the_share_holds_for_polls_of_many(shard: Shard, clock: ManualC
     assert order[:50] == sorted(order[:50], reverse=True)
 
 
-async def test_22_the_share_is_divided_among_all_lower_priorities(shard: Shard, clock: ManualClock) -> None:
-    """None of them waits for ever."""
+async def test_22_low_priority_share_is_divided_among_all_lower_priorities(shard: Shard, clock: ManualClock) -> None:
+    """None of them waits forever."""
     await put_queue(shard, T, Q, low_priority_every=4, low_priority_after_ms=0)
     await shard.add(T, Q, [message(priority=p) for p in (1, 3, 5) for _ in range(40)] + [message(priority=9)])
     await pass_time(shard, clock, 1)
@@ -54,8 +54,8 @@ async def test_22_the_share_is_divided_among_all_lower_priorities(shard: Shard, 
     assert all(order.count(p) >= 5 for p in (1, 3, 5))
 
 
-async def test_22_nobody_is_owed_anything_where_the_high_priority_runs_dry(shard: Shard, clock: ManualClock) -> None:
-    """Strict priority otherwise."""
+async def test_22_strict_priority_applies_if_one_poll_takes_everything(shard: Shard, clock: ManualClock) -> None:
+    """No share is reserved when the high priority runs dry."""
     await put_queue(shard, T, Q, low_priority_every=2, low_priority_after_ms=0)
     await shard.add(T, Q, [message(priority=0) for _ in range(5)] + [message(priority=9) for _ in range(5)])
     await pass_time(shard, clock, 1)

@@ -1,4 +1,4 @@
-"""Reads tell only of what is synced: nothing they say can be undone by a crash."""
+"""Reads return only synced data: no crash can undo what they returned."""
 
 import asyncio
 import threading
@@ -17,7 +17,7 @@ from tests.verbs import Shard
 
 
 class Syncs:
-    """Lets syncs through one by one."""
+    """Lets syncs continue one by one."""
 
     def __init__(self, patch: pytest.MonkeyPatch, shard: Shard) -> None:
         self._patch = patch
@@ -28,7 +28,7 @@ class Syncs:
         self._begun = asyncio.Semaphore(0)
 
     def hold(self) -> None:
-        """Hold every sync from now on."""
+        """Block every sync from now on."""
 
         def held(store: Store) -> None:
             self._loop.call_soon_threadsafe(self._begun.release)
@@ -38,18 +38,18 @@ class Syncs:
         self._patch.setattr(self._kind, "sync", held)
 
     async def begun(self) -> None:
-        """Wait until one more sync has begun."""
+        """Wait until one more sync has started."""
         await asyncio.wait_for(self._begun.acquire(), 30)
 
     def let(self, count: int = 1) -> None:
-        """Let so many syncs through."""
+        """Let this many syncs continue."""
         for _ in range(count):
             self._passes.release()
 
 
 @pytest.fixture
 async def syncs(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Syncs]:
-    """Return the gate of the shard's syncs, which is opened in any case."""
+    """Return the gate of the shard's syncs, and open it at the end."""
     gate = Syncs(monkeypatch, shard)
     sync_on_thread(shard)
     yield gate
@@ -57,7 +57,7 @@ async def syncs(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
 
 
 async def turns(count: int = 20) -> None:
-    """Let the event loop go round a few times."""
+    """Run a few turns of the event loop."""
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -71,13 +71,13 @@ READS: dict[str, Callable[[Shard, bytes], Awaitable[Any]]] = {
 
 
 @pytest.mark.parametrize("read", READS)
-async def test_a_read_waits_for_the_sync_of_the_add_it_would_show(shard: Shard, syncs: Syncs, read: str) -> None:
-    """The sync of an earlier round does not let it go."""
+async def test_read_waits_for_the_sync_of_the_add_it_would_return(shard: Shard, syncs: Syncs, read: str) -> None:
+    """The sync of an earlier round does not suffice."""
     await put_queue(shard, T, Q)
     syncs.hold()
     first = asyncio.create_task(shard.add(T, Q, [message("1")]))
     await syncs.begun()
-    many = [message(str(number)) for number in range(64)]  # so many that their round does not wait for that sync
+    many = [message(str(number)) for number in range(64)]  # enough that their round does not wait for that sync
     second = asyncio.create_task(shard.add(T, Q, many))
     await turns()
     assert shard.state.journal.seq == shard.state.journal.synced_seq + 2  # both are written, and none is synced
@@ -97,8 +97,8 @@ async def _awaited(reading: Awaitable[Any]) -> Any:
     return await reading
 
 
-async def test_a_result_whose_sync_failed_is_not_told(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits for it learns that the store failed, as the one who acked does."""
+async def test_result_whose_sync_failed_is_not_returned(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its waiter gets StoreFailed, like the caller of the ack."""
 
     def broken(_: Store) -> None:
         raise StoreFailed("the sync failed")
@@ -114,10 +114,10 @@ async def test_a_result_whose_sync_failed_is_not_told(shard: Shard, monkeypatch:
         await waiting
 
 
-async def test_a_result_is_not_told_before_its_sync_when_the_wait_ends(
+async def test_result_is_not_returned_before_its_sync_when_the_wait_ends(
     shard: Shard, clock: ManualClock, syncs: Syncs
 ) -> None:
-    """The time runs out between the write and the sync of the ack."""
+    """The wait ends between the write and the sync of the ack."""
     (added,) = await shard.add(T, Q, [message()])
     (got,) = await shard.poll(T, Q)
     waiting = asyncio.create_task(shard.reads.result(T, Q, added.id, wait_ms=1_000))

@@ -1,4 +1,4 @@
-"""Where syncs are done: on the event loop while the disk is quick and nothing else waits, on a thread otherwise."""
+"""Where syncs run: on the event loop while the disk is fast and nothing else waits, otherwise on a thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MESSAGE = NewMessage(body=b"x")
 
 
 class Disk:
-    """Notes which thread syncs, and makes a sync take as long as it is told, on the shard's clock."""
+    """Records which thread syncs, and makes a sync take a configured time on the shard's clock."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -31,8 +31,8 @@ class Disk:
             self.clock._monotonic_ms += self.takes_ms  # no timer is due so soon, and none may run on this thread
 
 
-async def test_a_quick_disk_is_synced_on_the_event_loop(tmp_path: Path) -> None:
-    """One caller after the other: nobody waits meanwhile, so no thread is woken."""
+async def test_fast_disk_is_synced_on_the_event_loop(tmp_path: Path) -> None:
+    """With one caller after the other, nobody waits, so no thread is woken."""
     disk = Disk()
     async with Shard(tmp_path, clock=disk.clock, probe=disk) as shard:
         disk.here.clear()
@@ -41,8 +41,8 @@ async def test_a_quick_disk_is_synced_on_the_event_loop(tmp_path: Path) -> None:
     assert disk.here == [True] * 5
 
 
-async def test_a_slow_sync_sends_the_next_ones_to_the_thread_until_the_disk_is_quick_again(tmp_path: Path) -> None:
-    """The event loop waits for one slow sync, and no second one until the thread has seen many quick ones in a row."""
+async def test_slow_sync_moves_the_next_ones_to_the_thread(tmp_path: Path) -> None:
+    """The event loop waits for one slow sync, and for none until the thread has seen many fast ones in a row."""
     disk = Disk()
     async with Shard(tmp_path, clock=disk.clock, probe=disk) as shard:
         disk.here.clear()
@@ -58,8 +58,8 @@ async def test_a_slow_sync_sends_the_next_ones_to_the_thread_until_the_disk_is_q
         assert disk.here[-1]
 
 
-async def test_a_round_with_large_bodies_is_synced_on_the_thread(tmp_path: Path) -> None:
-    """A megabyte takes even a quick disk some milliseconds, in which the event loop serves others."""
+async def test_round_with_large_bodies_is_synced_on_the_thread(tmp_path: Path) -> None:
+    """Even a fast disk needs milliseconds for a megabyte, in which the event loop serves others."""
     disk = Disk()
     async with Shard(tmp_path, clock=disk.clock, probe=disk) as shard:
         disk.here.clear()
@@ -68,8 +68,8 @@ async def test_a_round_with_large_bodies_is_synced_on_the_thread(tmp_path: Path)
     assert disk.here == [True, False, True]
 
 
-async def test_while_much_work_waits_the_thread_syncs_and_the_loop_goes_on(tmp_path: Path) -> None:
-    """The next round is run during the sync of the last, so that neither waits for the other."""
+async def test_thread_syncs_while_much_work_waits(tmp_path: Path) -> None:
+    """The next round runs during the sync of the last, so that neither waits for the other."""
     disk = Disk()
     async with Shard(tmp_path, clock=disk.clock, probe=disk) as shard:
         await shard.add("default", "q", [MESSAGE])

@@ -39,7 +39,7 @@ ACME, Q = "acme", "work"
 
 
 async def acme(shard: Shard) -> list[str]:
-    """Make a tenant with two leased messages and three waiting; return the receipts."""
+    """Create a tenant with two leased and three ready messages; return the receipts."""
     await put_tenant(shard, ACME)
     await shard.add(ACME, Q, [message(f"{n}") for n in range(5)])
     return [one.receipt for one in await shard.poll(ACME, Q, max=2, lease_ms=60_000)]
@@ -48,8 +48,8 @@ async def acme(shard: Shard) -> list[str]:
 # ---- 50: suspended ----
 
 
-async def test_50_a_suspended_tenant_takes_and_gives_nothing(shard: Shard) -> None:
-    """Adds, to new queues too, and polls are refused with a typed error; nothing changes."""
+async def test_50_suspended_tenant_refuses_adds_and_polls(shard: Shard) -> None:
+    """The error is typed, new queues are refused too, and nothing changes."""
     await acme(shard)
     await suspend_tenant(shard, ACME, reason="unpaid")
     before = usage(shard, ACME), shard.reads.stats(ACME, Q)
@@ -68,7 +68,7 @@ async def test_50_a_suspended_tenant_takes_and_gives_nothing(shard: Shard) -> No
 
 
 async def test_50_leased_work_of_a_suspended_tenant_may_finish(shard: Shard) -> None:
-    """Ack with a result, nack, release and extend; what is given back waits."""
+    """Ack with a result, nack, release and extend work; returned messages wait."""
     await put_tenant(shard, ACME)
     await shard.add(ACME, Q, [message(f"{n}") for n in range(4)])
     held = await shard.poll(ACME, Q, max=4, lease_ms=60_000)
@@ -82,8 +82,8 @@ async def test_50_leased_work_of_a_suspended_tenant_may_finish(shard: Shard) -> 
     assert {one.body for one in await shard.poll(ACME, Q, max=9)} == {b"1", b"2"}
 
 
-async def test_50_waiting_polls_of_a_suspended_tenant_are_sent_away(shard: Shard, clock: ManualClock) -> None:
-    """At once, of every queue; those of a fleet go on waiting and get nothing of it."""
+async def test_50_waiting_polls_of_a_suspended_tenant_get_an_error(shard: Shard, clock: ManualClock) -> None:
+    """They get it at once; fleet polls keep waiting and get nothing of the tenant."""
     await put_tenant(shard, ACME)
     for queue in (Q, "other"):
         await put_queue(shard, ACME, queue)
@@ -100,10 +100,8 @@ async def test_50_waiting_polls_of_a_suspended_tenant_are_sent_away(shard: Shard
     assert len(await fleet) == 1
 
 
-async def test_50_a_fleet_that_waits_gets_nothing_of_a_tenant_suspended_meanwhile(
-    shard: Shard, clock: ManualClock
-) -> None:
-    """Neither what was there nor what a lease's end gives back; after resuming it does."""
+async def test_50_waiting_fleet_poll_gets_nothing_of_a_suspended_tenant(shard: Shard, clock: ManualClock) -> None:
+    """Ready messages and ended leases do not wake it until the tenant resumes."""
     receipts = await acme(shard)
     await suspend_tenant(shard, ACME)
     fleet = asyncio.ensure_future(shard.fleet_poll(Q, max=9, wait_ms=60_000))
@@ -116,7 +114,7 @@ async def test_50_a_fleet_that_waits_gets_nothing_of_a_tenant_suspended_meanwhil
 
 
 async def test_50_resuming_restores_everything(open_shard: OpenShard, clock: ManualClock) -> None:
-    """Messages, leases, timers; also over a restart, where suspended stays suspended."""
+    """Messages, leases and timers continue; a restart keeps the suspension."""
     shard = await open_shard()
     await acme(shard)
     await shard.add(ACME, Q, [message("later", delay_ms=100)])
@@ -135,8 +133,8 @@ async def test_50_resuming_restores_everything(open_shard: OpenShard, clock: Man
         await shard.poll(ACME, "other-queue")
 
 
-async def test_50_a_tenant_suspended_twice_is_resumed_once(shard: Shard) -> None:
-    """And resuming one that is not suspended is no error; each is journaled and makes a new version."""
+async def test_50_tenant_suspended_twice_is_resumed_once(shard: Shard) -> None:
+    """Resuming an active tenant is not an error; each change is journaled and makes a new version."""
     await acme(shard)
     for act in (suspend_tenant, suspend_tenant, resume_tenant, resume_tenant):
         before = shard.tenant(ACME).version
@@ -147,7 +145,7 @@ async def test_50_a_tenant_suspended_twice_is_resumed_once(shard: Shard) -> None
     assert [row.op for row in rows if row.op.endswith("_tenant")][-4:] == ["suspend_tenant"] * 2 + ["resume_tenant"] * 2
 
 
-async def test_50_other_tenants_do_not_notice(shard: Shard) -> None:
+async def test_50_suspension_does_not_affect_other_tenants(shard: Shard) -> None:
     """One is suspended, the other works."""
     await acme(shard)
     await suspend_tenant(shard, ACME)
@@ -156,8 +154,8 @@ async def test_50_other_tenants_do_not_notice(shard: Shard) -> None:
     assert [one.tenant for one in await shard.fleet_poll(Q, max=9)] == ["globex"]
 
 
-async def test_50_adds_and_suspensions_at_once_leave_no_half_way(shard: Shard) -> None:
-    """Each add is in, or refused as suspended; afterwards the counts are right."""
+async def test_50_concurrent_adds_and_suspensions_are_consistent(shard: Shard) -> None:
+    """Each add succeeds or is refused as suspended, and the counts are correct."""
     await put_tenant(shard, ACME)
     acts: list[Any] = []
     for n in range(60):
@@ -178,7 +176,7 @@ async def test_50_adds_and_suspensions_at_once_leave_no_half_way(shard: Shard) -
 
 
 async def everything_of(shard: Shard) -> int:
-    """Give a tenant rows in every family and every kind of meta row; return its id."""
+    """Give a tenant rows in every family and every kind of meta row; return its ID."""
     await put_tenant(shard, ACME, quotas={"backlog": 99})
     await put_queue(shard, ACME, Q, max_attempts=1, result_ttl_ms=1_000_000)
     id = shard.tenant(ACME).id
@@ -199,7 +197,7 @@ async def everything_of(shard: Shard) -> int:
 
 
 def rows_of(shard: Shard, id: int) -> dict[str, list[bytes]]:
-    """Return every row that a tenant's id is in, by family; the journal has none."""
+    """Return every row with a tenant's ID, by family; the journal has none."""
     store, found = shard.state.store, {}
     prefix = tenant_prefix(id)
     for name in FAMILIES:
@@ -215,7 +213,7 @@ def rows_of(shard: Shard, id: int) -> dict[str, list[bytes]]:
 
 
 async def test_50_nothing_of_a_deleted_tenant_is_left(open_shard: OpenShard) -> None:
-    """In no column family and no meta row, in memory or after a restart; its messages, keys and grants are gone."""
+    """No family or meta row has it, in memory or after a restart; messages, keys and grants are gone."""
     shard = await open_shard()
     id = await everything_of(shard)
     before = rows_of(shard, id)
@@ -237,8 +235,8 @@ async def test_50_nothing_of_a_deleted_tenant_is_left(open_shard: OpenShard) -> 
         shard = await open_shard()
 
 
-async def test_50_a_new_tenant_of_the_same_name_sees_nothing_of_the_old(open_shard: OpenShard) -> None:
-    """Not its messages, keys, quotas, windows, results, history or journal, before and after a restart."""
+async def test_50_recreated_tenant_sees_nothing_of_the_old_one(open_shard: OpenShard) -> None:
+    """Covers messages, keys, quotas, windows, results, history and journal, before and after a restart."""
     shard = await open_shard()
     old_id = await everything_of(shard)
     (old,) = (await shard.reads.peek(ACME, Q, limit=1)).messages
@@ -266,8 +264,8 @@ async def test_50_a_new_tenant_of_the_same_name_sees_nothing_of_the_old(open_sha
         shard = await open_shard()
 
 
-async def test_50_ids_are_never_given_out_again(open_shard: OpenShard) -> None:
-    """Neither of tenants nor of queues, whatever was deleted last, over restarts too."""
+async def test_50_ids_are_never_reused(open_shard: OpenShard) -> None:
+    """This covers tenants and queues, whatever was deleted last, across restarts."""
     shard = await open_shard()
     seen: list[int] = []
     queue_ids: list[int] = []
@@ -287,8 +285,8 @@ async def test_50_ids_are_never_given_out_again(open_shard: OpenShard) -> None:
     assert queue_ids == sorted(set(queue_ids))
 
 
-async def test_50_work_under_way_ends_cleanly_when_its_tenant_is_deleted(shard: Shard, clock: ManualClock) -> None:
-    """Waiting polls and results are answered with an error, late settles too; a fleet goes on with the others."""
+async def test_50_work_in_progress_ends_cleanly_when_its_tenant_is_deleted(shard: Shard, clock: ManualClock) -> None:
+    """Waiting polls, results and late settlements get an error; a fleet continues with the others."""
     receipts = await acme(shard)
     await put_queue(shard, ACME, "empty")
     (held,) = await shard.poll(ACME, Q)
@@ -312,8 +310,8 @@ async def test_50_work_under_way_ends_cleanly_when_its_tenant_is_deleted(shard: 
     assert await fleet == []
 
 
-async def test_50_the_tenant_default_stays(shard: Shard) -> None:
-    """It can be suspended, but not deleted."""
+async def test_50_default_tenant_cannot_be_deleted(shard: Shard) -> None:
+    """It can be suspended."""
     with pytest.raises(Conflict):
         await shard.erasure.delete_tenant("default")
     await suspend_tenant(shard, "default")
@@ -325,7 +323,7 @@ async def test_50_the_tenant_default_stays(shard: Shard) -> None:
 
 
 async def test_51_a_queue_is_deleted_in_two_steps(shard: Shard, clock: ManualClock) -> None:
-    """Draining refuses adds and polls, leases may settle, then no row is left under its prefix and its quota is free."""
+    """Draining refuses adds and polls until leases settle; then no row is left, and its quota is free."""
     await put_tenant(shard, ACME, quotas={"queues": 1})
     await shard.add(ACME, Q, [message(f"{n}", key=f"{n}", ttl_ms=900_000) for n in range(4)])
     one, two = await shard.poll(ACME, Q, max=2, lease_ms=60_000)
@@ -391,7 +389,7 @@ BAD_SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"regions": ["eu\0"]}, "regions"),
     ({"regions": [5]}, "regions"),
     ({"regions": ["a"] * 33}, "regions"),
-    ({"regions": ["eu"]}, "regions"),  # this shard is in none
+    ({"regions": ["eu"]}, "regions"),  # this shard has no region
     ({"create_queues": 1}, "create_queues"),
     ({"encryption": {"rotate_every_ms": 5}}, "encryption"),
     ({"encryption": {"secret_attributes": ["a"] * 33}}, "encryption"),
@@ -409,8 +407,8 @@ BAD_SETTINGS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "field"), BAD_SETTINGS, ids=[repr(one)[:40] for one, _ in BAD_SETTINGS])
-async def test_a_wrong_setting_is_named_and_changes_nothing(shard: Shard, changes: dict[str, Any], field: str) -> None:
-    """For a new tenant and for one that exists; no other setting of the same call is taken over."""
+async def test_invalid_setting_is_named_and_changes_nothing(shard: Shard, changes: dict[str, Any], field: str) -> None:
+    """For new and existing tenants, no other setting of the call is applied."""
     await put_tenant(shard, ACME, weight=3)
     before = shard.tenant(ACME)
     state = (before.config, before.version, before.status)
@@ -422,8 +420,8 @@ async def test_a_wrong_setting_is_named_and_changes_nothing(shard: Shard, change
     assert (before.config, before.version, before.status) == state
 
 
-async def test_changes_are_versioned_and_merged_and_outlive_a_restart(open_shard: OpenShard, tmp_path: Path) -> None:
-    """What is not named stays; None takes a limit away."""
+async def test_changes_are_versioned_merged_and_durable(open_shard: OpenShard, tmp_path: Path) -> None:
+    """Settings that are not named stay; None removes a limit."""
     shard = await open_shard()
     await put_tenant(shard, ACME, quotas={"backlog": 5, "queues": 7}, limits={"write": {"ops_per_sec": 10}})
     await put_tenant(shard, ACME, quotas={"backlog": 6}, limits={"read": {"bytes_per_sec": 99}})
@@ -438,7 +436,7 @@ async def test_changes_are_versioned_and_merged_and_outlive_a_restart(open_shard
 
 
 async def test_new_queues_start_from_the_tenants_defaults(shard: Shard) -> None:
-    """Made by hand or by adding; those there are keep what they have."""
+    """This covers explicit and implicit creation; existing queues keep their settings."""
     await put_tenant(shard, ACME)
     await put_queue(shard, ACME, "old")
     await put_tenant(shard, ACME, defaults={"lease_ms": 1_234, "max_attempts": 9})
@@ -449,8 +447,8 @@ async def test_new_queues_start_from_the_tenants_defaults(shard: Shard) -> None:
     assert (found["made"].max_attempts, found["added"].max_attempts) == (2, 9)
 
 
-async def test_a_tenant_that_may_only_be_changed_is_not_made(shard: Shard) -> None:
-    """As where another shard may have one of its name by now."""
+async def test_update_without_may_create_does_not_create_a_tenant(shard: Shard) -> None:
+    """Another shard may have a tenant of that name by now."""
     await put_tenant(shard, ACME)
     change = PutTenant(shard.state.platform, LOCAL, ACME, {"weight": 2}, may_create=False)
     assert not await shard.submit(change)

@@ -1,4 +1,4 @@
-"""Groups in several: a poll that asks for it gets the head of a group and those behind it, and nothing ever overtakes."""
+"""Polls for whole groups get the head of a group and those behind it, and nothing is ever reordered."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def take(shard: Shard, max: int = 10, **options: object) -> list[Delivery]
 
 
 def bodies(got: list[Delivery]) -> list[str]:
-    """Return what was got, in order."""
+    """Return the received bodies, in order."""
     return [one.body.decode() for one in got]
 
 
@@ -37,8 +37,8 @@ async def fill(shard: Shard, *names: str) -> None:
     await shard.add(T, Q, [message(name, group=name.partition("-")[0]) for name in names])
 
 
-async def test_a_groups_messages_come_together_and_in_order(shard: Shard) -> None:
-    """As many as there is room for, before the next group's; a poll that does not ask gets heads alone."""
+async def test_group_is_delivered_together_and_in_order(shard: Shard) -> None:
+    """As many as fit come before the next group; a poll without the option gets only heads."""
     await fill(shard, "a-1", "b-1", "a-2", "a-3", "b-2", "c-1")
     assert bodies(await take(shard, 4)) == ["a-1", "a-2", "a-3", "b-1"]
     assert bodies(await shard.poll(T, Q, max=10)) == ["c-1"]
@@ -46,8 +46,8 @@ async def test_a_groups_messages_come_together_and_in_order(shard: Shard) -> Non
     assert (stats.in_flight, stats.blocked, stats.ready) == (5, 1, 1)
 
 
-async def test_nothing_behind_is_delivered_while_one_of_them_is_out(shard: Shard) -> None:
-    """In whichever order they are settled."""
+async def test_group_is_blocked_while_any_of_it_is_in_flight(shard: Shard) -> None:
+    """They may be settled in any order."""
     await fill(shard, "a-1", "a-2", "a-3", "a-4")
     first, second, third = await take(shard, 3)
     await shard.ack(T, Q, [second.receipt])
@@ -57,8 +57,8 @@ async def test_nothing_behind_is_delivered_while_one_of_them_is_out(shard: Shard
     assert bodies(await take(shard)) == ["a-4"]
 
 
-async def test_one_that_is_given_back_goes_before_those_behind_it(shard: Shard, clock: ManualClock) -> None:
-    """The first at once; a later one when those before it have gone; all of them, once their leases are over."""
+async def test_returned_message_comes_before_later_ones(shard: Shard, clock: ManualClock) -> None:
+    """The head returns at once, a later one after those before it, and all when their leases end."""
     await fill(shard, "a-1", "a-2", "a-3")
     first, second, _ = await take(shard, lease_ms=1_000)
     await shard.nack(T, Q, [second.receipt], delay_ms=0)
@@ -71,8 +71,8 @@ async def test_one_that_is_given_back_goes_before_those_behind_it(shard: Shard, 
     assert bodies(await take(shard)) == ["a-1", "a-2", "a-3"]
 
 
-async def test_delays_lifetimes_and_used_up_attempts_hold_inside_a_group(shard: Shard, clock: ManualClock) -> None:
-    """One that is not due ends it; one that is over is taken out on the way."""
+async def test_delays_ttls_and_attempts_apply_inside_a_group(shard: Shard, clock: ManualClock) -> None:
+    """A message that is not due ends the batch; an expired or dead one is removed."""
     await put_queue(shard, T, "dead.fifo")
     await put_queue(shard, T, Q, max_attempts=1, dead_letter="dead.fifo", dead_on_poll=True)
     await fill(shard, "a-1", "a-2", "a-3")
@@ -86,8 +86,8 @@ async def test_delays_lifetimes_and_used_up_attempts_hold_inside_a_group(shard: 
     assert shard.reads.stats(T, Q).blocked == 2
 
 
-async def test_a_letter_that_cannot_go_yet_is_not_overtaken(shard: Shard, clock: ManualClock) -> None:
-    """Its dead-letter queue is gone, so it stays; those behind it in its group wait for it."""
+async def test_dead_letter_that_cannot_move_is_not_overtaken(shard: Shard, clock: ManualClock) -> None:
+    """Its dead-letter queue is missing, so it blocks its group."""
     await put_queue(shard, T, Q, dead_on_poll=True, dead_letter="letters.fifo")
     await shard.add(
         T, Q, [message("a-1", group="a"), message("a-2", group="a", max_attempts=1), message("a-3", group="a")]
@@ -107,15 +107,15 @@ async def test_a_letter_that_cannot_go_yet_is_not_overtaken(shard: Shard, clock:
 
 @pytest.mark.rocksdb_only("the doctor looks at what is on disk")
 @pytest.mark.parametrize("seed", range(3))
-async def test_random_work_keeps_the_order_and_every_counter(
+async def test_random_operations_keep_order_and_counters(
     open_shard: OpenShard, clock: ManualClock, tmp_path: Path, seed: int
 ) -> None:
-    """Of each group, what is finished was first delivered in the order it was added; at the end the doctor finds nothing."""
+    """In each group, first deliveries follow the order of adding, and the doctor finds nothing."""
     dice = random.Random(seed)
     shard = await open_shard(f"data{seed}")
     await put_queue(shard, T, Q, max_attempts=0)
     held: list[Delivery] = []
-    seen: dict[str, list[int]] = {}  # numbers of each group, as they came for the first time
+    seen: dict[str, list[int]] = {}  # numbers of each group, in order of first delivery
     for number in range(400):
         act = dice.random()
         if act < 0.35:
