@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 COMMAND = str(Path(sys.executable).parent / "tenantq")
 SECONDS_MAX = 60
-ADMIN_TOKEN = "administrator-of-a-test"  # noqa: S105  # of servers that live as long as a test
+ADMIN_TOKEN = "administrator-of-a-test"  # noqa: S105  # valid for this test only
 
 
 def environment(**variables: str) -> dict[str, str]:

@@ -259,7 +259,7 @@ def test_message_can_be_typed(server: Served) -> None:
 
 
 def test_long_work_shows_a_progress_bar(server: Served, tmp_path: Path) -> None:
-    """Only on a terminal; the result is the same."""
+    """It appears only on a terminal, and the result is the same."""
     (tmp_path / "lines").write_text("x\n" * 5_000)
     command = f"{COMMAND} add barred --lines < {tmp_path / 'lines'}"
     parent, child = pty.openpty()

@@ -24,7 +24,7 @@ from tests.redis_servers import RedisServer, eventually, free_port
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TOKEN = "administrator-of-the-tests"  # noqa: S105  # of these tests only
+TOKEN = "administrator-of-the-tests"  # noqa: S105  # for these tests only
 PASSWORD = "s3cret-word"  # noqa: S105  # as above
 
 

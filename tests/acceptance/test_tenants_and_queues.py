@@ -376,7 +376,7 @@ def test_configure_lists_every_setting_that_changed(server: Served) -> None:
     )
 
 
-def test_the_tenant_option_beside_a_name(server: Served) -> None:
+def test_tenant_option_next_to_a_name(server: Served) -> None:
     """It may replace the name, but must not contradict it."""
     server.ok("tenant", "create", "named")
     assert server.ok("tenant", "show", "--tenant", "named", "--json").json["name"] == "named"
@@ -420,4 +420,4 @@ def test_whoami_shows_the_token_in_use(server: Served) -> None:
     ]
     own = server.ok("whoami", "--json").json
     assert (own["tenant"], own["grants"][0]["role"], own["expires_at"]) == (None, "platform-admin", None)
-    assert server.call("whoami", TENANTQ_TOKEN="tq_wrong").code == 4  # noqa: S106  # of nobody
+    assert server.call("whoami", TENANTQ_TOKEN="tq_wrong").code == 4  # noqa: S106  # not a real token

@@ -34,7 +34,7 @@ def test_argument_that_is_not_utf_8_is_wrong_usage(arguments: tuple[str, ...]) -
 
 def test_variable_that_is_not_utf_8_is_named_and_not_shown() -> None:
     """Its value may be a token."""
-    done = call("queue", "list", TENANTQ_TOKEN="secret\udcff")  # noqa: S106  # of nobody
+    done = call("queue", "list", TENANTQ_TOKEN="secret\udcff")  # noqa: S106  # not a real token
     assert (done.code, "TENANTQ_TOKEN is not valid UTF-8" in done.err, "secret" in done.err) == (2, True, False)
 
 

@@ -65,10 +65,10 @@ async def test_30_same_key_in_two_tenants_and_queues_adds_different_messages(sha
 
 @pytest.mark.rocksdb_only("copies its files")
 async def test_31_key_is_deduplicated_under_another_shard_name_and_settings(tmp_path: Path, clock: ManualClock) -> None:
-    """After a clean stop and after a crash alike.
+    """This holds after a clean stop and after a crash.
 
-    A store has one shard today. What can be shown is that a key lies with its tenant and queue and nothing of the
-    shard enters into it: whoever opens the store next, under whatever name, knows every key of all before.
+    A store has one shard. The test shows that keys depend on tenant and queue only: any shard that opens the store,
+    under any name, knows all earlier keys.
     """
     data = tmp_path / "data"
     tiny = ShardSettings(durability="os", round_cost_alone=1, turn_cost=1, sweep_rows=2, memory_bytes=8 << 20)

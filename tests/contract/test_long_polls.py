@@ -114,10 +114,10 @@ async def ack_the_head_of_its_group(shard: Shard, receipt: str) -> None:
 async def test_15_a_waiting_poller_wakes_on_add_in_the_next_round_and_no_time_passes(
     shard: Shard, clock: ManualClock, cause: Callable[[Shard, str], Awaitable[None]]
 ) -> None:
-    """So does one for whom a message comes back.
+    """A message that returns to the queue wakes it too.
 
-    The 20 ms of the promise are counted in rounds: the one of the add and the one after it. The clock stands still
-    meanwhile, so that no timer, however short, can have a part in it.
+    The 20 ms of the promise are counted in rounds: the one of the add and the next. The clock stands still, so that no
+    timer can be involved.
     """
     held = "wanted" if cause in {nack_at_once, release} else "head"
     await shard.add(T, Q, [message(held, group="g"), message("wanted", group="g")])
@@ -149,9 +149,9 @@ async def test_15_on_the_real_clock_too(open_shard: OpenShard) -> None:
 async def test_16_one_add_of_k_messages_wakes_k_waiting_pollers_in_one_round(
     shard: Shard, clock: ManualClock, messages: int
 ) -> None:
-    """No one-at-a-time drip: one round, right after that of the add, serves them all; the rest go on waiting.
+    """The round after the add serves them all; the other polls keep waiting.
 
-    The clock stands still meanwhile, so no timer has a part in it.
+    The clock stands still, so no timer is involved.
     """
     await put_queue(shard, T, Q)
     pollers = [asyncio.create_task(shard.poll(T, Q, wait_ms=10_000)) for _ in range(messages + 7)]

@@ -51,9 +51,9 @@ def row_counts(shard: Shard) -> dict[str, int]:
 async def test_61_restart_with_a_deep_queue_reads_no_messages_and_all_are_deliverable(
     open_shard: OpenShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Opening takes the counters' word and touches no row of any message, so its time is bounded by the queues.
+    """Opening trusts the counters and reads no message row, so its time depends on the number of queues.
 
-    That is what is checked here, with 50,000; `make bench` opens and serves a queue of 1,000,000.
+    This test uses 50,000 messages; `make bench` opens and serves a queue of 1,000,000.
     """
     shard = await open_shard()
     await fill(shard, 50_000)
@@ -83,7 +83,7 @@ async def test_61_restart_with_a_deep_queue_reads_no_messages_and_all_are_delive
 
 @pytest.mark.redis_in_full("takes half a minute there")
 async def test_62_a_backlog_of_200k_drains_and_nothing_is_stranded(open_shard: OpenShard, clock: ManualClock) -> None:
-    """Over priorities, delays and groups mixed, by consumers of different appetite; afterwards no row is left."""
+    """Priorities, delays and groups are mixed, consumers poll different numbers, and no row is left."""
     shard = await open_shard(settings=ShardSettings(durability="os"))
     added: set[bytes] = set()
     for n in range(200):
@@ -159,10 +159,10 @@ CYCLES = 150
 async def test_64_add_and_ack_cycles_leave_disk_and_rows_at_their_baseline_and_polls_as_short(
     open_shard: OpenShard, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """150,000 messages in 150 cycles, with keys, results, lifetimes, groups, extends and nacks.
+    """Runs 150 cycles of 150,000 messages with keys, results, TTLs, groups, extends and nacks.
 
-    The journal is trimmed as an exporter does. Polls are measured by the deleted rows that they walk over, which is
-    what makes a queue on RocksDB slow with age: a batch of the same moment at most, whatever was consumed before.
+    The journal is trimmed like by an exporter. Deleted rows make queues on RocksDB slow over time, so polls are measured
+    by the deleted rows they pass: at most those of one batch, whatever was consumed before.
     """
     reading = Reading(monkeypatch)
     small = ShardSettings(durability="os", memory_bytes=8 << 20)  # to write tables all the time
@@ -189,7 +189,7 @@ async def test_64_add_and_ack_cycles_leave_disk_and_rows_at_their_baseline_and_p
         await pass_time(shard, clock, 1_000)
 
     async def rest() -> tuple[dict[str, int], int]:
-        """Let everything expire; return the rows there are and the bytes of tables and log, compacted."""
+        """Let everything expire; return the remaining rows and the bytes of compacted tables and log."""
         nonlocal shard
         await pass_time(shard, clock, 700_000)
         await shard.journal.trim(shard.journal.span[1])

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tests.crash.hosts_network import Host
 
-TOKEN = "administrator-of-a-chaos-run"  # noqa: S105  # of servers that live as long as the run
+TOKEN = "administrator-of-a-chaos-run"  # noqa: S105  # valid for this test only
 NAME = "chaos"
 
 

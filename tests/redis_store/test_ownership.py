@@ -208,7 +208,7 @@ async def test_repeated_claim_succeeds_at_once(
     def twice(link: SlotLink, commands: list[Command], **options: object) -> list[object]:
         if commands[0][1] == ownership._CLAIM.digest:
             claims.append(commands)
-            real(link, commands, **options)  # type: ignore[arg-type]  # passed on as it came
+            real(link, commands, **options)  # type: ignore[arg-type]  # forwarded unchanged
         return real(link, commands, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(SlotLink, "calls", twice)
@@ -262,7 +262,7 @@ async def test_commit_sent_twice_is_applied_once(open_on: Open) -> None:
     def twice(commands: list[tuple[object, ...]], **options: object) -> list[object]:
         if commands[0][0] == "EVALSHA" and len(commands[0]) > 9:
             sent.append(commands)
-            real(commands, **options)  # type: ignore[arg-type]  # passed on as it came
+            real(commands, **options)  # type: ignore[arg-type]  # forwarded unchanged
         return real(commands, **options)  # type: ignore[arg-type]
 
     store._link.calls = twice  # type: ignore[method-assign,assignment]

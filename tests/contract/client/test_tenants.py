@@ -65,7 +65,7 @@ def test_key_allows_only_what_its_role_allows(server: ServerUnderTest, client: C
 
 def test_invalid_token_is_unauthenticated(server: ServerUnderTest) -> None:
     """The error does not show it."""
-    with Client(settings=server.settings(token="tq_wrong_token")) as client:  # noqa: S106  # of nobody
+    with Client(settings=server.settings(token="tq_wrong_token")) as client:  # noqa: S106  # not a real token
         with pytest.raises(Unauthenticated) as caught:
             client.queue("mail").add("x")
         assert "tq_wrong_token" not in str(caught.value)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-TOKEN = "an-administrators-token-for-a-test"  # noqa: S105  # of nobody
+TOKEN = "an-administrators-token-for-a-test"  # noqa: S105  # not a real token
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-TOKEN = "administrator-of-the-tests"  # noqa: S105  # of these tests only
+TOKEN = "administrator-of-the-tests"  # noqa: S105  # for these tests only
 SHARDS = 8
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tests.contract.cluster.hosts import TwoPrimaries
 
-SECRET = "known to all servers"  # noqa: S105  # of these tests only
+SECRET = "known to all servers"  # noqa: S105  # for these tests only
 
 
 async def test_tenants_are_spread_over_the_shards_of_one_process(primaries: TwoPrimaries, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 IMAGES = Path(__file__).parents[3] / "docs" / "images"
 SIZE = (124, 28)
 REFRESH_MS = 500
-SECRET = "a-secret-of-forty-characters-for-the-tests"  # noqa: S105  # of servers that live as long as a test
+SECRET = "a-secret-of-forty-characters-for-the-tests"  # noqa: S105  # valid for this test only
 SETTINGS = """
 [alerts]
 every_ms = 1000

@@ -222,7 +222,7 @@ async def test_console_reports_a_lost_server_and_reconnects(server: FakeServer, 
 
 async def test_invalid_credential_ends_the_console_with_an_error(server: FakeServer) -> None:
     """It ends before it shows anything."""
-    client = AsyncClient(settings=server.settings(token="tq_of_nobody"))  # noqa: S106  # of nobody
+    client = AsyncClient(settings=server.settings(token="tq_of_nobody"))  # noqa: S106  # not a real token
     app = ConsoleApp(client, url="http://fake.invalid", refresh_ms=NEVER_MS)
     async with client, app.run_test() as pilot:
         for _ in range(500):

@@ -142,7 +142,7 @@ async def test_poll_cancelled_while_keys_are_fetched_leaves_no_lease(
     async def held_up(*arguments: object) -> bytes:
         asked.set()
         await gate.wait()
-        return await unwrap(*arguments)  # type: ignore[arg-type]  # passed on as they came
+        return await unwrap(*arguments)  # type: ignore[arg-type]  # forwarded unchanged
 
     monkeypatch.setattr(harness.provider, "unwrap", held_up)
     polling = asyncio.ensure_future(harness.take(owner, "work"))

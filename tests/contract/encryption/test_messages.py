@@ -296,7 +296,7 @@ async def test_unusable_key_is_refused_before_anything_changes(harness: Encrypte
 
 @pytest.mark.parametrize("patterns", [["pin", "card_*"], ["*"], []])
 async def test_tenant_chooses_which_attributes_are_secret(harness: EncryptedHarness, patterns: list[str]) -> None:
-    """By name with wildcards, all, or none."""
+    """They are selected by name with wildcards, all, or none."""
     owner = await harness.encrypted(secret_attributes=patterns)
     attributes = {"pin": "1", "card_no": "2", "secret_x": "3"}
     (added,) = await harness.add(owner, "work", "x", attributes=attributes)

@@ -17,7 +17,7 @@ from tests.contract.shards.sharded import until
 if TYPE_CHECKING:
     from pathlib import Path
 
-SECRET = "a-secret-of-a-test-with-32-characters"  # noqa: S105  # of a server that lives as long as a test
+SECRET = "a-secret-of-a-test-with-32-characters"  # noqa: S105  # valid for this test only
 TENANTS = ["first-tenant", "tenant-two", "third-one", "tenant-four"]
 
 
@@ -65,7 +65,7 @@ def test_tls_certificates_and_tokens_work_through_every_shard(tmp_path: Path) ->
         revoked = {"principal": "cert:DNS:worker.example", "until": 1 << 42}
         assert ask("POST", f"/v1/tenants/{TENANTS[0]}/revocations", json=revoked).status_code == 204
         for url in urls:
-            until(lambda: ask("PUT", path, url, token=None, verify=with_certificate, json={}).status_code == 401)  # noqa: B023  # it is asked at once
+            until(lambda: ask("PUT", path, url, token=None, verify=with_certificate, json={}).status_code == 401)  # noqa: B023  # called at once
         stored = ask("GET", f"{path.removesuffix('/queues/mail')}/audit?action=put_queue&result=DENIED").json()["rows"]
         assert {row["remote"] for row in stored} <= {"127.0.0.1"}
 

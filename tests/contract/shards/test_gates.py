@@ -60,7 +60,7 @@ def test_refused_fleet_poll_is_journaled_once_and_gets_nothing(three: Sharded) -
         assert _poll(three, token, f"nobodys-{turn}", queue="mail", tenants=[mine, "nobody-at-all"]) == 403
     assert three.get(f"/v1/tenants/{mine}/queues/mail")["in_flight"] == 0
     for id in ("nobody-all", "nobody-two", "mine-0", "mine-1", "mine-2", "mine-3", "nobodys-0"):
-        (row,) = until(lambda: _rows(three, "/v1/audit", id))  # noqa: B023  # it is asked at once
+        (row,) = until(lambda: _rows(three, "/v1/audit", id))  # noqa: B023  # called at once
         assert (row["count"], row["outcome"]) == (1, "denied")
     assert len(_rows(three, f"/v1/tenants/{other}/audit", "mine-3")) == 1
     assert _poll(three, token, "good", queue="mail", tenants=[mine]) == 200

@@ -92,7 +92,7 @@ def test_killed_shard_restarts_without_affecting_others(two: Sharded) -> None:
     with Producer(server, tenants[0], tokens[0]) as other, Producer(server, tenants[1], tokens[1]) as own:
         for _ in range(2):
             before = len(own.confirmed)
-            until(lambda: len(own.confirmed) > before + 20)  # noqa: B023  # it is asked at once
+            until(lambda: len(own.confirmed) > before + 20)  # noqa: B023  # called at once
             gone = server.kill(1)
             seen = len(other.confirmed)
             until(lambda: own.failures and len(other.confirmed) > seen + 20)  # noqa: B023  # the same
@@ -346,7 +346,7 @@ def _recreates_an_erased_tenant_elsewhere(server: Sharded) -> None:
             deleting = pool.submit(server.ask, "DELETE", path, json=body)
             again = until(
                 lambda: (
-                    (one := server.ask("PUT", path, url=server.shards[0], json={"regions": ["eu"]})).status_code  # noqa: B023  # it is asked at once
+                    (one := server.ask("PUT", path, url=server.shards[0], json={"regions": ["eu"]})).status_code  # noqa: B023  # called at once
                     != 409
                     and one
                 )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tenantq.wire.access import CreatedKey
 
 _T = TypeVar("_T")
-ADMIN_TOKEN = "administrator-of-the-sqs-tests"  # noqa: S105  # of servers that live for a test
+ADMIN_TOKEN = "administrator-of-the-sqs-tests"  # noqa: S105  # valid for this test only
 REGION = "eu-north-1"
 
 

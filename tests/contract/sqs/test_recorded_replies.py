@@ -198,7 +198,7 @@ def test_fifo_attributes_on_a_standard_queue_name_the_condition(sqs: Any, name: 
 
 
 def test_more_than_fifty_tags_are_refused(sqs: Any, queue: str) -> None:
-    """At creation and later, counting the existing ones."""
+    """The limit applies at creation and later, and existing tags count."""
     tags = {f"t{at}": "x" for at in range(50)}
     sqs.tag_queue(QueueUrl=queue, Tags=tags)
     told = refusal(sqs.tag_queue, QueueUrl=queue, Tags={"more": "x"})
