@@ -159,7 +159,7 @@ CYCLES = 150
 async def test_64_add_and_ack_cycles_leave_disk_and_rows_at_their_baseline_and_polls_as_short(
     open_shard: OpenShard, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Runs 150 cycles of 150,000 messages with keys, results, TTLs, groups, extends and nacks.
+    """Adds and consumes 150,000 messages in 150 cycles, with keys, results, TTLs, groups, extends and nacks.
 
     The journal is trimmed like by an exporter. Deleted rows make queues on RocksDB slow over time, so polls are measured
     by the deleted rows they pass: at most those of one batch, whatever was consumed before.
