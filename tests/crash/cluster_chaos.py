@@ -229,7 +229,7 @@ class Chaos:
         moves = {}
         for load in self.rng.sample(self.loads, MOVED):
             shard = self.rng.randrange(self.shards)
-            with contextlib.suppress(Conflict):  # a move that was decided is not over yet
+            with contextlib.suppress(Conflict):  # an earlier move has not ended yet
                 await self.clients[0].platform().place_tenant(load.tenant, PlacementRequest(shard=shard))
                 moves[load.tenant] = shard
         return moves

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tenantq.client.async_queue import AsyncFleet, AsyncQueue
 
 LEASE_S: Final = 4.0
-"""Lease of polled messages: short, so that messages of lost replies come back during the run."""
+"""Lease of polled messages: short, so that messages whose replies were lost return during the run."""
 PAUSE_S: Final = 0.04
 """Pause of each producer between two messages."""
 REPEATS: Final = 0.1
@@ -36,7 +36,7 @@ class Load:
         self.producing = self.consuming = True
 
     async def produce(self) -> None:
-        """Add one message after the other, each until it is confirmed."""
+        """Add messages one by one, each until it is confirmed."""
         number = 0
         while self.producing:
             number += 1
@@ -57,7 +57,7 @@ class Load:
             await asyncio.sleep(PAUSE_S)
 
     async def _repeat(self, body: str) -> None:
-        """Add a message again: its key must find the first one, wherever the tenant lives now."""
+        """Add a message again: its key must find the first one, wherever the tenant is now."""
         try:
             added = await self.queue.add(body, key=body)
         except TenantqError as error:
@@ -101,12 +101,12 @@ class Load:
         self.errors.append((time.monotonic(), f"{what}: {error.code}: {error}"))
 
     def longest_gap(self, start: float, end: float) -> float:
-        """Return the longest time without a confirmed add that touches an interval."""
+        """Return the longest time without a confirmed add that overlaps an interval."""
         times = [*self.successes, end] if self.successes[-1] < end else self.successes
         return max((b - a for a, b in itertools.pairwise(times) if b >= start and a <= end), default=0.0)
 
     async def finish_uncertain(self) -> None:
-        """Find in the journal how the acks without a clear reply ended."""
+        """Look up in the journal how acks without a clear reply ended."""
         for body, id in list(self.checker.uncertain.items()):
             with contextlib.suppress(NotFound):
                 ops = {(row["op"], row["outcome"]) for row in await self.queue.trace(id)}
@@ -122,7 +122,7 @@ class FleetLoad:
         self._fleet, self._loads = fleet, loads
 
     async def consume(self) -> None:
-        """Lease and settle until no tenant needs it any more."""
+        """Lease and settle until no tenant needs it."""
         loads = self._loads
         while any(load.consuming for load in loads.values()):
             asked_at = time.monotonic()

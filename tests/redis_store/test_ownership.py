@@ -291,8 +291,8 @@ async def test_snapshot_with_too_many_later_changes_is_unavailable(
     assert shard.reads.stats(T, Q).in_flight == 0
 
 
-async def test_a_shard_whose_renewals_fail_stops(open_on: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without them another server could own it, while this one still answers polls."""
+async def test_shard_stops_when_its_renewals_fail(open_on: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another server could own it, while this one still answers polls."""
 
     def fail(_: SlotLink) -> None:
         raise RuntimeError("a bug in the check")

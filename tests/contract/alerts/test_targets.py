@@ -84,7 +84,7 @@ def target(**fields: Any) -> Any:
 
 
 async def test_webhook_signature_follows_standard_webhooks(tmp_path: Path) -> None:
-    """The reference implementation accepts it, and refuses another body."""
+    """The reference implementation accepts it, and refuses another body and old times."""
     with receiver(204) as (url, got):
         webhook = target(webhooks={"one": Webhook(url=url, secret_file=secret_file(tmp_path, SECRET))})
         await webhook.send("msg_1", NOTIFICATION)  # from 2023: a delivery that was repeated, signed now
@@ -108,7 +108,7 @@ async def test_failed_webhook_delivery_says_why(tmp_path: Path) -> None:
 
 @contextmanager
 def endless(greeting: bytes) -> Iterator[tuple[int, threading.Event]]:
-    """Accept connections, set an event and send ``greeting``, then one more byte whenever a client could lose its patience."""
+    """Accept connections, set an event, send ``greeting``, and then one byte before each timeout of the client."""
     stopped, accepted = threading.Event(), threading.Event()
     server = socket.create_server(("127.0.0.1", 0))
 
@@ -134,7 +134,7 @@ def endless(greeting: bytes) -> Iterator[tuple[int, threading.Event]]:
 
 
 @pytest.mark.parametrize("kind", ["webhook", "email"])
-async def test_an_answer_that_never_ends_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+async def test_endless_reply_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """A timeout per byte would wait as long as the other side wants."""
     monkeypatch.setattr(targets, "TIMEOUT_S", 0.3)
     with endless(b"HTTP/1.1 " if kind == "webhook" else b"220-") as (port, _):
@@ -148,7 +148,7 @@ async def test_an_answer_that_never_ends_is_cut(tmp_path: Path, monkeypatch: pyt
             await asyncio.wait_for(one.send("msg_1", NOTIFICATION), 30)
 
 
-async def test_a_stop_does_not_wait_for_a_target(tmp_path: Path) -> None:
+async def test_stop_does_not_wait_for_a_target(tmp_path: Path) -> None:
     """Cancelling a delivery ends its thread."""
     with endless(b"HTTP/1.1 ") as (port, accepted):
         url = f"http://127.0.0.1:{port}/"
@@ -196,7 +196,7 @@ async def test_email_reaches_its_recipients() -> None:
         await target(emails={"one": email}).send("msg_1", NOTIFICATION)
 
 
-async def test_an_email_is_encrypted_and_has_the_same_id_when_it_is_repeated(
+async def test_email_is_encrypted_and_keeps_its_id_when_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The certificate of the SMTP server is checked against its name."""

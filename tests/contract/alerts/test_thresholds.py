@@ -44,18 +44,18 @@ async def test_quota_alert_is_sent_once_and_resolved(watch: Watch) -> None:
     assert [one[0] for one in watch.pager.seen] == ["firing", "resolved"]
 
 
-async def test_a_given_quota_has_its_own_threshold(watch: Watch) -> None:
-    """It replaces the threshold of all quotas, also that of the server."""
-    house = watch.house
+async def test_quota_can_have_its_own_threshold(watch: Watch) -> None:
+    """It overrides the threshold for all quotas, also that of the server."""
+    harness = watch.harness
     watch.use(AlertSettings(tenants=AlertRules(quota_percent=10)))
-    await house.tenant("acme", quotas={"backlog": 10, "queues": 10})
+    await harness.tenant("acme", quotas={"backlog": 10, "queues": 10})
     await pager(watch, quotas={"backlog": 90})
     await pager(watch, "globex", quotas={"backlog": 90})
-    key = await house.key("acme")
-    await house.add(key, "mail", *"12345678")
+    key = await harness.key("acme")
+    await harness.add(key, "mail", *"12345678")
     await watch.evaluate()
     assert [(one.tenant, one.detail) for _, one in watch.pager.received] == [("acme", "queues")]
-    await house.add(key, "mail", "9")
+    await harness.add(key, "mail", "9")
     await watch.evaluate()
     assert [(one.tenant, one.detail) for _, one in watch.pager.received][1:] == [("acme", "backlog")]
     with pytest.raises(Invalid, match=r"alerts\.quotas\.backlog: out of range \(0, allowed: 1 to 100\)"):
@@ -110,53 +110,55 @@ async def test_throttling_is_counted_per_minute(watch: Watch) -> None:
 
 
 async def test_lasting_throttling_is_one_alert(watch: Watch) -> None:
-    """It is not resolved and sent again with every minute that is counted."""
-    house = watch.house
-    await house.tenant("acme", limits={"write": {"ops_per_sec": 1, "burst": 1}})
+    """It is not resolved and sent again every minute."""
+    harness = watch.harness
+    await harness.tenant("acme", limits={"write": {"ops_per_sec": 1, "burst": 1}})
     await pager(watch, throttled_per_minute=30)
-    key = await house.key("acme")
+    key = await harness.key("acme")
     for _ in range(20):  # of ten seconds
         for _ in range(10):
             with suppress(RateLimited):
-                await house.add(key, "mail")
+                await harness.add(key, "mail")
         await watch.evaluate()
     assert watch.pager.seen == [("firing", "throttled", "acme", "")]
 
 
-async def test_more_alerts_than_a_target_can_take_are_sent_later(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them, and the ends of all of them. Another target gets them although one is down."""
+async def test_alerts_above_the_capacity_of_a_target_are_sent_later(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All alerts and their ends are sent. Another target gets them although one is down."""
     monkeypatch.setattr(notification_queue, "WAITING_MAX", 10)
-    house, count = watch.house, 35
+    harness, count = watch.harness, 35
     for at in range(count):
-        await house.tenant(
+        await harness.tenant(
             f"tenant-{at}", quotas={"queues": 1}, alerts={"targets": ["pager", "mail"], "quota_percent": 90}
         )
-        await house.add(await house.key(f"tenant-{at}"), "mail")
+        await harness.add(await harness.key(f"tenant-{at}"), "mail")
     watch.pager.failures_left = 10**6
     for _ in range(8):
         await watch.evaluate(1_000)
     assert Counter(watch.mail.seen) == Counter(("firing", "quota", f"tenant-{at}", "") for at in range(count))
     for at in range(count):
-        await house.tenant(f"tenant-{at}", quotas={"queues": 10})
+        await harness.tenant(f"tenant-{at}", quotas={"queues": 10})
     for _ in range(8):
         await watch.evaluate(1_000)
     assert Counter(one[0] for one in watch.mail.seen) == {"firing": count, "resolved": count}
     assert watch.watch.book.active == []
 
 
-async def test_a_silence_does_not_keep_alerts_out_of_the_audit_trail(watch: Watch) -> None:
-    """Nor does it keep the server from reacting to them."""
-    house, reactions = watch.house, []
+async def test_silenced_alerts_are_in_the_audit_trail(watch: Watch) -> None:
+    """The server reacts to them too."""
+    harness, reactions = watch.harness, []
     watch.use(AlertSettings(), react=reactions.append)
-    await pager(watch, oldest_ms=1_000, silenced_until=house.clock.wall_ms() + 600_000)
-    key = await house.key("acme")
-    await house.add(key, "mail")
+    await pager(watch, oldest_ms=1_000, silenced_until=harness.clock.wall_ms() + 600_000)
+    key = await harness.key("acme")
+    await harness.add(key, "mail")
     for _ in range(3):
         await watch.evaluate()
-    [delivery] = await house.take(key, "mail")
-    await house.service.settlement.ack(key, None, "mail", [delivery.receipt])
+    [delivery] = await harness.take(key, "mail")
+    await harness.service.settlement.ack(key, None, "mail", [delivery.receipt])
     await watch.evaluate()
-    assert [row.op for row in await house.rows() if "alert" in row.op] == ["alert", "resolve_alert"]
+    assert [row.op for row in await harness.rows() if "alert" in row.op] == ["alert", "resolve_alert"]
     assert [one.kind for one in reactions] == ["oldest"]
     assert watch.pager.seen == []
 

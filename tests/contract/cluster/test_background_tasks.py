@@ -1,4 +1,4 @@
-"""Work in the background that meets an internal error reports it and continues; it never ends unnoticed."""
+"""Background tasks that hit an internal error report it and continue; they never end unnoticed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tenantq.store.redis.settings import RedisSettings
 from tests.acceptance.collector import collecting
 from tests.contract.cluster.hosts import client_of, hosting, tenant_on
 from tests.contract.cluster.test_members import pair, until
-from tests.contract.cluster.test_tenant_moves import pin, settled
+from tests.contract.cluster.test_tenant_moves import pin, wait_until_placed
 from tests.contract.shards.sharded import supervised
 from tests.redis_store.test_membership import Holder, Locks, NoLinks
 
@@ -65,10 +65,10 @@ class FaultyHolder(Holder):
         await super().acquire(shard)
 
 
-async def test_a_shard_that_cannot_be_opened_is_reported(
+async def test_shard_that_cannot_be_opened_is_reported(
     primaries: TwoPrimaries, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The member opens its other shards, and tries again."""
+    """The member opens its other shards, and retries."""
     monkeypatch.setattr("tenantq.cluster.membership.RETRY_MS", 1)
     registry = RedisRegistry(parse_address(primaries.url), RedisSettings(name="faulty-holder"), "os")
     await asyncio.to_thread(registry.create, 2, ())
@@ -81,10 +81,10 @@ async def test_a_shard_that_cannot_be_opened_is_reported(
     assert "can't start new thread" in caplog.text
 
 
-async def test_a_link_connects_again_after_an_internal_error(
+async def test_link_reconnects_after_an_internal_error(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server that could not be reached because of it can be reached later."""
+    """The server becomes reachable again."""
     monkeypatch.setattr(link_module, "UNEXPECTED_S", 0.0)
     kind = type(asyncio.get_running_loop())
     monkeypatch.setattr(
@@ -107,7 +107,7 @@ async def test_a_link_connects_again_after_an_internal_error(
     assert "cannot connect to b" in caplog.text
 
 
-async def test_a_move_after_an_internal_error_is_reported_and_continues(
+async def test_move_is_reported_and_continues_after_an_internal_error(
     primaries: TwoPrimaries, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The operator sees the reason in the log, and the tenant arrives."""
@@ -117,14 +117,14 @@ async def test_a_move_after_an_internal_error_is_reported_and_continues(
         source, target = both.owned(0)[0], both.owned(1)[0]
         name = await tenant_on(both.clients[0], [source], "mover")
         await pin(both.clients[0], name, target)
-        assert await settled(both.clients[0], name) == target
+        assert await wait_until_placed(both.clients[0], name) == target
     assert f"tenant {name} does not move to shard {target} yet" in caplog.text
 
 
-async def test_a_shard_whose_thread_fails_is_given_up(
+async def test_shard_whose_thread_fails_is_released(
     primaries: TwoPrimaries, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its ownership is not renewed any more: it can be opened again, here or elsewhere."""
+    """Its ownership is no longer renewed, so it can be opened again, here or elsewhere."""
     async with hosting(tmp_path, primaries.url, "faulty-thread") as server:
         assert server.host is not None
         before = server.host.owned()[3]
@@ -136,17 +136,17 @@ async def test_a_shard_whose_thread_fails_is_given_up(
     assert "shard 3 has stopped after an internal error" in caplog.text
 
 
-async def test_an_export_that_cannot_start_is_reported(
+async def test_export_that_cannot_start_is_reported(
     primaries: TwoPrimaries, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the shard whose journal is not exported. It keeps serving."""
+    """The report names the shard, which keeps serving."""
     monkeypatch.setattr(Exporter, "start", failing_first(Exporter.start, RuntimeError("a bug in the export")))
     async with hosting(tmp_path, primaries.url, "faulty-export") as server, client_of(server) as client:
         await until(lambda: "does not export its journal" in caplog.text)
         assert (await client.get("/readyz")).status_code == 200
 
 
-async def test_a_process_that_cannot_be_started_again_is_tried_again(
+async def test_failed_process_restart_is_retried(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A machine with too many processes costs time, not a shard."""
@@ -166,7 +166,7 @@ async def test_a_process_that_cannot_be_started_again_is_tried_again(
         server.kill()
 
 
-async def test_a_process_that_reports_nonsense_counts_as_ended(caplog: pytest.LogCaptureFixture) -> None:
+async def test_process_with_an_invalid_report_counts_as_ended(caplog: pytest.LogCaptureFixture) -> None:
     """Otherwise a start would wait for it forever."""
     process = ShardProcess(0, [], None)
     program = "import os, sys, time; os.write(int(sys.argv[1]), b'nonsense\\n'); time.sleep(60)"

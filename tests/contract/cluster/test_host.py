@@ -119,7 +119,7 @@ async def test_servers_with_the_same_secret_share_their_keys(primaries: TwoPrima
                 pass
 
 
-async def test_the_secret_is_replaced_while_servers_run(primaries: TwoPrimaries, tmp_path: Path) -> None:
+async def test_secret_is_replaced_while_servers_run(primaries: TwoPrimaries, tmp_path: Path) -> None:
     """First every server accepts both secrets, in any order and with restarts in between, then only the new one."""
     old, new = SECRET, "a new secret of the servers"
     both = {"secret": new, "previous_secrets": (old,)}
@@ -145,8 +145,8 @@ async def test_the_secret_is_replaced_while_servers_run(primaries: TwoPrimaries,
     assert len(keys) == 1
 
 
-async def test_a_server_without_the_keys_leaves_nothing_in_the_store(primaries: TwoPrimaries, tmp_path: Path) -> None:
-    """It may have a secret before the servers of the cluster get one. Theirs then counts."""
+async def test_server_without_the_keys_leaves_nothing_in_the_store(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """It may have a secret before the cluster's servers get one. Theirs then counts."""
 
     def server(host: str, secret: str | None) -> HostServer:
         cluster = ClusterSettings(shards=SHARDS, secret=secret)

@@ -80,17 +80,17 @@ async def test_keys_are_checked_in_turns(harness: EncryptedHarness, monkeypatch:
     assert [(await check.run()).ok for _ in range(2)] == [False, True]
 
 
-async def test_a_refused_setting_does_not_count_as_a_failing_key(house: EncryptedHouse) -> None:
+async def test_refused_setting_does_not_count_as_a_failing_key(harness: EncryptedHarness) -> None:
     """A mistyped key would otherwise be reported by /readyz and the metrics until the server restarts."""
-    await two_tenants(house)
+    await two_tenants(harness)
     with pytest.raises(KeyDisabled):
-        await house.encrypted("acme", key="local:mistyped")
-    assert house.encryption.summary == "ok"
-    assert "local:mistyped" not in {f"{one.provider}:{one.key}" for one in house.encryption.health().keys}
+        await harness.encrypted("acme", key="local:mistyped")
+    assert harness.encryption.summary == "ok"
+    assert "local:mistyped" not in {f"{one.provider}:{one.key}" for one in harness.encryption.health().keys}
 
 
-async def test_an_erased_tenant_leaves_no_key_in_the_figures(house: EncryptedHouse) -> None:
+async def test_erased_tenant_leaves_no_key_in_the_figures(harness: EncryptedHarness) -> None:
     """Its own key is destroyed, so it is no longer in use."""
-    await two_tenants(house)
-    await house.service.erasures.delete_tenant(house.admin, "acme", confirm="acme", reason="the contract ended")
-    assert {one.key for one in house.encryption.health().keys} == {"tenant-globex"}
+    await two_tenants(harness)
+    await harness.service.erasures.delete_tenant(harness.admin, "acme", confirm="acme", reason="the contract ended")
+    assert {one.key for one in harness.encryption.health().keys} == {"tenant-globex"}

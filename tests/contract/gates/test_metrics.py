@@ -362,8 +362,8 @@ async def test_scrape_yields_to_other_work(harness: ServiceHarness) -> None:
     assert turns > 2_000 / 64
 
 
-async def test_a_scrape_keeps_few_objects(harness: ServiceHarness) -> None:
-    """New objects start the garbage collector, which holds the loop longer than any slice of a scrape."""
+async def test_scrape_keeps_few_objects(harness: ServiceHarness) -> None:
+    """New objects start the garbage collector, which blocks the loop longer than any slice of a scrape."""
     await harness.tenant("acme")
     for at in range(500):
         await harness.shard.add("acme", f"queue-{at}", [message()])
@@ -386,7 +386,7 @@ async def test_a_scrape_keeps_few_objects(harness: ServiceHarness) -> None:
     assert 0 < most < 1_000  # two for each labelled queue
 
 
-async def test_a_call_leaves_nothing_for_the_garbage_collector(harness: ServiceHarness) -> None:
+async def test_call_leaves_nothing_for_the_garbage_collector(harness: ServiceHarness) -> None:
     """The task of a request is freed as soon as it ends, with everything that the call used."""
     await harness.tenant("acme")
     key = await harness.key("acme")

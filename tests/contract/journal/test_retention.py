@@ -1,4 +1,4 @@
-"""Old segments are removed if nothing needs them; the rest still verifies, and truncation is not mistaken for retention."""
+"""Old segments are removed if nothing needs them; the rest verifies, and truncation does not pass for retention."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_old_segments_are_removed_and_the_rest_verifies(
     assert page.rows
 
 
-async def test_an_internal_error_does_not_end_the_retention(
+async def test_internal_error_does_not_end_the_retention(
     archive: Archive, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is logged, and the next hour removes the segments."""
