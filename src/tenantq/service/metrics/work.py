@@ -78,9 +78,7 @@ class WorkMetrics:
         self._shard, self._workers, self._settings = shard, workers, settings
         self._catalog = shard.state.catalog
         self._ranking = Ranking(self._catalog, clock)
-        self._views: BoundedDict[int, Labelled[QueueState]] = BoundedDict(
-            _VIEWS_MAX
-        )  # of tenants that read their own metrics
+        self._views: BoundedDict[int, Labelled[QueueState]] = BoundedDict(_VIEWS_MAX)  # of tenants that read their own
         self._reading = asyncio.Lock()
 
     async def write_all(self, text: MetricsText, share: int) -> None:
