@@ -105,11 +105,19 @@ def test_only_the_assigner_assigns(registry: RedisRegistry) -> None:
     assert list(registry.heartbeat(member("a"), LEASE_MS).members) == ["a"]
 
 
-def test_an_emptied_store_is_an_error(registry: RedisRegistry, durable_server: RedisServer) -> None:
-    """A heartbeat must not silently recreate half a cluster."""
+def test_an_emptied_store_is_an_error(
+    registry: RedisRegistry, open_registry: Open, durable_server: RedisServer
+) -> None:
+    """A heartbeat must not silently recreate half a cluster, nor join the next one under its name."""
     durable_server.client().flushall()
-    with pytest.raises(StoreFailed, match="rows of cluster 'fleet' are gone"):
+    with pytest.raises(StoreFailed, match="no cluster has the name 'fleet'"):
         registry.heartbeat(member("a"), LEASE_MS)
+    assert durable_server.client().keys() == []
+    other = open_registry()
+    there = other.create(None, ())
+    with pytest.raises(StoreFailed, match=f"cluster {there.id} has the name 'fleet'"):
+        registry.heartbeat(member("a"), LEASE_MS)
+    assert list(other.heartbeat(member("b"), LEASE_MS).members) == ["b"]
 
 
 def test_the_first_placement_of_a_tenant_wins(registry: RedisRegistry) -> None:

@@ -16,7 +16,7 @@ from tenantq.cluster.assignment import eligible, plan_assignment
 from tenantq.cluster.liveness import Liveness
 from tenantq.cluster.registry import Registry, ShardHolder
 from tenantq.domain.cluster_view import ClusterView, Heartbeats, Member
-from tenantq.errors import NotFound, StoreLocked, TenantqError
+from tenantq.errors import NotFound, StoreFormat, StoreLocked, TenantqError
 from tenantq.runtime.clock import Clock, sleep_ms
 from tenantq.runtime.futures import wake
 
@@ -183,6 +183,11 @@ class Membership:
                 await self._pause()
                 if not self._stop:
                     await self._beat()
+            except StoreFormat as error:
+                if self.problem != error.message:
+                    log.error("this server does not take part in its cluster: %s", error)  # noqa: TRY400  # the text says it
+                self.problem = error.message
+                self._view = msgspec.structs.replace(self.view, assignment={})  # these shards are not this cluster's
             except TenantqError as error:
                 if not self.problem:
                     log.warning("the cluster's rows cannot be reached; owned shards keep working: %s", error)

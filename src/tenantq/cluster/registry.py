@@ -23,7 +23,10 @@ class Registry(Protocol):
         """Return the cluster; None if it does not exist. Changes nothing. Raises StoreFormat if it has another format."""
 
     def heartbeat(self, member: Member, assigner_ms: int) -> Heartbeats:
-        """Write a member's row, take or renew the assigner's lease for ``assigner_ms`` if it is free, and return all rows."""
+        """Write a member's row, take or renew the assigner's lease for ``assigner_ms`` if it is free, and return all rows.
+
+        Raises StoreFormat, and writes nothing, if the store has another cluster than the one that ``create`` returned, or none.
+        """
 
     def leave(self, member_id: str) -> None:
         """Delete a member's row, and give up the assigner's lease."""

@@ -280,3 +280,21 @@ def is_moving(server: HostServer) -> bool:
     assert server.membership is not None
     view = server.membership.view
     return bool(view.moves) or any(view.owner_of(shard) is None for shard in range(SHARDS))
+
+
+async def test_a_server_does_not_join_another_cluster_under_its_name(
+    primaries: TwoPrimaries, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The store was emptied while it ran, and another cluster was created there. That one works."""
+    async with hosting(tmp_path / "a", primaries.url, "emptied") as left, AsyncExitStack() as stack:
+        for node in primaries.nodes:
+            node.client().flushall()
+        other = await stack.enter_async_context(hosting(tmp_path / "b", primaries.url, "emptied"))
+        client = await stack.enter_async_context(client_of(other))
+        await until(lambda: "this server does not take part in its cluster" in caplog.text)
+        await until(lambda: other.host is not None and len(other.host.owned()) == SHARDS)
+        assert other.membership is not None
+        assert list(other.membership.view.members) == [other.membership.id]
+        assert (await client.put("/v1/tenants/fresh", json={})).status_code == 201
+        assert left.membership is not None
+        assert other.cluster.id in left.membership.problem

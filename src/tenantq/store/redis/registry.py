@@ -52,6 +52,7 @@ class RedisRegistry:
             root + name for name in (b"cluster", b"members", b"beats", b"assignment", b"assigner", b"shared", b"drains")
         )
         self._directory = [root + b"directory", root + b"directory:version", root + b"directory:log"]
+        self._id = ""  # of the cluster, once it was created or found
         self._durability = DurabilityCheck(address, settings, durability)
         self._link = SlotLink(address, self._cluster, PATIENCE_MS, self._durability, _ANSWER_S)
 
@@ -79,6 +80,7 @@ class RedisRegistry:
                 " They are set when a cluster is created."
             )
         self._durability.in_use = True
+        self._id = cluster.id
         return cluster
 
     def _check_members(self, shards: int) -> None:
@@ -121,7 +123,10 @@ class RedisRegistry:
     # ---- members and assignment ----
 
     def heartbeat(self, member: Member, assigner_ms: int) -> Heartbeats:
-        """Write a member's row, take or renew the assigner's lease if it is free, and return all rows."""
+        """Write a member's row, take or renew the assigner's lease if it is free, and return all rows.
+
+        Raises StoreFormat, and writes nothing, if the store has another cluster now, or none.
+        """
         keys = [
             self._cluster,
             self._members,
@@ -131,12 +136,15 @@ class RedisRegistry:
             self._directory[1],
             self._drains,
         ]
-        found = self._link.run(_HEARTBEAT, keys, [member.id.encode(), _encode(member), b"%d" % assigner_ms])
-        cluster, members, beats, assignment, assigner, version, drains = found
-        if not cluster:
-            raise StoreFailed(
-                f"store {self._address}: the rows of cluster {self._settings.name!r} are gone. The store was emptied or replaced."
+        arguments = [member.id.encode(), _encode(member), b"%d" % assigner_ms, self._id.encode()]
+        found = self._link.run(_HEARTBEAT, keys, arguments)
+        if len(found) == 1:
+            there = _pairs(found[0]).get(b"id", b"").decode(errors="replace")
+            raise StoreFormat(
+                f"store {self._address}: {f'cluster {there}' if there else 'no cluster'} has the name {self._settings.name!r}, but"
+                f" this server belongs to cluster {self._id}. The store was emptied or replaced. Stop this server."
             )
+        cluster, members, beats, assignment, assigner, version, drains = found
         rows = [_decode_member(row) for row in _pairs(members).values()]
         return Heartbeats(
             cluster=self._parse_cluster(_pairs(cluster)),
