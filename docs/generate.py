@@ -33,11 +33,23 @@ PART: Final = re.compile(r"(<!-- generated: (\w+) ?([\w, ]*) -->\n)(.*?)(<!-- en
 
 
 def settings(name: str) -> str:
-    """Return a line per setting of one type: name, default, range, meaning. Sections have headings instead."""
+    """Return a line per setting of one type: name, default, range, meaning. Sections have headings instead.
+
+    Settings that both listeners share are described for HTTP only.
+    """
+    lines = _setting_lines(name)
+    if name != "RpcSettings":
+        return "".join(lines.values())
+    shared = [field for field, line in _setting_lines("HttpSettings").items() if lines.get(field) == line]
+    rest = "".join(line for field, line in lines.items() if field not in shared)
+    return f"- {_names(shared)}: As for the [HTTP listener](#http-listener).\n{rest}"
+
+
+def _setting_lines(name: str) -> dict[str, str]:
     from tenantq.domain.validation import reference  # noqa: PLC0415  # the commands need none of it
 
     written = tomllib.loads((REFERENCE / "settings.toml").read_text()).get(name, {})
-    lines = []
+    lines = {}
     for field in reference(settings_types()[name]):
         if field.section is not None and field.name not in written:
             continue  # it has a heading
@@ -48,8 +60,8 @@ def settings(name: str) -> str:
         else:
             start = f"`{field.name}{_default(field.default)}`"
         allowed = _allowed(field.allowed, field.unit)
-        lines.append(f"- {start}{allowed and f' ({allowed})'}: {meaning}\n")
-    return "".join(lines)
+        lines[field.name] = f"- {start}{allowed and f' ({allowed})'}: {meaning}\n"
+    return lines
 
 
 def _allowed(text: str, unit: str) -> str:
@@ -242,12 +254,12 @@ def tables(_: str) -> str:
         columns = ", ".join(
             f"`{name}`" + ("" if kind == "string" else f" {kind.replace('<', '&lt;')}") for name, kind in node.columns
         )
-        files = ", ".join(f"`{maker.file.removeprefix('src/tenantq/')}`" for maker in node.makers)
+        partitions = f"Partitions: {_names(node.partitions)}. " if node.partitions else ""
         parts += [
             f"### `{node.name}`",
             "",
-            f"- {node.layer.capitalize()}. Sources: {_names(node.sources)}. Code: {files}.",
-            f"- Partitions: {_names(node.partitions)}. Order: {_names(node.order)}.",
+            f"- {node.layer.capitalize()}. Sources: {_names(node.sources)}.",
+            f"- {partitions}Order: {_names(node.order)}.",
             f"- A run recomputes {node.scope}.",
             f"- Columns: {columns}.",
             "",
