@@ -137,7 +137,7 @@ def test_directory_without_a_store_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     for path, code, text in (
         (tmp_path, 6, "no tenantq store"),
-        (tmp_path / "none", 6, "holds no"),
+        (tmp_path / "none", 6, "no tenantq store"),
         (tmp_path / "file", 2, "file"),
     ):
         done = run("doctor", "--data-dir", path)

@@ -41,7 +41,7 @@ def test_encryption_works_out_of_the_box(server: Served, data_dir: Path) -> None
     status = server.ok("encryption", "status", *tenant).out
     assert "key\tlocal:tenant-acme\n" in status
     assert "key_state\tok\n" in status
-    assert "data key\tmade\twrapped by\tuses reserved\n1\t" in status
+    assert "data key\tcreated\twrapped by\tuses reserved\n1\t" in status
     (seen,) = server.ok("queue", "peek", "work", *tenant, "--json").json["messages"]
     assert (seen["body"], seen["encrypted"]) == ("a secret", True)
     (got,) = server.ok("poll", "work", *tenant, "--json").json_lines
