@@ -52,12 +52,38 @@ _SMALL_SETTINGS: Final = {
     "spark.sql.optimizer.disableHints": "true",  # a broadcast is a job; with one task, rows need not be sent anywhere
     "spark.sql.autoBroadcastJoinThreshold": "-1",
 }
-_MEDIUM_ROWS: Final = 3_000_000
+MEDIUM_ROWS: Final = 3_000_000
+"""Up to so many rows, the result of a table that is not split is written by one task."""
 _MEDIUM_SETTINGS: Final = {
     "spark.sql.adaptive.enabled": "false",  # planning each stage again costs more than it saves
     "spark.sql.shuffle.partitions": "4",
 }
 _MEDIUM_JAVA: Final = " -XX:TieredStopAtLevel=1"  # Java's best compiler takes 40 s of CPU, which pays off only later
+
+
+_FUNCTIONS: Final = (
+    "col",
+    "lit",
+    "when",
+    "sum",
+    "max",
+    "min",
+    "coalesce",
+    "struct",
+    "concat",
+    "concat_ws",
+    "size",
+    "get",
+)
+_JAVA_CLASSES: Final = {
+    "functions": _FUNCTIONS,
+    "org.apache.spark.sql.functions": _FUNCTIONS,
+    "PythonUtils": ("toSeq",),
+    "PythonSQLUtils": ("unresolvedNamedLambdaVariable", "lambdaFunction", "fn"),
+    "org.apache.spark.sql.classic.SparkSession": ("getActiveSession",),
+    "org.apache.spark.sql.classic.SparkSession$": ("MODULE$",),
+}
+"""Classes that PySpark looks up for each column or action, with their members that it uses most."""
 
 
 def open_session(
@@ -89,7 +115,7 @@ def open_session(
     if local:  # this Java does all the work
         wanted["spark.driver.extraJavaOptions"] += " -XX:+UseParallelGC"
         wanted["spark.sql.shuffle.partitions"] = f"{_LOCAL_PARTITIONS}"
-        if rows is not None and rows <= _MEDIUM_ROWS:
+        if rows is not None and rows <= MEDIUM_ROWS:
             wanted |= _MEDIUM_SETTINGS | (_SMALL_SETTINGS if rows <= SMALL_ROWS else {})
             wanted["spark.driver.extraJavaOptions"] += _MEDIUM_JAVA
     wanted |= settings or {}
@@ -108,12 +134,24 @@ def open_session(
             lines = [line for line in said.read().decode(errors="replace").splitlines() if "WARN" not in line]
             what = next((line for line in lines if "Exception" in line or "Error" in line), str(error))
             raise Unavailable(f"Spark did not start on {master or 'local[*]'}: {what.strip()[:300]}") from error
+    _remember_java_classes(session)
     if quiet:
         _keep_traces_quiet(session)
     if not local:
         place = Path(session.sparkContext._temp_dir)  # noqa: SLF001  # removed with Java, however that ends
         session.sparkContext.addPyFile(str(_zipped(place)))
     return session
+
+
+def _remember_java_classes(session: SparkSession) -> None:
+    """Look up Java classes once. Each lookup searches all jars, and the tables of a run need thousands."""
+    java = session.sparkContext._jvm  # noqa: SLF001  # there is no public name
+    assert java is not None
+    for name, members in _JAVA_CLASSES.items():
+        found = getattr(java, name)
+        for member in members:
+            setattr(found, member, getattr(found, member))
+        setattr(java, name, found)
 
 
 def _keep_traces_quiet(session: SparkSession) -> None:
