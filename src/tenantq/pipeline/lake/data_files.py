@@ -15,7 +15,6 @@ from pyspark.sql.types import StructType
 
 from tenantq.pipeline.tables import LakeTable
 
-_NO_TEXT: Final = "\0"  # never a date, file name, reason or shard
 PIECE: Final = "piece"
 """The column that says to which file of its partition a row belongs."""
 
@@ -56,7 +55,7 @@ def nullable_columns(rows: DataFrame, columns: StructType, keys: tuple[str, ...]
     must have one schema, so that they can be compared and concatenated.
     """
     wanted = [column for column in columns if column.name not in keys]
-    never = f.col([*keys, wanted[0].name][0]).eqNullSafe(f.lit(_NO_TEXT))
+    never = f.spark_partition_id() < 0  # which Spark does not know
     shaped = [
         f.when(never, f.lit(None).cast(column.dataType)).otherwise(f.col(column.name)).alias(column.name)
         for column in wanted
