@@ -13,6 +13,7 @@ import pytest
 
 from tenantq.journal.manifest import Manifest, manifest_names, read_manifest
 from tenantq.journal.segment import SCHEMA, to_parquet
+from tenantq.pipeline.bronze.rows import RowRules
 from tenantq.pipeline.bronze.segment_check import id_texts, verdict
 from tenantq.runtime.randomness import id_text
 from tests.pipeline.journals import START, JournalWriter, entry, message_id
@@ -40,7 +41,7 @@ def verified(journal: DirectoryTarget, manifest: Manifest, table: pa.Table) -> d
     manifest = msgspec.structs.replace(manifest, sha256=hashlib.sha256(data).hexdigest(), rows=table.num_rows)
     journal.write(manifest.file, data)
     journal.write(manifest.name, msgspec.json.encode(manifest))
-    return verdict(journal, manifest.name, None)
+    return verdict(journal, manifest.name, None, RowRules())[0]
 
 
 def test_an_unchanged_segment_is_accepted(journal: DirectoryTarget) -> None:
@@ -48,7 +49,7 @@ def test_an_unchanged_segment_is_accepted(journal: DirectoryTarget) -> None:
     manifest, table = table_of(journal)
     (name,) = manifest_names(journal)
     assert read_manifest(journal, name) == manifest
-    assert verdict(journal, name, None)["reason"] == ""
+    assert verdict(journal, name, None, RowRules())[0]["reason"] == ""
     assert verified(journal, manifest, table)["reason"] == ""
 
 
@@ -85,7 +86,7 @@ def test_a_record_with_a_truncated_id_is_refused(journal: DirectoryTarget) -> No
     """It is in the chain although no server writes it, and must not end the run."""
     writer = JournalWriter(journal)
     writer.record(START, entry("add", ids=message_id(1)[:9], size=1))
-    assert verdict(journal, writer.segment().name, None)["reason"] == "rows_differ"
+    assert verdict(journal, writer.segment().name, None, RowRules())[0]["reason"] == "rows_differ"
 
 
 def test_the_fast_id_formatting_equals_the_usual_one() -> None:

@@ -11,6 +11,7 @@ from graphlib import TopologicalSorter
 from threading import Lock
 from typing import Any, Final
 
+import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from tenantq.pipeline.bronze.ingestion import LOCAL_ROWS, NewSegments, overlap
@@ -21,14 +22,14 @@ from tenantq.pipeline.lake.data_files import with_pieces
 from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.run_options import RunOptions, RunReport
 from tenantq.pipeline.scopes import NEEDED, Selection, Selector
-from tenantq.pipeline.session import SMALL_ROWS
+from tenantq.pipeline.session import MEDIUM_ROWS, SMALL_ROWS
 from tenantq.pipeline.tables import JOURNAL, TABLES, Input, LakeTable, day_of
 
 START: Final = "start Spark"
 VERIFY: Final = "verify segments"
-SUMMARIZE: Final = "summarize rows"
+READ: Final = "read segments"
 COMMIT: Final = "commit"
-STAGES: Final = (FETCH, START, VERIFY, SUMMARIZE, *TABLES, COMMIT)
+STAGES: Final = (FETCH, START, VERIFY, READ, *TABLES, COMMIT)
 """The stages of a run, in order. Tables that are up to date are left out; without new data, Spark is too."""
 _AT_ONCE: Final = 4  # tables that are planned and computed side by side; Spark's cores limit the tasks
 _CODEGEN: Final = ("spark.sql.codegen.wholeStage", "spark.sql.codegen.factoryMode")
@@ -99,28 +100,29 @@ class _Run:
         rows = files.count_rows()
         first = min((day_of(name) for name in files.segments), default="9999")
         self._rows = rows + sum(file.rows for file in lake.tables.files("bronze") if day_of(file.path) >= first)
-        self._verify(files, rows)
-        report.segments, report.accepted = len(new.verdicts), len(new.accepted)
         state = lake.state()
+        rules = RowRules(
+            now_ms=self._options.now_ms,
+            deleted_dates=tuple(deleted_dates(state)),
+            erased=tuple((one.tenant, one.until_ms) for one in state.erased),
+        )
+        self._verify(files, rules, rows)
+        report.segments, report.accepted = len(new.verdicts), len(new.accepted)
         if new.accepted:
             known |= {one["manifest"]: one for one in new.verdicts}
-            rules = RowRules(
-                now_ms=self._options.now_ms,
-                unique=not overlap([one for one in known.values() if not one["reason"]]),
-                deleted_dates=tuple(deleted_dates(state)),
-                erased=tuple((one.tenant, one.until_ms) for one in state.erased),
-            )
-            with self._timed(SUMMARIZE):
+            unique = not overlap([one for one in known.values() if not one["reason"]])
+            rules = msgspec.structs.replace(rules, unique=unique)
+            with self._timed(READ):
                 new.read(files.root, rules, self._restore, lambda: lake.read(self._spark, "bronze"))
         report.rows = new.summary.rows
-        self._selector = Selector(lambda: self._spark, lake, self._options, new, lake.state(), report)
+        self._selector = Selector(lambda: self._spark, lake, self._options, new, lake.state(), report, self._new_rows)
 
-    def _verify(self, files: JournalFiles, rows: int) -> None:
+    def _verify(self, files: JournalFiles, rules: RowRules, rows: int) -> None:
         """Verify the segments: few in this process while Java starts, many on Spark."""
 
         def verify() -> None:
             with self._timed(VERIFY):
-                self._new.verify(files.root, files.manifests, self._options.public_key, rows)
+                self._new.verify(files.root, files.manifests, self._options.public_key, rules, rows)
 
         with ThreadPoolExecutor(1) as aside:
             verified = aside.submit(verify) if rows <= LOCAL_ROWS else None
@@ -136,9 +138,7 @@ class _Run:
 
     def compute(self) -> None:
         """Compute and stage the partitions that are not up to date. Independent tables are computed side by side."""
-        order = TopologicalSorter(
-            {name: {*table.sources, *NEEDED.get(table.scope, ())} - {JOURNAL} for name, table in TABLES.items()}
-        )
+        order = TopologicalSorter({name: _awaited(table) for name, table in TABLES.items()})
         order.prepare()
         ready: list[str] = []
         running: dict[Future[None], LakeTable] = {}
@@ -169,11 +169,19 @@ class _Run:
             frames = [self._frame(one, table, selection, known, sizes) for one in table.inputs]
             values = self._values(selection)
             rows = table.function(*frames, **{name: values[name]() for name in table.parameters})
-            if table.appends:
-                self._selector.new_rows[table.name] = rows
-                if known:
-                    rows = self._lake.view(self._spark, table.name, known.__contains__).unionByName(rows)
-            self._lake.stage(rows, table.name, selection.covers, sizes, few=self._rows <= SMALL_ROWS)
+            if table.appends and known:
+                rows = self._lake.view(self._spark, table.name, known.__contains__).unionByName(rows)
+            self._lake.stage(rows, table.name, selection.covers, sizes, few=self._rows <= MEDIUM_ROWS)
+
+    def _new_rows(self, name: str) -> DataFrame:
+        """Return the rows that this run adds to a table that appends. They depend on nothing but the journal."""
+        table = TABLES[name]
+        assert table.appends, name
+        given = [
+            self._in_one(self._new.frame(one.part)) if one.table == JOURNAL else self._new_rows(one.table)
+            for one in table.inputs
+        ]
+        return table.function(*given, **({"rules": self._new.rules} if "rules" in table.parameters else {}))
 
     def _is_large(self, table: LakeTable) -> bool:
         """Return whether a table is computed from many rows. Only then it pays off to compile code."""
@@ -201,19 +209,21 @@ class _Run:
                     self._small[one.table] = self._lake.local_view(self._spark, one.table)
             return self._small[one.table]
         if one.part == "new":
-            rows = self._selector.new_rows[one.table]
+            rows = self._new_rows(one.table)
         else:
             wanted = {"all": lambda _: True, "selected": selection.covers, "known": known.__contains__}[one.part]
-            rows = self._in_one(self._lake.view(self._spark, one.table, wanted))
+            rows = self._in_one(
+                self._lake.view(self._spark, one.table, wanted), few=self._lake.has_few_bytes(one.table, wanted)
+            )
         if one.through is not None:
             rows = one.through(rows)
         # Rows that are merged into a split table get their piece first, so one shuffle does for merging and writing.
         merged = sizes is not None and one.part in {"new", "known"}
         return with_pieces(rows, table, sizes or {}) if merged else rows
 
-    def _in_one(self, rows: DataFrame) -> DataFrame:
-        """Return rows of a small run in one partition, so that nothing is shuffled."""
-        return rows.coalesce(1) if self._rows <= SMALL_ROWS else rows
+    def _in_one(self, rows: DataFrame, *, few: bool = False) -> DataFrame:
+        """Return rows of a small run, or ``few`` of a larger one, in one partition, so that nothing is shuffled."""
+        return rows.coalesce(1) if few or self._rows <= SMALL_ROWS else rows
 
     def _values(self, selection: Selection) -> dict[str, Callable[[], Any]]:
         """Return the values that tables may name as parameters of their function."""
@@ -270,6 +280,12 @@ class _Run:
         finally:
             spent = self._report.stages.get(stage, 0.0) + time.monotonic() - started
             self._report.stages[stage] = round(spent, 3)
+
+
+def _awaited(table: LakeTable) -> set[str]:
+    """Return the tables that must be staged before a table is computed. New rows of a table are there before it is."""
+    sources = {one.table for one in table.inputs if one.part != "new"} - {JOURNAL, table.name}
+    return {*sources, *NEEDED.get(table.scope, ())}
 
 
 def _compile_code(spark: SparkSession, *, wanted: bool) -> None:

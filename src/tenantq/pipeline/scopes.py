@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Final
 
@@ -31,11 +32,12 @@ class Selector:
     """Selects partitions for one run. ``state`` becomes what the lake must record about prices and objective."""
 
     def __init__(
-        self, spark: Callable[[], SparkSession], lake: Lake, options: RunOptions, new: NewSegments, state: LakeState, report: RunReport
+        self, spark: Callable[[], SparkSession], lake: Lake, options: RunOptions, new: NewSegments, state: LakeState,
+        report: RunReport, new_rows: Callable[[str], DataFrame],
     ) -> None:  # fmt: skip
         self._spark, self._lake, self._options, self._new, self._report = spark, lake, options, new, report
         self.state = state
-        self.new_rows: dict[str, DataFrame] = {}  # of tables that append: what this run adds
+        self._new_rows = new_rows  # returns what this run adds to a table that appends
 
     def select(self, scope: Scope) -> Selection | None:
         """Return the partitions of a table with this scope; None if it is up to date. Its sources must be staged."""
@@ -74,15 +76,15 @@ class Selector:
 
     def _resets(self) -> Selection | None:
         missing = self._new.summary.rows > 0 and not self._lake.tables.has("queue_resets")
-        return _whole() if missing or self._new.summary.first_reset is not None else None
+        return _whole() if missing or self._new.summary.first_reset_ms is not None else None
 
     @cached_property
     def _life_days(self) -> set[str]:
         names = set(self._new.summary.lives)
-        if self._new.summary.first_reset is None:
+        if self._new.summary.first_reset_ms is None:
             return names
         lives = self._lake.read(self._spark(), "message_lives").where(f.col("outcome").isin(*OPEN)).alias("life")
-        reset = self.new_rows["queue_resets"].select("tenant", "queue").distinct().alias("reset")
+        reset = self._new_rows("queue_resets").select("tenant", "queue").distinct().alias("reset")
         of_queue = (f.col("life.tenant") == f.col("reset.tenant")) & (
             (f.col("reset.queue") == "") | (f.col("life.last.queue") == f.col("reset.queue"))
         )
@@ -93,8 +95,9 @@ class Selector:
         if not self._new.summary.rows:
             return None
         hours, there = set(self._new.summary.hours), self._lake.partitions("bronze")
-        if self._new.summary.first_reset is not None:
-            first = self._new.summary.first_reset.strftime("date=%Y-%m-%d/hour=%H")
+        if self._new.summary.first_reset_ms is not None:
+            at = datetime.fromtimestamp(self._new.summary.first_reset_ms / 1_000, UTC)
+            first = f"{at:date=%Y-%m-%d/hour=%H}"
             hours |= {one for one in there if one >= first}
         return _among(hours | (self._hours_of_removed_leases() & there))
 
@@ -107,7 +110,7 @@ class Selector:
         leased = lives.where((f.col("outcome") == "removed") & f.col("leased_at_end"))
         if leased.isEmpty():
             return set()
-        events = life_events(self.new_rows["bronze"]).select("tenant", "message_id")
+        events = life_events(self._new_rows("bronze")).select("tenant", "message_id")
         hour = f.date_format("ended_at", "'date='yyyy-MM-dd'/hour='HH")
         return {row[0] for row in leased.join(events, ["tenant", "message_id"], "left_semi").select(hour).distinct().collect()}  # fmt: skip
 

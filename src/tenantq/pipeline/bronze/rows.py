@@ -8,7 +8,7 @@ from tenantq.pipeline.schemas import BRONZE, KNOWN_OPS
 
 FUTURE_MS = 86_400_000
 """How far a row may be ahead of the pipeline's clock, because clocks of machines differ."""
-_NOT_NEGATIVE = ("seq", "n", "bytes", "priority", "attempt", "wait_ms", "process_ms", "count")
+NOT_NEGATIVE = ("seq", "n", "bytes", "priority", "attempt", "wait_ms", "process_ms", "count")
 _REQUIRED = ("shard", "seq", "n", "ts", "tenant", "queue", "op", "outcome")
 
 
@@ -26,7 +26,7 @@ def row_fault(rules: RowRules) -> Column:
     if rules.now_ms is None:
         return f.lit("")
     negative = f.lit(False)
-    for name in _NOT_NEGATIVE:
+    for name in NOT_NEGATIVE:
         negative |= f.col(name) < 0
     missing = f.lit(False)
     for name in _REQUIRED:

@@ -21,6 +21,8 @@ from tenantq.journal.manifest import SCHEMA_VERSION, Manifest, read_manifest
 from tenantq.journal.record import JournalEntry, Record, decode_record
 from tenantq.journal.segment import SCHEMA
 from tenantq.journal.signing import PublicKey
+from tenantq.pipeline.bronze.row_summary import RowSummary, summary_of
+from tenantq.pipeline.bronze.rows import RowRules
 
 ID_BYTES: Final = 16
 _TEXT: Final = 36
@@ -37,8 +39,13 @@ class SegmentRefused(Exception):
         self.reason, self.details, self.rows = reason, details, rows
 
 
-def verdict(target: ExportTarget, name: str, key: PublicKey | None) -> dict[str, Any]:
-    """Return a row of SEGMENTS about the segment that the manifest ``name`` describes."""
+Verdict = tuple[dict[str, Any], RowSummary]
+"""A row of SEGMENTS, and what the rows of the segment affect: nothing if it is refused."""
+
+
+def verdict(target: ExportTarget, name: str, key: PublicKey | None, rules: RowRules) -> Verdict:
+    """Return the verdict on the segment that the manifest ``name`` describes. ``rules`` say which rows are invalid."""
+    summary = RowSummary()
     found: dict[str, Any] = {
         "manifest": name, "file": "", "shard": name.split("/")[1].removeprefix("shard="), "first_seq": 0, "last_seq": 0,
         "previous_link": "", "last_link": "", "sha256": "", "rows": 0, "reason": "", "details": "", "signed": False,
@@ -49,10 +56,10 @@ def verdict(target: ExportTarget, name: str, key: PublicKey | None) -> dict[str,
             found[field] = getattr(manifest, field)
         _check_manifest(manifest, name, key)
         found["signed"] = key is not None
-        _check(target, manifest)
+        summary = summary_of(_checked(target, manifest), rules)
     except SegmentRefused as refused:
         found["reason"], found["details"] = refused.reason, refused.details
-    return found
+    return found, summary
 
 
 def _manifest(target: ExportTarget, name: str) -> Manifest:
@@ -71,7 +78,8 @@ def _check_manifest(manifest: Manifest, name: str, key: PublicKey | None) -> Non
         raise SegmentRefused("bad_signature", "the manifest is not signed by the server")
 
 
-def _check(target: ExportTarget, manifest: Manifest) -> None:
+def _checked(target: ExportTarget, manifest: Manifest) -> pa.Table:
+    """Return the rows of a segment; raise SegmentRefused if they are not what the server journaled."""
     try:
         data = target.read(manifest.file)
     except FileNotFoundError as error:
@@ -91,6 +99,7 @@ def _check(target: ExportTarget, manifest: Manifest) -> None:
     wrong = _differing(table, list(_records(table, manifest)))
     if wrong:
         raise SegmentRefused("rows_differ", f"the rows differ from the journal: {wrong}")
+    return table
 
 
 def _records(table: pa.Table, manifest: Manifest) -> Iterator[Record]:

@@ -3,40 +3,39 @@
 import gc
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from tenantq.journal.export_target import open_target
 from tenantq.journal.record import GENESIS
 from tenantq.journal.signing import PublicKey
-from tenantq.pipeline.bronze.segment_check import verdict
-from tenantq.pipeline.schemas import SEGMENTS
+from tenantq.pipeline.bronze.rows import RowRules
+from tenantq.pipeline.bronze.segment_check import Verdict, verdict
 
 
-def verify(manifests: DataFrame, journal: str, public_key: Path | None) -> DataFrame:
-    """Return a row of SEGMENTS for each manifest name (column ``manifest``). Spark workers read the files."""
-    schema = to_arrow_schema(SEGMENTS, timezone="UTC")
+def verify(manifests: DataFrame, journal: str, public_key: Path | None, rules: RowRules) -> list[Verdict]:
+    """Return the verdict on the segment of each manifest name (column ``manifest``). Spark workers read the files."""
 
     def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            for found in verdicts(batch.column("manifest").to_pylist(), journal, public_key):
-                yield pa.RecordBatch.from_pylist([found], schema=schema)
+            for found in verdicts(batch.column("manifest").to_pylist(), journal, public_key, rules):
+                yield pa.RecordBatch.from_pylist([{"verdict": msgspec.json.encode(found)}])
 
-    return manifests.select("manifest").mapInArrow(check, SEGMENTS)
+    found = manifests.select("manifest").mapInArrow(check, "verdict binary").collect()
+    return [msgspec.json.decode(bytes(row[0]), type=Verdict) for row in found]
 
 
-def verdicts(manifests: Iterable[str], journal: str, public_key: Path | None) -> Iterator[dict[str, Any]]:
-    """Yield a row of SEGMENTS for each manifest name, verified in this process."""
+def verdicts(manifests: Iterable[str], journal: str, public_key: Path | None, rules: RowRules) -> Iterator[Verdict]:
+    """Yield the verdict on the segment of each manifest name, verified in this process."""
     target = open_target(journal)
     key = PublicKey.load(public_key) if public_key is not None else None
     gc.disable()  # records hold no cycles; collecting would take a fifth of the time
     try:
         for name in manifests:
-            yield verdict(target, name, key)
+            yield verdict(target, name, key, rules)
     finally:
         gc.enable()
 

@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 from tenantq.errors import StoreDamaged
 from tenantq.journal.export_target import ExportTarget
 from tenantq.journal.segment import SCHEMA
+from tenantq.pipeline.bronze.rows import RowRules
 from tenantq.pipeline.bronze.segment_check import verdict
 from tenantq.pipeline.connector.options import JournalOptions
 from tenantq.pipeline.connector.pushdown import PushedFilters
@@ -65,7 +66,7 @@ class JournalRows:
         if self._options.verify == "none":
             return target.open(manifest.file)
         if self._options.verify == "full":
-            found = verdict(target, manifest.name, None)
+            found, _ = verdict(target, manifest.name, None, RowRules())
             if found["reason"]:
                 raise StoreDamaged(f"{manifest.file}: {found['reason']}: {found['details']}; {_ADVICE}")
         data = target.read(manifest.file)

@@ -33,6 +33,7 @@ from tenantq.runtime.clock import Clock, SystemClock
 _STAGING: Final = "_staging"
 _INCOMING: Final = "_incoming"
 _LOCK: Final = "_lock"
+_FEW_BYTES: Final = 2_000_000  # about 100,000 rows
 ROW_GROUP_BYTES: Final = 16_000_000
 """Rows are sorted by tenant, so a query for one tenant reads only the row groups whose statistics include it."""
 
@@ -146,6 +147,11 @@ class Lake:
             part = part.select(*known.columns.names)
             found = part if found is None else found.unionByName(part)
         return found if found is not None else local_frame(spark, [], known.columns)
+
+    def has_few_bytes(self, table: str, wanted: Callable[[str], bool] = lambda _: True) -> bool:
+        """Return whether the files that ``view`` reads are small enough for one task."""
+        files = self.files(table, wanted, staged=True).values()
+        return sum(file.stat().st_size for some in files for file in some) <= _FEW_BYTES
 
     def local_view(self, spark: SparkSession, table: str) -> DataFrame:
         """Return a small table without partitions as ``view`` does, read by this process."""

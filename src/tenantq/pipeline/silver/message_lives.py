@@ -18,15 +18,15 @@ from tenantq.pipeline.silver.queue_resets import with_resets
 OPEN: Final = ("waiting", "in_flight", "dead")
 """Outcomes of messages that are still in a queue."""
 
-_STATES: Final = {
+STATES: Final = {
     "add": "waiting", "poll": "in_flight", "nack": "waiting", "release": "waiting", "lease_expired": "waiting",
     "ack": "acked", "remove": "removed", "expire": "expired", "dead_letter": "dead", "redrive": "waiting",
 }  # fmt: skip
 _SETTLES: Final = ("ack", "nack", "release", "lease_expired")
-_DONE: Final = {"ok", "expired", "dead"}
+DONE: Final = ("ok", "expired", "dead")
 _TARGET: Final = r"^to ([^:]*)"
-_LAST_DAY: Final = 2_932_896  # of the year 9999
-_DAY_MS: Final = 86_400_000
+LAST_DAY: Final = 2_932_896  # of the year 9999
+DAY_MS: Final = 86_400_000
 _OF_BOTH: Final = ("date", "tenant", "message_id", "shard", "queue", "bytes", "priority")
 _OF_EVENTS: Final = ("seq", "n", "ts", "op", "wait_ms", "process_ms", "target")
 _OF_LIVES: Final = ("added_at", "dead_letters", "redrives", "deliveries", "settlements", "last")
@@ -37,13 +37,13 @@ def life_date() -> Column:
     digits = f.concat(f.substring("message_id", 1, 8), f.substring("message_id", 10, 4))
     valid = (f.length(digits) == 12) & f.unhex(digits).isNotNull()
     ms = f.when(valid, f.conv(digits, 16, 10).cast("bigint"))
-    day = f.least(f.floor(ms / _DAY_MS), f.lit(_LAST_DAY)).cast("int")
+    day = f.least(f.floor(ms / DAY_MS), f.lit(LAST_DAY)).cast("int")
     return f.coalesce(f.date_from_unix_date(day).cast("string"), f.lit("1970-01-01"))
 
 
 def tells_of_life() -> Column:
     """Select the journal rows that change a message."""
-    return (f.col("message_id") != "") & f.col("outcome").isin(*_DONE) & f.col("op").isin(*_STATES)
+    return (f.col("message_id") != "") & f.col("outcome").isin(*DONE) & f.col("op").isin(*STATES)
 
 
 def life_events(rows: DataFrame) -> DataFrame:
@@ -102,7 +102,7 @@ def _merged(parts: DataFrame, place: tuple[str, ...], *, with_known: bool) -> Da
     """
     op, at = f.col("op"), f.col("ts").alias("at")
     state = f.lit(None).cast("string")
-    for name, value in _STATES.items():
+    for name, value in STATES.items():
         state = f.when(op == name, value).otherwise(state)
     # The end of a lease refers to an earlier record, so it comes first in its own record, regardless of its number there.
     order = f.when(op.isin("nack", "release", "lease_expired"), f.lit(-1)).otherwise(f.col("n"))

@@ -1,14 +1,19 @@
 """Silver ``queue_resets``: when queues became empty by a purge, a drop or the deletion of their tenant."""
 
+from typing import Final
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from tenantq.pipeline.schemas import QUEUE_RESETS
 
+RESETS: Final = ("purge", "drop_queue", "delete_tenant")
+"""Ops that empty a queue, or all queues of a tenant."""
+
 
 def is_reset() -> Column:
     """Select the journal rows that empty a queue, or all queues of a tenant."""
-    return f.col("op").isin("purge", "drop_queue", "delete_tenant") & (f.col("outcome") == "ok")
+    return f.col("op").isin(*RESETS) & (f.col("outcome") == "ok")
 
 
 def queue_resets(rows: DataFrame) -> DataFrame:

@@ -1,0 +1,116 @@
+"""What new journal rows affect: computed on whole Arrow columns, by the verification of a segment while it has the rows."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame
+
+from tenantq.pipeline.bronze.rows import FUTURE_MS, NOT_NEGATIVE, RowRules
+from tenantq.pipeline.schemas import KNOWN_OPS
+from tenantq.pipeline.silver.message_lives import DAY_MS, DONE, LAST_DAY, STATES
+from tenantq.pipeline.silver.queue_resets import RESETS
+
+_HOUR_MS: Final = 3_600_000
+_ID_CHARS: Final = 36
+_TIME_DIGITS: Final = (*range(8), *range(9, 13))  # of an id's text: its first 48 bits are milliseconds
+_DIGIT_VALUES: Final = np.zeros(256, "i8")
+_DIGIT_VALUES[np.frombuffer(b"0123456789abcdef", "u1")] = np.arange(16)
+_USED: Final = ("ts", "op", "outcome", "message_id")
+
+
+class RowSummary(msgspec.Struct, frozen=True):
+    """The partitions and messages that new rows affect. Partitions are named by their directories."""
+
+    rows: int = 0
+    faulty: bool = False  # whether some of them may be invalid
+    hours: dict[str, int] = {}  # partition of bronze -> rows
+    lives: dict[str, int] = {}  # partition of message_lives -> lives that begin; 0 where one only continues
+    first_reset_ms: int | None = None  # when the first of them emptied a queue
+
+
+def combined(parts: Iterable[RowSummary]) -> RowSummary:
+    """Return the summary of all rows of these parts."""
+    rows, faulty, resets = 0, False, []
+    hours, lives = Counter[str](), Counter[str]()
+    for part in parts:
+        rows, faulty = rows + part.rows, faulty or part.faulty
+        hours.update(part.hours)
+        lives.update(part.lives)
+        resets += [part.first_reset_ms] if part.first_reset_ms is not None else []
+    return RowSummary(rows, faulty, dict(hours), dict(lives), min(resets, default=None))
+
+
+def summary_of(rows: pa.Table, rules: RowRules) -> RowSummary:
+    """Summarize the rows of a segment. If it is ``faulty``, invalid rows are counted like the others."""
+    ms = rows["ts"].cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).to_numpy()
+    hours, counts = np.unique(ms // _HOUR_MS, return_counts=True)
+    names = [
+        f"{datetime.fromtimestamp(hour * _HOUR_MS // 1_000, UTC):date=%Y-%m-%d/hour=%H}" for hour in hours.tolist()
+    ]
+    ok = pc.equal(rows["outcome"], "ok")
+    resets = pc.and_(pc.is_in(rows["op"], pa.array(RESETS)), ok).to_numpy()
+    return RowSummary(
+        rows.num_rows, _may_be_faulty(rows, names, ms, rules), dict(zip(names, counts.tolist(), strict=True)), _lives(rows),
+        int(ms[resets].min()) if resets.any() else None,
+    )  # fmt: skip
+
+
+def _may_be_faulty(rows: pa.Table, hours: list[str], ms: NDArray[Any], rules: RowRules) -> bool:
+    """Return whether ``row_fault`` may find fault with a row."""
+    if rules.now_ms is None or not rows.num_rows:
+        return False
+    return (
+        any(column.null_count for column in rows.drop_columns(["link", "payload"]).columns)
+        or not pc.all(pc.is_in(pc.unique(rows["op"]), pa.array(sorted(KNOWN_OPS)))).as_py()
+        or any(pc.min(rows[name]).as_py() < 0 for name in NOT_NEGATIVE)
+        or int(ms.max()) > rules.now_ms + FUTURE_MS
+        or any(hour[5:15] in rules.deleted_dates for hour in hours)
+    )
+
+
+def _lives(rows: pa.Table) -> dict[str, int]:
+    """Return how many lives begin on each day, 0 where some only continue."""
+    changes = pc.and_(pc.is_in(rows["outcome"], pa.array(DONE)), pc.is_in(rows["op"], pa.array(list(STATES))))
+    told = rows.select(["op", "message_id"]).filter(pc.and_(changes, pc.not_equal(rows["message_id"], "")))
+    ids = pa.array(told["message_id"].combine_chunks(), pa.string())
+    days = np.zeros(len(ids), "i8")  # ids of another form belong to the first day
+    proper = pc.equal(pc.binary_length(ids), _ID_CHARS).to_numpy(zero_copy_only=False)
+    days[proper] = _creation_days(ids.filter(pa.array(proper)))
+    found, places = np.unique(days, return_inverse=True)
+    begins = np.bincount(places, pc.equal(told["op"], "add").to_numpy(), len(found))
+    return {
+        f"date={np.datetime64(day, 'D')}": int(count)
+        for day, count in zip(found.tolist(), begins.tolist(), strict=True)
+    }
+
+
+def _creation_days(ids: pa.StringArray) -> NDArray[Any]:
+    """Return the day in which each id was created. All ids have the same length."""
+    if not len(ids):
+        return np.zeros(0, "i8")
+    text = np.frombuffer(pa.concat_arrays([ids]).buffers()[2], "u1")[: len(ids) * _ID_CHARS].reshape(-1, _ID_CHARS)
+    ms = np.zeros(len(ids), "i8")
+    for place in _TIME_DIGITS:
+        ms = ms * 16 + _DIGIT_VALUES[text[:, place]]
+    days: NDArray[Any] = np.minimum(ms // DAY_MS, LAST_DAY)
+    return days
+
+
+def summarize(rows: DataFrame) -> RowSummary:
+    """Summarize valid journal rows on Spark. Each row must occur once."""
+    rules = RowRules()
+
+    def parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            found = summary_of(pa.Table.from_batches([batch]), rules)
+            yield pa.RecordBatch.from_pylist([{"summary": msgspec.json.encode(found)}])
+
+    found = rows.select(*_USED).mapInArrow(parts, "summary binary").collect()
+    return combined(msgspec.json.decode(bytes(row[0]), type=RowSummary) for row in found)
