@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 
 from tenantq.domain.names import PlanName, TenantName
-from tenantq.domain.validation import about, between, text
+from tenantq.domain.validation import about, between, matching, text
 
 
 class SignupSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -20,7 +20,11 @@ class SignupRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """What somebody asks for."""
 
     tenant: Annotated[TenantName, about("Name of the tenant.")]
-    contact: Annotated[str, text(200, "Whom to answer, such as an e-mail address.")]
+    contact: Annotated[
+        str,
+        matching(r"[^\x00-\x1f\x7f]{1,200}", "1 to 200 characters on one line"),
+        about("Whom to answer, such as an e-mail address."),
+    ]
     plan: Annotated[PlanName, about("Plan; none: the default plan.")] | None = None
     note: Annotated[str, text(1_000, "Text for the administrator.", chars_min=0)] = ""
 

@@ -117,7 +117,9 @@ class Templates:
             changed = _differences(before, change_config(before, changes))
             if found is not None and not changed:
                 return AppliedItem(queue=queue, outcome="unchanged")
-            if not dry_run:
+            if dry_run:
+                await self._admission.authorize(call, target.name, "put_queue", queue)
+            else:
                 await self._queues.put(call, target.name, queue, changes)
         except TenantqError as error:
             return AppliedItem(queue=queue, outcome="refused", error=error.message)
@@ -130,7 +132,9 @@ class Templates:
             changed = _differences(target.config, self._plans.change(target.config, changes))
             if not changed:
                 return AppliedItem(queue="", outcome="unchanged")
-            if not dry_run:
+            if dry_run:
+                await self._admission.authorize(call, target.name, "put_tenant", None)
+            else:
                 await self._tenants.put(call, target.name, changes)
         except TenantqError as error:
             return AppliedItem(queue="", outcome="refused", error=error.message)

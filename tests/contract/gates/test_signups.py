@@ -82,6 +82,14 @@ async def test_the_reply_does_not_show_whether_a_tenant_exists(harness: ServiceH
     assert await harness.service.tenants.get(harness.admin, "newcomer") == before
 
 
+async def test_contact_is_one_line(harness: ServiceHarness) -> None:
+    """Administrators read it in tables, and may paste it into an e-mail."""
+    with pytest.raises(Invalid, match=r"contact: .*1 to 200 characters on one line"):
+        await harness.service.signups.request(
+            harness.call(None), SignupRequest(tenant="newcomer", contact="a@b.example\nBcc: all@b.example")
+        )
+
+
 async def test_rejected_sign_up_is_deleted_and_journaled(harness: ServiceHarness) -> None:
     """The row has the reason."""
     made = await harness.service.signups.request(harness.call(None), REQUEST)

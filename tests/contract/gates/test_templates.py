@@ -98,14 +98,26 @@ async def test_only_administrators_store_and_share_templates(harness: ServiceHar
         await templates.list(acme, "")
 
 
+async def test_dry_run_shows_queues_that_the_credential_may_not_change(harness: ServiceHarness) -> None:
+    """It predicts what applying the template does."""
+    await tenant(harness, "acme")
+    templates = harness.service.templates
+    await templates.put(harness.admin, "acme", "mail", MAIL)
+    narrow = await harness.key("acme", None, actions=("put_queue",), queues=("m*",))
+    foreseen = await templates.apply(narrow, None, "mail", dry_run=True)
+    assert outcomes(foreseen) == {"mail": "created", "bounces": "refused"}
+    assert outcomes(foreseen) == outcomes(await templates.apply(narrow, None, "mail"))
+
+
 async def test_platform_templates_may_contain_settings_only_it_can_apply(harness: ServiceHarness) -> None:
     """A tenant's own template of the same name takes precedence."""
     acme = await tenant(harness, "acme")
     templates = harness.service.templates
     platform = Template(queues={"platform": {}}, settings={"weight": 4}, shared_with=("*",))
     await templates.put(harness.admin, "", "mail", platform)
-    applied = await templates.apply(acme, None, "mail")
-    assert outcomes(applied) == {"": "refused", "platform": "created"}
+    for dry_run in (True, False):
+        applied = await templates.apply(acme, None, "mail", dry_run=dry_run)
+        assert outcomes(applied) == {"": "refused", "platform": "created"}
     assert outcomes(await templates.apply(harness.admin, "acme", "mail")) == {"": "changed", "platform": "unchanged"}
     assert (await harness.service.tenants.get(acme, None)).config.weight == 4
     await templates.put(acme, None, "mail", MAIL)

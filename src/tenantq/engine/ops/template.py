@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
+from tenantq.domain.formatting import plural
 from tenantq.domain.template import Template
 from tenantq.engine.effects import Effects
 from tenantq.engine.operation import Operation
@@ -28,8 +29,8 @@ class PutTemplate(Operation[bool]):
         if self.reply and len(held) >= most:
             raise QuotaExceeded(f"templates: at most {most}. Delete some.", limit=most, current=len(held))
         templates.put(effects.batch, owner.id, self.name, self.template)
-        shared = ", ".join(self.template.shared_with) or "nobody"
-        details = f"{self.name}: {len(self.template.queues)} queues, shared with {shared}"
+        shared = f"shared with {', '.join(self.template.shared_with)}" if self.template.shared_with else "not shared"
+        details = f"{self.name}: {plural(len(self.template.queues), 'queue')}, {shared}"
         effects.log_tenant("put_template", owner, self.caller, details)
 
 
