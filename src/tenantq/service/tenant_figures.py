@@ -59,7 +59,7 @@ def _total(tenant: TenantState, place: int) -> int:
 
 
 def _dead(shard: Shard, tenant: TenantState) -> int:
-    """Return how many messages are in queues that take the dead letters of another."""
-    name_of, queues = shard.state.catalog.dead_letter_name, tenant.queues
-    letters = {name: queues[name] for queue in queues.values() if (name := name_of(queue)) in queues}
-    return sum(queue.messages for queue in letters.values())
+    """Return how many messages are in queues that take the dead letters of another, which may be deleted."""
+    name_of, queues = shard.state.catalog.dead_letter_name, tenant.queues.values()
+    letters = {name for queue in queues if (name := name_of(queue)) != queue.name}
+    return sum(queue.messages for queue in queues if queue.system_made or queue.name in letters)

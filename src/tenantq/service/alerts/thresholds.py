@@ -70,7 +70,9 @@ class Thresholds:
                     await next_slice()
             for queue in queues:
                 if queue.messages and not tenant.gone:
-                    found.update(self._queue(queue, rules, is_dead_letter_queue=queue.name in letters))
+                    found.update(
+                        self._queue(queue, rules, is_dead_letter_queue=queue.system_made or queue.name in letters)
+                    )
                 if slices.is_full():
                     await next_slice()
             if slices.is_full():

@@ -182,7 +182,7 @@ class _Reading:
                 sample.age_ms = self._shard.reads.oldest_age_ms(queue) if queue.ready or queue.delayed else 0
                 self._writing.write_queue(sample)
             size += queue.bytes
-            if queue.name in letter_queues:
+            if queue.system_made or queue.name in letter_queues:
                 dead += queue.messages
             else:
                 states[0] += queue.ready
