@@ -22,6 +22,7 @@ from tenantq.service.access import Access
 from tenantq.service.admission import Admission
 from tenantq.service.alerts.alerts import Alerts
 from tenantq.service.alerts.containment import Containments
+from tenantq.service.alerts.journaled_alerts import alert_rows
 from tenantq.service.alerts.settings import AlertSettings
 from tenantq.service.alerts.watch import NO_ALERTS, AlertWatch
 from tenantq.service.audit import Audit, TenantJournal
@@ -90,7 +91,10 @@ class Service:
         self.queues = Queues(shard, admission)
         self.redrives = Redrives(shard, admission)
         self.containment = Containments(shard, admission, others, containment)
-        self.watch = AlertWatch(shard, admission, clock, exporter, alerts, react=self.containment.react)
+        self.watch = AlertWatch(
+            shard, admission, clock, exporter, alerts,
+            react=self.containment.react, journaled=lambda: alert_rows(self._audit_trail),
+        )  # fmt: skip
         self.alerts = Alerts(admission, clock, others, self.watch)
         self.tenants = Tenants(shard, admission, encryption, others, plans, self.watch.notifications.targets)
         self.legal_holds = LegalHolds(shard, admission, others)

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tenantq.service.alerts.alerts import Alerts
+from tenantq.service.alerts.journaled_alerts import alert_rows
 from tenantq.service.alerts.settings import AlertSettings
 from tenantq.service.alerts.targets import DeliveryFailed, Target
 from tenantq.service.alerts.watch import AlertWatch
+from tenantq.service.audit_trail import AuditTrail
 from tenantq.service.other_shards import OtherShards
 from tenantq.service.tenants import Tenants
 from tests.contract.gates.conftest import open_harness
@@ -61,8 +63,9 @@ class Watch:
         targets: dict[str, Target] = {"pager": self.pager, "mail": self.mail}
         others = OtherShards()
         self.watch = AlertWatch(
-            harness.shard, harness.admission, harness.clock, None, settings, targets=targets, react=react
-        )
+            harness.shard, harness.admission, harness.clock, None, settings,
+            targets=targets, react=react, journaled=lambda: alert_rows(AuditTrail(harness.shard)),
+        )  # fmt: skip
         self.alerts = Alerts(harness.admission, harness.clock, others, self.watch)
         harness.service.tenants = Tenants(
             harness.shard, harness.admission, harness.encryption, others, alert_targets=self.watch.notifications.targets

@@ -142,8 +142,9 @@ async def test_endless_reply_times_out(tmp_path: Path, monkeypatch: pytest.Monke
             url = f"http://127.0.0.1:{port}/"
             one = target(webhooks={"one": Webhook(url=url, secret_file=secret_file(tmp_path, SECRET))})
         else:
-            email = {"starttls": False, "sender": "q@example.org", "recipients": ("ops@example.org",)}
-            one = target(emails={"one": Email(host="127.0.0.1", port=port, **email)})
+            sender, recipients = "q@example.org", ("ops@example.org",)
+            email = Email(host="127.0.0.1", port=port, starttls=False, sender=sender, recipients=recipients)
+            one = target(emails={"one": email})
         with pytest.raises(DeliveryFailed, match=r"127\.0\.0\.1 did not answer within 0\.3 s"):
             await asyncio.wait_for(one.send("msg_1", NOTIFICATION), 30)
 

@@ -12,6 +12,7 @@ import pytest
 
 from tenantq.domain.alert_rules import AlertRules
 from tenantq.errors import Forbidden, Invalid, NotFound, RateLimited
+from tenantq.gates.signals import Alert
 from tenantq.service.alerts import notification_queue
 from tenantq.service.alerts.settings import AlertSettings
 from tenantq.service.metrics.slice_counter import STEPS
@@ -109,6 +110,31 @@ async def test_throttling_is_counted_per_minute(watch: Watch) -> None:
     assert watch.pager.seen[-1][0] == "resolved"
 
 
+async def test_restart_continues_alerts(watch: Watch) -> None:
+    """They keep their start, are journaled once, and end even if their cause ended while no server ran."""
+    harness, reactions = watch.harness, list[Alert]()
+    await harness.tenant("acme", quotas={"backlog": 3})
+    await pager(watch, oldest_ms=1_000, quota_percent=60)
+    key = await harness.key("acme")
+    await harness.add(key, "mail", "one", "two")
+    await harness.add(key, "done")
+    await watch.evaluate()
+    began = {(one.kind, one.queue, one.detail): one.since for one in (await watch.alerts.list(harness.admin)).alerts}
+    assert set(began) == {("oldest", "mail", ""), ("oldest", "done", ""), ("quota", "", "backlog")}
+    (delivery,) = await harness.take(key, "done")
+    await harness.service.settlement.ack(key, None, "done", [delivery.receipt])
+    watch.pager.received.clear()
+    watch.use(AlertSettings(), react=reactions.append)  # as a restart does
+    await watch.evaluate(3_600_000)
+    seen = {(one.status, one.kind, one.queue): one for _, one in watch.pager.received}
+    assert set(seen) == {("firing", "oldest", "mail"), ("firing", "quota", ""), ("resolved", "oldest", "done")}
+    assert seen["firing", "oldest", "mail"].is_repeat
+    listed = (await watch.alerts.list(harness.admin)).alerts
+    assert {(one.kind, one.queue, one.detail): one.since for one in listed}.items() <= began.items()
+    assert reactions == []
+    assert Counter(row.op for row in await harness.rows() if "alert" in row.op) == {"alert": 3, "resolve_alert": 1}
+
+
 async def test_lasting_throttling_is_one_alert(watch: Watch) -> None:
     """It is not resolved and sent again every minute."""
     harness = watch.harness
@@ -148,7 +174,7 @@ async def test_alerts_above_the_capacity_of_a_target_are_sent_later(
 
 async def test_silenced_alerts_are_in_the_audit_trail(watch: Watch) -> None:
     """The server reacts to them too."""
-    harness, reactions = watch.harness, []
+    harness, reactions = watch.harness, list[Alert]()
     watch.use(AlertSettings(), react=reactions.append)
     await pager(watch, oldest_ms=1_000, silenced_until=harness.clock.wall_ms() + 600_000)
     key = await harness.key("acme")

@@ -38,6 +38,7 @@ class ActiveAlert(msgspec.Struct):
     since: int  # wall clock
     is_noted: bool = False  # its begin was journaled
     sent_at: int | None = None  # None: not sent yet, because it is silenced or its targets are busy
+    was_sent: bool = False  # before a restart
     ends_at: int | None = None  # when an event that has no end of its own counts as over
 
 
@@ -84,6 +85,11 @@ class AlertBook:
         if active is not None:
             active.ends_at = now + lasts_ms
 
+    def restore(self, subject: Subject, finding: Excess, since: int, now: int) -> None:
+        """Continue an alert that was active before a restart. It is sent again, because its delivery may have been lost."""
+        was_sent = now >= finding.silenced_until
+        self._active.setdefault(subject, ActiveAlert(subject, finding, since, is_noted=True, was_sent=was_sent))
+
     def counts(self) -> Counter[AlertKind]:
         """Return the number of active alerts by kind."""
         return Counter(one.kind for one in self._active)
@@ -104,7 +110,7 @@ class AlertBook:
             yield self._end(active, now, has_room) if is_over else self._continue(active, now, has_room)
 
     def _end(self, active: ActiveAlert, now: int, has_room: Callable[[tuple[str, ...]], bool]) -> Change | None:
-        targets = active.finding.targets if active.sent_at is not None else ()
+        targets = active.finding.targets if active.sent_at is not None or active.was_sent else ()
         if not has_room(targets):
             return None
         del self._active[active.subject]
@@ -116,7 +122,9 @@ class AlertBook:
         is_new, active.is_noted = not active.is_noted, True
         if not is_sent and not is_new:
             return None
-        notification = self._notification(active, "firing", now, is_repeat=active.sent_at is not None)
+        notification = self._notification(
+            active, "firing", now, is_repeat=active.sent_at is not None or active.was_sent
+        )
         if is_sent:
             active.sent_at = now
         return Change(notification, targets if is_sent else (), is_new)

@@ -27,9 +27,9 @@ from tenantq.runtime.clock import Clock
 from tenantq.service.alerts.book import Notification
 from tenantq.service.alerts.settings import AlertQueue, AlertSettings, Email, Webhook
 
-TIMEOUT_S: Final = 10
+TIMEOUT_S: Final[float] = 10
 """The longest attempt, however slowly the other side answers."""
-_CUT_EVERY_S: Final = 1
+_CUT_EVERY_S: Final = 0.1
 _SECRET_PREFIX: Final = "whsec_"  # noqa: S105  # the mark of Standard Webhooks, not a secret
 
 
@@ -175,20 +175,22 @@ class QueueTarget:
 async def _in_time(host: str, connection: http.client.HTTPConnection | smtplib.SMTP, work: Callable[[], None]) -> None:
     """Run ``work`` on a thread. Cut its connection, which ends it, after ``TIMEOUT_S`` or if the caller is cancelled."""
     working = asyncio.ensure_future(asyncio.to_thread(work))
-    timeout_s, is_cut = TIMEOUT_S, False
-    try:
-        while not (await asyncio.wait({working}, timeout=timeout_s))[0]:
+    timeout_s, is_cut, cancelled = TIMEOUT_S, False, False
+    while not working.done():
+        try:
+            await asyncio.wait({working}, timeout=timeout_s)
+        except asyncio.CancelledError:
+            cancelled = True
+        if not working.done():
             _cut(connection)
             timeout_s, is_cut = _CUT_EVERY_S, True  # it may not have been connected yet
-    except asyncio.CancelledError:
-        _cut(connection)
-        raise
-    try:
-        working.result()
-    except DeliveryFailed as error:
-        if is_cut:
-            raise DeliveryFailed(f"{host} did not answer within {TIMEOUT_S} s") from error
-        raise
+    error = working.exception()
+    if cancelled:
+        raise asyncio.CancelledError
+    if is_cut and isinstance(error, DeliveryFailed):
+        raise DeliveryFailed(f"{host} did not answer within {TIMEOUT_S} s") from error
+    if error is not None:
+        raise error
 
 
 def _cut(connection: http.client.HTTPConnection | smtplib.SMTP) -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+from tenantq.domain.alert_rules import AlertKind
 from tenantq.engine.shard import Shard
 from tenantq.gates.signals import Alert
+from tenantq.journal.record import JournalRow
 from tenantq.runtime.clock import Clock, Timer
 from tenantq.runtime.loop_slices import next_slice
 from tenantq.service.admission import Admission
 from tenantq.service.alerts.book import ACTIVE_MAX, AlertBook, Notification, Subject
+from tenantq.service.alerts.journaled_alerts import active_alerts
 from tenantq.service.alerts.notification_queue import NotificationQueue
 from tenantq.service.alerts.settings import AlertSettings
 from tenantq.service.alerts.targets import Target, open_targets
@@ -30,6 +33,7 @@ EVENT_MS: Final = 900_000
 """How long an event without an end, such as a burst of denied calls, counts as active."""
 
 NO_ALERTS: Final = AlertSettings()
+KINDS: Final[frozenset[str]] = frozenset(get_args(AlertKind))
 
 
 class AlertWatch:
@@ -46,12 +50,14 @@ class AlertWatch:
         *,
         targets: dict[str, Target] | None = None,  # None: those of the settings
         react: Callable[[Alert], None] = lambda _: None,  # to an alert that starts
+        journaled: Callable[[], Awaitable[Sequence[JournalRow]]] | None = None,  # begins and ends, newest first
     ) -> None:
         self._shard, self._admission, self._clock = shard, admission, clock
         self._settings, self.server, self._react = settings, server, react
         self._thresholds = Thresholds(shard, settings, exporter)
         self.book = AlertBook(server, settings.repeat_ms)
         self.notifications = NotificationQueue(targets if targets is not None else open_targets(settings, clock), clock)
+        self._journaled = journaled  # None: nothing to restore, or restored
         self._timer: Timer | None = None
         self._closed = False
         admission.notes.on_alert = self._report
@@ -78,6 +84,7 @@ class AlertWatch:
 
     async def evaluate(self) -> None:
         """Compare everything with its threshold now, and send what that causes. Other work runs in between."""
+        await self._restore()
         found = await self._thresholds.exceeded(self._clock.monotonic_ms())
         slices, dropped = SliceCounter(), self.book.dropped
         for due in self.book.update(found, self._clock.wall_ms(), self.notifications.has_room):
@@ -89,6 +96,16 @@ class AlertWatch:
                 await next_slice()
         if dropped < self.book.dropped:
             log.warning("%d alerts are not kept: %d are active", self.book.dropped - dropped, ACTIVE_MAX)
+
+    async def _restore(self) -> None:
+        """Continue the alerts that were active before a restart, so that they end, and their age counts."""
+        if self._journaled is None:
+            return
+        journaled, self._journaled = self._journaled, None
+        now = self._clock.wall_ms()
+        for one in active_alerts(await journaled(), KINDS - _SIGNALS, self._shard.name):
+            finding = self._thresholds.finding(one.subject.tenant, one.text, is_critical=one.severity == "critical")
+            self.book.restore(one.subject, finding, one.since, now)
 
     def _journal(self, notification: Notification) -> None:
         """Journal the begin or end of an alert, and react to its begin."""

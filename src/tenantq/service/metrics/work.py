@@ -265,14 +265,14 @@ class _Writing:
         for state, count in (*zip(STATES, one.states, strict=True), ("dead", one.dead)):
             text.add("tenantq_messages", f'{label},state="{state}"', count)
         text.add("tenantq_stored_bytes", label, one.bytes)
-        for name, total in zip(_TENANT_TOTALS, one.work.totals, strict=True):
-            text.add(name, label, total)
+        for name, count in zip(_TENANT_TOTALS, one.work.totals, strict=True):
+            text.add(name, label, count)
         for action, times in sorted(one.counters.calls.items()):
             text.add_durations(_CALLS, f'{label},action="{action}"', times, coarse=True)
         text.add_durations(_TURNS, label, one.counters.turns, coarse=True)
         for name, _, samples in _TENANT_COUNTERS:
-            for key, value, count in samples(one):
-                text.add(name, f'{label},{key}="{value}"' if key else label, count)
+            for key, value, amount in samples(one):
+                text.add(name, f'{label},{key}="{value}"' if key else label, amount)
 
     def write_queue(self, one: _QueueSample) -> None:
         """Write the figures of a queue."""
