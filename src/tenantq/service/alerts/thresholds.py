@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tenantq.domain.alert_rules import AlertRules
-from tenantq.domain.formatting import show_age, show_duration
+from tenantq.domain.formatting import plural, show_age, show_duration
 from tenantq.domain.names import PROBE_TENANTS
 from tenantq.engine.queue_state import QueueState, TenantState
 from tenantq.engine.shard import Shard
@@ -120,7 +120,7 @@ class Thresholds:
             finding = self.finding(tenant, f"the oldest ready message has waited {age} (threshold {limit})")
             yield Subject("oldest", tenant, queue.name), finding
         if rules.dead_letters is not None and is_dead_letter_queue and queue.messages >= rules.dead_letters:
-            text = f"{queue.messages:,} dead letters (threshold {rules.dead_letters:,})"
+            text = f"{plural(queue.messages, 'dead letter')} (threshold {rules.dead_letters:,})"
             yield Subject("dead_letters", tenant, queue.name), self.finding(tenant, text)
 
     def _forget_deleted(self) -> None:
