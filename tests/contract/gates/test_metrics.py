@@ -290,11 +290,11 @@ async def test_dead_letters_are_not_ready_messages_of_their_tenant(harness: Serv
     states = {dict(labels)["state"]: value for (name, labels), value in seen.items() if name == "tenantq_messages" and ("tenant", "acme") in labels}  # fmt: skip
     assert states == {"ready": 2, "delayed": 0, "in_flight": 0, "blocked": 0, "dead": 1}
     assert seen["tenantq_queue_messages", queue_label("acme", "mail-dlq", state="ready")] == 1
-    await delete_queue(house.shard, "acme", "mail", force=True)
-    seen = await scraped(house)
+    await delete_queue(harness.shard, "acme", "mail", force=True)
+    seen = await scraped(harness)
     assert seen["tenantq_messages", (("state", "ready"), ("tenant", "acme"))] == 0
     assert seen["tenantq_messages", (("state", "dead"), ("tenant", "acme"))] == 1
-    [listed] = [one for one in await house.service.tenants.list(house.admin, figures=True) if one.name == "acme"]
+    [listed] = [one for one in await harness.service.tenants.list(harness.admin, figures=True) if one.name == "acme"]
     assert listed.figures is not None
     assert listed.figures.dead == 1
 
