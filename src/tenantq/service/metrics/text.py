@@ -76,7 +76,7 @@ class MetricsText:
         text = generate_latest(_OneFamily(family)).decode()
         if self._label:
             text = "".join([_labelled(line, self._label) for line in text.splitlines(keepends=True)])
-        self._families[family.name] = [text]
+        self._families.setdefault(family.name, []).append(text)  # a gauge and a counter may share it
 
     async def encoded(self) -> bytes:
         """Return the text, after which it is empty. Other work runs between slices."""
