@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]  # xdist has no types
 
 from tenantq.runtime.clock import ManualClock
@@ -15,6 +16,10 @@ from tests.verbs import Shard
 
 OpenShard = Callable[..., Awaitable[Shard]]
 _SPARK = "tests/pipeline/"
+
+# Examples take longer on a busy machine, and no test may depend on time.
+settings.register_profile("untimed", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 class SparkInOneProcess(LoadFileScheduling):  # type: ignore[misc]  # as above

@@ -16,7 +16,7 @@ AlertKind = Literal[
 Severity = Literal["warning", "critical"]
 
 _Many = Annotated[int, between(1, 1 << 53)]
-_Percent = Annotated[int, between(1, 100)] | None
+_Percent = Annotated[int, between(1, 100, "Used share of this quota.")] | None
 
 
 class QuotaThresholds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
