@@ -11,7 +11,10 @@ from tests.crash.cluster_chaos import MODULE
 if TYPE_CHECKING:
     from pathlib import Path
 
-FAULTS = ("server killed", "server paused", "server stopped", "server drained", "primary hands over", "clock jumps")
+FAULTS = (
+    "server killed", "server paused", "server stopped", "two servers drained", "tenants move, server killed",
+    "primary hands over", "clock jumps",
+)  # fmt: skip
 
 
 def test_faults_in_a_cluster_break_no_promise(tmp_path: Path) -> None:
