@@ -69,6 +69,7 @@ MATRIX: Final[dict[str, frozenset[str]]] = {
 
 VIEWS: Final = (
     "audit", "audit_platform", "get_tenant", "get_encryption", "list_keys", "list_platform_keys", "list_grants",
+    "list_templates", "list_signups", "list_containments",
 )  # fmt: skip
 """Reads of configuration and of the audit trail. They are journaled, and not billed."""
 

@@ -62,7 +62,8 @@ class Signups:
 
     async def list(self, call: Call) -> SignupsReply:
         """Return the pending sign-ups, oldest first."""
-        await self._admission.admit_platform(call, "list_signups")
+        caller = await self._admission.admit_platform(call, "list_signups")
+        self._admission.notes.note_view(caller, "", "list_signups")
         found = sorted(self._shard.state.signups.of(PLATFORM).values(), key=lambda one: one.created_at)
         return SignupsReply(signups=[_item(one) for one in found])
 

@@ -55,8 +55,9 @@ class Templates:
 
     async def list(self, call: Call, tenant: str | None) -> Sequence[TemplateItem]:
         """Return the templates that a tenant may use, its own first; for the platform, all."""
-        owner, _, _ = await self._admit(call, tenant, "list_templates")
+        owner, caller, _ = await self._admit(call, tenant, "list_templates")
         name = owner.name
+        self._admission.notes.note_view(caller, name, "list_templates")
         found = await self._other_shards.gather("templates.list_local", self.list_local(name), name)
         return sorted(found, key=lambda one: (one.owner != name, one.owner, one.name))
 

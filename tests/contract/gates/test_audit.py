@@ -58,7 +58,7 @@ async def _export(service: Service, call: Call, _: dict[str, Any]) -> None:
 
 async def _release_containment(service: Service, call: Call, prepared: dict[str, Any]) -> None:
     await service.containment.contain_local(suspension("acme", prepared["second key"]))
-    [found] = (await service.containment.list(call)).containments
+    [found] = service.containment.list_local()
     await service.containment.release(call, found.id)
 
 

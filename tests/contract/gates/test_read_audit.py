@@ -117,16 +117,25 @@ async def test_reads_of_configuration_and_the_audit_trail_are_journaled(harness:
     page = await service.audit.query(owner, None, AuditQuery(limit=1))
     await service.audit.query(owner, None, AuditQuery(limit=1, cursor=page.cursor))
     await service.compliance.tenant(owner, None)
-    for look in (service.tenants.get, service.encryption.get, service.access.list_keys, service.access.list_grants):
+    for look in (
+        service.tenants.get,
+        service.encryption.get,
+        service.access.list_keys,
+        service.access.list_grants,
+        service.templates.list,
+    ):
         await look(owner, None)
     await service.access.list_platform_keys(harness.admin)
+    await service.signups.list(harness.admin)
+    await service.containment.list(harness.admin)
     await service.audit.query_platform(harness.admin)
     await service.compliance.platform(harness.admin)
     seen = await harness.rows(after)
     assert [(row.op, row.tenant, row.details) for row in seen] == [
         ("audit", "acme", ""), ("audit", "acme", "compliance"), ("get_tenant", "acme", ""),
         ("get_encryption", "acme", ""), ("list_keys", "acme", ""), ("list_grants", "acme", ""),
-        ("list_platform_keys", "", ""), ("audit_platform", "", ""), ("audit_platform", "", "compliance"),
+        ("list_templates", "acme", ""), ("list_platform_keys", "", ""), ("list_signups", "", ""), ("list_containments", "", ""),
+        ("audit_platform", "", ""), ("audit_platform", "", "compliance"),
     ]  # fmt: skip
     assert {row.principal for row in seen if row.tenant} == {f"key:{key}"}
     assert {row.outcome for row in seen} == {"ok"}

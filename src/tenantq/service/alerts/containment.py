@@ -64,7 +64,8 @@ class Containments:
 
     async def list(self, call: Call) -> ContainmentsReply:
         """Return the containments in force on all shards, dry runs among them, oldest first."""
-        await self._admission.admit_platform(call, "list_containments")
+        caller = await self._admission.admit_platform(call, "list_containments")
+        self._admission.notes.note_view(caller, "", "list_containments")
         return ContainmentsReply(containments=[*await self._items()])
 
     def list_local(self) -> Sequence[ContainmentItem]:
