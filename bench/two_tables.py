@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final
 
 import duckdb
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from tenantq.pipeline.bronze.rows import RowRules, bronze
@@ -23,7 +22,6 @@ from tenantq.pipeline.silver.message_lives import life_events, message_lives
 from tenantq.pipeline.silver.queue_hours import queue_hours
 from tenantq.pipeline.silver.queue_resets import queue_resets
 
-_DAY_MS: Final = 86_400_000
 _USAGE: Final = (
     "tenant", "queue", "date", "hour", "operations", "messages_in", "messages_out", "bytes_in", "bytes_out", "byte_ms",
     "messages_stored", "bytes_stored", "peak_backlog", "peak_in_flight", "refused", "throttled", "denied",
@@ -55,21 +53,11 @@ def by_spark(journal: Path, into: Path, memory: str) -> float:
     )
     seen = rows.select("ts", f.date_from_unix_date(f.floor(f.unix_millis("ts") / 86_400_000).cast("int")).alias("day"))
     newest, days = seen.agg(f.unix_millis(f.max("ts")), f.collect_set("day")).collect()[0]
-    levels = slo_daily(rows, message_lives(_of_unfinished(events), None, resets), [str(day) for day in days], newest)
+    levels = slo_daily(rows, message_lives(events, None, resets), [str(day) for day in days], newest)
     levels.write.mode("overwrite").parquet(str(into / "slo_daily"))
     spent = time.perf_counter() - started
     spark.stop()
     return spent
-
-
-def _of_unfinished(events: DataFrame) -> DataFrame:
-    """Return the events of messages that did not end on the day of their add. The others are in no queue at its end."""
-    day = f.floor(f.unix_millis("ts") / _DAY_MS)
-    ended = f.col("op").isin("ack", "remove", "expire")
-    net = f.sum(f.when(f.col("op") == "add", 1).when(ended, -1).otherwise(0))
-    keys = events.where(ended | (f.col("op") == "add")).groupBy(f.xxhash64("tenant", "message_id").alias("key"), day)
-    unfinished = keys.agg(net.alias("net")).where("net <> 0").select("key")
-    return events.join(f.broadcast(unfinished), f.xxhash64("tenant", "message_id") == f.col("key"), "left_semi")
 
 
 def by_duckdb(journal: Path, spark_tables: Path) -> tuple[float, int, int]:
