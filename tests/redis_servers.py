@@ -22,9 +22,9 @@ from redis.retry import Retry
 
 from tenantq.doctor.running_shard import RunningShard
 from tenantq.store.redis.address import parse_address
-from tenantq.store.redis.ownership import ShardHeld
 from tenantq.store.redis.settings import RedisSettings
 from tenantq.store.redis.store import RedisStore
+from tenantq.store.shard_lease import ShardHeld
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -616,7 +616,7 @@ class RedisMachine(ShardMachine):
         assert isinstance(store, RedisStore)
         assert self.server is not None
         owner = store._own()
-        owner._ended.set()
+        owner.lease._ended.set()
         owner.give_up = lambda: None  # type: ignore[method-assign]  # nothing more is said
         self.shard.loop._fail(StoreFailed("killed"))
         await self.shard.close()

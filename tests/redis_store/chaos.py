@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tenantq.store.redis.ownership import ShardHeld
+from tenantq.store.shard_lease import ShardHeld
 from tests.crash.chaos import PROJECT, Chaos, LaterClock
 from tests.crash.oracle import Oracle
 from tests.crash.recount import JournalTally, recount

@@ -8,8 +8,8 @@ import pytest
 
 from tenantq.errors import StoreFailed
 from tenantq.store.keys import after, queue_prefix, tenant_prefix
-from tenantq.store.redis.ownership import ShardHeld
 from tenantq.store.redis.store import RedisStore
+from tenantq.store.shard_lease import ShardHeld
 from tests.redis_servers import OnRedis, RedisServer, ResettingProxy, eventually
 
 if TYPE_CHECKING:
@@ -132,8 +132,8 @@ def snapshot_of_cleared_queue(store: RedisStore, queue: int) -> RedisSnapshot:
 
 def expire_lease(store: RedisStore, redis_server: RedisServer) -> None:
     """End the lease of an owner as if its process was paused."""
-    store._own()._ended.set()
-    store._own()._sent -= LEASE_MS
+    store._own().lease._ended.set()
+    store._own().lease._sent -= LEASE_MS
     redis_server.client().hset(STATE, "until_ms", 0)
 
 
@@ -268,12 +268,12 @@ def test_owner_survives_dead_connections(open_on: Open, redis_server: RedisServe
         put(store, b"row")
         owner = store._own()
         proxy.stall()
-        last = owner._sent
+        last = owner.lease._sent
 
         def renewed() -> bool:
             with pytest.raises(ShardHeld):
                 open_on("two")
-            return owner._sent > last
+            return owner.lease._sent > last
 
         eventually(renewed)
         store.close()

@@ -54,7 +54,7 @@ def stop_renewing(shard: Shard) -> None:
     """Stop renewing a shard's lease, as if its process was paused."""
     store = shard.state.store
     assert isinstance(store, RedisStore)
-    store._own()._ended.set()
+    store._own().lease._ended.set()
 
 
 async def test_60_standby_takes_over_when_the_owner_pauses(open_on: Open) -> None:

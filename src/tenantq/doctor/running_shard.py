@@ -20,17 +20,20 @@ import msgspec
 
 from tenantq.engine.catalog import QUEUE_ROW, TENANT_ROW
 from tenantq.engine.data_key_rows import tenant_range
-from tenantq.errors import StoreDamaged, StoreFailed, Unavailable
+from tenantq.errors import StoreFailed, Unavailable
 from tenantq.journal.record import ANCHOR_KEY
+from tenantq.store.change_batch import NUMBER
 from tenantq.store.interface import Beat, Families, Family, TooLargeToCopy
 from tenantq.store.keys import FAMILIES, PREFIX_BYTES, after, be64, from_be64, split_prefix
+from tenantq.store.local_identity import check_identity
 from tenantq.store.redis.address import RedisAddress
 from tenantq.store.redis.durability import DurabilityCheck
-from tenantq.store.redis.layout import GROUPED, JOURNAL, NUMBER, PLACE_BYTES, Layout
+from tenantq.store.redis.layout import GROUPED, JOURNAL, PLACE_BYTES, Layout
 from tenantq.store.redis.link import Command, Script, SlotLink
 from tenantq.store.redis.reading import Reader, journal_row
 from tenantq.store.redis.settings import RedisSettings
-from tenantq.store.redis.store import check_format, check_identity
+from tenantq.store.redis.store import MARK, check_format
+from tenantq.store.shard_lease import read_beat
 
 KeyCommand = tuple[str, bytes, *tuple[bytes | str | int, ...]]
 """A command on one key: its name, the key, and other arguments."""
@@ -39,7 +42,6 @@ QUEUE_BYTES_MAX: Final = 128 << 20
 _ATTEMPTS: Final = 100
 _RECORDS_PER_PAGE: Final = 256
 _TOGETHER: Final = Script("together")
-_decode_beat = msgspec.msgpack.Decoder(Beat).decode
 
 
 class _ReadLink(SlotLink):
@@ -152,7 +154,7 @@ class RunningShard(Families):
         try:
             format, id = self._link.call("HMGET", self._layout.state, "format", "id")
             check_format(address, self._layout, format, must_exist=True)
-            check_identity(path, address, id.decode(), read_only=True)
+            check_identity(path, MARK, address, id.decode(), read_only=True)
             self._copy_journal()
         except BaseException:
             self.close()
@@ -233,10 +235,8 @@ class RunningShard(Families):
         """Keep a beat with the shard's time now, and with ``seq`` if its own record is not in the copy."""
         if not beat:
             return
-        try:
-            found = _decode_beat(beat)
-        except msgspec.MsgspecError as error:
-            raise StoreDamaged(f"store {self._address}: the shard's heartbeat is unreadable ({error})") from error
+        found = read_beat(self._address, beat)
+        assert found is not None
         passed_ms = max(0, now_ms - int(beat_ms)) if beat_ms else 0
         self._beat = msgspec.structs.replace(
             found, seq=found.seq if seq is None else seq, engine_ms=found.engine_ms + passed_ms

@@ -1,19 +1,18 @@
-"""A batch for Redis: its changes, and the steps of the commit that applies them."""
+"""The steps of the commit that applies a batch in Redis."""
 
 from collections.abc import Iterable
 from typing import Final
 
+from tenantq.store.change_batch import NUMBER, ChangeBatch
 from tenantq.store.keys import FAMILIES
 from tenantq.store.redis.layout import (
     GROUPED,
     JOURNAL,
-    NUMBER,
     PLACE_BYTES,
     Layout,
     covers,
     entry_bounds,
     entry_id,
-    group_of,
     lex_bounds,
 )
 
@@ -23,35 +22,9 @@ _MARKS: Final = (b"", b"\x01")
 """The values that a row of an order family can have."""
 
 
-class RedisBatch:
-    """A ``Batch``: deleting a range also drops earlier changes inside it."""
-
-    __slots__ = ("changed", "ranges")
-
-    def __init__(self) -> None:
-        self.changed: list[dict[bytes, bytes | None]] = [{} for _ in FAMILIES]
-        self.ranges: list[tuple[int, bytes, bytes]] = []
-
-    def put(self, key: bytes, value: bytes, handle: int, /) -> None:
-        self.changed[handle][key] = value
-
-    def delete(self, key: bytes, handle: int, /) -> None:
-        self.changed[handle][key] = None
-
-    def delete_range(self, lower: bytes, upper: bytes, handle: int, /) -> None:
-        rows = self.changed[handle]
-        for key in [key for key in rows if lower <= key < upper]:
-            del rows[key]
-        self.ranges.append((handle, lower, upper))
-
-    def is_empty(self) -> bool:
-        return not self.ranges and not any(self.changed)
-
-    def groups(self) -> set[bytes]:
-        """Return the prefixes of the queues that get rows."""
-        return {
-            key[:8] for name in GROUPED for key, value in self.changed[NUMBER[name]].items() if value is not None
-        }  # fmt: skip
+def groups_with_rows(batch: ChangeBatch) -> set[bytes]:
+    """Return the prefixes of the queues that get rows."""
+    return {key[:8] for name in GROUPED for key, value in batch.changed[NUMBER[name]].items() if value is not None}
 
 
 class Steps:
@@ -81,7 +54,7 @@ class Steps:
     # ---- whole batches ----
 
     def take(
-        self, batch: RedisBatch, registered: Iterable[bytes], kept: dict[tuple[str, bytes], tuple[bytes, bytes]]
+        self, batch: ChangeBatch, registered: Iterable[bytes], kept: dict[tuple[str, bytes], tuple[bytes, bytes]]
     ) -> None:
         """Add all changes of a batch. Keys in ``kept`` are renamed instead of unlinked."""
         layout = self._layout
@@ -160,9 +133,6 @@ class Steps:
                 self.add(b"enter" if is_order else b"put", one, index, put)
 
 
-def touched(batch: RedisBatch, family: str, lower: bytes, upper: bytes) -> list[bytes]:
+def touched(batch: ChangeBatch, family: str, lower: bytes, upper: bytes) -> list[bytes]:
     """Return the keys in [lower, upper) that a batch changes individually."""
     return [key for key in batch.changed[NUMBER[family]] if lower <= key < upper]
-
-
-__all__ = ["RedisBatch", "Steps", "group_of", "touched"]

@@ -25,7 +25,6 @@ GROUPED: Final = tuple(name for name in QUEUE_FAMILIES if name != "qc")
 PLACE_BYTES: Final = {"vi": 25, "li": 24, "ex": 25}
 """Families that only keep an order: the length of their keys after P."""
 JOURNAL: Final = "jn"
-NUMBER: Final = {name: number for number, name in enumerate(FAMILIES)}
 _LAST: Final = b"\xff"
 _FAMILY_NAMES: Final = {name: name.encode() for name in FAMILIES}
 

@@ -74,7 +74,7 @@ class Reader:
             *answers, owned = self._link.calls([*commands, self._owned], scripts=scripts)
             self._owner.check_seen(owned, commit)
         except StoreFailed as error:
-            self._owner.fail(error)
+            self._owner.lease.fail(error)
             raise
         return answers
 

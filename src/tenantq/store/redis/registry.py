@@ -21,7 +21,8 @@ from typing import Any, Final, Literal
 import msgspec
 
 from tenantq.domain.cluster_view import CLUSTER_SHARDS, Cluster, Heartbeats, Member, TenantPlacement
-from tenantq.errors import Invalid, StoreDamaged, StoreFailed, StoreFormat
+from tenantq.errors import StoreDamaged, StoreFailed
+from tenantq.store.cluster_identity import check_format, check_growth, check_settings
 from tenantq.store.redis.address import RedisAddress
 from tenantq.store.redis.durability import DurabilityCheck
 from tenantq.store.redis.link import Script, SlotLink
@@ -64,36 +65,15 @@ class RedisRegistry:
 
     def create(self, shards: int | None, regions: tuple[str, ...]) -> Cluster:
         """Create the cluster, or return the one that exists, with at least ``shards`` shards."""
-        self._check_members(shards or 0)
+        members = _pairs(self._link.call("HGETALL", self._members)).values()
+        check_growth(map(_decode_member, members), shards or 0)
         arguments = [secrets.token_hex(8), FORMAT, str(shards or 0), ",".join(regions), str(CLUSTER_SHARDS)]
         found = self._durably(_CREATE, [self._cluster], [one.encode() for one in arguments])
         cluster = self._parse_cluster(_pairs(found))
-        if shards is not None and shards < cluster.shards:
-            raise Invalid(
-                f"cluster.shards: cannot be reduced ({shards}, the cluster {self._settings.name!r} has {cluster.shards})."
-                " Remove the setting, or raise it."
-            )
-        if regions and regions != cluster.regions:
-            raise Invalid(
-                f"cluster.regions: differ from the cluster's ({', '.join(regions)};"
-                f" the cluster {self._settings.name!r} has {', '.join(cluster.regions) or 'none'})."
-                " They are set when a cluster is created."
-            )
+        check_settings(self._settings.name, cluster, shards, regions)
         self._durability.in_use = True
         self._id = cluster.id
         return cluster
-
-    def _check_members(self, shards: int) -> None:
-        """Raise Invalid if the number of shards would be raised above the setting of a member."""
-        found = self._link.call("HGETALL", self._members)
-        members = [_decode_member(row) for row in _pairs(found).values()]
-        lower = {one.id: one.shards for one in members if 0 < one.shards < shards}
-        if lower:
-            named = ", ".join(f"{id} has {count}" for id, count in sorted(lower.items()))
-            raise Invalid(
-                f"cluster.shards: cannot be raised to {shards} while members run with a lower setting ({named})."
-                " Remove the setting there and restart them, or wait a minute if they were killed."
-            )
 
     def find(self) -> Cluster | None:
         """Return the cluster; None if it does not exist. Changes nothing."""
@@ -102,11 +82,7 @@ class RedisRegistry:
 
     def _parse_cluster(self, row: dict[bytes, bytes]) -> Cluster:
         format = row.get(b"format", b"").decode(errors="replace")
-        if format != FORMAT:
-            raise StoreFormat(
-                f"store {self._address}: cluster {self._settings.name!r} has format {format or 'unknown'}; this program reads"
-                f" format {FORMAT}. Use the program version that created it."
-            )
+        check_format(self._address, self._settings.name, format, FORMAT)
         try:
             names = row[b"regions"].decode()
             return Cluster(

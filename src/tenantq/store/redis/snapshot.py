@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from tenantq.errors import Unavailable
+from tenantq.store.change_batch import NUMBER, ChangeBatch
 from tenantq.store.interface import Items
 from tenantq.store.keys import after
-from tenantq.store.redis.batch import RedisBatch, touched
-from tenantq.store.redis.layout import GROUPED, JOURNAL, NUMBER, covers, group_of, lex_bounds
+from tenantq.store.redis.batch import touched
+from tenantq.store.redis.layout import GROUPED, JOURNAL, covers, group_of, lex_bounds
 from tenantq.store.redis.reading import Reader
 
 KEPT_BYTES_MAX: Final = 128 << 20
@@ -137,7 +138,7 @@ class RedisSnapshots:
 
     # ---- before and after a write, with the lock held ----
 
-    def keep_old(self, batch: RedisBatch) -> None:
+    def keep_old(self, batch: ChangeBatch) -> None:
         """Keep the old values of the rows that a batch is about to change."""
         for family in {family for snapshot in self.open for family in snapshot.families}:
             wanted = {
@@ -179,7 +180,7 @@ class RedisSnapshots:
         if not self._has(snapshot, family, key):
             snapshot.keep(family, key, value)
 
-    def names_to_keep(self, batch: RedisBatch) -> dict[tuple[str, bytes], tuple[bytes, bytes]]:
+    def names_to_keep(self, batch: ChangeBatch) -> dict[tuple[str, bytes], tuple[bytes, bytes]]:
         """Return new names for the groups that a batch deletes while a snapshot shows them."""
         names: dict[tuple[str, bytes], tuple[bytes, bytes]] = {}
         for family in {family for snapshot in self.open for family in snapshot.families if family in GROUPED}:

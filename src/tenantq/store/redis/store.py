@@ -11,20 +11,22 @@ from secrets import token_bytes
 from typing import Final, Literal, NoReturn
 
 from tenantq.errors import Invalid, StoreFailed, StoreFormat, StoreLocked
-from tenantq.runtime.durable_files import write_durably
 from tenantq.runtime.histogram import Histogram
+from tenantq.store.change_batch import NUMBER, ChangeBatch
 from tenantq.store.directory_lock import DirectoryLock
 from tenantq.store.interface import Beat, Families, Family, StoreFigure
 from tenantq.store.keys import FAMILIES, PREFIX_BYTES, after
+from tenantq.store.local_identity import check_identity
 from tenantq.store.redis.address import RedisAddress
-from tenantq.store.redis.batch import RedisBatch, Steps
+from tenantq.store.redis.batch import Steps, groups_with_rows
 from tenantq.store.redis.durability import DurabilityCheck, read_info
-from tenantq.store.redis.layout import GROUPED, NUMBER, Layout, covers
+from tenantq.store.redis.layout import GROUPED, Layout, covers
 from tenantq.store.redis.link import Command, Script, SlotLink
-from tenantq.store.redis.ownership import FORMAT, Ownership, ShardHeld
+from tenantq.store.redis.ownership import FORMAT, Ownership
 from tenantq.store.redis.reading import Reader
 from tenantq.store.redis.settings import RedisSettings
 from tenantq.store.redis.snapshot import RedisSnapshot, RedisSnapshots
+from tenantq.store.shard_lease import ShardLease, claim_when_free
 
 log = logging.getLogger("tenantq")
 
@@ -36,8 +38,6 @@ _SILENCE_S_MIN: Final = 0.1
 _UNBOUNDED: Final = 1 << 50
 _REWRITE_S: Final = 600.0
 _LOOK_S: Final = 0.05
-_CLAIM_S: Final = 0.04
-"""Interval of claims while another server owns the shard and has not reported its release."""
 _PREFIXES_PAGE: Final = 10_000
 
 
@@ -51,23 +51,6 @@ def check_format(address: RedisAddress, layout: Layout, format: bytes | None, *,
             f"store {address}: unsupported format {format.decode(errors='replace')}; this program reads format"
             f" {FORMAT.decode()}. Stores of development versions are not converted: export the tenants with the version"
             " that created it."
-        )
-
-
-def check_identity(path: Path, address: RedisAddress, id: str, *, read_only: bool) -> None:
-    """Raise StoreFormat unless the store with this id belongs to the local files in ``path``."""
-    if (path / "format").exists():
-        raise StoreFormat(f"{path} contains an embedded store. Use another data directory for the Redis store.")
-    mark = path / MARK
-    known = mark.read_text(encoding="ascii", errors="replace").strip() if mark.exists() else None
-    if known is None and read_only:
-        return
-    if known is None:
-        write_durably(mark, f"{id}\n".encode())
-    elif known != id:
-        raise StoreFormat(
-            f"{path} was used with another store than the one at {address}: that store was emptied or replaced, and"
-            " confirmed messages are not in it. To use it anyway, choose a new data directory."
         )
 
 
@@ -111,7 +94,7 @@ class RedisStore(Families):
         try:
             self._check_there()
             self._owner = owner = self._claim(keeper, wait_ms, released or threading.Event())
-            check_identity(path, address, owner.id, read_only=read_only)
+            check_identity(path, MARK, address, owner.id, read_only=read_only)
             self._prefixes: set[bytes] = set()
             self._reader = Reader(self._link, layout, self._prefixes, owner)
             self._load()
@@ -134,19 +117,14 @@ class RedisStore(Families):
             format, id = link.call("HMGET", self._layout.state, "format", "id")
         check_format(self._address, self._layout, format, must_exist=self._read_only)
         if id is not None:
-            check_identity(self.path, self._address, id.decode(), read_only=self._read_only)
+            check_identity(self.path, MARK, self._address, id.decode(), read_only=self._read_only)
 
     def _claim(self, keeper: SlotLink, wait_ms: int, released: threading.Event) -> Ownership:
         """Own the shard, or raise ShardHeld."""
-        settings, ends = self._settings, time.monotonic() + wait_ms / 1_000
-        while True:
-            try:
-                return Ownership(keeper, self._layout.state, settings.lease_ms, settings.patience_ms)
-            except ShardHeld as held:
-                if time.monotonic() >= ends:
-                    raise
-                released.wait(min(_CLAIM_S, held.left_ms / 1_000))
-                released.clear()
+        settings = self._settings
+        return claim_when_free(
+            lambda: Ownership(keeper, self._layout.state, settings.lease_ms, settings.patience_ms), wait_ms, released
+        )
 
     def _load(self) -> None:
         """Read what opening needs, in one request if it is not large, and delete keys that snapshots of a killed process kept."""
@@ -173,7 +151,7 @@ class RedisStore(Families):
     def watch(self, lost: Callable[[StoreFailed], None]) -> None:
         """Call ``lost``, from a thread, when another server has taken the shard over."""
         self._reader.forget_ahead()  # the shard has loaded its state
-        self._own().watch(lost)
+        self._own().lease.watch(lost)
 
     @property
     def epoch(self) -> int:
@@ -183,7 +161,7 @@ class RedisStore(Families):
     @property
     def is_doubtful(self) -> bool:
         """Whether the lease may have expired, because the store does not respond."""
-        return self._owner is None or self._owner.may_have_ended
+        return self._owner is None or self._owner.lease.may_have_ended
 
     def close(self) -> None:
         """Give the shard up, so that another server can own it at once, and close all connections."""
@@ -205,18 +183,18 @@ class RedisStore(Families):
         return self._owner
 
     @property
-    def heart(self) -> Ownership | None:
-        return None if self._read_only else self._own()
+    def heart(self) -> ShardLease | None:
+        return None if self._read_only else self._own().lease
 
     def last_beat(self) -> Beat | None:
-        return self._own().last
+        return self._own().lease.last
 
     # ---- reading ----
 
     def _confirm(self) -> None:
         """Raise StoreFailed after a read if another server owned the shard by then: the rows may be outdated. Safe from any thread."""
         owner = self._own()
-        if owner.may_have_ended:
+        if owner.lease.may_have_ended:
             owner.hold()
 
     def get(self, family: Family, key: bytes) -> bytes | None:
@@ -251,10 +229,10 @@ class RedisStore(Families):
         """Use this name in the keys of a queue's rows, if it has none yet."""
         self._layout.name_queue(prefix, name)
 
-    def new_batch(self) -> RedisBatch:
-        return RedisBatch()
+    def new_batch(self) -> ChangeBatch:
+        return ChangeBatch()
 
-    def write(self, batch: RedisBatch) -> None:
+    def write(self, batch: ChangeBatch) -> None:
         """Apply a batch atomically, by one server-side function.
 
         With ``appendfsync always`` it is on that server's disk afterwards; ``sync`` waits for everything else in the settings.
@@ -272,10 +250,10 @@ class RedisStore(Families):
             self._commit(batch, names)
             self._snapshots.kept_as(names)
 
-    def _commit(self, batch: RedisBatch, kept: dict[tuple[str, bytes], tuple[bytes, bytes]]) -> None:
+    def _commit(self, batch: ChangeBatch, kept: dict[tuple[str, bytes], tuple[bytes, bytes]]) -> None:
         owner, layout = self._own(), self._layout
         self._reader.forget_ahead()
-        used = batch.groups()
+        used = groups_with_rows(batch)
         steps = Steps(layout)
         new, gone = used - self._prefixes, self._emptied(batch, used)
         steps.take(batch, self._prefixes, kept)
@@ -289,7 +267,7 @@ class RedisStore(Families):
             owner.epoch,
             b"%d" % owner.commit,
             b"%d" % number,
-            b"%d" % owner.lease_ms,
+            b"%d" % owner.lease.lease_ms,
             beat,
             token_bytes(8),
             age_ms,
@@ -297,7 +275,7 @@ class RedisStore(Families):
         sent = time.monotonic()
         owner.check(self._link.run(_COMMIT, steps.keys, head + steps.arguments))
         owner.commit = number
-        owner.renewed(sent)
+        owner.lease.renewed(sent)
         for group in new:
             layout.register(group, layout.queue(group))
         for group in gone:
@@ -305,7 +283,7 @@ class RedisStore(Families):
         self._prefixes |= new
         self._prefixes -= gone
 
-    def _emptied(self, batch: RedisBatch, used: set[bytes]) -> set[bytes]:
+    def _emptied(self, batch: ChangeBatch, used: set[bytes]) -> set[bytes]:
         """Return the prefixes of queues that a batch empties."""
         if not batch.ranges:
             return set()
