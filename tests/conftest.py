@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]  # xdist has no types
 
 from tenantq.runtime.clock import ManualClock
+from tests.postgres_servers import OnPostgres, PostgresServer
 from tests.redis_servers import OnRedis, RedisServer
 from tests.verbs import Shard
 
@@ -48,7 +50,9 @@ def clock() -> ManualClock:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add an option that runs the whole contract on one store."""
-    parser.addoption("--store", choices=["rocksdb", "redis"], help="run the whole contract suite, on this store only")
+    parser.addoption(
+        "--store", choices=["rocksdb", "redis", "postgres"], help="run the whole contract suite, on this store only"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -65,11 +69,27 @@ def redis_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisSer
     server.kill()
 
 
+@pytest.fixture(scope="session")
+def postgres_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    """One PostgreSQL server for all tests of this process, which does not sync. Other tests leave schemas in it."""
+    server = PostgresServer(tmp_path_factory.mktemp("postgres"), "fsync=off")
+    yield server
+    server.stop()
+
+
 @pytest.fixture
 def redis_server(redis_process: RedisServer) -> RedisServer:
     """Return the shared Redis server, emptied for this test."""
     redis_process.client().flushall()
     return redis_process
+
+
+def remote_opener(kind: str, request: pytest.FixtureRequest) -> Callable[[Path], OnRedis | OnPostgres] | None:
+    """Return what opens a shard of a directory on the store under test; None: it is embedded."""
+    if kind == "rocksdb":
+        return None
+    server: RedisServer | PostgresServer = request.getfixturevalue(f"{kind}_process")
+    return functools.partial(OnRedis if kind == "redis" else OnPostgres, server)
 
 
 @pytest.fixture
@@ -78,12 +98,12 @@ async def open_shard(
 ) -> AsyncIterator[OpenShard]:
     """Open a shard in the test's own directory, by default on the manual clock."""
     opened: list[Shard] = []
-    server: RedisServer | None = request.getfixturevalue("redis_process") if store_kind == "redis" else None
+    remote = remote_opener(store_kind, request)
 
     async def open_one(name: str = "data", **options: object) -> Shard:
         options = {"clock": clock, "randomness": random.Random(7), **options}
-        if server is not None:
-            options.setdefault("open_store", OnRedis(server, tmp_path / name))
+        if remote is not None:
+            options.setdefault("open_store", remote(tmp_path / name))
         shard = Shard(tmp_path / name, **options)  # type: ignore[arg-type]
         await shard.open()
         opened.append(shard)

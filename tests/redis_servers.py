@@ -96,6 +96,10 @@ class RedisServer:
         """Return a client to inspect and configure the server."""
         return Redis(host=self.host, port=self.port, socket_timeout=10, retry=Retry(NoBackoff(), 0))
 
+    def clear(self) -> None:
+        """Delete all keys."""
+        self.client().flushall()
+
     def signal(self, number: int) -> None:
         """Send the process a signal."""
         assert self.process is not None

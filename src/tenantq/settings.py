@@ -36,7 +36,8 @@ from tenantq.service.gate_settings import GateSettings
 from tenantq.service.metrics.settings import MetricsSettings, TelemetrySettings
 from tenantq.service.self_checks.check import CheckSettings
 from tenantq.sqs.settings import SqsSettings
-from tenantq.store.redis.address import parse_address
+from tenantq.store.address import parse_store
+from tenantq.store.postgres.settings import PostgresSettings
 from tenantq.store.redis.settings import RedisSettings
 from tenantq.vault.settings import VaultSettings
 
@@ -70,9 +71,10 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     rpc: (
         Annotated[str, about(f'Address of the Cap\'n Proto listener, or "off". Default: {RPC_DEFAULT} if free.')] | None
     ) = None
-    store: Annotated[str, about("URL of a Redis store. Default: the embedded store in the data directory.")] | None = (
-        None
-    )
+    store: (
+        Annotated[str, about("URL of a Redis or PostgreSQL store. Default: the embedded store in the data directory.")]
+        | None
+    ) = None
     log_level: Annotated[Literal["debug", "info", "warning", "error"], about("Least severe level to log.")] = "info"
     log_format: Annotated[Literal["text", "json"], about("Format of log lines.")] = "text"
     notice_ms: Annotated[
@@ -84,6 +86,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ] = False
     shard: ShardSettings = ShardSettings()
     redis: RedisSettings = RedisSettings()
+    postgres: PostgresSettings = PostgresSettings()
     shards: ShardsSettings = ShardsSettings()
     cluster: ClusterSettings = ClusterSettings()
     gates: GateSettings = GateSettings()
@@ -123,7 +126,7 @@ def load_settings(file: Path | None, environment: Mapping[str, str], flags: Mapp
     _merge(given, {name: value for name, value in flags.items() if value is not None})
     settings = build(ServerSettings, given)
     if settings.store is not None:
-        parse_address(settings.store)
+        parse_store(settings.store)
     split_address("http", settings.http)
     if settings.rpc is not None and settings.rpc != OFF:
         split_address("rpc", settings.rpc)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tenantq.engine.shard import Shard
-from tests.redis_servers import OnRedis
+from tests.conftest import remote_opener
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +51,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if (mark := marked("rocksdb_only")) is not None:
         (here_only,) = mark.args
     kinds: list[object] = [kind]
-    if kind == "redis" and here_only:
+    if kind in {"redis", "postgres"} and here_only:
         kinds = [pytest.param(kind, marks=pytest.mark.skip(reason=here_only))]
     elif kind is None:
         on_both = path.parent == _HERE or name in ON_BOTH
@@ -63,15 +63,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(scope="module", autouse=True)
 def _store(store_kind: str, request: pytest.FixtureRequest) -> Iterator[None]:
     """Open shards without an explicit store on the one under test."""
-    if store_kind != "redis":
+    opener = remote_opener(store_kind, request)
+    if opener is None:
         yield
         return
-    server = request.getfixturevalue("redis_process")
 
-    async def open_on_redis(shard: Shard, name: str) -> Store:
-        return await OnRedis(server, shard.path)(name)
+    async def open_remotely(shard: Shard, name: str) -> Store:
+        return await opener(shard.path)(name)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Shard, "_open_embedded", open_on_redis)
+        patch.setattr(Shard, "_open_embedded", open_remotely)
         yield
-    server.client().flushall()
+    request.getfixturevalue(f"{store_kind}_process").clear()

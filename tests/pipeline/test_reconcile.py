@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from tenantq.cli.command_line import run as command_line
-from tenantq.cli.offline_store import redis_shards
+from tenantq.cli.offline_store import free_shards
 from tenantq.journal.export_settings import ExportSettings
 from tenantq.journal.exporter import Exporter
 from tenantq.pipeline.reconciliation import reconcile
@@ -125,6 +125,6 @@ async def test_a_tenant_that_has_moved_is_counted_on_all_its_shards(
         gone = {"confirm": tenants[1], "reason": "a test of moving"}
         assert (await client.request("DELETE", f"/v1/tenants/{tenants[1]}", json=gone)).is_success
     pipeline(now_ms=int(time.time() * 1_000))
-    found = reconcile(spark, lake, [], redis_shards(url, name, None, tmp_path / "data"))
+    found = reconcile(spark, lake, [], free_shards(url, name, None, tmp_path / "data"))
     assert found.drifts == []
     assert found.queues >= 1

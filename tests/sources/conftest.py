@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import pwd
-import signal
 import socket
 import subprocess
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psycopg
 import pytest
 
 from tests.acceptance.command import serving
+from tests.postgres_servers import PostgresServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,64 +29,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="package")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Run PostgreSQL, which refuses to run as root, and return its URL."""
-    home = tmp_path_factory.mktemp("postgres")
-    user = "nobody" if os.getuid() == 0 else pwd.getpwuid(os.getuid()).pw_name
-    if os.getuid() == 0:
-        for path in (home, *home.parents):
-            if str(path).startswith("/tmp") and path.parent != path:  # noqa: S108  # pytest's own directory
-                path.chmod(path.stat().st_mode | 0o055)
-        os.chown(home, pwd.getpwnam(user).pw_uid, -1)
-    port = _free_port()
-    as_user = ["setpriv", f"--reuid={user}", "--clear-groups"] if os.getuid() == 0 else []
-    data = home / "data"
-    make = [*as_user, _tool("initdb"), "-D", str(data), "-U", "test", "-A", "trust", "-N", "--locale=C", "-E", "UTF8"]
-    subprocess.run(make, stdout=subprocess.DEVNULL, check=True)
-    command = [
-        _tool("postgres"),
-        "-D",
-        str(data),
-        "-p",
-        str(port),
-        "-k",
-        str(home),
-        "-c",
-        "fsync=off",
-        "-h",
-        "127.0.0.1",
-    ]
-    process = subprocess.Popen([*as_user, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    url = f"postgresql://test@127.0.0.1:{port}/postgres"
-    try:
-        _wait_for(url, process)
-        yield url
-    finally:
-        process.send_signal(signal.SIGINT)  # does not wait for clients
-        process.wait()
-
-
-def _tool(name: str) -> str:
-    """Return the path of a program of PostgreSQL; Debian keeps them off the PATH."""
-    for directory in (*os.environ["PATH"].split(":"), *_debian_directories()):
-        if os.access(f"{directory}/{name}", os.X_OK):
-            return f"{directory}/{name}"
-    raise FileNotFoundError(f"{name}: install PostgreSQL, as make test does")
-
-
-def _debian_directories() -> list[str]:
-    return [str(version / "bin") for version in sorted(Path("/usr/lib/postgresql").glob("*"))]
-
-
-def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
-    for _ in range(600):
-        assert process.poll() is None, "PostgreSQL has ended"
-        try:
-            psycopg.connect(url).close()
-        except psycopg.OperationalError:
-            time.sleep(0.05)
-        else:
-            return
-    raise AssertionError("PostgreSQL does not answer")
+    """Run PostgreSQL and return its URL."""
+    server = PostgresServer(tmp_path_factory.mktemp("postgres"), "fsync=off")
+    yield server.url
+    server.stop()
 
 
 @pytest.fixture(scope="package")

@@ -17,7 +17,7 @@ from tenantq.errors import Invalid
 from tenantq.pipeline.lake.archive import need_warm
 from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.silver.queue_hours import change_counts, message_change, queue_changes
-from tenantq.store.interface import Store
+from tenantq.store.interface import StoreReader
 from tenantq.store.rocks import RocksStore
 
 FIGURES: Final = (*TOTALS, "messages", "bytes")
@@ -26,7 +26,7 @@ _COLUMNS: Final = {"messages_in": "added", "bytes_in": "added_bytes", "messages_
 """Columns of queue_hours that the queue counts under another name."""
 
 
-RemoteShard = tuple[str, Path, Callable[[Path], Store]]
+RemoteShard = tuple[str, Path, Callable[[Path], StoreReader]]
 """Name, local directory and opener of a shard of a remote store."""
 Stays = Mapping[str, Sequence[tuple[int, int]]]
 """By tenant that has moved: the shards that it lived on in order, each with its first record there."""
@@ -99,13 +99,15 @@ def reconcile(
     return Reconciliation(len(stored), len(stored) * len(FIGURES), drifts, store_seq, lake_seq)
 
 
-def _open_embedded(data_dir: Path) -> Store:
+def _open_embedded(data_dir: Path) -> StoreReader:
     if not data_dir.is_dir():
         raise Invalid(f"data directory {data_dir}: does not exist")
     return RocksStore(data_dir, read_only=True)
 
 
-def read_counters(shard: str, data_dir: Path, open_store: Callable[[Path], Store] = _open_embedded) -> ShardCounters:
+def read_counters(
+    shard: str, data_dir: Path, open_store: Callable[[Path], StoreReader] = _open_embedded
+) -> ShardCounters:
     """Return the counters of every queue in the store of a shard."""
     store = open_store(data_dir)
     try:

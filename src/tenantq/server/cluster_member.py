@@ -37,6 +37,7 @@ from tenantq.gates.turns import Turns
 from tenantq.runtime.clock import SystemClock
 from tenantq.runtime.durable_files import write_durably
 from tenantq.runtime.futures import BackgroundTasks
+from tenantq.server.remote_store import open_remote
 from tenantq.server.shard_runtime import ShardRuntime
 from tenantq.server.transports import ListeningServer
 from tenantq.service.server_status import VERSION
@@ -44,7 +45,6 @@ from tenantq.settings import OFF, ServerSettings, shown_address, shown_url, spli
 from tenantq.sqs.cooldowns import COOLDOWNS, sqs_cooldowns
 from tenantq.store.directory_lock import DirectoryLock
 from tenantq.store.interface import Store
-from tenantq.store.redis.address import parse_address
 
 log = logging.getLogger("tenantq")
 
@@ -86,6 +86,8 @@ class HostServer(ListeningServer):
             settings, SystemClock(), admin_token=admin_token, rpc_default=rpc_default, sockets=sockets, opened=opened,
             show_token=show_token,
         )  # fmt: skip
+        assert settings.store is not None
+        self._remote = open_remote(settings.store, settings.redis, settings.postgres, settings.shard.durability)
         self._home = Path(settings.data_dir)
         self._process = process
         self._member_dir = self._home / (MEMBER_DIR if process == 0 else f"{MEMBER_DIR}-{process}")
@@ -125,7 +127,7 @@ class HostServer(ListeningServer):
     async def _open_host(self, turns: Turns) -> tuple[HostContext, MemberLinks]:
         settings, clock = self.settings, self.clock
         loop = asyncio.get_running_loop()
-        registry = self._registry = open_registry(settings)
+        registry = self._registry = self._remote.registry()
         shards, regions = settings.cluster.shards, settings.cluster.regions
         found = await asyncio.to_thread(registry.find)
         self._check_cluster(found)
@@ -181,8 +183,8 @@ class HostServer(ListeningServer):
         if known and (found is None or found.id != known):
             there = f"cluster {found.id}" if found is not None else "no cluster"
             raise StoreFormat(
-                f"{self._home} belongs to cluster {known}, but the store has {there} with redis.name {settings.redis.name!r}."
-                " Check store and redis.name. If the store was emptied or replaced, use a new data directory."
+                f"{self._home} belongs to cluster {known}, but the store has {there} with {self._remote.shown_name}."
+                " Check both settings. If the store was emptied or replaced, use a new data directory."
             )
         regions, own = found.regions if found is not None else settings.cluster.regions, settings.shard.region
         if regions and own not in regions:
@@ -223,19 +225,7 @@ class HostServer(ListeningServer):
 
     async def _open_store(self, data_dir: Path, shard: str, released: threading.Event) -> Store:
         """Open the store of a shard, blocking its thread only. Raises StoreLocked while another server owns it."""
-        from tenantq.store.redis.store import RedisStore  # noqa: PLC0415  # needs redis, which is an extra
-
-        settings = self.settings
-        assert settings.store is not None
-        return RedisStore(
-            data_dir,
-            parse_address(settings.store),
-            settings.redis,
-            shard,
-            durability=settings.shard.durability,
-            wait_ms=CLAIM_MS,
-            released=released,
-        )
+        return self._remote.open_shard(data_dir, shard, CLAIM_MS, released)
 
     # ---- shards ----
 
@@ -326,19 +316,8 @@ def _import_for_shards() -> None:
     """Import what the first shard would import, which takes longer than a handover may."""
     with contextlib.suppress(ImportError):  # an extra; shards say what is missing
         importlib.import_module("tenantq.journal.exporter")
-    importlib.import_module("tenantq.store.redis.store")
 
 
 def _created(path: Path) -> Path:
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     return path
-
-
-def open_registry(settings: ServerSettings) -> Registry:
-    """Return the cluster's rows in the store of the settings. Raises Invalid if its library is missing."""
-    try:
-        from tenantq.store.redis.registry import RedisRegistry  # noqa: PLC0415  # needs redis, which is an extra
-    except ImportError as error:
-        raise Invalid("store: Redis requires its client library: run pip install '.[redis]' in the checkout") from error
-    assert settings.store is not None
-    return RedisRegistry(parse_address(settings.store), settings.redis, settings.shard.durability)

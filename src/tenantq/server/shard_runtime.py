@@ -39,8 +39,8 @@ from tenantq.service.self_checks.quota_accuracy import QuotaAccuracy
 from tenantq.service.self_checks.runner import SelfChecks
 from tenantq.service.service import Service
 from tenantq.settings import ServerSettings
+from tenantq.store.address import parse_store
 from tenantq.store.interface import OpenStore
-from tenantq.store.redis.address import parse_address
 
 if TYPE_CHECKING:
     from tenantq.journal.exporter import Exporter
@@ -199,7 +199,7 @@ class ShardRuntime:
         """Return where this shard keeps data of its tenants."""
         settings = self.settings
         here = settings.shard.region or ""
-        store = str(parse_address(settings.store)) if settings.store is not None else str(self._data_dir.absolute())
+        store = str(parse_store(settings.store)) if settings.store is not None else str(self._data_dir.absolute())
         places = [DataPlace(what="messages", where=store, region=here)]
         if settings.export.enabled:
             target = settings.export.target or str(self._home.absolute() / "journal")

@@ -67,7 +67,7 @@ def verify(
 
     Detects edits, deletions, insertions, reordering and truncation. With --data-dir, the live journal and its checkpoints
     are verified as well, and compared with the segments. If the server is running, a temporary checkpoint is verified,
-    or a temporary copy of the journal in Redis.
+    a temporary copy of the journal in Redis, or one transaction in PostgreSQL.
 
     An attacker with full write access could restore an earlier state or sign everything again. To detect that, store the
     end hash of each verification elsewhere (--known), and the public key (--public-key).

@@ -16,8 +16,8 @@ from tenantq.cluster.layout import numbered_dirs
 from tenantq.doctor.report import DoctorReport, Finding
 from tenantq.doctor.store_check import examine, examine_shards, open_embedded
 from tenantq.domain.formatting import plural
+from tenantq.store.address import parse_store
 from tenantq.store.interface import StoreReader
-from tenantq.store.redis.address import parse_address
 
 
 @output_command(None, data_dir_option, store_options)
@@ -25,7 +25,8 @@ def doctor(data_dir: Path, *, store: str | None, store_name: str, shard: int | N
     """Check the consistency of a store, also of a running server.
 
     Changes nothing. For a running server, it checks a temporary checkpoint in the data directory. In Redis, it
-    reads each queue in one step, which blocks that primary, and skips queues above 128 MiB while servers run.
+    reads each queue in one step, which blocks that primary, and skips queues above 128 MiB while servers run. In
+    PostgreSQL, it reads each shard in one transaction.
 
     Checks that each message is in exactly one state, each index row belongs to a message, each counter equals a recount, and
     the journal's hash chain is intact.
@@ -43,7 +44,7 @@ def doctor(data_dir: Path, *, store: str | None, store_name: str, shard: int | N
         else:
             shards = [(str(number), path, open_embedded) for number, path in numbered_dirs(data_dir)]
         report = _examine(shards)
-    where = str(parse_address(store)) if store is not None else str(data_dir)
+    where = str(parse_store(store)) if store is not None else str(data_dir)
     verdict = "clean" if report.clean else plural(report.findings_total, "finding")
     hidden = report.findings_total - len(report.findings)
     rows = [(finding.kind, _place(finding), finding.text) for finding in report.findings]

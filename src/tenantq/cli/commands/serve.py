@@ -33,7 +33,7 @@ from tenantq.runtime.futures import first_of, run_until
 from tenantq.server import Server
 from tenantq.server.cluster_member import HostServer
 from tenantq.settings import ADMIN_TOKEN, OFF, RPC_DEFAULT, ServerSettings, load_settings, shown_address, shown_url
-from tenantq.store.redis.address import parse_address
+from tenantq.store.address import parse_store
 
 log = logging.getLogger("tenantq")
 
@@ -58,7 +58,7 @@ _SWITCH_S: Final = 0.000_5
 @click.option(
     "--store",
     metavar="URL",
-    help="Store data in Redis or Valkey: redis://HOST:PORT, redis+cluster://HOST:PORT,HOST:PORT, rediss:// for TLS. Put a URL with a password into the environment or the --config file.  [env var: TENANTQ_STORE; default: the embedded store, in the data directory]",
+    help="Store data in Redis or Valkey (redis://HOST:PORT, redis+cluster://HOST:PORT,HOST:PORT, rediss:// for TLS) or in PostgreSQL (postgresql://USER@HOST/DATABASE). Put a URL with a password into the environment or the --config file.  [env var: TENANTQ_STORE; default: the embedded store, in the data directory]",
 )
 @click.option(
     "--shards",
@@ -249,7 +249,7 @@ async def _serve(settings: ServerSettings, admin_token: str | None) -> int:
     if url is None:
         log.info("stopped", extra={"because": signals.name})
         return exit_codes.OK
-    store = str(parse_address(settings.store)) if settings.store is not None else "embedded"
+    store = str(parse_store(settings.store)) if settings.store is not None else "embedded"
     log.info(
         "store open", extra={"data_dir": settings.data_dir, "store": store, "durability": settings.shard.durability}
     )

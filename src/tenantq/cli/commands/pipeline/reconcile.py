@@ -8,7 +8,7 @@ import click
 
 from tenantq.cli.commands.pipeline import options
 from tenantq.cli.commands.pipeline.spark_runtime import spark_command
-from tenantq.cli.offline_store import redis_shards, whole_store_options
+from tenantq.cli.offline_store import free_shards, whole_store_options
 from tenantq.cli.options import DIRECTORY
 from tenantq.cli.output import Output, output_command
 
@@ -48,8 +48,8 @@ def reconcile(
 
 
 def remote_shards(store: str | None, store_name: str, data_dirs: tuple[Path, ...]) -> Sequence[RemoteShard]:
-    """Return the shards of the Redis store, if one is given."""
-    return redis_shards(store, store_name, None, data_dirs[0]) if store is not None else ()
+    """Return the shards of the remote store, if one is given."""
+    return free_shards(store, store_name, None, data_dirs[0]) if store is not None else ()
 
 
 def reconciliation_output(found: Reconciliation) -> Output:

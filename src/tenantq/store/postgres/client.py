@@ -1,0 +1,83 @@
+"""What all shards of a process share: the session that renews their leases, a limit on snapshots, and whether space is short."""
+
+import threading
+import time
+from typing import Final, Literal
+
+from tenantq.errors import Unavailable
+from tenantq.store.postgres.address import PostgresAddress
+from tenantq.store.postgres.server_check import ServerCheck, SessionLimits
+from tenantq.store.postgres.session import Session
+from tenantq.store.postgres.settings import PostgresSettings
+
+SNAPSHOTS_MAX: Final = 16
+"""Most open snapshots of a process: each has a connection."""
+_SILENCE_S_MIN: Final = 0.1
+_FULL_S: Final = 10.0
+"""How long adds are refused after the server reported a full disk."""
+
+
+class PostgresClient:
+    """One process's use of one PostgreSQL store."""
+
+    def __init__(
+        self, address: PostgresAddress, settings: PostgresSettings, durability: Literal["fsync", "os"] = "fsync"
+    ) -> None:
+        """Prepare; the first use connects."""
+        self.address, self.settings, self.durability = address, settings, durability
+        self.check = ServerCheck(address, settings, durability)
+        silence_s = max(_SILENCE_S_MIN, settings.lease_ms / 6_000)  # a dead connection must not cost the leases
+        # Renewals need not be on disk: after a crash of the server, owners find out at their next statement.
+        limits = SessionLimits(settings.lease_ms, settings.lease_ms // 6, commits_durably=False)
+        self.keeper = Session(address, self.check, self._name("leases"), limits, settings.patience_ms, silence_s)
+        self._lock = threading.Lock()
+        self._shards = 0
+        self._snapshots = 0
+        self._full_until = 0.0
+
+    def begin_shard(self) -> None:
+        """Count an open shard."""
+        with self._lock:
+            self._shards += 1
+
+    def end_shard(self) -> None:
+        """Count a shard as closed. After the last one no lease needs a connection."""
+        with self._lock:
+            self._shards -= 1
+            is_last = not self._shards
+        if is_last:
+            self.keeper.disconnect()
+
+    def session(self, use: str, limits: SessionLimits | None = None, *, patience_ms: int | None = None) -> Session:
+        """Return a new session for a use that operators see in pg_stat_activity."""
+        patience_ms = self.settings.patience_ms if patience_ms is None else patience_ms
+        limits = limits or SessionLimits(patience_ms, max(50, patience_ms // 4))
+        return Session(self.address, self.check, self._name(use), limits, patience_ms)
+
+    def _name(self, use: str) -> str:
+        return f"tenantq {self.settings.name} {use}"[:63]
+
+    # ---- snapshots ----
+
+    def begin_snapshot(self) -> None:
+        """Count a snapshot. Raises Unavailable if too many are open."""
+        with self._lock:
+            if self._snapshots >= SNAPSHOTS_MAX:
+                raise Unavailable(f"{SNAPSHOTS_MAX} snapshots are open on this server. Close one, or try again later.")
+            self._snapshots += 1
+
+    def end_snapshot(self) -> None:
+        """Count a snapshot as closed."""
+        with self._lock:
+            self._snapshots -= 1
+
+    # ---- space ----
+
+    def note_full(self) -> None:
+        """Note that the server's disk is full."""
+        self._full_until = time.monotonic() + _FULL_S
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the server's disk was full a moment ago."""
+        return time.monotonic() < self._full_until

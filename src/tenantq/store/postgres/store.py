@@ -1,0 +1,318 @@
+"""The open store of one shard in PostgreSQL. One transaction applies each round."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from secrets import token_bytes
+from typing import Any, Final, NoReturn
+
+from psycopg.types.numeric import Int8
+
+from tenantq.errors import DiskFull, Invalid, StoreFailed
+from tenantq.runtime.histogram import Histogram
+from tenantq.store.change_batch import NUMBER, ChangeBatch
+from tenantq.store.directory_lock import DirectoryLock
+from tenantq.store.interface import Beat, Families, Family, StoreFigure
+from tenantq.store.keys import FAMILIES
+from tenantq.store.local_identity import check_identity
+from tenantq.store.postgres.client import PostgresClient
+from tenantq.store.postgres.ownership import ShardOwnership
+from tenantq.store.postgres.reading import RowReader, stored_key
+from tenantq.store.postgres.server_check import SessionLimits
+from tenantq.store.postgres.session import BoundedConnection, Rows
+from tenantq.store.postgres.snapshot import PostgresSnapshot
+from tenantq.store.postgres.statements import Statements
+from tenantq.store.postgres.tables import Tables
+from tenantq.store.shard_lease import ShardLease, claim_when_free
+
+MARK: Final = "postgres_store"
+"""The file of a data directory with the id of the PostgreSQL store that its local files belong to."""
+_UNBOUNDED: Final = 1 << 50
+
+
+class PostgresStore(Families):
+    """A ``Store`` in PostgreSQL, owned by this process; see there which methods other threads may call."""
+
+    def __init__(
+        self,
+        path: Path,
+        client: PostgresClient,
+        shard: str,
+        *,
+        wait_ms: int = 0,
+        released: threading.Event | None = None,
+    ) -> None:
+        """Own the shard and open it; its local files are in ``path``. Blocks until PostgreSQL answers.
+
+        With ``wait_ms`` it first waits that long for another owner to give the shard up, which ``released`` can report.
+
+        Raises ShardHeld while another process owns it, StoreLocked, StoreFormat, Invalid if the server is not durable, StoreFailed
+        if it does not respond.
+        """
+        self.path = path
+        self._client, self._address = client, client.address
+        self._sql = Statements(client.settings.name, shard)
+        self._shard = shard
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = DirectoryLock(path)
+        self._session = client.session(f"shard {shard}")
+        client.begin_shard()
+        self._owner: ShardOwnership | None = None
+        try:
+            self._prepare()
+            self._owner = owner = self._claim(wait_ms, released or threading.Event())
+            check_identity(path, MARK, self._address, owner.id, read_only=False)
+        except BaseException:
+            self._close_sessions()
+            raise
+        client.check.in_use = True
+        self._reader = RowReader(self._read, self._sql)
+        super().__init__({name: Family(name, NUMBER[name], name) for name in FAMILIES})
+
+    # ---- opening and closing ----
+
+    def _prepare(self) -> None:
+        """Find or create the tables. Raises StoreFormat before anything is written if they belong to another store."""
+        tables = Tables(self._address, self._client.settings.name, self._sql)
+        if tables.exist(self._session) and tables.has_partition(self._session):
+            state = self._session.execute(self._sql["read_state"])
+            if state:
+                check_identity(self.path, MARK, self._address, state[0][4], read_only=True)
+            return
+        check_identity(self.path, MARK, self._address, "", read_only=True)
+        tables.create(self._session)
+        tables.create_partition(self._session)
+
+    def _claim(self, wait_ms: int, released: threading.Event) -> ShardOwnership:
+        settings, keeper = self._client.settings, self._client.keeper
+        return claim_when_free(
+            lambda: ShardOwnership(self._session, keeper, self._sql, settings.lease_ms, settings.patience_ms),
+            wait_ms,
+            released,
+        )
+
+    def watch(self, lost: Callable[[StoreFailed], None]) -> None:
+        """Call ``lost``, from a thread, when another server has taken the shard over."""
+        self._own().lease.watch(lost)
+
+    @property
+    def epoch(self) -> int:
+        """The number of this ownership: each later owner has a higher one."""
+        return int(self._own().epoch)
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the lease may have expired, because the store does not respond."""
+        return self._owner is None or self._owner.lease.may_have_ended
+
+    def close(self) -> None:
+        """Give the shard up, so that another server can own it at once, and disconnect."""
+        self.drop_families()
+        self._close_sessions()
+
+    def _close_sessions(self) -> None:
+        owner, self._owner = self._owner, None
+        if owner is not None:
+            owner.give_up()
+        self._session.close()
+        self._client.end_shard()
+        self._lock.close()
+
+    def _own(self) -> ShardOwnership:
+        if self._owner is None:
+            raise StoreFailed(f"store {self._address}: the store is closed")
+        return self._owner
+
+    @property
+    def heart(self) -> ShardLease | None:
+        return self._own().lease
+
+    def last_beat(self) -> Beat | None:
+        return self._own().lease.last
+
+    # ---- reading ----
+
+    def _read(self, statement: Any, parameters: dict[str, Any]) -> Rows:
+        """Run a statement, and confirm that this process owned the shard until then. If not, this ownership ends."""
+        owner = self._own()
+        try:
+            found = self._session.execute(statement, parameters)
+            owner.confirm()
+        except StoreFailed as error:
+            owner.lease.fail(error)
+            raise
+        return found
+
+    def get(self, family: Family, key: bytes) -> bytes | None:
+        return self._reader.get_many(family.name, [key])[0]
+
+    def get_many(self, family: Family, keys: list[bytes]) -> list[bytes | None]:
+        return self._reader.get_many(family.name, keys)
+
+    def scan(self, family: Family, lower: bytes, upper: bytes, limit: int, *, deleted_max: int = 0) -> list[bytes]:  # noqa: ARG002  # the server does not say what it passes
+        return self._reader.keys(family.name, lower, upper, limit)
+
+    def scan_items(self, family: Family, lower: bytes, upper: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        return self._reader.items(family.name, lower, upper, limit)
+
+    def last_item(self, family: Family, lower: bytes, upper: bytes) -> tuple[bytes, bytes] | None:
+        return self._reader.last_item(family.name, lower, upper)
+
+    def snapshot(self, lower: bytes, upper: bytes, *families: str) -> PostgresSnapshot:  # noqa: ARG002  # it has all rows
+        owner = self._own()
+        taken = PostgresSnapshot(self._client, self._sql, upper)
+        try:
+            owner.check(taken.state, owner.commit)
+        except BaseException:
+            taken.close()
+            raise
+        return taken
+
+    # ---- writing ----
+
+    def name_queue(self, prefix: bytes, name: str | None) -> None:
+        """Do nothing: keys have no names."""
+
+    def new_batch(self) -> ChangeBatch:
+        return ChangeBatch()
+
+    def write(self, batch: ChangeBatch) -> None:
+        """Apply a batch in one transaction. With ``durability = "fsync"`` it is durable afterwards."""
+        if batch.is_empty():
+            return
+        owner = self._own()
+        beat, age_ms = owner.lease.beat_to_store()
+        number = owner.commit + 1
+        steps = _steps(batch)
+        parameters = {
+            "number": Int8(number),
+            "previous": Int8(owner.commit),
+            "nonce": token_bytes(8),
+            "epoch": Int8(owner.epoch),
+            "word": owner.word,
+            "lease_ms": Int8(owner.lease.lease_ms),
+            "beat": beat,
+            "age_ms": Int8(age_ms) if age_ms is not None else None,
+        }
+        try:
+            sent = self._session.call(lambda connection: self._commit(connection, steps, parameters))
+        except DiskFull:
+            self._client.note_full()
+            raise
+        if sent is None:
+            owner.check_commit(self._session.execute(self._sql["read_state"]))
+            return
+        owner.commit = number
+        owner.lease.renewed(sent)
+
+    def _commit(
+        self, connection: BoundedConnection, steps: list[tuple[str, dict[str, Any]]], parameters: dict[str, Any]
+    ) -> float | None:
+        """Send a round in one go. Return when it was sent; None if the shard's row did not accept it."""
+        sent = time.monotonic()
+        with connection.pipeline():
+            connection.execute("BEGIN")
+            fence = connection.execute(self._sql["fence"], parameters)
+            for name, rows in steps:
+                connection.execute(self._sql[name], parameters | rows)
+            done = connection.execute("COMMIT")
+        if done.statusmessage != "COMMIT":
+            raise StoreFailed(f"store {self._address}: the server answered {done.statusmessage} to COMMIT.")
+        return sent if fence.rowcount == 1 else None
+
+    def sync(self) -> None:
+        """Do nothing: a commit returns when it is durable. What was found at the opening is, because the claim was committed after it."""
+
+    # ---- space ----
+
+    def compact(self, lower: bytes, upper: bytes) -> None:
+        """Do nothing: autovacuum reclaims the space of deleted rows."""
+
+    def scrub(self, family: Family, lower: bytes, upper: bytes) -> None:  # noqa: ARG002  # the table is rewritten as a whole
+        """Remove deleted rows from the table's files. Safe from any thread."""
+        self._rewrite()
+
+    def erase(self, lower: bytes, upper: bytes) -> None:  # noqa: ARG002  # as above
+        """Remove deleted rows from the table's files. For a thread."""
+        self._rewrite()
+
+    def _rewrite(self) -> None:
+        """Have PostgreSQL write the shard's table to new files. Commits wait meanwhile, so it must take less than their patience.
+
+        Raises StoreFailed unless PostgreSQL confirms it. The write-ahead log, standbys and backups follow their own rules: see
+        docs/internals/stores.md.
+        """
+        self._own()
+        bound_ms = self._client.settings.patience_ms // 2
+        session = self._client.session(f"erase {self._shard}", SessionLimits(bound_ms, bound_ms), patience_ms=bound_ms)
+        try:
+            session.execute(self._sql["rewrite_partition"])
+        except StoreFailed as error:
+            raise StoreFailed(f"{error.message} Deleted rows are still in the store's files.") from error
+        finally:
+            session.close()
+
+    def forget_deletions(self) -> bool:
+        """Do nothing: autovacuum does it."""
+        return False
+
+    def flush(self) -> None:
+        """Do nothing: PostgreSQL writes its files by its own rules."""
+
+    def checkpoint(self) -> NoReturn:
+        """Raise Invalid: PostgreSQL has its own backups."""
+        raise Invalid(
+            "a PostgreSQL store is backed up by PostgreSQL: use pg_dump or pg_basebackup (docs/how-to/run-a-cluster.md)"
+        )
+
+    def manifest(self) -> tuple[int, int]:
+        """Return zeros: PostgreSQL has no MANIFEST."""
+        return 0, 0
+
+    def free_bytes(self) -> int:
+        """Return 0 for a while after the server had no space, else more than any reserve: a client cannot ask for more."""
+        return 0 if self._client.is_full else _UNBOUNDED
+
+    def figures(self) -> list[StoreFigure]:
+        """Return the health of the connections to PostgreSQL, from memory."""
+        took = Histogram()
+        took.merge(self._session.took)
+        session = self._session
+        return [
+            StoreFigure("tenantq_postgres_up", "Whether PostgreSQL answers this shard.", {}, not self.is_doubtful),
+            StoreFigure("tenantq_postgres_requests_total", "Requests that PostgreSQL answered.", {}, took.total),
+            StoreFigure("tenantq_postgres_request_seconds_total", "How long they took.", {}, took.sum_us / 1_000_000),
+            StoreFigure("tenantq_postgres_latency_seconds", "How long PostgreSQL took to answer requests.", {}, took),
+            StoreFigure(
+                "tenantq_postgres_retries_total", "Attempts that failed and were repeated.", {}, session.retries
+            ),
+            StoreFigure("tenantq_postgres_connects_total", "Connections opened to PostgreSQL.", {}, session.connects),
+        ]
+
+
+def _steps(batch: ChangeBatch) -> list[tuple[str, dict[str, Any]]]:
+    """Return the statements of a batch with their arrays: ranges first, because they come before single rows in it."""
+    steps: list[tuple[str, dict[str, Any]]] = []
+    if batch.ranges:
+        lowers = [stored_key(FAMILIES[number], lower) for number, lower, _ in batch.ranges]
+        uppers = [stored_key(FAMILIES[number], upper) for number, _, upper in batch.ranges]
+        steps.append(("delete_ranges", {"lowers": lowers, "uppers": uppers}))
+    gone: list[bytes] = []
+    keys: list[bytes] = []
+    values: list[bytes] = []
+    for number, rows in enumerate(batch.changed):
+        family = bytes((number,))
+        for key, value in rows.items():
+            if value is None:
+                gone.append(family + key)
+            else:
+                keys.append(family + key)
+                values.append(value)
+    if gone:
+        steps.append(("delete_rows", {"keys": gone}))
+    if keys:
+        steps.append(("put_rows", {"keys": keys, "values": values}))
+    return steps

@@ -1,0 +1,73 @@
+"""The tables of a PostgreSQL store: found, checked, or created."""
+
+from typing import Final
+
+from psycopg import Connection
+
+from tenantq.errors import StoreFormat
+from tenantq.store.postgres.address import PostgresAddress
+from tenantq.store.postgres.session import BoundedConnection, Session, fetch
+from tenantq.store.postgres.statements import Statements
+
+FORMAT: Final = "1"
+
+
+class Tables:
+    """The tables of one schema."""
+
+    def __init__(self, address: PostgresAddress, schema: str, sql: Statements) -> None:
+        self._address, self._schema, self._sql = address, schema, sql
+
+    def exist(self, session: Session) -> bool:
+        """Return whether they exist. Raises StoreFormat if they have another format, or the schema belongs to others."""
+        return session.call(self._exist)
+
+    def _exist(self, connection: Connection) -> bool:
+        ((_, is_ours, has_tables),) = fetch(connection, self._sql["find_format"])
+        if not is_ours and has_tables:
+            raise StoreFormat(
+                f"store {self._address}: the schema {self._schema!r} has tables of another program."
+                " Choose another postgres.name."
+            )
+        if not is_ours:
+            return False
+        found = fetch(connection, self._sql["read_format"])
+        if found != [(FORMAT,)]:
+            shown = found[0][0] if found else "unknown"
+            raise StoreFormat(
+                f"store {self._address}: the schema {self._schema!r} has format {shown}; this program reads format {FORMAT}."
+                " Use the program version that created it."
+            )
+        return True
+
+    def create(self, session: Session) -> None:
+        """Create them unless they exist. Raises StoreFormat."""
+        if not self.exist(session):
+            session.call(self._create)
+
+    def _create(self, connection: BoundedConnection) -> None:
+        with connection.transaction():
+            fetch(connection, self._sql["lock_changes"])
+            if self._exist(connection):
+                return
+            ((has_schema, *_),) = fetch(connection, self._sql["find_format"])
+            if not has_schema:
+                fetch(connection, self._sql["create_schema"])
+            connection.execute(self._sql["create_tables"], prepare=False)
+            fetch(connection, self._sql["write_format"], {"format": FORMAT})
+
+    def has_partition(self, session: Session) -> bool:
+        """Return whether the shard has a partition."""
+        found: bool = session.execute(self._sql["find_partition"])[0][0]
+        return found
+
+    def create_partition(self, session: Session) -> None:
+        """Create the partition of the shard unless it exists."""
+        if not self.has_partition(session):
+            session.call(self._create_partition)
+
+    def _create_partition(self, connection: BoundedConnection) -> None:
+        with connection.transaction():
+            fetch(connection, self._sql["lock_changes"])
+            if not fetch(connection, self._sql["find_partition"])[0][0]:
+                connection.execute(self._sql["create_partition"], prepare=False)
