@@ -17,7 +17,7 @@ from bench import (
     heavy,
     neighbour,
     pipeline,
-    redis_store,
+    remote_stores,
     request_heads,
     rpc,
     scale,
@@ -29,7 +29,7 @@ from bench import (
 
 SECTIONS = {
     "cycles": cycles.run,
-    "redis-store": redis_store.run,
+    "remote-stores": remote_stores.run,
     "cluster": cluster.run,
     "fairness": fairness.run,
     "scale": scale.run,

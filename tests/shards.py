@@ -18,6 +18,7 @@ from tenantq.journal.row_filter import JournalFilter
 from tenantq.kms.interface import KeyRef
 from tenantq.store.rocks import RocksStore
 from tenantq.vault.wrapped_key import WrappedKey
+from tests.postgres_servers import OnPostgres
 from tests.redis_servers import OnRedis
 
 if TYPE_CHECKING:
@@ -113,13 +114,21 @@ def freeze(live: Path, copy: Path) -> None:
 def examined(shard: Shard) -> DoctorReport:
     """Return the doctor's report on the store of a closed shard."""
     opener = shard._open_store
-    return examine(shard.path, open_store=opener.to_read) if isinstance(opener, OnRedis) else examine(shard.path)
+    return (
+        examine(shard.path, open_store=opener.to_read)
+        if isinstance(opener, (OnRedis, OnPostgres))
+        else examine(shard.path)
+    )
 
 
 def stored_beat(shard: Shard) -> Beat | None:
     """Return the last beat of a closed shard."""
     opener = shard._open_store
-    store = opener.to_read(shard.path) if isinstance(opener, OnRedis) else RocksStore(shard.path, read_only=True)
+    store = (
+        opener.to_read(shard.path)
+        if isinstance(opener, (OnRedis, OnPostgres))
+        else RocksStore(shard.path, read_only=True)
+    )
     try:
         return store.last_beat()
     finally:

@@ -288,6 +288,9 @@ class RunningShard(Families):
 
     # ---- reading ----
 
+    def name_queue(self, prefix: bytes, name: str | None) -> None:
+        """Do nothing: it writes no rows."""
+
     def last_beat(self) -> Beat | None:
         return self._beat
 

@@ -22,7 +22,7 @@ from tenantq.engine.queue_state import QueueState, Status, TenantState, TenantSt
 from tenantq.engine.restrictions import Erasing, Hold, Suspension
 from tenantq.engine.work_counters import TenantCounters, WorkSums
 from tenantq.errors import Invalid, NotFound, TenantMoved, TenantqError, Unavailable, no_queue, no_tenant
-from tenantq.store.interface import Batch, Store, StoreReader
+from tenantq.store.interface import Batch, StoreReader
 from tenantq.store.keys import after, split_prefix, tenant_prefix
 from tenantq.store.row_pages import pages_of_items, rows_under
 from tenantq.store.rows import unpack_counters
@@ -91,7 +91,7 @@ _decode_arriving = msgspec.msgpack.Decoder(ArrivingRow).decode
 class Catalog:
     """All tenants of the shard."""
 
-    def __init__(self, store: Store, first_tenant_id: int = 1) -> None:
+    def __init__(self, store: StoreReader, first_tenant_id: int = 1) -> None:
         self._store = store
         self.tenants: dict[str, TenantState] = {}
         self._by_id: dict[int, TenantState] = {}

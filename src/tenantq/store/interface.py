@@ -164,6 +164,12 @@ class StoreReader(Protocol):
     def family(self, name: str) -> Family:
         """Return a family by name."""
 
+    def name_queue(self, prefix: bytes, name: str | None) -> None:
+        """Take note of ``TENANT:QUEUE`` before the first row of a queue is written; None: it is deleted.
+
+        A store may show the name in its keys.
+        """
+
     def close(self) -> None:
         """Close everything in any case, then raise the first failure."""
 
@@ -207,12 +213,6 @@ class Store(StoreReader, Protocol):
         """Return a snapshot of the rows in [lower, upper) of some families; another thread may read it."""
 
     # ---- writing ----
-
-    def name_queue(self, prefix: bytes, name: str | None) -> None:
-        """Take note of ``TENANT:QUEUE`` before the first row of a queue is written; None: it is deleted.
-
-        A store may show the name in its keys.
-        """
 
     def new_batch(self) -> Batch:
         """Return a batch for ``write``."""

@@ -10,7 +10,7 @@ from tenantq.store.postgres.server_check import ServerCheck, SessionLimits
 from tenantq.store.postgres.session import Session
 from tenantq.store.postgres.settings import PostgresSettings
 
-SNAPSHOTS_MAX: Final = 16
+SNAPSHOTS_MAX: Final = 32
 """Most open snapshots of a process: each has a connection."""
 _SILENCE_S_MIN: Final = 0.1
 _FULL_S: Final = 10.0

@@ -160,7 +160,8 @@ class Session:
             while True:
                 try:
                     found = self._attempt(work, stays_open=stays_open)
-                except (psycopg.Error, ReadOnlyServer, NotConfirmed) as error:
+                except (psycopg.Error, ReadOnlyServer, NotConfirmed) as raised:
+                    error = _first(raised)
                     self._disconnect()
                     self._check_passing(error)
                     if not tries:
@@ -261,6 +262,13 @@ def fetch(
     """Run a statement and return its rows; none if it returns nothing."""
     cursor: Cursor[Row] = connection.execute(statement, parameters, binary=True)
     return cursor.fetchall() if cursor.description is not None else []
+
+
+def _first(error: Exception) -> Exception:
+    """Return what went wrong first. A pipeline that fails may raise another error when it ends."""
+    while isinstance(error.__context__, psycopg.Error):
+        error = error.__context__
+    return error
 
 
 def _shown(error: Exception) -> str:

@@ -63,6 +63,9 @@ class ShardReader(Families):
         self._transaction.close()
         self._files.cleanup()
 
+    def name_queue(self, prefix: bytes, name: str | None) -> None:
+        """Do nothing: it writes no rows."""
+
     def last_beat(self) -> Beat | None:
         return self._beat
 

@@ -1,4 +1,4 @@
-"""The two stores compared: the same engine on RocksDB and on its own Redis, both on this disk and both synced."""
+"""The stores side by side: the same engine on RocksDB, Redis and PostgreSQL, all on this disk, all synced."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from bench.cycles import add, cycle
 from bench.table import Table, percentile
+from tests.postgres_servers import OnPostgres, PostgresServer
 from tests.redis_servers import OnRedis, RedisServer
 from tests.verbs import Shard
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     Work = Callable[[Shard, int, int, list[float]], Coroutine[None, None, None]]
 
+_KINDS = ("rocksdb", "redis", "postgres")
 _CASES = (("add", add, 64, 1, 6_000), ("add", add, 1, 100, 30_000), ("full cycle", cycle, 1, 100, 20_000), ("full cycle", cycle, 16, 100, 40_000))  # fmt: skip
 
 
@@ -30,28 +32,35 @@ async def _measured(shard: Shard, work: Work, callers: int, batch: int, times: i
 
 async def run(directory: Path, *, quick: bool) -> None:
     table = Table(
-        "operation", "callers", "batch", "rocksdb msgs/s", "redis msgs/s", "ratio", "rocksdb p50 ms", "redis p50 ms"
-    )
-    server = RedisServer(directory / "redis", "appendonly yes", "appendfsync always")
+        "operation", "callers", "batch", *(f"{kind} msgs/s" for kind in _KINDS), "redis ratio", "postgres ratio",
+        *(f"{kind} p50 ms" for kind in _KINDS),
+    )  # fmt: skip
+    redis = RedisServer(directory / "redis", "appendonly yes", "appendfsync always")
+    postgres = PostgresServer(directory / "postgres")
     try:
         for name, work, callers, batch, messages in _CASES:
             times = max(1, messages // (10 if quick else 1) // callers // batch)
             spent: list[float] = []
             middle: list[str] = []
-            for kind in ("rocksdb", "redis"):
+            for kind in _KINDS:
                 path = directory / f"{kind}-{name}-{callers}-{batch}"
-                opener = OnRedis(server, path, "fsync") if kind == "redis" else None
+                openers = {
+                    "redis": lambda p: OnRedis(redis, p, "fsync"),
+                    "postgres": lambda p: OnPostgres(postgres, p, "fsync"),
+                }
+                opener = openers[kind](path) if kind in openers else None
                 async with Shard(path, open_store=opener) as shard:
                     seconds, waits = await _measured(shard, work, callers, batch, times)
                 spent.append(seconds)
                 middle.append(f"{percentile(waits, 50) * 1e3:.2f}")
             done = times * callers * batch
-            table.row(
-                name, callers, batch, f"{done / spent[0]:,.0f}", f"{done / spent[1]:,.0f}", f"{spent[1] / spent[0]:.2f}", *middle
-            )  # fmt: skip
-        await _memory(server, directory)
+            rates = [f"{done / seconds:,.0f}" for seconds in spent]
+            ratios = [f"{seconds / spent[0]:.2f}" for seconds in spent[1:]]
+            table.row(name, callers, batch, *rates, *ratios, *middle)
+        await _memory(redis, directory)
     finally:
-        server.kill()
+        redis.kill()
+        postgres.stop()
     table.show()
 
 

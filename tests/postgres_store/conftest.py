@@ -1,0 +1,34 @@
+"""Servers that the tests of this directory share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.postgres_servers import PostgresServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="session")
+def durable_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    """One server for all tests of this process that keeps what it confirms."""
+    server = PostgresServer(tmp_path_factory.mktemp("durable"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def durable_server(durable_process: PostgresServer) -> PostgresServer:
+    """Return the shared durable server, without schemas of other tests."""
+    durable_process.clear()
+    return durable_process
+
+
+@pytest.fixture
+def postgres_server(postgres_process: PostgresServer) -> PostgresServer:
+    """Return the shared server that does not sync, without schemas of other tests."""
+    postgres_process.clear()
+    return postgres_process
