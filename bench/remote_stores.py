@@ -36,7 +36,7 @@ async def run(directory: Path, *, quick: bool) -> None:
         *(f"{kind} p50 ms" for kind in _KINDS),
     )  # fmt: skip
     redis = RedisServer(directory / "redis", "appendonly yes", "appendfsync always")
-    postgres = PostgresServer(directory / "postgres")
+    postgres = PostgresServer()
     try:
         for name, work, callers, batch, messages in _CASES:
             times = max(1, messages // (10 if quick else 1) // callers // batch)
@@ -44,11 +44,9 @@ async def run(directory: Path, *, quick: bool) -> None:
             middle: list[str] = []
             for kind in _KINDS:
                 path = directory / f"{kind}-{name}-{callers}-{batch}"
-                openers = {
-                    "redis": lambda p: OnRedis(redis, p, "fsync"),
-                    "postgres": lambda p: OnPostgres(postgres, p, "fsync"),
-                }
-                opener = openers[kind](path) if kind in openers else None
+                opener: OnRedis | OnPostgres | None = None
+                if kind != "rocksdb":
+                    opener = OnRedis(redis, path, "fsync") if kind == "redis" else OnPostgres(postgres, path, "fsync")
                 async with Shard(path, open_store=opener) as shard:
                     seconds, waits = await _measured(shard, work, callers, batch, times)
                 spent.append(seconds)

@@ -70,9 +70,9 @@ def redis_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisSer
 
 
 @pytest.fixture(scope="session")
-def postgres_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+def postgres_process() -> Iterator[PostgresServer]:
     """One PostgreSQL server for all tests of this process, which does not sync. Other tests leave schemas in it."""
-    server = PostgresServer(tmp_path_factory.mktemp("postgres"), "fsync=off")
+    server = PostgresServer("fsync=off")
     yield server
     server.stop()
 

@@ -1,4 +1,4 @@
-"""Real PostgreSQL servers for tests: on free ports of this machine, in a directory of the test's own, stopped by their process ids."""
+"""Real PostgreSQL servers for tests: on free ports of this machine, in directories of their own, stopped by their process ids."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import asyncio
 import hashlib
 import os
 import pwd
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -40,20 +42,19 @@ def tool(name: str) -> str:
 class PostgresServer:
     """One PostgreSQL server, which refuses to run as root."""
 
-    def __init__(self, directory: Path, *options: str, port: int | None = None) -> None:
-        """Create a database cluster and start it; ``options`` are settings, ``name=value``."""
-        self.directory, self.options = directory, options
+    def __init__(self, *options: str, port: int | None = None) -> None:
+        """Create a database cluster and start it; ``options`` are settings, ``name=value``.
+
+        Its directory is not in pytest's, which other users cannot read.
+        """
+        self.options = options
+        self.directory = Path(tempfile.mkdtemp(prefix="tenantq-postgres-"))
         self.port = port or free_port()
         self.process: subprocess.Popen[bytes] | None = None
-        directory.mkdir(parents=True, exist_ok=True)
         self._as_user: list[str] = []
         if os.getuid() == 0:
-            user = "nobody"
-            for path in (directory, *directory.parents):
-                if str(path).startswith("/tmp") and path.parent != path:  # noqa: S108  # pytest's own directory
-                    path.chmod(path.stat().st_mode | 0o055)
-            os.chown(directory, pwd.getpwnam(user).pw_uid, -1)
-            self._as_user = ["setpriv", f"--reuid={user}", "--clear-groups"]
+            os.chown(self.directory, pwd.getpwnam("nobody").pw_uid, -1)
+            self._as_user = ["setpriv", "--reuid=nobody", "--clear-groups"]
         self._run("initdb", "-U", "test", "-A", "trust", "-N", "--locale=C", "-E", "UTF8")
         self.start()
 
@@ -113,12 +114,13 @@ class PostgresServer:
         self.process.wait(30)
 
     def stop(self) -> None:
-        """End the server without waiting for clients."""
+        """End the server without waiting for clients, and remove its files."""
         assert self.process is not None
         if self.process.poll() is None:
             self.signal(signal.SIGCONT)
             self.signal(signal.SIGINT)
             self.process.wait(30)
+        shutil.rmtree(self.directory)
 
 
 class OnPostgres:

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 import threading
-import time
-import urllib.error
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis import Redis
 
+from tests.acceptance.cluster_process import ClusterProcess, called
 from tests.processes import descendants
-from tests.redis_servers import RedisServer, eventually, free_port
+from tests.redis_servers import RedisServer, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TOKEN = "administrator-of-the-tests"  # noqa: S105  # for these tests only
-PASSWORD = "s3cret-word"  # noqa: S105  # as above
+PASSWORD = "s3cret-word"  # noqa: S105  # of these tests only
 
 
 @pytest.fixture
@@ -37,77 +31,14 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
     server.kill()
 
 
-class Process:
-    """One ``tenantq serve``."""
-
-    def __init__(self, directory: Path, name: str, redis: RedisServer, *options: str) -> None:
-        self.port = free_port()
-        self.log = directory / f"{name}.log"
-        environment = {
-            **os.environ, "TENANTQ_ADMIN_TOKEN": TOKEN, "TENANTQ_REDIS__LEASE_MS": "1000",
-            "TENANTQ_REDIS__PATIENCE_MS": "1000",
-            "TENANTQ_CLUSTER__SHARDS": "8",
-            "TENANTQ_STORE": f"redis://:{PASSWORD}@127.0.0.1:{redis.port}",
-        }  # fmt: skip
-        command = [sys.executable, "-m", "tenantq", "serve", "--rpc", "off", "--http", f"127.0.0.1:{self.port}"]
-        with self.log.open("wb") as out:
-            self.process = subprocess.Popen(
-                [*command, "--data-dir", str(directory / name), *options],
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                env=environment,
-            )
-
-    def ask(
-        self, path: str, body: dict[str, Any] | None = None, method: str | None = None
-    ) -> tuple[int, dict[str, Any]]:
-        """Send a request. Status 0 means no reply."""
-        request = urllib.request.Request(  # of this machine
-            f"http://127.0.0.1:{self.port}{path}",
-            data=json.dumps(body).encode() if body is not None else None,
-            headers={"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"},
-            method=method,
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=10) as reply:  # noqa: S310  # as above
-                return reply.status, json.load(reply)
-        except urllib.error.HTTPError as error:
-            return error.code, json.load(error)
-        except OSError:
-            return 0, {}
-
-    def until(self, path: str, status: int, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Wait for a reply with this status. A shard without an owner replies 503, which asks for a retry."""
-        ends = time.monotonic() + 30
-        while True:
-            found, told = self.ask(path, body)
-            if found == status:
-                return told
-            assert time.monotonic() < ends, self.log.read_text()
-            time.sleep(0.05)
-
-    def end(self, number: int = signal.SIGTERM) -> int:
-        """Send a signal and return the exit code."""
-        self.process.send_signal(number)
-        return self.process.wait(30)
-
-
-def called(redis: RedisServer, data_dir: Path, *command: str, user: str = "") -> tuple[int, dict[str, Any]]:
-    """Run a command on all shards of the store; return its exit code and report."""
-    environment = {**os.environ, "TENANTQ_STORE": f"redis://{user}:{PASSWORD}@127.0.0.1:{redis.port}"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tenantq", *command, "--json", "--data-dir", str(data_dir)],
-        env=environment,
-        capture_output=True,
-        check=False,
-    )
-    assert done.stdout, done.stderr
-    return done.returncode, json.loads(done.stdout)
+def url_of(redis: RedisServer, user: str = "") -> str:
+    """Return the address of the server with its password."""
+    return f"redis://{user}:{PASSWORD}@127.0.0.1:{redis.port}"
 
 
 def examined(data_dir: Path, redis: RedisServer) -> dict[str, Any]:
-    """Return the doctor's report on all shards."""
-    return called(redis, data_dir, "doctor")[1]
+    """Return the doctor's report about all shards."""
+    return called(url_of(redis), data_dir, "doctor")[1]
 
 
 def test_cluster_under_load_is_examined_and_verified(redis: RedisServer, tmp_path: Path) -> None:
@@ -117,10 +48,10 @@ def test_cluster_under_load_is_examined_and_verified(redis: RedisServer, tmp_pat
         "ACL", "SETUSER", "reader", "on", f">{PASSWORD}", "~*",
         *("-@all", "+@read", "+evalsha", "+script|load", "+info", "+time", "+memory|usage"),
     )  # fmt: skip
-    servers = [Process(tmp_path, name, redis) for name in ("one", "two")]
+    servers = [ClusterProcess(tmp_path, name, url_of(redis)) for name in ("one", "two")]
     over = threading.Event()
 
-    def work(server: Process, tenant: str) -> None:
+    def work(server: ClusterProcess, tenant: str) -> None:
         queue = f"/v1/tenants/{tenant}/queues/work"
         while not over.is_set():
             server.until(f"{queue}/messages", 200, {"messages": [{"body": "a"}, {"body": "b", "delay_ms": 200}]})
@@ -128,7 +59,7 @@ def test_cluster_under_load_is_examined_and_verified(redis: RedisServer, tmp_pat
                 server.until(f"{queue}/ack", 200, {"receipts": [one["receipt"]]})
 
     def reported(*command: str) -> tuple[int, dict[str, Any]]:
-        return called(redis, tmp_path / "one", *command, user="reader")
+        return called(url_of(redis, "reader"), tmp_path / "one", *command)
 
     try:
         for server in servers:
@@ -165,11 +96,11 @@ def test_cluster_under_load_is_examined_and_verified(redis: RedisServer, tmp_pat
 
 def test_another_server_replaces_a_killed_one(redis: RedisServer, tmp_path: Path) -> None:
     """Everything confirmed is there, and receipts stay valid."""
-    first = Process(tmp_path, "one", redis)
-    others: list[Process] = []
+    first = ClusterProcess(tmp_path, "one", url_of(redis))
+    others: list[ClusterProcess] = []
     try:
         first.until("/readyz", 200)
-        second = Process(tmp_path, "two", redis)
+        second = ClusterProcess(tmp_path, "two", url_of(redis))
         others = [second]
         queue = "/v1/tenants/default/queues/work"
         status, added = first.ask(f"{queue}/messages", {"messages": [{"body": "a"}, {"body": "b"}]})
@@ -192,7 +123,7 @@ def test_another_server_replaces_a_killed_one(redis: RedisServer, tmp_path: Path
 
 def test_server_survives_a_redis_outage(redis: RedisServer, tmp_path: Path) -> None:
     """It stays alive, owns its shards again afterwards, and stops cleanly at any time."""
-    server = Process(tmp_path, "one", redis)
+    server = ClusterProcess(tmp_path, "one", url_of(redis))
     queue = "/v1/tenants/default/queues/work"
     try:
         server.until("/readyz", 200)
@@ -215,7 +146,7 @@ def test_server_survives_a_redis_outage(redis: RedisServer, tmp_path: Path) -> N
 
 def test_several_processes_of_a_server_share_its_shards(redis: RedisServer, tmp_path: Path) -> None:
     """Together they own all shards. The other takes over from a killed one, which is restarted."""
-    server = Process(tmp_path, "one", redis, "--processes", "2")
+    server = ClusterProcess(tmp_path, "one", url_of(redis), "--processes", "2")
     queue = "/v1/tenants/default/queues/work"
     try:
         server.until("/readyz", 200)

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def durable_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+def durable_process() -> Iterator[PostgresServer]:
     """One server for all tests of this process that keeps what it confirms."""
-    server = PostgresServer(tmp_path_factory.mktemp("durable"))
+    server = PostgresServer()
     yield server
     server.stop()
 

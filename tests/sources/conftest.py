@@ -28,9 +28,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="package")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgres() -> Iterator[str]:
     """Run PostgreSQL and return its URL."""
-    server = PostgresServer(tmp_path_factory.mktemp("postgres"), "fsync=off")
+    server = PostgresServer("fsync=off")
     yield server.url
     server.stop()
 

@@ -51,7 +51,7 @@ class PostgresClient:
     def session(self, use: str, limits: SessionLimits | None = None, *, patience_ms: int | None = None) -> Session:
         """Return a new session for a use that operators see in pg_stat_activity."""
         patience_ms = self.settings.patience_ms if patience_ms is None else patience_ms
-        limits = limits or SessionLimits(patience_ms, max(50, patience_ms // 4))
+        limits = limits or SessionLimits(patience_ms * 3 // 4, max(50, patience_ms // 4))  # the server gives up first
         return Session(self.address, self.check, self._name(use), limits, patience_ms)
 
     def _name(self, use: str) -> str:

@@ -40,7 +40,7 @@ class PostgresRegistry:
         self._sql = Statements(settings.name)
         self._tables = Tables(address, settings.name, self._sql)
         self._check = ServerCheck(address, settings, durability)
-        limits = SessionLimits(PATIENCE_MS, PATIENCE_MS // 4)
+        limits = SessionLimits(PATIENCE_MS * 3 // 4, PATIENCE_MS // 4)
         self._session = Session(address, self._check, f"tenantq {settings.name} registry", limits, PATIENCE_MS)
 
     def close(self) -> None:

@@ -43,6 +43,7 @@ _PASSING_CLASSES: Final = frozenset(("08", "40", "53", "57", "25"))
 """Classes of errors that a retry may get past: connection, rollback, resources, operator, transaction state."""
 _PASSING: Final = frozenset(("55P03",))  # a lock that was not free
 _DISK_FULL: Final = "53100"
+_MISSING: Final = frozenset(("42P01", "3F000"))  # a table, a schema
 _REFUSALS: Final = (
     ("password authentication failed", "access denied. Check user and password."),
     ("no password supplied", "access denied: the server wants a password. Put it into the URL."),
@@ -215,6 +216,8 @@ class Session:
             return
         if state is not None and (state[:2] in _PASSING_CLASSES or state in _PASSING):
             return
+        if state in _MISSING:
+            raise StoreFailed(f"store {self.address}: tables are gone. The store was emptied or replaced ({text}).")
         raise StoreFailed(f"store {self.address}: {text}. Nothing of this round is confirmed.")
 
     # ---- the connection ----

@@ -1,4 +1,4 @@
-"""The rows of a cluster in Redis: identity, members, assignment, tenant directory."""
+"""The rows of a cluster in a remote store: identity, members, assignment, tenant directory."""
 
 from __future__ import annotations
 
@@ -8,34 +8,52 @@ import pytest
 
 from tenantq.domain.cluster_view import Member, TenantPlacement
 from tenantq.errors import Invalid, StoreFailed, StoreFormat
-from tenantq.store.redis import registry as registry_module
+from tenantq.store.postgres import registry as postgres_registry
+from tenantq.store.postgres.address import parse_postgres_address
+from tenantq.store.postgres.registry import PostgresRegistry
+from tenantq.store.postgres.settings import PostgresSettings
+from tenantq.store.redis import registry as redis_registry
 from tenantq.store.redis.address import parse_address
 from tenantq.store.redis.registry import RedisRegistry
 from tenantq.store.redis.settings import RedisSettings
+from tests.postgres_servers import PostgresServer
 from tests.redis_servers import RedisServer
 
 LEASE_MS = 60_000
-Open = Callable[..., RedisRegistry]
+RemoteRegistry = RedisRegistry | PostgresRegistry
+Open = Callable[..., RemoteRegistry]
+
+
+@pytest.fixture(params=["redis", "postgres"])
+def server(request: pytest.FixtureRequest) -> RedisServer | PostgresServer:
+    """Return an empty server that keeps what it confirms."""
+    found: RedisServer | PostgresServer = request.getfixturevalue(f"durable_{request.param}")
+    found.clear()
+    return found
 
 
 @pytest.fixture
-def open_registry(durable_server: RedisServer) -> Iterator[Open]:
+def open_registry(server: RedisServer | PostgresServer) -> Iterator[Open]:
     """Open registries of one cluster."""
-    opened: list[RedisRegistry] = []
+    opened: list[RemoteRegistry] = []
 
-    def open_one(name: str = "fleet", **settings: object) -> RedisRegistry:
-        found = RedisRegistry(parse_address(durable_server.url), RedisSettings(name=name, **settings))  # type: ignore[arg-type]  # each by its name
+    def open_one(name: str = "fleet", **settings: object) -> RemoteRegistry:
+        found: RemoteRegistry
+        if isinstance(server, RedisServer):
+            found = RedisRegistry(parse_address(server.url), RedisSettings(name=name, **settings))  # type: ignore[arg-type]  # each by its name
+        else:
+            address = parse_postgres_address(server.url)
+            found = PostgresRegistry(address, PostgresSettings(name=name, **settings))  # type: ignore[arg-type]  # each by its name
         opened.append(found)
         return found
 
     yield open_one
     for one in opened:
         one.close()
-    durable_server.client().flushall()
 
 
 @pytest.fixture
-def registry(open_registry: Open) -> RedisRegistry:
+def registry(open_registry: Open) -> RemoteRegistry:
     """Open the registry of a new cluster."""
     found = open_registry()
     found.create(None, ())
@@ -72,16 +90,28 @@ def test_regions_are_fixed_when_a_cluster_is_created(open_registry: Open) -> Non
         open_registry().create(None, ("us",))
 
 
-def test_unknown_cluster_format_is_refused_and_left_unchanged(open_registry: Open, durable_server: RedisServer) -> None:
+def test_unknown_cluster_format_is_refused_and_left_unchanged(
+    open_registry: Open, server: RedisServer | PostgresServer
+) -> None:
     """No row of the cluster changes."""
-    durable_server.client().hset("t:{fleet}:cluster", mapping={"format": "9", "shards": "4"})
-    before = durable_server.client().hgetall("t:{fleet}:cluster")
+    open_registry().create(4, ())
+
+    def row() -> object:
+        if isinstance(server, RedisServer):
+            return server.client().hgetall("t:{fleet}:cluster")
+        return server.execute("SELECT * FROM fleet.cluster")
+
+    if isinstance(server, RedisServer):
+        server.client().hset("t:{fleet}:cluster", "format", "9")
+    else:
+        server.execute("UPDATE fleet.cluster SET format = '9'")
+    before = row()
     with pytest.raises(StoreFormat, match="has format 9"):
         open_registry().create(64, ())
-    assert durable_server.client().hgetall("t:{fleet}:cluster") == before
+    assert row() == before
 
 
-def test_a_heartbeat_returns_all_members_and_elects_one_assigner(registry: RedisRegistry) -> None:
+def test_a_heartbeat_returns_all_members_and_elects_one_assigner(registry: RemoteRegistry) -> None:
     """The first member assigns until it leaves."""
     a = member("a", owned={3: 7}, loads={3: 0.5}, acquiring=(4,))
     assert registry.heartbeat(a, LEASE_MS).assigner == "a"
@@ -94,7 +124,7 @@ def test_a_heartbeat_returns_all_members_and_elects_one_assigner(registry: Redis
     assert (rows.assigner, list(rows.members)) == ("b", ["b"])
 
 
-def test_only_the_assigner_assigns(registry: RedisRegistry) -> None:
+def test_only_the_assigner_assigns(registry: RemoteRegistry) -> None:
     """A paused assigner whose lease ended changes nothing."""
     registry.heartbeat(member("a"), LEASE_MS)
     registry.heartbeat(member("b"), LEASE_MS)
@@ -105,12 +135,10 @@ def test_only_the_assigner_assigns(registry: RedisRegistry) -> None:
     assert list(registry.heartbeat(member("a"), LEASE_MS).members) == ["a"]
 
 
-def test_an_emptied_store_is_an_error(
-    registry: RedisRegistry, open_registry: Open, durable_server: RedisServer
-) -> None:
-    """A heartbeat must not silently recreate half a cluster, nor join the next one under its name."""
-    durable_server.client().flushall()
-    with pytest.raises(StoreFailed, match="no cluster has the name 'fleet'"):
+def test_an_emptied_store_is_an_error(registry: RemoteRegistry, server: RedisServer | PostgresServer) -> None:
+    """A heartbeat must not recreate half a cluster in silence."""
+    server.clear()
+    with pytest.raises(StoreFailed, match=r"are gone\. The store was emptied or replaced"):
         registry.heartbeat(member("a"), LEASE_MS)
     assert durable_server.client().keys() == []
     other = open_registry()
@@ -120,14 +148,14 @@ def test_an_emptied_store_is_an_error(
     assert list(other.heartbeat(member("b"), LEASE_MS).members) == ["b"]
 
 
-def test_the_first_placement_of_a_tenant_wins(registry: RedisRegistry) -> None:
-    """Two servers that create the same tenant agree on its shard."""
+def test_the_first_placement_of_a_tenant_wins(registry: RemoteRegistry) -> None:
+    """Two servers that create one tenant agree on its shard."""
     assert registry.place_tenant("acme", TenantPlacement(shard=3)) == TenantPlacement(shard=3, version=1)
     assert registry.place_tenant("acme", TenantPlacement(shard=4)).shard == 3
 
 
-def test_placement_moves_only_from_the_version_that_was_read(registry: RedisRegistry) -> None:
-    """Sending the same move twice has one effect."""
+def test_placement_moves_only_from_the_version_that_was_read(registry: RemoteRegistry) -> None:
+    """Sending the same move twice is one move."""
     registry.place_tenant("acme", TenantPlacement(shard=3))
     assert registry.move_tenant("acme", TenantPlacement(shard=9), 1) == TenantPlacement(shard=9, version=2)
     assert registry.move_tenant("acme", TenantPlacement(shard=9), 1) == TenantPlacement(shard=9, version=2)
@@ -135,8 +163,8 @@ def test_placement_moves_only_from_the_version_that_was_read(registry: RedisRegi
     assert registry.move_tenant("nobody", TenantPlacement(shard=5), 0) is None
 
 
-def test_members_follow_the_directory_incrementally(registry: RedisRegistry) -> None:
-    """Applying the changes since a version, removals included, gives the same directory as a full read."""
+def test_members_follow_the_directory_incrementally(registry: RemoteRegistry) -> None:
+    """Changes since a version, removed tenants included, lead to the same directory as reading it all."""
     registry.place_tenant("acme", TenantPlacement(shard=3, regions=("eu",)))
     version, rows = registry.placements()
     registry.place_tenant("globex", TenantPlacement(shard=5, spread=2))
@@ -152,10 +180,11 @@ def test_members_follow_the_directory_incrementally(registry: RedisRegistry) -> 
 
 
 def test_a_member_that_missed_too_many_changes_reads_the_whole_directory(
-    registry: RedisRegistry, monkeypatch: pytest.MonkeyPatch
+    registry: RemoteRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log of changes is bounded."""
-    monkeypatch.setattr(registry_module, "CHANGES_KEPT", 1)
+    monkeypatch.setattr(redis_registry, "CHANGES_KEPT", 1)
+    monkeypatch.setattr(postgres_registry, "CHANGES_KEPT", 1)
     for number in range(300):
         registry.place_tenant(f"tenant-{number}", TenantPlacement(shard=0))
     assert registry.placement_changes(0) is None
@@ -179,8 +208,28 @@ def test_two_clusters_share_a_redis_under_different_names(open_registry: Open) -
     assert list(green.heartbeat(member("b"), LEASE_MS).members) == ["b"]
 
 
-def test_change_confirmed_by_too_few_replicas_is_an_error(open_registry: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With redis.replicas = 1 and no replica, the directory cannot be changed durably."""
-    monkeypatch.setattr(registry_module, "PATIENCE_MS", 300)
-    with pytest.raises(StoreFailed, match="0 of 1 replicas confirmed"):
-        open_registry(replicas=1).create(None, ())
+def _place_many(registry: RemoteRegistry) -> None:
+    """Place tenants until it fails: PostgreSQL uses a changed setting a moment later."""
+    for number in range(10_000):
+        registry.place_tenant(f"tenant-{number}", TenantPlacement(shard=1))
+
+
+def test_change_confirmed_by_too_few_replicas_is_an_error(
+    open_registry: Open, server: RedisServer | PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the replica or standby that is asked for, the directory cannot be changed durably."""
+    if isinstance(server, RedisServer):
+        monkeypatch.setattr(redis_registry, "PATIENCE_MS", 300)
+        with pytest.raises(StoreFailed, match="0 of 1 replicas confirmed"):
+            open_registry(replicas=1).create(None, ())
+        return
+    open_registry().create(None, ())
+    monkeypatch.setattr(postgres_registry, "PATIENCE_MS", 300)
+    server.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+    server.execute("SELECT pg_reload_conf()")
+    try:
+        with pytest.raises(StoreFailed, match="synchronous replication"):
+            _place_many(open_registry())
+    finally:
+        server.execute("ALTER SYSTEM RESET synchronous_standby_names")
+        server.execute("SELECT pg_reload_conf()")

@@ -1,4 +1,4 @@
-"""Behaviour 68: both stores hold the same rows after the same batches, and show the same snapshots."""
+"""68: all stores hold the same rows after the same batches, and show the same snapshots."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tenantq.store.keys import FAMILIES, after, be64, queue_prefix
+from tenantq.store.postgres import snapshot as postgres_snapshot
 from tenantq.store.redis import snapshot as redis_snapshot
-from tenantq.store.redis.store import RedisStore
 from tenantq.store.rocks import RocksStore
+from tests.conftest import remote_opener
 from tests.crash.recount import dump
-from tests.redis_servers import OnRedis, RedisServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from tenantq.store.interface import Store, StoreSnapshot
@@ -25,16 +25,17 @@ IN_SNAPSHOTS = ("m", "vi", "le", "li", "gr", "re", "ik", "ex", "qc")
 LENGTHS = {"m": 16, "le": 16, "re": 16, "ik": 16, "gr": 16, "vi": 25, "li": 24, "ex": 25}
 
 
-@pytest.fixture
-def stores(tmp_path: Path, redis_server: RedisServer) -> Iterator[tuple[Store, Store]]:
-    """One of each kind."""
-    opener = OnRedis(redis_server, tmp_path / "redis")
-    opened: Store = RedisStore(tmp_path / "redis", opener.address, opener.settings, "1", durability="os")
+@pytest.fixture(params=["redis", "postgres"])
+async def stores(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[tuple[Store, Store]]:
+    """Open the embedded store and a remote one."""
+    opener = remote_opener(request.param, request)
+    assert opener is not None
+    opened: Store = await opener(tmp_path / "remote")("1")
     embedded: Store = RocksStore(tmp_path / "rocks", memory_bytes=8 << 20)
     yield embedded, opened
     embedded.close()
     opened.close()
-    redis_server.client().flushall()
+    request.getfixturevalue(f"{request.param}_process").clear()
 
 
 class Changes:
@@ -102,10 +103,10 @@ class Changes:
 @pytest.mark.parametrize("seed", range(4))
 def test_68_both_stores_read_the_same_after_the_same_batches(stores: tuple[Store, Store], seed: int) -> None:
     """Families, single rows, ranges and last rows agree after random puts, deletes and clears."""
-    embedded, redis = stores
+    embedded, remote = stores
     changes = Changes(seed)
     for _ in range(60):
-        changes.write(embedded, redis)
+        changes.write(embedded, remote)
         for _ in range(10):
             name = changes.rng.choice([name for name in FAMILIES if name != "jn"])
             lower, upper = sorted((changes.key(name), changes.key(name)))
@@ -124,7 +125,7 @@ def test_68_both_stores_read_the_same_after_the_same_batches(stores: tuple[Store
                 for store in stores
             ]
             assert told[0] == told[1], (name, lower, upper, limit)
-    assert dump(embedded) == dump(redis)
+    assert dump(embedded) == dump(remote)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -133,6 +134,7 @@ def test_68_snapshots_of_both_stores_agree_while_the_stores_change(
 ) -> None:
     """Several snapshots stay equal while rows change and queues are cleared."""
     monkeypatch.setattr(redis_snapshot, "_PAGE", 7)
+    monkeypatch.setattr(postgres_snapshot, "_PAGE", 7)
     changes = Changes(100 + seed)
     for _ in range(20):
         changes.write(*stores)

@@ -1,0 +1,243 @@
+"""One server at a time owns a shard; others wait, take over, and fence an owner that was silent for too long."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from tenantq.doctor.store_check import examine
+from tenantq.errors import LeaseLost, StoreFailed, StoreFormat, Unavailable
+from tenantq.runtime.clock import SystemClock
+from tenantq.store.postgres import client as client_module
+from tenantq.store.postgres.store import PostgresStore
+from tenantq.store.shard_lease import ShardHeld
+from tests.postgres_servers import OnPostgres, PostgresServer
+from tests.shards import Q, T, message
+from tests.verbs import Shard
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+    from pathlib import Path
+
+    Open = Callable[..., Coroutine[None, None, Shard]]
+
+LEASE_MS = 500
+
+
+@pytest.fixture
+async def open_on(tmp_path: Path, postgres_server: PostgresServer) -> AsyncIterator[Open]:
+    """Open shards with directories of their own on one store, on the real clock."""
+    opened: list[Shard] = []
+
+    async def open_one(directory: str, **settings: object) -> Shard:
+        opener = OnPostgres(
+            postgres_server, tmp_path / directory, "os", **{"name": "fleet", "lease_ms": LEASE_MS, **settings}
+        )
+        shard = Shard(tmp_path / directory, open_store=opener, clock=SystemClock())
+        await shard.open()
+        opened.append(shard)
+        return shard
+
+    yield open_one
+    for shard in opened:
+        await shard.close()
+
+
+def store_of(shard: Shard) -> PostgresStore:
+    """Return the store of a shard."""
+    store = shard.state.store
+    assert isinstance(store, PostgresStore)
+    return store
+
+
+def pause(shard: Shard) -> None:
+    """Let a shard's lease be renewed no more, as if its process were paused."""
+    store_of(shard)._own().lease._ended.set()
+
+
+async def test_a_waiting_server_takes_over_when_the_owner_is_paused(open_on: Open) -> None:
+    """60: leases and receipts stay valid, and the old owner confirms nothing more."""
+    first = await open_on("one")
+    await first.add(T, Q, [message("a"), message("b")])
+    held, late = await first.poll(T, Q, max=2, lease_ms=60_000)
+    waiting = asyncio.create_task(open_on("two"))
+    await asyncio.sleep(LEASE_MS / 1_000 * 2)
+    assert not waiting.done()  # the owner is alive, and renews its lease
+    pause(first)
+    second = await asyncio.wait_for(waiting, 20)
+    assert (await second.ack(T, Q, [held.receipt]))[0].ok
+    with pytest.raises(StoreFailed, match="owns this shard now"):
+        await first.add(T, Q, [message("never")])
+    assert first.loop.stopped.is_set()
+    assert (await second.ack(T, Q, [late.receipt]))[0].ok
+    (again,) = await second.ack(T, Q, [held.receipt])
+    assert isinstance(again.error, LeaseLost)
+    assert second.reads.stats(T, Q).ready == 0
+
+
+async def test_a_paused_owner_reads_nothing_any_more(open_on: Open) -> None:
+    """Its rows may be outdated."""
+    first = await open_on("one")
+    (added,) = await first.add(T, Q, [message("a")])
+    pause(first)
+    second = await open_on("two")
+    await second.remove(T, Q, [added.id])
+    with pytest.raises(StoreFailed, match="owns this shard now"):
+        await first.reads.get(T, Q, added.id)
+
+
+async def test_a_reader_on_a_new_connection_checks_its_ownership(
+    open_on: Open, postgres_server: PostgresServer
+) -> None:
+    """The new connection may lead to another server, which has lost commits."""
+    shard = await open_on("one", lease_ms=600_000)
+    (added,) = await shard.add(T, Q, [message("a")])
+    postgres_server.execute("UPDATE fleet.shards SET commit = commit - 1")
+    postgres_server.execute("SELECT pg_terminate_backend(pid) FROM fleet.shards")
+    with pytest.raises(StoreFailed, match="a failover has lost"):
+        await shard.reads.get(T, Q, added.id)
+
+
+async def test_an_idle_owner_that_was_taken_over_stops_by_itself(
+    open_on: Open, postgres_server: PostgresServer
+) -> None:
+    """The renewal of its lease finds out."""
+    shard = await open_on("one")
+    postgres_server.execute("UPDATE fleet.shards SET epoch = 99")
+    await asyncio.wait_for(shard.loop.stopped.wait(), 20)
+    assert shard.failure is not None
+
+
+async def test_a_clean_close_gives_the_shard_up_at_once(open_on: Open) -> None:
+    """Long before the lease would end."""
+    first = await open_on("one", lease_ms=600_000)
+    waiting = asyncio.create_task(open_on("two"))
+    await asyncio.sleep(0.1)
+    await first.close()
+    second = await asyncio.wait_for(waiting, 20)
+    assert second.failure is None
+    assert store_of(second).epoch == 2
+
+
+async def test_a_lease_of_a_server_whose_clock_is_ahead_lasts_no_longer_than_it_says(
+    open_on: Open, postgres_server: PostgresServer
+) -> None:
+    """A failover can bring a primary whose clock is behind."""
+    first = await open_on("one")
+    pause(first)
+    postgres_server.execute("UPDATE fleet.shards SET until = clock_timestamp() + interval '1 hour'")
+    second = await asyncio.wait_for(open_on("two"), 20)
+    assert second.failure is None
+
+
+async def test_an_owner_that_was_paused_within_a_commit_does_not_keep_the_shard(
+    open_on: Open, postgres_server: PostgresServer
+) -> None:
+    """Its transaction has the lock of the shard's row: its backend is ended when the lease is long over."""
+    first = await open_on("one", patience_ms=400)
+    pause(first)
+    stuck = postgres_server.connect()
+    stuck.execute("UPDATE fleet.shards SET pid = pg_backend_pid()")
+    stuck.execute("BEGIN")
+    stuck.execute("UPDATE fleet.shards SET commit = commit + 1")
+    second = await asyncio.wait_for(_open_patiently(open_on), 30)
+    with pytest.raises(psycopg.OperationalError):
+        stuck.execute("COMMIT")
+    await second.add(T, Q, [message()])
+
+
+async def _open_patiently(open_on: Open) -> Shard:
+    while True:
+        try:
+            return await open_on("two", patience_ms=400)
+        except StoreFailed:
+            await asyncio.sleep(0.05)
+
+
+def test_a_claim_waits_for_the_release_that_it_is_told_of(tmp_path: Path, postgres_server: PostgresServer) -> None:
+    """A planned handover does not wait for the next attempt."""
+    first = OnPostgres(postgres_server, tmp_path / "one", name="fleet", lease_ms=600_000).open()
+    second = OnPostgres(postgres_server, tmp_path / "two", name="fleet", lease_ms=600_000)
+    with pytest.raises(ShardHeld, match="is owned by"):
+        second.open()
+    released = threading.Event()
+
+    def release() -> None:
+        first.close()
+        released.set()
+
+    timer = threading.Timer(0.2, release)
+    timer.start()
+    opened = second.open(wait_ms=20_000, released=released)
+    assert opened.epoch == 2
+    opened.close()
+    timer.join()
+
+
+def test_a_shard_can_be_read_while_a_server_owns_it(tmp_path: Path, postgres_server: PostgresServer) -> None:
+    """The doctor takes no ownership, and sees one state of it."""
+
+    async def serve_and_examine() -> None:
+        opener = OnPostgres(postgres_server, tmp_path / "one", name="fleet")
+        async with Shard(tmp_path / "one", open_store=opener, clock=SystemClock()) as shard:
+            await shard.add(T, Q, [message(), message()])
+            report = await asyncio.to_thread(examine, tmp_path / "elsewhere", open_store=opener.to_read)
+            assert (report.clean, report.figures.messages) == (True, 2)
+            await shard.add(T, Q, [message()])
+
+    asyncio.run(serve_and_examine())
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_store_that_was_emptied_is_refused(tmp_path: Path, postgres_server: PostgresServer) -> None:
+    """The directory remembers which one it belongs to: what was confirmed is not in the new one."""
+    OnPostgres(postgres_server, tmp_path / "one", name="fleet").open().close()
+    postgres_server.clear()
+    with pytest.raises(StoreFormat, match="emptied or replaced"):
+        OnPostgres(postgres_server, tmp_path / "one", name="fleet").open()
+    OnPostgres(postgres_server, tmp_path / "new", name="fleet").open().close()
+
+
+async def test_a_directory_of_the_embedded_store_is_refused(tmp_path: Path, postgres_server: PostgresServer) -> None:
+    """Its journal and segments are another shard's, and nothing is created."""
+    async with Shard(tmp_path / "one"):
+        pass
+    with pytest.raises(StoreFormat, match="another data directory"):
+        OnPostgres(postgres_server, tmp_path / "one", name="fleet").open()
+    assert postgres_server.execute("SELECT to_regnamespace('fleet')") == [(None,)]
+
+
+# ---- snapshots ----
+
+
+async def test_a_snapshot_ends_with_its_life(open_on: Open, postgres_server: PostgresServer) -> None:
+    """Deleted rows keep their space no longer, whether or not the snapshot is read; the shard works on."""
+    shard = await open_on("one", snapshot_ms=1_000)
+    await shard.add(T, Q, [message() for _ in range(3)])
+    facts = await shard.snapshots.open(T, Q)
+    assert len((await shard.snapshots.read(T, Q, facts.id)).messages) == 3
+    ends = asyncio.get_running_loop().time() + 20
+    idle = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE '%fleet snapshot'"
+    while postgres_server.execute(idle) != [(0,)]:
+        assert asyncio.get_running_loop().time() < ends
+        await asyncio.sleep(0.1)
+    with pytest.raises(Unavailable, match="snapshot"):
+        await shard.snapshots.read(T, Q, facts.id)
+    await shard.add(T, Q, [message()])
+    assert shard.failure is None
+
+
+async def test_snapshots_use_a_limited_number_of_connections(open_on: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has one; a closed one makes room."""
+    monkeypatch.setattr(client_module, "SNAPSHOTS_MAX", 2)
+    shard = await open_on("one")
+    await shard.add(T, Q, [message()])
+    first, _ = [await shard.snapshots.open(T, Q) for _ in range(2)]
+    with pytest.raises(Unavailable, match="2 snapshots are open"):
+        await shard.snapshots.open(T, Q)
+    shard.snapshots.close(T, Q, first.id)
+    await shard.snapshots.open(T, Q)
