@@ -14,7 +14,7 @@ PIPELINE_EXTRAS := $(SERVER_EXTRAS),parquet,remote,spark
 ALL_EXTRAS := $(PIPELINE_EXTRAS),rpc,aws,gcp,azure,redis,postgres,rabbitmq,otel,test,lint,docs,bench
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
 
-.PHONY: run pipeline test lint docs bench soak chaos chaos-shards chaos-pipeline chaos-redis chaos-cluster contract-redis clean
+.PHONY: run pipeline test lint docs bench soak chaos chaos-shards chaos-pipeline chaos-redis chaos-cluster contract-redis contract-postgres clean
 
 # The server, the demo and the console need about 100 MB; the pipeline and the tests install their own libraries.
 run: .venv/server
@@ -60,13 +60,16 @@ chaos-cluster: .venv/installed .venv/tools
 	$(BIN)/python -m tests.crash.cluster_chaos --minutes $(MINUTES_CLUSTER) $(if $(SEED),--seed $(SEED))
 
 contract-redis: .venv/installed .venv/tools
-	$(BIN)/pytest tests/contract tests/redis_store --store redis --numprocesses 2 --dist loadfile
+	$(BIN)/pytest tests/contract tests/redis_store tests/remote_store --store redis --numprocesses 2 --dist loadfile
+
+contract-postgres: .venv/installed .venv/tools
+	$(BIN)/pytest tests/contract tests/postgres_store tests/remote_store --store postgres --numprocesses 2 --dist loadfile
 
 clean:
 	rm -rf .venv examples/typescript/node_modules examples/typescript/build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 # strace injects disk errors into the crash tests, curl is one of the clients of the HTTP tests, Spark needs Java, reports are checked
-# in Chromium, Redis is the second store, migrations read from PostgreSQL and RabbitMQ, one example is in TypeScript, and promtool checks alert rules. They are installed with apt where possible; otherwise a message names what is missing.
+# in Chromium, Redis and PostgreSQL are stores, migrations read from PostgreSQL and RabbitMQ, one example is in TypeScript, and promtool checks alert rules. They are installed with apt where possible; otherwise a message names what is missing.
 define INSTALL_TOOLS
 for tool in $$tools; do package=$$tool; [ $$tool = java ] && package=openjdk-17-jre-headless; [ $$tool = psql ] && package=postgresql; [ $$tool = promtool ] && package=prometheus; \
   command -v $$tool >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq $$package >/dev/null; } \

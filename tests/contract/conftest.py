@@ -1,4 +1,4 @@
-"""The store under test: contract tests run on RocksDB, and on Redis with ``--store redis``. Some always run on both."""
+"""The store under test: contract tests run on RocksDB, and on others with ``--store``. Some always run on several."""
 
 from __future__ import annotations
 
@@ -17,17 +17,26 @@ if TYPE_CHECKING:
 
 _HERE: Final = Path(__file__).parent
 
-ON_BOTH: Final = (
+ON_REDIS: Final = (
     "encryption/test_messages.py",
     "gates/test_concurrency.py",
     "gates/test_isolation.py",
     "http/test_real_server.py",
     "sqs/test_messages.py",
 )
-"""Files that always run on both stores, in addition to the engine tests in this directory."""
+"""Files that run on Redis in every run, besides those in this directory, which are about the engine."""
+
+ON_POSTGRES: Final = (
+    "test_erasure.py",
+    "test_groups.py",
+    "test_leases.py",
+    "test_snapshots.py",
+    "gates/test_isolation.py",
+)
+"""Files that run on PostgreSQL in every run."""
 
 ROCKSDB_ONLY: Final = {
-    "backup": "Redis is backed up with its own tools, and tenantq refuses to",
+    "backup": "remote stores are backed up with their own tools, and tenantq refuses to",
     "encryption/test_damaged_keys.py": "damages its files and restores a backup",
     "encryption/test_missing_data_keys.py": "restores a backup",
     "encryption/test_nothing_leaks.py": "reads its files; tests/redis_store/test_durability.py reads those of Redis",
@@ -40,7 +49,7 @@ ROCKSDB_ONLY: Final = {
         "has a fake service, and no store",
     ),
 }
-"""Files and directories that are not run on Redis, and why. Single tests are marked ``rocksdb_only``."""
+"""Files and directories that are not run on remote stores, and why. Single tests are marked ``rocksdb_only``."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -54,8 +63,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if kind in {"redis", "postgres"} and here_only:
         kinds = [pytest.param(kind, marks=pytest.mark.skip(reason=here_only))]
     elif kind is None:
-        on_both = path.parent == _HERE or name in ON_BOTH
-        kinds = ["rocksdb", "redis"] if on_both and not here_only and not marked("redis_in_full") else ["rocksdb"]
+        kinds = ["rocksdb"]
+        if not here_only and not marked("redis_in_full"):
+            kinds += ["redis"] if path.parent == _HERE or name in ON_REDIS else []
+            kinds += ["postgres"] if name in ON_POSTGRES else []
     if kinds != ["rocksdb"]:
         metafunc.parametrize("store_kind", kinds, indirect=True, scope="module")
 

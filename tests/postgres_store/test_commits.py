@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,7 +20,7 @@ from tests.shards import Q, T, message
 from tests.verbs import Shard
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     from tests.postgres_store.cutting_proxy import Cut
@@ -100,29 +102,66 @@ async def test_a_missing_commit_stops_the_shard(tmp_path: Path, durable_server: 
             await shard.add(T, Q, [message()])
 
 
-async def _add_for_long(shard: Shard) -> None:
-    """Add until it fails: backends read a changed setting at one of their next statements."""
-    for _ in range(1_000):
-        await shard.add(T, Q, [message("b")])
+@pytest.fixture
+def without_standby(durable_server: PostgresServer) -> Iterator[PostgresServer]:
+    """Have commits wait for a standby that does not exist, until ``no_longer_wait``."""
+    yield durable_server
+    no_longer_wait(durable_server)
 
 
-async def test_a_commit_that_no_standby_confirmed_is_not_confirmed(
-    tmp_path: Path, durable_server: PostgresServer
+def wait_for_standby(server: PostgresServer) -> None:
+    """Have commits wait for a standby from now on."""
+    server.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+    server.execute("SELECT pg_reload_conf()")
+
+
+def no_longer_wait(server: PostgresServer) -> None:
+    """Have commits wait for no standby, also those that wait now."""
+    server.execute("ALTER SYSTEM RESET synchronous_standby_names")
+    server.execute("SELECT pg_reload_conf()")
+
+
+async def waiting_backend(server: PostgresServer, but: int = 0) -> int:
+    """Return a backend that waits for the standby."""
+    while True:
+        found = server.execute("SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+        if found and found[0][0] != but:
+            return int(found[0][0])
+        await asyncio.sleep(0.02)
+
+
+async def test_a_commit_whose_wait_for_a_standby_was_cancelled_is_not_confirmed(
+    tmp_path: Path, without_standby: PostgresServer
 ) -> None:
-    """PostgreSQL then only warns; the reply waits until a standby has it, or says that nothing is confirmed."""
-    opener = OnPostgres(durable_server, tmp_path / "one", "fsync", name="cut", patience_ms=1_200)
-    shard = Shard(tmp_path / "one", open_store=opener, clock=SystemClock())
-    await shard.open()
-    await shard.add(T, Q, [message("a")])
-    try:
-        durable_server.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
-        durable_server.execute("SELECT pg_reload_conf()")
-        with pytest.raises(StoreFailed, match=r"synchronous replication.*Nothing of this round is confirmed"):
-            await _add_for_long(shard)
-    finally:
-        durable_server.execute("ALTER SYSTEM RESET synchronous_standby_names")
-        durable_server.execute("SELECT pg_reload_conf()")
-        await shard.close()
+    """PostgreSQL then answers COMMIT with a warning. The commit is sent again, waits again, and counts once."""
+    server = without_standby
+    opener = OnPostgres(server, tmp_path / "one", "fsync", name="cut", patience_ms=60_000, lease_ms=600_000)
+    async with Shard(tmp_path / "one", open_store=opener, clock=SystemClock()) as shard:
+        added: list[str] = []
+        wait_for_standby(server)
+        store = shard.state.store
+        assert isinstance(store, PostgresStore)
+        judged = threading.Event()
+
+        def cancel() -> None:
+            first = asyncio.run(waiting_backend(server))
+            begun = len(added)
+            server.execute(f"SELECT pg_cancel_backend({first})")
+            asyncio.run(waiting_backend(server, but=first))
+            if len(added) == begun:  # the add has not returned
+                judged.set()
+            no_longer_wait(server)
+
+        thread = threading.Thread(target=cancel)
+        thread.start()
+        while thread.is_alive():  # PostgreSQL uses a changed setting a moment later
+            added.append(str(len(added)))
+            await shard.add(T, Q, [message(added[-1])])
+        await asyncio.to_thread(thread.join)
+        assert judged.is_set()
+        polled = [one.body.decode() for one in await shard.poll(T, Q, max=1_000)]
+        assert polled == added
+        assert store._session.retries == 1
 
 
 async def test_a_server_that_crashes_loses_nothing_confirmed(tmp_path: Path) -> None:

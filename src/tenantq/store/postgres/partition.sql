@@ -17,5 +17,5 @@ CREATE TABLE {rows} PARTITION OF {schema}.rows (PRIMARY KEY (key)) FOR VALUES IN
 
 -- name: rewrite_partition
 -- Write the table, its index and its large values to new files, and delete the old ones. Plain VACUUM would leave the bytes of
--- deleted rows in free parts of pages.
-VACUUM (FULL) {rows};
+-- deleted rows in free parts of pages. A message says how many deleted rows had to stay for a snapshot.
+VACUUM (FULL, VERBOSE) {rows};

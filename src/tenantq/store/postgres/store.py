@@ -25,12 +25,14 @@ from tenantq.store.postgres.server_check import SessionLimits
 from tenantq.store.postgres.session import BoundedConnection, Rows
 from tenantq.store.postgres.snapshot import PostgresSnapshot
 from tenantq.store.postgres.statements import Statements
-from tenantq.store.postgres.tables import Tables
+from tenantq.store.postgres.tables import Tables, rewrite
 from tenantq.store.shard_lease import ShardLease, claim_when_free
 
 MARK: Final = "postgres_store"
 """The file of a data directory with the id of the PostgreSQL store that its local files belong to."""
 _UNBOUNDED: Final = 1 << 50
+_LOCK_MS: Final = 500
+"""How long a rewrite waits for readers in one attempt."""
 
 
 class PostgresStore(Families):
@@ -247,13 +249,18 @@ class PostgresStore(Families):
         """
         self._own()
         bound_ms = self._client.settings.patience_ms // 2
-        session = self._client.session(f"erase {self._shard}", SessionLimits(bound_ms, bound_ms), patience_ms=bound_ms)
+        limits = SessionLimits(bound_ms, min(bound_ms, _LOCK_MS))  # commits wait behind it for the lock
+        session = self._client.session(f"erase {self._shard}", limits, patience_ms=bound_ms)
         try:
-            session.execute(self._sql["rewrite_partition"])
+            kept = session.call(lambda connection: rewrite(connection, self._sql["rewrite_partition"]))
         except StoreFailed as error:
             raise StoreFailed(f"{error.message} Deleted rows are still in the store's files.") from error
         finally:
             session.close()
+        if kept:
+            raise StoreFailed(
+                f"store {self._address}: {kept} deleted rows are still in the store's files, because a transaction can see them."
+            )
 
     def forget_deletions(self) -> bool:
         """Do nothing: autovacuum does it."""

@@ -1,15 +1,22 @@
-"""The tables of a PostgreSQL store: found, checked, or created."""
+"""The tables of a PostgreSQL store: found, checked, created, or rewritten."""
 
-from typing import Final
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
 
 from psycopg import Connection
 
-from tenantq.errors import StoreFormat
+from tenantq.errors import StoreFailed, StoreFormat
 from tenantq.store.postgres.address import PostgresAddress
 from tenantq.store.postgres.session import BoundedConnection, Session, fetch
 from tenantq.store.postgres.statements import Statements
 
+if TYPE_CHECKING:
+    from psycopg.errors import Diagnostic
+
 FORMAT: Final = "1"
+_NUMBER: Final = re.compile(r"\d+")
 
 
 class Tables:
@@ -71,3 +78,18 @@ class Tables:
             fetch(connection, self._sql["lock_changes"])
             if not fetch(connection, self._sql["find_partition"])[0][0]:
                 connection.execute(self._sql["create_partition"], prepare=False)
+
+
+def rewrite(connection: BoundedConnection, statement: Any) -> int:
+    """Write a table to new files and return how many deleted rows had to stay, because a transaction can see them."""
+    details: list[str] = []
+
+    def note(notice: Diagnostic) -> None:
+        details.append(notice.message_detail or "")
+
+    connection.add_notice_handler(note)
+    connection.execute(statement, prepare=False)
+    numbers = [int(found[0]) for detail in details if (found := _NUMBER.match(detail)) is not None]
+    if not numbers:
+        raise StoreFailed("the server does not say whether deleted rows had to stay.")
+    return max(numbers)
