@@ -127,10 +127,10 @@ def test_every_metric_is_documented() -> None:
     with FakeServer() as server:
         text = server.client().metrics()
     served = set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))
-    not_in_a_fake = {  # this server has no export, no self-checks, one shard and no Redis
+    not_in_a_fake = {  # this server has no export, no self-checks, one shard and no remote store
         "tenantq_shard_up",
         *re.findall(r"`(tenantq_cluster_\w+)`", page("metrics")),
-        *re.findall(r"`(tenantq_redis_\w+)`", page("metrics")),
+        *re.findall(r"`(tenantq_(?:redis|postgres)_\w+)`", page("metrics")),
         "tenantq_self_check_ok",
         "tenantq_self_check_time_seconds",
         "tenantq_self_check_ms",

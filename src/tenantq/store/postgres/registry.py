@@ -11,8 +11,8 @@ from tenantq.domain.cluster_view import CLUSTER_SHARDS, Cluster, Heartbeats, Mem
 from tenantq.errors import StoreDamaged, StoreFailed
 from tenantq.store.cluster_identity import check_format, check_growth, check_settings
 from tenantq.store.postgres.address import PostgresAddress
-from tenantq.store.postgres.server_check import ServerCheck, SessionLimits
-from tenantq.store.postgres.session import BoundedConnection, Row, Session, fetch
+from tenantq.store.postgres.server_check import PostgresCheck, SessionLimits
+from tenantq.store.postgres.session import BoundedConnection, Row, PostgresSession, fetch
 from tenantq.store.postgres.settings import PostgresSettings
 from tenantq.store.postgres.statements import Statements
 from tenantq.store.postgres.tables import Tables
@@ -39,9 +39,9 @@ class PostgresRegistry:
         self._address, self._settings = address, settings
         self._sql = Statements(settings.name)
         self._tables = Tables(address, settings.name, self._sql)
-        self._check = ServerCheck(address, settings, durability)
+        self._check = PostgresCheck(address, settings, durability)
         limits = SessionLimits(PATIENCE_MS * 3 // 4, PATIENCE_MS // 4)
-        self._session = Session(address, self._check, f"tenantq {settings.name} registry", limits, PATIENCE_MS)
+        self._session = PostgresSession(address, self._check, f"tenantq {settings.name} registry", limits, PATIENCE_MS)
 
     def close(self) -> None:
         """Disconnect. A call that waits fails."""

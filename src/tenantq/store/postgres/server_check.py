@@ -25,7 +25,7 @@ class SessionLimits:
         self.commits_durably = commits_durably
 
 
-class ServerCheck:
+class PostgresCheck:
     """Sets up sessions, and checks that what the server confirms is as durable as the settings ask for."""
 
     def __init__(

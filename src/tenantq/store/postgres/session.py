@@ -25,7 +25,7 @@ from tenantq.errors import DiskFull, StoreFailed
 from tenantq.runtime.backoff import Backoff
 from tenantq.runtime.histogram import Histogram
 from tenantq.store.postgres.address import PostgresAddress
-from tenantq.store.postgres.server_check import ReadOnlyServer, ServerCheck, SessionLimits
+from tenantq.store.postgres.server_check import ReadOnlyServer, PostgresCheck, SessionLimits
 
 if TYPE_CHECKING:
     from psycopg import Cursor
@@ -87,13 +87,13 @@ class BoundedConnection(psycopg.Connection[Row]):
             return result
 
 
-class Session:
+class PostgresSession:
     """One connection. Other threads wait while one uses it."""
 
     def __init__(
         self,
         address: PostgresAddress,
-        check: ServerCheck,
+        check: PostgresCheck,
         name: str,
         limits: SessionLimits,
         patience_ms: int,

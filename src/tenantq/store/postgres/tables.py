@@ -9,7 +9,7 @@ from psycopg import Connection
 
 from tenantq.errors import StoreFailed, StoreFormat
 from tenantq.store.postgres.address import PostgresAddress
-from tenantq.store.postgres.session import BoundedConnection, Session, fetch
+from tenantq.store.postgres.session import BoundedConnection, PostgresSession, fetch
 from tenantq.store.postgres.statements import Statements
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Tables:
     def __init__(self, address: PostgresAddress, schema: str, sql: Statements) -> None:
         self._address, self._schema, self._sql = address, schema, sql
 
-    def exist(self, session: Session) -> bool:
+    def exist(self, session: PostgresSession) -> bool:
         """Return whether they exist. Raises StoreFormat if they have another format, or the schema belongs to others."""
         return session.call(self._exist)
 
@@ -47,7 +47,7 @@ class Tables:
             )
         return True
 
-    def create(self, session: Session) -> None:
+    def create(self, session: PostgresSession) -> None:
         """Create them unless they exist. Raises StoreFormat."""
         if not self.exist(session):
             session.call(self._create)
@@ -63,12 +63,12 @@ class Tables:
             connection.execute(self._sql["create_tables"], prepare=False)
             fetch(connection, self._sql["write_format"], {"format": FORMAT})
 
-    def has_partition(self, session: Session) -> bool:
+    def has_partition(self, session: PostgresSession) -> bool:
         """Return whether the shard has a partition."""
         found: bool = session.execute(self._sql["find_partition"])[0][0]
         return found
 
-    def create_partition(self, session: Session) -> None:
+    def create_partition(self, session: PostgresSession) -> None:
         """Create the partition of the shard unless it exists."""
         if not self.has_partition(session):
             session.call(self._create_partition)
