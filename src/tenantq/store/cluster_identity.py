@@ -30,6 +30,14 @@ def check_settings(name: str, cluster: Cluster, shards: int | None, regions: tup
         )
 
 
+def replaced(address: object, name: str, there: str, own: str) -> StoreFormat:
+    """Return the failure of a member of cluster ``own`` whose store has the cluster ``there`` now, or none."""
+    return StoreFormat(
+        f"store {address}: {f'cluster {there}' if there else 'no cluster'} has the name {name!r}, but"
+        f" this server belongs to cluster {own}. The store was emptied or replaced. Stop this server."
+    )
+
+
 def check_growth(members: Iterable[Member], shards: int) -> None:
     """Raise Invalid if the number of shards would be raised above the setting of a member."""
     lower = {one.id: one.shards for one in members if 0 < one.shards < shards}

@@ -29,7 +29,9 @@ class PostgresClient:
         silence_s = max(_SILENCE_S_MIN, settings.lease_ms / 6_000)  # a dead connection must not cost the leases
         # Renewals need not be on disk: after a crash of the server, owners find out at their next statement.
         limits = SessionLimits(settings.lease_ms, settings.lease_ms // 6, commits_durably=False)
-        self.keeper = PostgresSession(address, self.check, self._name("leases"), limits, settings.patience_ms, silence_s)
+        self.keeper = PostgresSession(
+            address, self.check, self._name("leases"), limits, settings.patience_ms, silence_s
+        )
         self._lock = threading.Lock()
         self._shards = 0
         self._snapshots = 0
@@ -48,7 +50,9 @@ class PostgresClient:
         if is_last:
             self.keeper.disconnect()
 
-    def session(self, use: str, limits: SessionLimits | None = None, *, patience_ms: int | None = None) -> PostgresSession:
+    def session(
+        self, use: str, limits: SessionLimits | None = None, *, patience_ms: int | None = None
+    ) -> PostgresSession:
         """Return a new session for a use that operators see in pg_stat_activity."""
         patience_ms = self.settings.patience_ms if patience_ms is None else patience_ms
         limits = limits or SessionLimits(patience_ms * 3 // 4, max(50, patience_ms // 4))  # the server gives up first

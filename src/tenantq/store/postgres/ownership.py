@@ -8,7 +8,7 @@ from psycopg import errors
 from psycopg.types.numeric import Int8
 
 from tenantq.errors import Invalid, StoreFailed
-from tenantq.store.postgres.session import BoundedConnection, Row, PostgresSession, fetch
+from tenantq.store.postgres.session import BoundedConnection, PostgresSession, Row, fetch
 from tenantq.store.postgres.statements import Statements
 from tenantq.store.shard_lease import GIVE_UP_S, Claimant, ShardHeld, ShardLease, fenced, lost_commits, other_commit
 
@@ -19,7 +19,9 @@ _BUSY_S: Final = 0.05
 class ShardOwnership:
     """The claim of this process on one shard."""
 
-    def __init__(self, commits: PostgresSession, keeper: PostgresSession, sql: Statements, lease_ms: int, patience_ms: int) -> None:
+    def __init__(
+        self, commits: PostgresSession, keeper: PostgresSession, sql: Statements, lease_ms: int, patience_ms: int
+    ) -> None:
         """Claim the shard on the session that commits, or raise ShardHeld. ``keeper`` renews the lease meanwhile."""
         self._commits, self._keeper, self._sql = commits, keeper, sql
         self._patience_ms = patience_ms

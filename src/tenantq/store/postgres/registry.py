@@ -9,10 +9,10 @@ from psycopg import Connection
 
 from tenantq.domain.cluster_view import CLUSTER_SHARDS, Cluster, Heartbeats, Member, TenantPlacement
 from tenantq.errors import StoreDamaged, StoreFailed
-from tenantq.store.cluster_identity import check_format, check_growth, check_settings
+from tenantq.store.cluster_identity import check_format, check_growth, check_settings, replaced
 from tenantq.store.postgres.address import PostgresAddress
 from tenantq.store.postgres.server_check import PostgresCheck, SessionLimits
-from tenantq.store.postgres.session import BoundedConnection, Row, PostgresSession, fetch
+from tenantq.store.postgres.session import BoundedConnection, PostgresSession, Row, fetch
 from tenantq.store.postgres.settings import PostgresSettings
 from tenantq.store.postgres.statements import Statements
 from tenantq.store.postgres.tables import Tables
@@ -38,6 +38,7 @@ class PostgresRegistry:
         """Prepare; the first call connects."""
         self._address, self._settings = address, settings
         self._sql = Statements(settings.name)
+        self._id = ""  # of the cluster, once it was created or found
         self._tables = Tables(address, settings.name, self._sql)
         self._check = PostgresCheck(address, settings, durability)
         limits = SessionLimits(PATIENCE_MS * 3 // 4, PATIENCE_MS // 4)
@@ -77,6 +78,7 @@ class PostgresRegistry:
 
         cluster = self._session.call(change)
         self._check.in_use = True
+        self._id = cluster.id
         return cluster
 
     def find(self) -> Cluster | None:
@@ -104,8 +106,11 @@ class PostgresRegistry:
     # ---- members and assignment ----
 
     def heartbeat(self, member: Member, assigner_ms: int) -> Heartbeats:
-        """Write a member's row, take or renew the assigner's lease if it is free, and return all rows."""
-        named = {"id": member.id, "member": _encode(member), "assigner_ms": assigner_ms}
+        """Write a member's row, take or renew the assigner's lease if it is free, and return all rows.
+
+        Raises StoreFormat, and writes nothing, if the store has another cluster now, or none.
+        """
+        named = {"id": member.id, "member": _encode(member), "assigner_ms": assigner_ms, "cluster": self._id}
 
         def beat(connection: BoundedConnection) -> Row:
             with connection.pipeline(), connection.transaction():
@@ -118,10 +123,9 @@ class PostgresRegistry:
             return row
 
         cluster, members, beats, assignment, assigner, drains = self._session.call(beat)
-        if not cluster:
-            raise StoreFailed(
-                f"store {self._address}: the rows of cluster {self._settings.name!r} are gone. The store was emptied or replaced."
-            )
+        there = cluster[0][0] if cluster else ""
+        if there != self._id:
+            raise replaced(self._address, self._settings.name, there, self._id)
         rows = [_decode_member(row) for row in members]
         return Heartbeats(
             cluster=self._parse_cluster(cluster[0][:4]),
@@ -263,6 +267,14 @@ class PostgresRegistry:
                 return stored
 
         return self._session.call(change)
+
+    def shared_values(self) -> dict[str, bytes]:
+        """Return all shared values by name."""
+        return dict(self._session.execute(self._sql["read_shared_values"]))
+
+    def remove_shared(self, name: str) -> None:
+        """Delete a shared value."""
+        self._session.execute(self._sql["remove_shared"], {"name": name})
 
 
 def _placement(version: int, row: bytes) -> TenantPlacement:

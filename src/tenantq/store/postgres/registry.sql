@@ -16,12 +16,14 @@ UPDATE {schema}.cluster SET touched_at = clock_timestamp() RETURNING directory_v
 SELECT member FROM {schema}.members;
 
 -- name: write_member
-INSERT INTO {schema}.members AS m (id, member, beat) VALUES (%(id)s, %(member)b, 1)
+INSERT INTO {schema}.members AS m (id, member, beat)
+SELECT %(id)s, %(member)b, 1 FROM {schema}.cluster WHERE id = %(cluster)s
 ON CONFLICT (id) DO UPDATE SET member = excluded.member, beat = m.beat + 1;
 
 -- name: take_assigner
 INSERT INTO {schema}.assigner AS a (one, member, until)
-VALUES (true, %(id)s, clock_timestamp() + %(assigner_ms)s::bigint * interval '1 ms')
+SELECT true, %(id)s, clock_timestamp() + %(assigner_ms)s::bigint * interval '1 ms'
+FROM {schema}.cluster WHERE id = %(cluster)s
 ON CONFLICT (one) DO UPDATE SET member = excluded.member, until = excluded.until
 WHERE a.member = excluded.member OR a.until <= clock_timestamp();
 
@@ -60,6 +62,12 @@ ON CONFLICT (shard) DO UPDATE SET member = excluded.member;
 
 -- name: shared_value
 INSERT INTO {schema}.shared (name, value) VALUES (%(name)s, %(value)b) ON CONFLICT DO NOTHING;
+
+-- name: read_shared_values
+SELECT name, value FROM {schema}.shared;
+
+-- name: remove_shared
+DELETE FROM {schema}.shared WHERE name = %(name)s;
 
 -- name: read_shared_value
 SELECT value FROM {schema}.shared WHERE name = %(name)s;

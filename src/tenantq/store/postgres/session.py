@@ -21,11 +21,11 @@ from psycopg.conninfo import make_conninfo
 from psycopg.pq import TransactionStatus
 from psycopg.waiting import Ready
 
-from tenantq.errors import DiskFull, StoreFailed
+from tenantq.errors import DiskFull, StoreFailed, StoreFormat
 from tenantq.runtime.backoff import Backoff
 from tenantq.runtime.histogram import Histogram
 from tenantq.store.postgres.address import PostgresAddress
-from tenantq.store.postgres.server_check import ReadOnlyServer, PostgresCheck, SessionLimits
+from tenantq.store.postgres.server_check import PostgresCheck, ReadOnlyServer, SessionLimits
 
 if TYPE_CHECKING:
     from psycopg import Cursor
@@ -217,7 +217,7 @@ class PostgresSession:
         if state is not None and (state[:2] in _PASSING_CLASSES or state in _PASSING):
             return
         if state in _MISSING:
-            raise StoreFailed(f"store {self.address}: tables are gone. The store was emptied or replaced ({text}).")
+            raise StoreFormat(f"store {self.address}: tables are gone. The store was emptied or replaced ({text}).")
         raise StoreFailed(f"store {self.address}: {text}. Nothing of this round is confirmed.")
 
     # ---- the connection ----

@@ -22,7 +22,7 @@ import msgspec
 
 from tenantq.domain.cluster_view import CLUSTER_SHARDS, Cluster, Heartbeats, Member, TenantPlacement
 from tenantq.errors import StoreDamaged, StoreFailed
-from tenantq.store.cluster_identity import check_format, check_growth, check_settings
+from tenantq.store.cluster_identity import check_format, check_growth, check_settings, replaced
 from tenantq.store.redis.address import RedisAddress
 from tenantq.store.redis.durability import DurabilityCheck
 from tenantq.store.redis.link import Script, SlotLink
@@ -116,10 +116,7 @@ class RedisRegistry:
         found = self._link.run(_HEARTBEAT, keys, arguments)
         if len(found) == 1:
             there = _pairs(found[0]).get(b"id", b"").decode(errors="replace")
-            raise StoreFormat(
-                f"store {self._address}: {f'cluster {there}' if there else 'no cluster'} has the name {self._settings.name!r}, but"
-                f" this server belongs to cluster {self._id}. The store was emptied or replaced. Stop this server."
-            )
+            raise replaced(self._address, self._settings.name, there, self._id)
         cluster, members, beats, assignment, assigner, version, drains = found
         rows = [_decode_member(row) for row in _pairs(members).values()]
         return Heartbeats(
