@@ -42,7 +42,10 @@ class Ownership:
             with contextlib.suppress(StoreFailed, Invalid):
                 link.run(_HOLD, [state], [self.epoch, b"0", b"", commit, b""])
             raise
-        self.lease.start(self.hold, link.look_again)
+        self.lease.start(self.hold, self._look)
+
+    def _look(self) -> None:
+        self._link.look_again()
 
     def beat_arguments(self) -> tuple[bytes, bytes]:
         """Return the beat to store and its age in ms."""
