@@ -252,7 +252,9 @@ class PostgresStore(Families):
         limits = SessionLimits(bound_ms, min(bound_ms, _LOCK_MS))  # commits wait behind it for the lock
         session = self._client.session(f"erase {self._shard}", limits, patience_ms=bound_ms)
         try:
-            kept = session.call(lambda connection: rewrite(connection, self._sql["rewrite_partition"]))
+            ends, kept = time.monotonic() + bound_ms / 1_000, 1
+            while kept and time.monotonic() < ends:  # most transactions that can see deleted rows end soon
+                kept = session.call(lambda connection: rewrite(connection, self._sql["rewrite_partition"]))
         except StoreFailed as error:
             raise StoreFailed(f"{error.message} Deleted rows are still in the store's files.") from error
         finally:
