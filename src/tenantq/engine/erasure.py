@@ -1,6 +1,7 @@
 """Erasure of a tenant: data keys first, then rows, then the bytes in all files. Each step is durable and can be repeated."""
 
 import asyncio
+from collections.abc import Callable
 
 import msgspec
 
@@ -22,8 +23,10 @@ from tenantq.store.row_pages import rows_under
 class TenantErasure:
     """Deletes tenants of an open shard until no file contains any of their data."""
 
-    def __init__(self, loop: RoundLoop, journal: ShardJournal) -> None:
+    def __init__(self, loop: RoundLoop, journal: ShardJournal, close_snapshots: Callable[[int], None]) -> None:
+        """Prepare. ``close_snapshots`` closes the snapshots of a tenant, given its id."""
         self._loop, self._state, self._journal = loop, loop.state, journal
+        self._close_snapshots = close_snapshots
 
     async def begin(self, name: str, *, reason: str = "", caller: Caller = LOCAL) -> None:
         """Destroy the data keys of an encrypted tenant and freeze it until it is deleted. Raises LegalHold."""
@@ -61,6 +64,7 @@ class TenantErasure:
     async def erase_bytes(self, tenant_id: int) -> None:
         """Return when no byte of a deleted tenant's rows is left in the store's tables and log."""
         self._loop.check_open()
+        self._close_snapshots(tenant_id)
         lower = tenant_prefix(tenant_id)
         await asyncio.shield(self._loop.background.begin(self._state.store.erase, lower, after(lower)))
 

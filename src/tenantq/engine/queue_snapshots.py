@@ -166,6 +166,11 @@ class QueueSnapshots:
         self._loop.check_open()
         self._drop(self._find(self._state.queue(tenant, queue), id))
 
+    def close_tenant(self, tenant_id: int) -> None:
+        """Close the snapshots of a deleted tenant, which hold its rows in the store's files."""
+        for opened in [one for one in self._open.values() if one.queue.tenant.id == tenant_id]:
+            self._drop(opened)
+
     def close_all(self) -> None:
         """Close all snapshots, before the store closes."""
         for opened in list(self._open.values()):

@@ -182,7 +182,7 @@ class Shard:
 
     @cached_property
     def erasure(self) -> TenantErasure:
-        return TenantErasure(self.loop, self.journal)
+        return TenantErasure(self.loop, self.journal, self.snapshots.close_tenant)
 
     def tenant(self, name: str) -> TenantState:
         """Return a tenant, to name it in an operation. Raises NotFound, or Invalid if the name is not text."""

@@ -240,7 +240,7 @@ class RocksStore(Families):
     def erase(self, lower: bytes, upper: bytes) -> None:
         """Remove deleted rows in [lower, upper) of all queue families, and deleted rows of meta, from all files.
 
-        For a thread. Rows that a snapshot or checkpoint still holds are removed when it is closed.
+        For a thread. Rows that a snapshot of another tenant or a checkpoint still holds are removed when it is closed.
         """
         self._check_undamaged()
         try:
