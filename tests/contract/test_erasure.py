@@ -87,6 +87,28 @@ async def test_no_byte_of_a_deleted_tenant_is_left_in_the_store(tmp_path: Path) 
     assert run(["audit", "verify", "--data-dir", str(data)]) == 0
 
 
+@pytest.mark.rocksdb_only("looks at its files; a snapshot on Redis holds only rows of its own queue")
+async def test_certificate_is_signed_after_other_tenants_snapshots_have_ended(tmp_path: Path) -> None:
+    """A snapshot of RocksDB holds the deleted rows of all tenants. The erasure is completed once it is closed."""
+    data = tmp_path / "data"
+    async with server_of(data) as server:
+        shard, erasures = verbs(server.shard), server.service.erasures
+        await fill(shard, "acme")
+        await shard.add("default", "other", [message("stays")])
+        snapshot = await shard.snapshots.open("default", "other")
+        unsigned = await erasures.delete_tenant(CALL, "acme", confirm="acme", reason=REASON)
+        assert (unsigned.certified_at, unsigned.signature) == (0, "")
+        assert files_with(MARK, data / "db")
+        await erasures.finish_pending()
+        assert [one.certified_at for one in await erasures.list(CALL)] == [0]
+        shard.snapshots.close("default", "other", snapshot.id)
+        await erasures.finish_pending()
+        (signed,) = await erasures.list(CALL)
+        assert signed.id == unsigned.id
+        assert signed.certified_at
+        assert files_with(MARK, data) == []
+
+
 async def test_certificate_states_what_was_erased_and_anchors_the_journal(tmp_path: Path) -> None:
     """It names who, why, when, how much and which keys, and the record of the deletion, and can be read again."""
     data = tmp_path / "data"

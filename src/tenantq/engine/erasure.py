@@ -61,12 +61,15 @@ class TenantErasure:
         erased = await self._loop.submit(DeleteTenant(self._state.platform, caller, name, reason))
         return msgspec.structs.replace(erased, link=self._journal.link(erased.seq).hex())
 
-    async def erase_bytes(self, tenant_id: int) -> None:
-        """Return when no byte of a deleted tenant's rows is left in the store's tables and log."""
+    async def erase_bytes(self, tenant_id: int) -> bool:
+        """Remove every byte of a deleted tenant's rows from the store's tables and log.
+
+        Return False if some may be left, because a snapshot of another tenant holds them.
+        """
         self._loop.check_open()
         self._close_snapshots(tenant_id)
         lower = tenant_prefix(tenant_id)
-        await asyncio.shield(self._loop.background.begin(self._state.store.erase, lower, after(lower)))
+        return await asyncio.shield(self._loop.background.begin(self._state.store.erase, lower, after(lower)))
 
     def certificates(self) -> list[ErasureCertificate]:
         """Return the certificates of all erasures, oldest first. One without a signature is not complete yet."""

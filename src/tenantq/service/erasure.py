@@ -53,7 +53,7 @@ class Erasures:
         self._closing = False
 
     async def delete_tenant(self, call: Call, tenant: str, *, confirm: str, reason: str) -> ErasureCertificate:
-        """Erase a tenant and return the certificate.
+        """Erase a tenant and return the certificate. It is signed later if a snapshot of another tenant holds deleted rows.
 
         Raises KmsUnavailable if the tenant's own key cannot be destroyed; the deletion then continues in the background.
         """
@@ -135,10 +135,13 @@ class Erasures:
         return erased
 
     async def _certify(self, erased: ErasureCertificate) -> ErasureCertificate:
+        """Return the signed certificate, or the unsigned one if deleted rows are still held; the next attempt follows."""
         with self._retrying(erased.id):
             if self._backups is not None:
                 await self._backups.refresh_data_keys()
-            await self._shard.erasure.erase_bytes(erased.tenant_id)
+            if not await self._shard.erasure.erase_bytes(erased.tenant_id):
+                self._retry_later()
+                return erased
             now_ms = self._shard.state.wall_ms()
             if self._signing_key is not None:
                 certificate = erased.certified(self._signing_key, now_ms)
@@ -147,6 +150,11 @@ class Erasures:
             await self._shard.submit(CertifyErasure(self._shard.state.platform, SYSTEM, certificate))
         return certificate
 
+    def _retry_later(self) -> None:
+        """Schedule ``finish_pending``."""
+        if self._retry is None and not self._closing:
+            self._retry = self._clock.call_later(RETRY_MS, lambda: self._admission.in_background(self.finish_pending()))
+
     @contextmanager
     def _retrying(self, name: str) -> Iterator[None]:
         """Mark a step of an erasure as running. An error schedules ``finish_pending``."""
@@ -154,10 +162,7 @@ class Erasures:
         try:
             yield
         except TenantqError:
-            if self._retry is None and not self._closing:
-                self._retry = self._clock.call_later(
-                    RETRY_MS, lambda: self._admission.in_background(self.finish_pending())
-                )
+            self._retry_later()
             raise
         finally:
             self._running.discard(name)

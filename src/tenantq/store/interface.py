@@ -231,8 +231,11 @@ class Store(StoreReader, Protocol):
     def scrub(self, family: Family, lower: bytes, upper: bytes) -> None:
         """Leave nothing of deleted rows in [lower, upper) in any file of the store. From any thread."""
 
-    def erase(self, lower: bytes, upper: bytes) -> None:
-        """Leave nothing of deleted rows in [lower, upper) of any queue family, nor of any deleted row of meta, in any file. For a thread."""
+    def erase(self, lower: bytes, upper: bytes) -> bool:
+        """Remove deleted rows in [lower, upper) of every queue family, and deleted rows of meta, from all files. For a thread.
+
+        Return False if a snapshot may still hold some of them.
+        """
 
     def forget_deletions(self) -> bool:
         """Drop files that only record deletions; return whether files are still changing, so that more may follow."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Final
+from weakref import ref
 
 from rocksdict import BottommostLevelCompaction, Checkpoint, CompactOptions, WriteBatch
 
@@ -71,6 +72,7 @@ class RocksStore(Families):
         )
         self._manifest = current_manifest(path / "db") or path
         self._log_space = LogSpace(path / "db")
+        self._snapshots: tuple[ref[RocksSnapshot], ...] = ()
 
     def call_on_close(self, clean_up: Callable[[], None]) -> None:
         """Call ``clean_up`` after the database has been closed."""
@@ -163,7 +165,12 @@ class RocksStore(Families):
         """
         options = bounded(upper)
         taken = {name: self._families[name].view.iter(options) for name in families}
-        return RocksSnapshot(taken, options, upper, lambda error: name_failure(error, self.path))
+        snapshot = RocksSnapshot(taken, options, upper, lambda error: name_failure(error, self.path))
+        self._snapshots = (*self._open_snapshots(), ref(snapshot))
+        return snapshot
+
+    def _open_snapshots(self) -> list[ref[RocksSnapshot]]:
+        return [one for one in self._snapshots if (snapshot := one()) is not None and snapshot.is_open]
 
     def _read_failure(self, error: Exception, family: Family, key: bytes) -> StoreFailed:
         """Return the named error for a failed read: RowsDamaged if rows of one queue are damaged."""
@@ -237,10 +244,10 @@ class RocksStore(Families):
         except Exception as error:
             raise name_failure(error, self.path) from error
 
-    def erase(self, lower: bytes, upper: bytes) -> None:
+    def erase(self, lower: bytes, upper: bytes) -> bool:
         """Remove deleted rows in [lower, upper) of all queue families, and deleted rows of meta, from all files.
 
-        For a thread. Rows that a snapshot of another tenant or a checkpoint still holds are removed when it is closed.
+        For a thread. Return False if a snapshot is open: it keeps old files, with the rows of all tenants.
         """
         self._check_undamaged()
         try:
@@ -252,6 +259,7 @@ class RocksStore(Families):
             self.meta.view.compact_range(b"\0", b"\xff" * 64, options)
         except Exception as error:
             raise name_failure(error, self.path) from error
+        return not self._open_snapshots()
 
     def forget_deletions(self) -> bool:
         """Have RocksDB drop tables that contain only deletions; it checks them whenever a snapshot is closed."""

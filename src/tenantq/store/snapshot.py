@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class RocksSnapshot:
-    """Some families at one moment. Rows that were deleted since then keep their space until the snapshot is closed."""
+    """Some families at one moment. All files of these families stay on disk until the snapshot is closed."""
 
     def __init__(
         self,
@@ -79,6 +79,11 @@ class RocksSnapshot:
             iterator.status()
         except Exception as error:
             raise self._name_failure(error) from error
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it still keeps files on disk."""
+        return bool(self._iterators)
 
     def close(self) -> None:
         self._iterators.clear()

@@ -145,7 +145,8 @@ def delete(connection: ServerConnection, *, name: str, yes: bool, reason: str | 
     certificate = found.delete(confirm=name, reason=why)
     return Output(
         {"name": name, "deleted": True, "certificate": certificate},
-        f"deleted tenant {name}; certificate {certificate.id}: 'tenantq tenant erasures {certificate.id}'",
+        f"deleted tenant {name}; certificate {certificate.id}: 'tenantq tenant erasures {certificate.id}'"
+        + ("" if certificate.certified_at else ". It is signed once no open snapshot holds deleted rows."),
     )
 
 

@@ -237,14 +237,14 @@ class PostgresStore(Families):
         """Remove deleted rows from the table's files. Safe from any thread."""
         self._rewrite()
 
-    def erase(self, lower: bytes, upper: bytes) -> None:  # noqa: ARG002  # as above
-        """Remove deleted rows from the table's files. For a thread."""
-        self._rewrite()
+    def erase(self, lower: bytes, upper: bytes) -> bool:  # noqa: ARG002  # as above
+        """Remove deleted rows from the table's files. For a thread. Return False if a transaction can still see some."""
+        return self._rewrite()
 
-    def _rewrite(self) -> None:
+    def _rewrite(self) -> bool:
         """Have PostgreSQL write the shard's table to new files. Commits wait meanwhile, so it must take less than their patience.
 
-        Raises StoreFailed unless PostgreSQL confirms it. The write-ahead log, standbys and backups follow their own rules: see
+        Return False if a transaction can still see deleted rows. Raises StoreFailed unless PostgreSQL confirms it. The write-ahead log, standbys and backups follow their own rules: see
         docs/internals/stores.md.
         """
         self._own()
@@ -259,10 +259,7 @@ class PostgresStore(Families):
             raise StoreFailed(f"{error.message} Deleted rows are still in the store's files.") from error
         finally:
             session.close()
-        if kept:
-            raise StoreFailed(
-                f"store {self._address}: {kept} deleted rows are still in the store's files, because a transaction can see them."
-            )
+        return not kept
 
     def forget_deletions(self) -> bool:
         """Do nothing: autovacuum does it."""

@@ -328,9 +328,10 @@ class RedisStore(Families):
         """Remove deleted rows from this server's files. Safe from any thread."""
         self._rewrite_files()
 
-    def erase(self, lower: bytes, upper: bytes) -> None:  # noqa: ARG002  # as above
-        """Remove deleted rows from this server's files. For a thread."""
+    def erase(self, lower: bytes, upper: bytes) -> bool:  # noqa: ARG002  # as above
+        """Remove deleted rows from this server's files. For a thread. Snapshots hold only rows of their own queue."""
         self._rewrite_files()
+        return True
 
     def _rewrite_files(self) -> None:
         """Have Redis rewrite the append-only file without deleted rows, and the snapshot file if it has one.
