@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
+
+from tenantq.pipeline.session import open_session
 
 if TYPE_CHECKING:
     import pytest
@@ -24,3 +27,9 @@ def test_columns_are_built_without_looking_up_classes_in_java(
     monkeypatch.undo()
     assert not asked
     assert [row[0] for row in spark.range(3).select(built).collect()] == [None, None, 2]
+
+
+def test_another_connection_to_java_gets_the_same_session(spark: SparkSession) -> None:
+    """Java knows the active session only in the thread that serves the first connection."""
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(open_session).result() is spark

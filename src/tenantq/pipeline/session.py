@@ -53,7 +53,7 @@ _SMALL_SETTINGS: Final = {
     "spark.sql.autoBroadcastJoinThreshold": "-1",
 }
 MEDIUM_ROWS: Final = 3_000_000
-"""Up to so many rows, the result of a table that is not split is written by one task."""
+"""Up to this many rows, one task writes a table that is not split."""
 _MEDIUM_SETTINGS: Final = {
     "spark.sql.adaptive.enabled": "false",  # planning each stage again costs more than it saves
     "spark.sql.shuffle.partitions": "4",
@@ -120,9 +120,8 @@ def open_session(
             wanted["spark.driver.extraJavaOptions"] += _MEDIUM_JAVA
     wanted |= settings or {}
     conf = SparkConf().setAppName("tenantq pipeline").setMaster(master or "local[*]").setAll(list(wanted.items()))
-    there = SparkSession.getActiveSession()
-    if there is not None:
-        return there
+    if SparkContext._active_spark_context is not None:  # noqa: SLF001  # a new connection to Java has no active session
+        return SparkSession.builder.getOrCreate()
     with tempfile.TemporaryFile() as said:
         # In its own process group, so that Ctrl-C at the terminal reaches only this process and a micro-batch can end.
         apart = {"start_new_session": True, **({"stdout": said, "stderr": said} if quiet else {})}

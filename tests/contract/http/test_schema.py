@@ -76,7 +76,9 @@ def _fitting_body(body: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]
     for unconfigured in ("encryption", "regions", "plan"):  # this server has no such keys, regions or plans
         body.pop(unconfigured, None)
     if isinstance(body.get("queues"), dict):  # the service checks the settings of a template
-        body["queues"], body["settings"] = {name: {} for name in body["queues"]}, {}
+        body["queues"] = {name: {} for name in body["queues"]}
+    if isinstance(body.get("settings"), dict):
+        body["settings"] = {}
     if isinstance(body.get("alerts"), dict):
         body["alerts"].pop("targets", None)  # this server defines no plans
     if body.get("results") is not None and "receipts" in body:

@@ -87,8 +87,8 @@ class ShardProcess:
         return self.process is not None and self.process.returncode is None
 
     def send(self, message: bytes) -> None:
-        """Send a message if the process runs."""
-        if self._writer is not None and self.is_alive:
+        """Send a message if the process runs. One that was just killed has closed its end before it is reaped."""
+        if self._writer is not None and self.is_alive and not self._writer.is_closing():
             self._writer.write(message)
 
     def kill(self) -> None:
