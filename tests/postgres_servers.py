@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     import threading
 
 _START_S = 30.0
+STANDBY = "standby"
+"""What the primary calls its standby."""
 
 
 def tool(name: str) -> str:
@@ -42,8 +44,8 @@ def tool(name: str) -> str:
 class PostgresServer:
     """One PostgreSQL server, which refuses to run as root."""
 
-    def __init__(self, *options: str, port: int | None = None) -> None:
-        """Create a database cluster and start it; ``options`` are settings, ``name=value``.
+    def __init__(self, *options: str, port: int | None = None, standby_of: PostgresServer | None = None) -> None:
+        """Create a database cluster, or a standby of another server, and start it; ``options`` are settings, ``name=value``.
 
         Its directory is not in pytest's, which other users cannot read.
         """
@@ -55,7 +57,11 @@ class PostgresServer:
         if os.getuid() == 0:
             os.chown(self.directory, pwd.getpwnam("nobody").pw_uid, -1)
             self._as_user = ["setpriv", "--reuid=nobody", "--clear-groups"]
-        self._run("initdb", "-U", "test", "-A", "trust", "-N", "--locale=C", "-E", "UTF8")
+        if standby_of is None:
+            self._run("initdb", "-U", "test", "-A", "trust", "-N", "--locale=C", "-E", "UTF8")
+        else:
+            source = f"host=127.0.0.1 port={standby_of.port} user=test application_name={STANDBY}"
+            self._run("pg_basebackup", "-d", source, "-R", "-c", "fast", "-X", "stream")
         self.start()
 
     def _run(self, name: str, *arguments: str) -> None:
@@ -106,6 +112,24 @@ class PostgresServer:
         """Send the process a signal."""
         assert self.process is not None
         self.process.send_signal(number)
+
+    def wait_for_standby(self) -> None:
+        """Let commits wait for the standby from now on, and return when it takes part."""
+        self.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{STANDBY}'")
+        self.execute("SELECT pg_reload_conf()")
+        self.until("SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'")
+
+    def promote(self) -> None:
+        """Make a standby the primary."""
+        assert self.execute("SELECT pg_promote()") == [(True,)]
+
+    def until(self, query: str) -> Any:
+        """Wait until a query returns a row, and return the first one."""
+        ends = time.monotonic() + _START_S
+        while not (rows := self.execute(query)):
+            assert time.monotonic() < ends, query
+            time.sleep(0.02)
+        return rows[0]
 
     def crash(self) -> None:
         """End the server at once, as ``pg_ctl stop -m immediate``: it recovers from its log at the next start."""

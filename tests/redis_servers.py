@@ -8,9 +8,7 @@ import hashlib
 import random
 import signal
 import socket
-import struct
 import subprocess
-import threading
 import time
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,6 +23,7 @@ from tenantq.store.redis.address import parse_address
 from tenantq.store.redis.settings import RedisSettings
 from tenantq.store.redis.store import RedisStore
 from tenantq.store.shard_lease import ShardHeld
+from tests.tcp_proxy import TcpProxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -342,69 +341,35 @@ class ResettingProxy:
     """Forwards bytes to a server and resets a random share of the connections, in either direction."""
 
     def __init__(self, port: int, share: float, seed: int) -> None:
-        self.port, self.share, self.resets = 0, share, 0
-        self._target = port
+        self.share, self.resets = share, 0
         self._rng = random.Random(seed)
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listening.getsockname()[1]
-        self._open: list[socket.socket] = []
         self._stalled: set[socket.socket] = set()
-        self._thread = threading.Thread(target=self._accept, daemon=True)
-        self._thread.start()
+        self._proxy = TcpProxy(port, self._forward)
 
     @property
     def url(self) -> str:
         """The address as ``--store`` takes it."""
-        return f"redis://127.0.0.1:{self.port}"
+        return f"redis://127.0.0.1:{self._proxy.port}"
 
     def redirect(self, port: int) -> None:
         """Forward new connections to another port. Open connections stay where they are."""
-        self._target = port
+        self._proxy.target = port
 
     def stall(self) -> None:
         """Drop all data on open connections, like a router that lost their state."""
-        self._stalled = set(self._open)
+        self._stalled = set(self._proxy.open)
 
     def close(self) -> None:
         """End everything."""
-        self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
-        for one in self._open:
-            with contextlib.suppress(OSError):
-                one.close()
-        self._thread.join()
+        self._proxy.close()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listening.accept()
-            except OSError:
-                return
-            try:
-                server = socket.create_connection(("127.0.0.1", self._target))
-            except OSError:
-                client.close()
+    def _forward(self, one: socket.socket, other: socket.socket, _: bool) -> None:  # noqa: FBT001  # as called
+        while data := one.recv(65_536):
+            if one in self._stalled:
                 continue
-            self._open += [client, server]
-            for one, other in ((client, server), (server, client)):
-                threading.Thread(target=self._forward, args=(one, other), daemon=True).start()
-
-    def _forward(self, one: socket.socket, other: socket.socket) -> None:
-        reset = struct.pack("ii", 1, 0)  # close with an RST
-        try:
-            while data := one.recv(65_536):
-                if one in self._stalled:
-                    continue
-                if self._rng.random() < self.share:
-                    self.resets += 1
-                    if self._rng.random() < 0.5:
-                        other.sendall(data[: len(data) // 2])  # only half of it arrives
-                    break
-                other.sendall(data)
-        except OSError:
-            pass
-        for end in (one, other):
-            with contextlib.suppress(OSError):
-                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
-                end.shutdown(socket.SHUT_RDWR)
-                end.close()
+            if self._rng.random() < self.share:
+                self.resets += 1
+                if self._rng.random() < 0.5:
+                    other.sendall(data[: len(data) // 2])  # only half of it arrives
+                return
+            other.sendall(data)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import pytest
 
@@ -28,6 +28,44 @@ def postgres() -> Iterator[PostgresServer]:
     server = PostgresServer("max_connections=100")
     yield server
     server.stop()
+
+
+class Adding:
+    """Two threads that add messages while the block runs, and the IDs that were confirmed."""
+
+    def __init__(self, server: ClusterProcess) -> None:
+        self._server = server
+        self.over, self.confirmed = threading.Event(), list[str]()
+        self._threads = ThreadPoolExecutor(2)
+
+    def __enter__(self) -> Self:
+        self._tasks = [self._threads.submit(self._add) for _ in range(2)]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        self._threads.shutdown()
+        for task in self._tasks:
+            task.result()
+
+    def _add(self) -> None:
+        while not self.over.is_set():
+            status, added = self._server.ask(f"{QUEUE}/messages", {"messages": [{"body": "a"}, {"body": "b"}]})
+            if status == 200:
+                self.confirmed.extend(one["id"] for one in added["messages"])
+
+    def wait_for(self, count: int) -> None:
+        """Wait until this many messages are confirmed."""
+        while len(self.confirmed) < count:
+            self.over.wait(0.02)
+
+
+def polled(server: ClusterProcess) -> dict[str, str]:
+    """Return the bodies of all messages, by ID."""
+    found: dict[str, str] = {}
+    while messages := server.until(f"{QUEUE}/poll", 200, {"max": 1_000, "lease_ms": 600_000})["messages"]:
+        found |= {one["id"]: one["body"] for one in messages}
+    return found
 
 
 def test_a_server_on_postgres_is_followed_by_another_when_it_is_killed(
@@ -66,41 +104,59 @@ def test_a_server_on_postgres_is_followed_by_another_when_it_is_killed(
     assert "Traceback" not in "".join(one.log.read_text() for one in servers)
 
 
+def test_nothing_confirmed_is_lost_when_a_standby_replaces_the_primary(tmp_path: Path) -> None:
+    """Replies wait for the synchronous standby. The URL names both servers, and the one that accepts writes is used."""
+    primary = PostgresServer("max_connections=100")
+    standby = PostgresServer("max_connections=100", standby_of=primary)
+    both = f"postgresql://test@127.0.0.1:{primary.port},127.0.0.1:{standby.port}/postgres"
+    primary.wait_for_standby()
+    server = ClusterProcess(tmp_path, "one", both)
+    try:
+        server.until("/readyz", 200)
+        with Adding(server) as adding, ThreadPoolExecutor(1) as thread:
+            adding.wait_for(100)
+            (receiver,) = standby.until("SELECT pid FROM pg_stat_wal_receiver")
+            os.kill(receiver, signal.SIGSTOP)
+            last = thread.submit(server.ask, f"{QUEUE}/messages", {"messages": [{"body": "last", "key": "last"}]})
+            primary.until("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+            adding.over.set()
+            assert not last.done()
+            primary.crash()
+            os.kill(receiver, signal.SIGCONT)
+            standby.promote()
+            server.until("/readyz", 200)
+            again = server.until(f"{QUEUE}/messages", 200, {"messages": [{"body": "last", "key": "last"}]})
+            status, first = last.result()
+            assert status != 200 or first["messages"][0]["id"] == again["messages"][0]["id"]
+        bodies = polled(server)
+        assert bodies.keys() >= set(adding.confirmed)
+        assert list(bodies.values()).count("last") == 1
+        assert server.end() == 0
+        assert called(both, tmp_path / "one", "doctor")[1]["findings"] == []
+    finally:
+        server.process.kill()
+        server.process.wait()
+        standby.stop()
+        primary.stop()
+    assert "Traceback" not in server.log.read_text()
+
+
 def test_nothing_confirmed_is_lost_when_postgres_crashes_under_load(postgres: PostgresServer, tmp_path: Path) -> None:
     """``pg_ctl stop -m immediate`` while servers add and ack."""
     server = ClusterProcess(tmp_path, "one", postgres.url)
-    over, confirmed = threading.Event(), list[str]()
-
-    def work() -> None:
-        while not over.is_set():
-            status, added = server.ask(f"{QUEUE}/messages", {"messages": [{"body": "a"}, {"body": "b"}]})
-            if status == 200:
-                confirmed.extend(one["id"] for one in added["messages"])
-
     try:
         server.until("/readyz", 200)
-        with ThreadPoolExecutor(2) as threads:
-            tasks = [threads.submit(work) for _ in range(2)]
-            try:
-                for count in (50, 100):
-                    while len(confirmed) < count:
-                        over.wait(0.02)
-                    postgres.crash()
-                    postgres.start()
-                    server.until("/readyz", 200)
-                    server.until(f"{QUEUE}/messages", 200, {"messages": [{"body": "between"}]})
-            finally:
-                over.set()
-            for task in tasks:
-                task.result()
+        with Adding(server) as adding:
+            for count in (50, 100):
+                adding.wait_for(count)
+                postgres.crash()
+                postgres.start()
+                server.until("/readyz", 200)
+                server.until(f"{QUEUE}/messages", 200, {"messages": [{"body": "between"}]})
         server.until("/readyz", 200)
-        found: set[str] = set()
-        while messages := server.until(f"{QUEUE}/poll", 200, {"max": 1_000, "lease_ms": 600_000})["messages"]:
-            found.update(one["id"] for one in messages)
-        assert found >= set(confirmed)
+        assert polled(server).keys() >= set(adding.confirmed)
         assert server.end() == 0
     finally:
-        over.set()
         server.process.kill()
         server.process.wait()
     assert called(postgres.url, tmp_path / "one", "doctor")[1]["findings"] == []

@@ -10,84 +10,27 @@ import psycopg
 import pytest
 
 from tenantq.doctor.store_check import examine
-from tenantq.errors import LeaseLost, StoreFailed, StoreFormat, Unavailable
+from tenantq.errors import StoreFailed, StoreFormat, Unavailable
 from tenantq.runtime.clock import SystemClock
 from tenantq.store.postgres import client as client_module
-from tenantq.store.postgres.store import PostgresStore
 from tenantq.store.shard_lease import ShardHeld
 from tests.postgres_servers import OnPostgres, PostgresServer
+from tests.remote_store.fleet import opening, stop_renewing
 from tests.shards import Q, T, message
 from tests.verbs import Shard
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
-    Open = Callable[..., Coroutine[None, None, Shard]]
-
-LEASE_MS = 500
+    from tests.remote_store.fleet import Open
 
 
 @pytest.fixture
 async def open_on(tmp_path: Path, postgres_server: PostgresServer) -> AsyncIterator[Open]:
     """Open shards with directories of their own on one store, on the real clock."""
-    opened: list[Shard] = []
-
-    async def open_one(directory: str, **settings: object) -> Shard:
-        opener = OnPostgres(
-            postgres_server, tmp_path / directory, "os", **{"name": "fleet", "lease_ms": LEASE_MS, **settings}
-        )
-        shard = Shard(tmp_path / directory, open_store=opener, clock=SystemClock())
-        await shard.open()
-        opened.append(shard)
-        return shard
-
-    yield open_one
-    for shard in opened:
-        await shard.close()
-
-
-def store_of(shard: Shard) -> PostgresStore:
-    """Return the store of a shard."""
-    store = shard.state.store
-    assert isinstance(store, PostgresStore)
-    return store
-
-
-def pause(shard: Shard) -> None:
-    """Let a shard's lease be renewed no more, as if its process were paused."""
-    store_of(shard)._own().lease._ended.set()
-
-
-async def test_a_waiting_server_takes_over_when_the_owner_is_paused(open_on: Open) -> None:
-    """60: leases and receipts stay valid, and the old owner confirms nothing more."""
-    first = await open_on("one")
-    await first.add(T, Q, [message("a"), message("b")])
-    held, late = await first.poll(T, Q, max=2, lease_ms=60_000)
-    waiting = asyncio.create_task(open_on("two"))
-    await asyncio.sleep(LEASE_MS / 1_000 * 2)
-    assert not waiting.done()  # the owner is alive, and renews its lease
-    pause(first)
-    second = await asyncio.wait_for(waiting, 20)
-    assert (await second.ack(T, Q, [held.receipt]))[0].ok
-    with pytest.raises(StoreFailed, match="owns this shard now"):
-        await first.add(T, Q, [message("never")])
-    assert first.loop.stopped.is_set()
-    assert (await second.ack(T, Q, [late.receipt]))[0].ok
-    (again,) = await second.ack(T, Q, [held.receipt])
-    assert isinstance(again.error, LeaseLost)
-    assert second.reads.stats(T, Q).ready == 0
-
-
-async def test_a_paused_owner_reads_nothing_any_more(open_on: Open) -> None:
-    """Its rows may be outdated."""
-    first = await open_on("one")
-    (added,) = await first.add(T, Q, [message("a")])
-    pause(first)
-    second = await open_on("two")
-    await second.remove(T, Q, [added.id])
-    with pytest.raises(StoreFailed, match="owns this shard now"):
-        await first.reads.get(T, Q, added.id)
+    async with opening(OnPostgres, postgres_server, tmp_path) as open_one:
+        yield open_one
 
 
 async def test_a_reader_on_a_new_connection_checks_its_ownership(
@@ -112,23 +55,12 @@ async def test_an_idle_owner_that_was_taken_over_stops_by_itself(
     assert shard.failure is not None
 
 
-async def test_a_clean_close_gives_the_shard_up_at_once(open_on: Open) -> None:
-    """Long before the lease would end."""
-    first = await open_on("one", lease_ms=600_000)
-    waiting = asyncio.create_task(open_on("two"))
-    await asyncio.sleep(0.1)
-    await first.close()
-    second = await asyncio.wait_for(waiting, 20)
-    assert second.failure is None
-    assert store_of(second).epoch == 2
-
-
 async def test_a_lease_of_a_server_whose_clock_is_ahead_lasts_no_longer_than_it_says(
     open_on: Open, postgres_server: PostgresServer
 ) -> None:
     """A failover can bring a primary whose clock is behind."""
     first = await open_on("one")
-    pause(first)
+    stop_renewing(first)
     postgres_server.execute("UPDATE fleet.shards SET until = clock_timestamp() + interval '1 hour'")
     second = await asyncio.wait_for(open_on("two"), 20)
     assert second.failure is None
@@ -139,7 +71,7 @@ async def test_an_owner_that_was_paused_within_a_commit_does_not_keep_the_shard(
 ) -> None:
     """Its transaction has the lock of the shard's row: its backend is ended when the lease is long over."""
     first = await open_on("one", patience_ms=400)
-    pause(first)
+    stop_renewing(first)
     stuck = postgres_server.connect()
     stuck.execute("UPDATE fleet.shards SET pid = pg_backend_pid()")
     stuck.execute("BEGIN")
@@ -191,15 +123,6 @@ def test_a_shard_can_be_read_while_a_server_owns_it(tmp_path: Path, postgres_ser
 
     asyncio.run(serve_and_examine())
     assert not (tmp_path / "elsewhere").exists()
-
-
-def test_a_store_that_was_emptied_is_refused(tmp_path: Path, postgres_server: PostgresServer) -> None:
-    """The directory remembers which one it belongs to: what was confirmed is not in the new one."""
-    OnPostgres(postgres_server, tmp_path / "one", name="fleet").open().close()
-    postgres_server.clear()
-    with pytest.raises(StoreFormat, match="emptied or replaced"):
-        OnPostgres(postgres_server, tmp_path / "one", name="fleet").open()
-    OnPostgres(postgres_server, tmp_path / "new", name="fleet").open().close()
 
 
 async def test_a_directory_of_the_embedded_store_is_refused(tmp_path: Path, postgres_server: PostgresServer) -> None:

@@ -125,7 +125,7 @@ async def test_redis_fsync_setting_replaces_a_forbidden_config_command(server: R
 
 async def test_nothing_is_confirmed_without_the_configured_replicas(server: RedisServer, tmp_path: Path) -> None:
     """Once the replica is connected, confirmed messages are on it."""
-    with pytest.raises(StoreFailed, match="0 replicas have this round"):
+    with pytest.raises(StoreFailed, match="0 replicas follow the primary"):
         await shard_on(server, tmp_path / "one", replicas=1, patience_ms=500).open()
     replica = RedisServer(
         tmp_path / "replica", f"replicaof 127.0.0.1 {server.port}", "appendonly yes", "repl-diskless-sync-delay 0"

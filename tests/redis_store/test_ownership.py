@@ -8,116 +8,29 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tenantq.doctor.store_check import examine
-from tenantq.errors import LeaseLost, StoreFailed, StoreFormat, StoreLocked, Unavailable
-from tenantq.runtime.clock import SystemClock
+from tenantq.errors import StoreFailed, StoreFormat, StoreLocked, Unavailable
 from tenantq.store.redis import ownership
 from tenantq.store.redis.link import SlotLink
 from tenantq.store.redis.store import RedisStore
-from tests.administration import put_queue, queues
+from tests.administration import put_queue
 from tests.redis_servers import OnRedis, RedisServer
+from tests.remote_store.fleet import opening
 from tests.shards import Q, T, message
-from tests.verbs import Shard
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from tenantq.runtime.clock import Clock
     from tenantq.store.redis.link import Command
-
-    Open = Callable[..., Coroutine[None, None, Shard]]
-
-LEASE_MS = 500
+    from tests.remote_store.fleet import Open
 
 
 @pytest.fixture
 async def open_on(tmp_path: Path, redis_server: RedisServer) -> AsyncIterator[Open]:
     """Open shards on one store, each with its own directory, on the real clock."""
-    opened: list[Shard] = []
-
-    async def open_one(directory: str, *, clock: Clock | None = None, **settings: object) -> Shard:
-        opener = OnRedis(
-            redis_server, tmp_path / directory, "os", **{"name": "fleet", "lease_ms": LEASE_MS, **settings}
-        )
-        shard = Shard(tmp_path / directory, open_store=opener, clock=clock or SystemClock())
-        await shard.open()
-        opened.append(shard)
-        return shard
-
-    yield open_one
-    for shard in opened:
-        await shard.close()
+    async with opening(OnRedis, redis_server, tmp_path) as open_one:
+        yield open_one
     redis_server.client().flushall()
-
-
-def stop_renewing(shard: Shard) -> None:
-    """Stop renewing a shard's lease, as if its process was paused."""
-    store = shard.state.store
-    assert isinstance(store, RedisStore)
-    store._own().lease._ended.set()
-
-
-async def test_60_standby_takes_over_when_the_owner_pauses(open_on: Open) -> None:
-    """Leases and receipts stay valid, and the old owner confirms nothing more."""
-    first = await open_on("one")
-    await first.add(T, Q, [message("a"), message("b")])
-    held, late = await first.poll(T, Q, max=2, lease_ms=60_000)
-    waiting = asyncio.create_task(open_on("two"))
-    await asyncio.sleep(LEASE_MS / 1_000 * 2)
-    assert not waiting.done()  # the owner is alive and keeps the shard
-    stop_renewing(first)
-    second = await asyncio.wait_for(waiting, 10)
-    assert (await second.ack(T, Q, [held.receipt]))[0].ok
-    with pytest.raises(StoreFailed, match="owns this shard now"):
-        await first.add(T, Q, [message("never")])
-    assert first.failure is not None
-    assert first.loop.stopped.is_set()
-    assert second.reads.stats(T, Q).in_flight == 1
-    assert (await second.ack(T, Q, [late.receipt]))[0].ok
-    (again,) = await second.ack(T, Q, [held.receipt])
-    assert isinstance(again.error, LeaseLost)
-
-
-class OtherMachine(SystemClock):
-    """The clocks of another machine, with another boot time and a wrong wall clock."""
-
-    def __init__(self, ahead_ms: int) -> None:
-        self._ahead_ms = ahead_ms
-
-    def wall_ms(self) -> int:
-        return super().wall_ms() + self._ahead_ms
-
-    def monotonic_ms(self) -> int:
-        return super().monotonic_ms() + 5_000_000 + self._ahead_ms
-
-    def boot_id(self) -> bytes:
-        return bytes([7]) * 16
-
-
-@pytest.mark.parametrize("ahead_ms", [3_600_000, -3_600_000])
-async def test_leases_do_not_depend_on_the_wall_clocks_of_servers(open_on: Open, ahead_ms: int) -> None:
-    """A new owner measures them on the store's clock: leases do not end early, and delays do not last longer."""
-    first = await open_on("one")
-    await first.add(T, Q, [message("a")])
-    (held,) = await first.poll(T, Q, lease_ms=60_000)
-    await first.add(T, Q, [message("soon", delay_ms=1_500)])
-    await first.close()
-    second = await open_on("two", clock=OtherMachine(ahead_ms))
-    assert await second.poll(T, Q) == []
-    (soon,) = await second.poll(T, Q, wait_ms=20_000)
-    assert soon.body == b"soon"
-    assert (await second.ack(T, Q, [held.receipt]))[0].ok
-
-
-async def test_paused_owner_cannot_read(open_on: Open) -> None:
-    """What it would return may be outdated."""
-    first = await open_on("one")
-    (added,) = await first.add(T, Q, [message("a")])
-    stop_renewing(first)
-    second = await open_on("two")
-    await second.remove(T, Q, [added.id])
-    with pytest.raises(StoreFailed, match="owns this shard now"):
-        await first.reads.get(T, Q, added.id)
 
 
 async def test_idle_owner_stops_after_a_takeover(open_on: Open, redis_server: RedisServer) -> None:
@@ -126,16 +39,6 @@ async def test_idle_owner_stops_after_a_takeover(open_on: Open, redis_server: Re
     redis_server.client().hset("t:{fleet:0}:s", "epoch", "99")
     await asyncio.wait_for(shard.loop.stopped.wait(), 10)
     assert shard.failure is not None
-
-
-async def test_clean_close_releases_the_shard_at_once(open_on: Open) -> None:
-    """The standby does not wait for the lease to end."""
-    first = await open_on("one", lease_ms=600_000)
-    waiting = asyncio.create_task(open_on("two"))
-    await asyncio.sleep(0.1)
-    await first.close()
-    second = await asyncio.wait_for(waiting, 10)
-    assert second.failure is None
 
 
 async def test_opening_a_shard_takes_two_requests_after_the_claim(open_on: Open) -> None:
@@ -150,31 +53,6 @@ async def test_opening_a_shard_takes_two_requests_after_the_claim(open_on: Open)
     assert isinstance(store, RedisStore)
     assert store._link.took.total <= 3  # one of them precedes the claim
     assert [again.reads.stats(T, f"queue-{number}").ready for number in range(5)] == [1] * 5
-
-
-async def test_waiting_standby_can_be_cancelled(open_on: Open, tmp_path: Path) -> None:
-    """Its directory is free afterwards, and the owner continues."""
-    first = await open_on("one")
-    waiting = asyncio.create_task(open_on("two"))
-    await asyncio.sleep(0.1)
-    waiting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
-    await first.add(T, Q, [message()])
-    await first.close()
-    second = await open_on("two")
-    assert second.reads.stats(T, Q).ready == 1
-
-
-async def test_shard_time_does_not_go_back_on_takeover(open_on: Open, tmp_path: Path) -> None:
-    """The new owner continues the shard clock, and does not jump ahead."""
-    first = await open_on("one")
-    await first.add(T, Q, [message(), message()])
-    now = first.state.shard_clock.now_ms()
-    await first.close()
-    second = await open_on("two")
-    assert second.state.shard_clock.now_ms() >= now
-    assert second.state.shard_clock.now_ms() - now < 60_000
 
 
 async def test_doctor_cannot_claim_the_shard_of_a_running_server(open_on: Open, tmp_path: Path) -> None:
@@ -218,26 +96,6 @@ async def test_repeated_claim_succeeds_at_once(
     redis_server.client().execute_command(*claims[0][0])
     await shard.add(T, Q, [message()])
     assert shard.reads.stats(T, Q).ready == 2
-
-
-async def test_emptied_store_is_refused(open_on: Open, redis_server: RedisServer, tmp_path: Path) -> None:
-    """The directory remembers its store, because what was confirmed is missing from the new one."""
-    shard = await open_on("one")
-    await shard.add(T, Q, [message()])
-    await shard.close()
-    redis_server.client().flushall()
-    with pytest.raises(StoreFormat, match="emptied or replaced"):
-        await open_on("one")
-    fresh = await open_on("new")
-    assert list(queues(fresh, T)) == []
-
-
-async def test_directory_of_the_embedded_store_is_refused(open_on: Open, tmp_path: Path) -> None:
-    """Its journal and segments belong to another shard."""
-    async with Shard(tmp_path / "one"):
-        pass
-    with pytest.raises(StoreFormat, match="another data directory"):
-        await open_on("one")
 
 
 async def test_missing_commit_stops_the_shard(open_on: Open, redis_server: RedisServer) -> None:

@@ -169,7 +169,7 @@ def test_members_follow_the_directory_incrementally(registry: RemoteRegistry) ->
     """Changes since a version, removed tenants included, lead to the same directory as reading it all."""
     registry.place_tenant("acme", TenantPlacement(shard=3, regions=("eu",)))
     version, rows = registry.placements()
-    registry.place_tenant("globex", TenantPlacement(shard=5, spread=2))
+    registry.place_tenant("globex", TenantPlacement(shard=5))
     registry.remove_tenant("acme")
     registry.remove_tenant("acme")
     changes = registry.placement_changes(version)

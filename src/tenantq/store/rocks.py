@@ -70,7 +70,7 @@ class RocksStore(Families):
                 for name in FAMILIES
             }
         )
-        self._manifest = current_manifest(path / "db") or path
+        self._manifest = str(current_manifest(path / "db") or path)
         self._log_space = LogSpace(path / "db")
         self._snapshots: tuple[ref[RocksSnapshot], ...] = ()
 
@@ -291,9 +291,9 @@ class RocksStore(Families):
         """Return number and size of the current MANIFEST."""
         for _ in range(3):
             try:
-                return int(self._manifest.name[9:]), self._manifest.stat().st_size
+                return int(self._manifest.rpartition("-")[2]), os.stat(self._manifest).st_size  # noqa: PTH116  # after every sync
             except OSError:  # RocksDB has begun a new one
-                self._manifest = current_manifest(self.path / "db") or self._manifest
+                self._manifest = str(current_manifest(self.path / "db") or self._manifest)
         return 0, 0
 
     def free_bytes(self) -> int:

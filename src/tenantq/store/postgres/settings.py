@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from tenantq.domain.validation import about, between, matching
+from tenantq.store.remote_settings import LeaseMs, PatienceMs
 
 
 class PostgresSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -22,12 +23,8 @@ class PostgresSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         Literal["on", "remote_write", "remote_apply"],
         about("What a commit waits for on synchronous standbys, as in PostgreSQL. Locally it is always flushed."),
     ] = "on"
-    patience_ms: Annotated[
-        int, between(100, 3_600_000, "How long an unreachable store is retried before the shard stops.")
-    ] = 10_000
-    lease_ms: Annotated[
-        int, between(500, 3_600_000, "Time without a heartbeat of the owner before another server takes over.")
-    ] = 3_000
+    patience_ms: PatienceMs = 10_000
+    lease_ms: LeaseMs = 3_000
     snapshot_ms: Annotated[
         int, between(1_000, 21_600_000, "Longest life of a snapshot. While one is open, deleted rows keep their space.")
     ] = 600_000

@@ -12,8 +12,8 @@ from typing import Any, Final, NoReturn
 from psycopg.types.numeric import Int8
 
 from tenantq.errors import DiskFull, Invalid, StoreFailed
-from tenantq.runtime.histogram import Histogram
 from tenantq.store.change_batch import NUMBER, ChangeBatch
+from tenantq.store.connection_figures import connection_figures
 from tenantq.store.directory_lock import DirectoryLock
 from tenantq.store.interface import Beat, Families, Family, StoreFigure
 from tenantq.store.keys import FAMILIES
@@ -284,19 +284,7 @@ class PostgresStore(Families):
 
     def figures(self) -> list[StoreFigure]:
         """Return the health of the connections to PostgreSQL, from memory."""
-        took = Histogram()
-        took.merge(self._session.took)
-        session = self._session
-        return [
-            StoreFigure("tenantq_postgres_up", "Whether PostgreSQL answers this shard.", {}, not self.is_doubtful),
-            StoreFigure("tenantq_postgres_requests_total", "Requests that PostgreSQL answered.", {}, took.total),
-            StoreFigure("tenantq_postgres_request_seconds_total", "How long they took.", {}, took.sum_us / 1_000_000),
-            StoreFigure("tenantq_postgres_latency_seconds", "How long PostgreSQL took to answer requests.", {}, took),
-            StoreFigure(
-                "tenantq_postgres_retries_total", "Attempts that failed and were repeated.", {}, session.retries
-            ),
-            StoreFigure("tenantq_postgres_connects_total", "Connections opened to PostgreSQL.", {}, session.connects),
-        ]
+        return connection_figures("postgres", "PostgreSQL", [self._session], is_up=not self.is_doubtful)
 
 
 def _steps(batch: ChangeBatch) -> list[tuple[str, dict[str, Any]]]:

@@ -22,6 +22,7 @@ class DurabilityCheck:
         self._durability = durability
         self.waits_for_aof = False
         self.server = b""
+        self._replicas: int | None = None  # that follow the server; None: it does not say
         self.in_use = False  # once it is open, the settings are valid: what is wrong later is a failure of the store
 
     def __call__(self, ask: Ask) -> bytes:
@@ -43,8 +44,18 @@ class DurabilityCheck:
         policy = info.get("maxmemory_policy", "noeviction")
         if policy != "noeviction":
             raise self._refusal(f"maxmemory-policy is {policy}, which deletes messages. Set noeviction.")
+        self._replicas = _following(info, self._settings.patience_ms)
         self.waits_for_aof = self._durability == "fsync" and self._has_to_wait(ask, info, version)
         return info.get("run_id", "").encode()
+
+    def check_replicas(self) -> None:
+        """Raise StoreFailed if too few replicas follow the server: nothing could be confirmed."""
+        wanted = self._settings.replicas
+        if self._replicas is not None and self._replicas < wanted:
+            raise StoreFailed(
+                f"store {self._address}: {self._replicas} replicas follow the primary of this shard and redis.replicas is {wanted},"
+                " so nothing could be confirmed. The shard opens when the replicas are back."
+            )
 
     def _has_to_wait(self, ask: Ask, info: dict[str, str], version: tuple[int, int]) -> bool:
         """Return whether writes reach the disk only after waiting for it. Raises Invalid if they may never."""
@@ -71,6 +82,17 @@ class DurabilityCheck:
 
     def _refusal(self, text: str) -> Invalid | StoreFailed:
         return (StoreFailed if self.in_use else Invalid)(f"store {self._address}: {text}")
+
+
+def _following(info: dict[str, str], patience_ms: int) -> int | None:
+    """Return how many replicas follow a server, without those that have been silent for half the patience; None: unknown."""
+    if "connected_slaves" not in info:
+        return None
+    count, lines = int(info["connected_slaves"]), [info.get(f"slave{number}") for number in range(64)]
+    known = [dict(field.partition("=")[::2] for field in line.split(",")) for line in lines if line is not None]
+    silent_s_max = max(1, patience_ms // 2_000)
+    failing = sum(one.get("state", "online") != "online" or int(one.get("lag", 0)) > silent_s_max for one in known)
+    return count - failing
 
 
 def read_info(text: bytes) -> dict[str, str]:

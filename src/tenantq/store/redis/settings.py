@@ -6,6 +6,7 @@ import msgspec
 
 from tenantq.domain.names import ShardName
 from tenantq.domain.validation import about, between
+from tenantq.store.remote_settings import LeaseMs, PatienceMs
 
 
 class RedisSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -17,9 +18,5 @@ class RedisSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Literal["look", "always", "waitaof"],
         about("How a round gets to disk: read from CONFIG GET, or given where that is not allowed."),
     ] = "look"
-    patience_ms: Annotated[
-        int, between(100, 3_600_000, "How long an unreachable store is retried before the shard stops.")
-    ] = 10_000
-    lease_ms: Annotated[
-        int, between(500, 3_600_000, "Time without a heartbeat of the owner before another server takes over.")
-    ] = 3_000
+    patience_ms: PatienceMs = 10_000
+    lease_ms: LeaseMs = 3_000

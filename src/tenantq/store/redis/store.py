@@ -11,8 +11,8 @@ from secrets import token_bytes
 from typing import Final, Literal, NoReturn
 
 from tenantq.errors import Invalid, StoreFailed, StoreFormat, StoreLocked
-from tenantq.runtime.histogram import Histogram
 from tenantq.store.change_batch import NUMBER, ChangeBatch
+from tenantq.store.connection_figures import connection_figures
 from tenantq.store.directory_lock import DirectoryLock
 from tenantq.store.interface import Beat, Families, Family, StoreFigure
 from tenantq.store.keys import FAMILIES, PREFIX_BYTES, after
@@ -116,6 +116,8 @@ class RedisStore(Families):
         for link in (self._side, self._link):  # both connect before the claim: from then on callers wait
             format, id = link.call("HMGET", self._layout.state, "format", "id")
         check_format(self._address, self._layout, format, must_exist=self._read_only)
+        if not self._read_only:
+            self._durability.check_replicas()
         if id is not None:
             check_identity(self.path, MARK, self._address, id.decode(), read_only=self._read_only)
 
@@ -399,18 +401,7 @@ class RedisStore(Families):
 
     def figures(self) -> list[StoreFigure]:
         """Return the health of the connections to Redis, from memory."""
-        took = Histogram()
-        for link in self._links:
-            took.merge(link.took)
-        retries, connects = (sum(getattr(one, name) for one in self._links) for name in ("retries", "connects"))
-        return [
-            StoreFigure("tenantq_redis_up", "Whether Redis answers this shard.", {}, not self.is_doubtful),
-            StoreFigure("tenantq_redis_requests_total", "Requests that Redis answered.", {}, took.total),
-            StoreFigure("tenantq_redis_request_seconds_total", "How long they took.", {}, took.sum_us / 1_000_000),
-            StoreFigure("tenantq_redis_latency_seconds", "How long Redis took to answer requests.", {}, took),
-            StoreFigure("tenantq_redis_retries_total", "Attempts that failed and were repeated.", {}, retries),
-            StoreFigure("tenantq_redis_connects_total", "Connections opened to Redis.", {}, connects),
-        ]
+        return connection_figures("redis", "Redis", self._links, is_up=not self.is_doubtful)
 
     def free_bytes(self) -> int:
         """Return the rest of the server's maxmemory; without one, more than any reserve."""
