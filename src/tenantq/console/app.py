@@ -38,6 +38,7 @@ class ConsoleApp(App[TenantqError]):
     TITLE = "tenantq"
     CSS_PATH = "console.tcss"
     ENABLE_COMMAND_PALETTE = False
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (36, "-tall")]  # noqa: RUF012
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide"), (150, "-huge")]  # noqa: RUF012  # as Textual declares it
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark", "keys", "keys", key_display="?", tooltip="this help"),

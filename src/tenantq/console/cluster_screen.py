@@ -73,7 +73,8 @@ def move_rows(found: ClusterReply) -> list[Row]:
     ]
     for move in found.moves:
         state = f"{move.stage}, {plural(move.rows, 'row')}" + (f": {move.problem}" if move.problem else "")
-        about = (f"tenant {move.tenant}", f"shard {move.source}", f"shard {move.target}", state)
+        what = f"tenant {move.tenant}" + (f", queue {move.queue}" if move.queue else "")
+        about = (what, f"shard {move.source}", f"shard {move.target}", state)
         rows.append(row_of(MOVE_COLUMNS, about[0], *about))
     return rows
 

@@ -85,7 +85,7 @@ class ManageScreen(StateScreen):
 
 
 class MainScreen(StateScreen):
-    """Three panels. On a narrow terminal, or zoomed, only the active one is visible."""
+    """Three panels, side by side or in two columns. On a narrow terminal, or zoomed, only the active one is visible."""
 
     AUTO_FOCUS = ""
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -117,7 +117,7 @@ class MainScreen(StateScreen):
         tabs = Tabs(*(Tab(label, id=f"tab-{id}") for id, label in _PANELS.items()), id="panel-tabs")
         tabs.can_focus = False
         yield tabs
-        with Horizontal(id="panels"):
+        with Horizontal(id="panels", classes="-tenants"):
             yield TenantsPanel(self.state, "tenants", active=True)
             yield QueuesPanel(self.state, "queues")
             yield SecurityPanel(self.state, "security")
@@ -208,6 +208,7 @@ class MainScreen(StateScreen):
     def _mark(self, id: str) -> None:
         for panel in self.query(Panel):
             panel.set_class(panel.id == id, "-active")
+        self.query_one("#panels").set_classes(f"-{id}")
         tabs = self.query_one("#panel-tabs", Tabs)
         with tabs.prevent(Tabs.TabActivated):  # it would arrive after the next key, and two would undo each other
             tabs.active = f"tab-{id}"

@@ -14,16 +14,16 @@ from tenantq.wire.tenants import EncryptionReply, PlanItem, TenantReply, UsageIt
 QUEUE_COLUMNS: Final = (
     Column("name", "queue", 10, 0, lambda queue, *_: Cell(queue.name), width_max=40),
     Column("status", "state", 8, 3, lambda queue, *_: Cell(queue.status, "dim" if queue.status == "active" else "warning")),
-    Column("ready", "ready", 6, 1, lambda queue, *_: count_cell(queue.ready), right=True),
+    Column("ready", "ready", 5, 1, lambda queue, *_: count_cell(queue.ready), right=True),
     Column("delayed", "delayed", 7, 10, lambda queue, *_: count_cell(queue.delayed), right=True),
     Column("in_flight", "leased", 6, 2, lambda queue, *_: count_cell(queue.in_flight), right=True),
-    Column("dead", "dead", 5, 4, lambda queue, *_: count_cell(queue.dead, "warning"), right=True),
-    Column("workers", "workers", 7, 6, lambda queue, _, workers: count_cell(workers.get(queue.name, 0) if workers is not None else None), right=True),
+    Column("dead", "dead", 5, 8, lambda queue, *_: count_cell(queue.dead, "warning"), right=True),
+    Column("workers", "workers", 7, 5, lambda queue, _, workers: count_cell(workers.get(queue.name, 0) if workers is not None else None), right=True),
     Column("bytes", "stored", 9, 11, lambda queue, *_: count_cell(queue.bytes, show=show_size), right=True),
-    Column("oldest", "oldest", 7, 5, lambda queue, *_: text_cell(queue.oldest_age_ms and show_age(queue.oldest_age_ms)), right=True),
-    Column("added", "added/s", 7, 7, lambda queue, rates, _: rate_cell(rates.last(f"{queue.name}/added")), right=True),
-    Column("done", "done/s", 6, 9, lambda queue, rates, _: rate_cell(rates.last(f"{queue.name}/done")), right=True),
-    Column("trend", "trend", TREND, 8, lambda queue, rates, _: trend_cell(rates.all(f"{queue.name}/added"))),
+    Column("oldest", "oldest", 6, 4, lambda queue, *_: text_cell(queue.oldest_age_ms and show_age(queue.oldest_age_ms)), right=True),
+    Column("added", "added/s", 7, 6, lambda queue, rates, _: rate_cell(rates.last(f"{queue.name}/added")), right=True),
+    Column("done", "done/s", 6, 7, lambda queue, rates, _: rate_cell(rates.last(f"{queue.name}/done")), right=True),
+    Column("trend", "trend", TREND, 9, lambda queue, rates, _: trend_cell(rates.all(f"{queue.name}/added"))),
 )  # fmt: skip
 _BYTE_QUOTAS: Final = ("stored_bytes",)
 _BAR: Final = 10

@@ -9,7 +9,7 @@ from tenantq.console.table import Cell
 KEPT: Final = 60
 """Rates to keep: two minutes at the default refresh interval."""
 
-TREND: Final = 12
+TREND: Final = 8
 """Rates in a cell."""
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 

@@ -22,6 +22,7 @@ from tenantq.errors import NotFound
 from tenantq.runtime.clock import Clock
 from tenantq.wire.access import GrantItem, KeyItem
 from tenantq.wire.alerts import AlertItem
+from tenantq.wire.compliance import ComplianceReply
 from tenantq.wire.queues import QueueReply, WorkerItem
 from tenantq.wire.tenants import AuditReply, EncryptionReply, TenantReply, UsageReply
 
@@ -34,7 +35,7 @@ UNNAMED: Final = "(own tenant)"
 
 LISTED_OFTEN_MAX: Final = 200
 REFRESH_REQUESTS_MAX: Final = TENANTS_MAX // FIGURES_PAGE + 3
-SECURITY_REQUESTS_MAX: Final = 6
+SECURITY_REQUESTS_MAX: Final = 7
 AUDIT_PAGE: Final = 100
 PERMISSIONS_TENANTS_MAX: Final = 200
 CARRIED: Final = "(token)"
@@ -71,6 +72,7 @@ class SecurityView(msgspec.Struct, frozen=True, kw_only=True):
     encryption: EncryptionReply | NotGranted
     workers: list[WorkerItem] | NotGranted
     alerts: list[AlertItem] | NotGranted  # of all tenants, if the credential sees them
+    compliance: ComplianceReply | NotGranted
 
 
 class Permission(msgspec.Struct, frozen=True):
@@ -169,19 +171,25 @@ class ConsoleReader:
         return TenantView(name=name, facts=found, usage=usage, queues=queues)
 
     async def security(self, name: str, wanted: AuditFilter) -> SecurityView:
-        """Return the newest rows of the audit trail, keys, grants, encryption and workers of a tenant, and active alerts."""
+        """Return the newest rows of the audit trail, keys, grants, encryption, workers and controls of a tenant, and active alerts."""
         tenant = self._client.tenant(name)
-        audit, keys, grants, encryption, workers, alerts = await asyncio.gather(
-            self.ask("audit", name, lambda: self.audit(tenant, wanted)),
-            self.ask("keys", name, tenant.keys),
-            self.ask("grants", name, tenant.grants),
-            self.ask("encryption", name, tenant.encryption),
-            self.ask("workers", name, tenant.workers),
-            self.ask("alerts", name, self._all_alerts if self._everyone else tenant.alerts),
+        (audit, keys, grants), (encryption, workers, alerts, compliance) = await asyncio.gather(
+            asyncio.gather(
+                self.ask("audit", name, lambda: self.audit(tenant, wanted)),
+                self.ask("keys", name, tenant.keys),
+                self.ask("grants", name, tenant.grants),
+            ),
+            asyncio.gather(
+                self.ask("encryption", name, tenant.encryption),
+                self.ask("workers", name, tenant.workers),
+                self.ask("alerts", name, self._all_alerts if self._everyone else tenant.alerts),
+                self.ask("compliance", name, tenant.compliance),
+            ),
         )
         return SecurityView(
-            tenant=name, audit=audit, keys=keys, grants=grants, encryption=encryption, workers=workers, alerts=alerts
-        )
+            tenant=name, audit=audit, keys=keys, grants=grants, encryption=encryption, workers=workers, alerts=alerts,
+            compliance=compliance,
+        )  # fmt: skip
 
     async def _all_alerts(self) -> list[AlertItem]:
         return (await self._client.platform().alerts()).alerts

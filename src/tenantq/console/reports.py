@@ -13,6 +13,7 @@ from tenantq.console.not_granted import known
 from tenantq.console.queue_rows import QUOTA_COLUMNS, bar, encryption_line, facts_line, quota_rows
 from tenantq.console.reader import Permission, SecurityView, TenantView
 from tenantq.console.security_rows import (
+    CONTROL_STATES,
     GRANT_COLUMNS,
     KEY_COLUMNS,
     grant_rows,
@@ -52,7 +53,6 @@ DENIED_COLUMNS: Final = (
     Column("op", "action", 12, 2, lambda _, __, op, *___: Cell(op)),
     Column("count", "denied", 6, 3, lambda *about: Cell(str(about[-1])), right=True),
 )
-_STATES: Final = {"pass": "● pass", "fail": "■ fail", "not_applicable": "does not apply"}
 
 
 def usage_hours(rows: Iterable[Mapping[str, Any]], now_ms: int) -> list[UsageHour]:
@@ -111,12 +111,12 @@ def controls_report(found: ComplianceReply) -> list[str]:
     for control in found.controls:
         gdpr = f", GDPR Art. {control.gdpr}" if control.gdpr else ""
         lines.append(
-            f"- {_STATES[control.status]}: **{control.title}** ({control.threshold}; SOC 2 {control.soc2}{gdpr})"
+            f"- {CONTROL_STATES[control.status]}: **{control.title}** ({control.threshold}; SOC 2 {control.soc2}{gdpr})"
         )
         failed = [one for one in control.evidence if not one.passed]
         lines += [f"    - {escaped(f'{one.tenant} {one.subject}'.strip())}: {escaped(one.text)}" for one in failed]
     title = f"# Compliance of {found.tenant or 'the platform'}"
-    return [title, f"{_minute(found.at)} UTC. {_STATES[found.status]}.", "\n".join(["## Controls", "", *lines])]
+    return [title, f"{_minute(found.at)} UTC. {CONTROL_STATES[found.status]}.", "\n".join(["## Controls", "", *lines])]
 
 
 def compliance_report(

@@ -1,4 +1,4 @@
-"""The security panel of the shown tenant: audit trail, keys, grants, and the rights of a principal."""
+"""The security panel of the shown tenant: audit trail, keys, grants, compliance controls, and the rights of a principal."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -22,6 +22,7 @@ from tenantq.console.reader import PERMISSIONS_TENANTS_MAX, Permission
 from tenantq.console.report_screen import show_access_review
 from tenantq.console.security_rows import (
     AUDIT_COLUMNS,
+    CONTROL_COLUMNS,
     GRANT_COLUMNS,
     KEY_COLUMNS,
     KEY_PRINCIPAL,
@@ -29,6 +30,7 @@ from tenantq.console.security_rows import (
     AuditFilter,
     audit_key,
     audit_rows,
+    control_rows,
     grant_rows,
     key_rows,
     next_filter,
@@ -38,8 +40,9 @@ from tenantq.console.state import ConsoleState
 from tenantq.console.table import Row
 from tenantq.console.tenant_settings import FormField
 from tenantq.domain.formatting import plural, printable
+from tenantq.wire.compliance import ControlItem
 
-_VIEWS: Final = {"audit": "a audit", "keys": "k keys", "grants": "g grants"}
+_VIEWS: Final = {"audit": "a audit", "keys": "k keys", "grants": "g grants", "controls": "l compliance"}
 
 
 class PrincipalScreen(ModalScreen[None]):
@@ -107,7 +110,7 @@ class PrincipalScreen(ModalScreen[None]):
 
 
 class SecurityPanel(Panel):
-    """Three views: the audit trail, API keys and grants."""
+    """Four views: the audit trail, API keys, grants and compliance controls."""
 
     ENTER: ClassVar = Binding("enter", "", "rights of this principal in all tenants")
 
@@ -115,6 +118,7 @@ class SecurityPanel(Panel):
         Binding("a", "view('audit')", "audit trail", show=False),
         Binding("k", "view('keys')", "keys", show=False),
         Binding("g", "view('grants')", "grants", show=False),
+        Binding("l", "view('controls')", "compliance controls", show=False),
         Binding("f", "edit_filter", "trail", tooltip="filter the trail by principal, action or time"),
         Binding("c", "next_filter", "next filter: denied, changes, errors, all", show=False),
         Binding("o", "scope", "trail of this tenant, or of the platform", show=False),
@@ -130,6 +134,7 @@ class SecurityPanel(Panel):
             yield LiveTable(AUDIT_COLUMNS, empty="…", id="audit")
             yield LiveTable(KEY_COLUMNS, empty="…", id="keys")
             yield LiveTable(GRANT_COLUMNS[1:], empty="…", id="grants")
+            yield LiveTable(CONTROL_COLUMNS, empty="…", id="controls")
         yield Static("", id="row-details", markup=False)
 
     def on_mount(self) -> None:
@@ -149,7 +154,8 @@ class SecurityPanel(Panel):
         state = self.state
         where = "the platform" if state.audit_filter.platform else state.tenant or ""
         self.border_title = f"Security of {where}" if where else "Security"
-        tabs = "  ".join(f"[{name}]" if key == self.view else name for key, name in _VIEWS.items())
+        names = {**_VIEWS, "controls": f"{_VIEWS['controls']}{self._failures()}"}
+        tabs = "  ".join(f"[{name}]" if key == self.view else name for key, name in names.items())
         self.query_one("#security-head", Static).update(f"{tabs}\n{self._heading()}")
         security = state.security
         if security is None:
@@ -162,12 +168,30 @@ class SecurityPanel(Panel):
         self._show("keys", security.keys, keys, "no keys")
         grants = [] if isinstance(security.grants, NotGranted) else security.grants
         self._show("grants", security.grants, grant_rows((security.tenant, one) for one in grants), "no grants")
+        self._show("controls", security.compliance, control_rows(self._controls()), "no controls")
         self.draw_details()
 
     def draw_details(self) -> None:
-        """Show the details of the audit row under the cursor."""
-        row = self._row() if self.view == "audit" else None
-        self.query_one("#row-details", Static).update(printable(str((row or {}).get("details") or "")))
+        """Show the details of the audit row, or the failed evidence of the control, under the cursor."""
+        details = ""
+        if self.view == "audit":
+            details = str((self._row() or {}).get("details") or "")
+        elif self.view == "controls":
+            control = next((one for one in self._controls() if one.control == self.table.current), None)
+            failed = [f"{one.subject}: {one.text}" for one in (control.evidence if control else ()) if not one.passed]
+            details = "; ".join(failed)
+        self.query_one("#row-details", Static).update(printable(details))
+
+    def _controls(self) -> Sequence[ControlItem]:
+        security = self.state.security
+        if security is None or isinstance(security.compliance, NotGranted):
+            return ()
+        return security.compliance.controls
+
+    def _failures(self) -> str:
+        """Return how many controls fail, for the head of every view."""
+        failed = sum(one.status == "fail" for one in self._controls())
+        return f" ■ {failed} failed" if failed else ""
 
     def filter_by(self, text: str) -> None:
         """Show only rows with ``text`` anywhere in them."""
@@ -239,7 +263,7 @@ class SecurityPanel(Panel):
     async def action_revoke(self) -> None:
         console = actions.console_of(self)
         security, key = self.state.security, self.table.current
-        if security is None or key is None or self.view == "audit":
+        if security is None or key is None or self.view in {"audit", "controls"}:
             console.say("choose a key (k) or a grant (g) to revoke")
         elif self.view == "keys" and not isinstance(security.keys, NotGranted):
             name = next((one.name for one in security.keys if one.key_id == key), key)
@@ -249,7 +273,7 @@ class SecurityPanel(Panel):
 
     def _principal(self) -> str | None:
         key = self.table.current
-        if key is None:
+        if key is None or self.view == "controls":
             return None
         if self.view == "keys":
             return f"key:{key}"
@@ -271,6 +295,8 @@ class SecurityPanel(Panel):
             still = "; not refreshed, r: newest rows" if self.state.older else ""
             more = "; m: more" if self.state.audit_cursor is not None else ""
             return f"c: {self.state.audit_filter.described()}{still}{more}"
+        if self.view == "controls":
+            return "y: report"
         return "Enter: rights in all tenants   v: revoke"
 
     def _show(self, id: str, answer: object, rows: Sequence[Row], empty: str) -> None:

@@ -1,4 +1,4 @@
-"""Rows of the audit trail, keys and grants, and filters of the audit trail."""
+"""Rows of the audit trail, keys, grants and compliance controls, and filters of the audit trail."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import Any, Final, Literal, get_args
 
 import msgspec
 
-from tenantq.console.table import Cell, Column, Row, Tone, row_of
+from tenantq.console.table import Cell, Column, Row, Tone, count_cell, row_of
+from tenantq.domain.compliance import ControlStatus
 from tenantq.domain.formatting import parse_duration, printable, show_time
 from tenantq.errors import Invalid
 from tenantq.wire.access import GrantItem, KeyItem
+from tenantq.wire.compliance import ControlItem
 
 Result = Literal["SUCCESS", "DENIED", "ERROR"]
 
@@ -42,6 +44,13 @@ GRANT_COLUMNS: Final = (
     Column("queues", "queues", 6, 2, lambda _, grant: Cell(", ".join(grant.queues)), width_max=20),
     Column("expires", "expires", 16, 4, lambda _, grant: _minute(grant.expires_at)),
 )
+CONTROL_COLUMNS: Final = (
+    Column("status", "status", 14, 0, lambda one: Cell(CONTROL_STATES[one.status], _CONTROL_TONES[one.status])),
+    Column("title", "control", 30, 1, lambda one: Cell(one.title), width_max=72),
+    Column("failed", "failed", 6, 2, lambda one: count_cell(one.failed, "critical"), right=True),
+    Column("threshold", "threshold", 20, 3, lambda one: Cell(one.threshold, "dim"), width_max=40),
+    Column("soc2", "SOC 2", 5, 4, lambda one: Cell(one.soc2, "dim"), width_max=8),
+)
 _TONES: Final[dict[str, Tone]] = {
     "ok": "good",
     "denied": "critical",
@@ -49,6 +58,13 @@ _TONES: Final[dict[str, Tone]] = {
     "refused": "warning",
     "failed": "critical",
 }
+CONTROL_STATES: Final[dict[ControlStatus, str]] = {
+    "fail": "■ fail",
+    "pass": "● pass",
+    "not_applicable": "does not apply",
+}
+"""Texts of the states of a control, the most important first."""
+_CONTROL_TONES: Final[dict[ControlStatus, Tone]] = {"fail": "critical", "pass": "good", "not_applicable": "dim"}
 KEY_PRINCIPAL: Final = "key:"
 CHANGES: Final = (
     "create_tenant,configure_tenant,delete_tenant,suspend_tenant,resume_tenant,hold_tenant,release_hold,"
@@ -137,6 +153,13 @@ def key_rows(keys: Iterable[KeyItem], now_ms: int) -> list[Row]:
 def grant_rows(grants: Iterable[tuple[str, GrantItem]]) -> list[Row]:
     """Return the rows of grants, identified by tenant and principal."""
     return [row_of(GRANT_COLUMNS, f"{tenant} {grant.principal}", tenant, grant) for tenant, grant in grants]
+
+
+def control_rows(controls: Iterable[ControlItem]) -> list[Row]:
+    """Return the rows of controls, failed ones first."""
+    order = list(CONTROL_STATES)
+    shown = sorted(controls, key=lambda one: order.index(one.status))
+    return [row_of(CONTROL_COLUMNS, one.control, one) for one in shown]
 
 
 def audit_key(row: Mapping[str, Any]) -> str:

@@ -224,6 +224,29 @@ async def test_keys_and_grants_are_found_and_revoked(server: FakeServer, acme: T
         await user.until(lambda: "revoke_key" in user.column("#audit", "action"))
 
 
+async def test_compliance_controls_are_shown_with_their_failures(acme: Tenant, console: OpenConsole) -> None:
+    """The head of the panel counts failures in every view; the details of a control say what failed."""
+    acme.configure(encryption={"enabled": False})
+    acme.create_key("fresh", role="viewer")
+    async with console(shown="acme", size=(160, 45)) as user:
+        await user.until(lambda: "l compliance ■ 1 failed" in user.text())
+        await user.press("shift+tab", "l")
+        rows = user.rows("#controls")
+        assert (rows[0]["status"], rows[0]["control"], rows[0]["failed"]) == (
+            "■ fail",
+            "Messages are encrypted at rest",
+            "1",
+        )
+        assert {row["status"] for row in rows[1:]} == {"● pass", "does not apply"}
+        assert "encryption: messages are stored as plaintext" in user.text()
+        await user.press("v", "w", "enter")
+        assert "choose a key (k) or a grant (g) to revoke" in user.said()
+    async with console("acme", role="viewer", size=(160, 45)) as user:
+        await user.press("shift+tab", "l")
+        assert "not granted" in user.text()
+        assert "failed" not in user.text()
+
+
 async def test_audit_trail_is_filtered_and_paged(server: FakeServer, acme: Tenant, console: OpenConsole) -> None:
     """Filters are result and principal, also for the whole platform; older pages load on demand."""
     acme.queue("mail").add_many([f"{n}" for n in range(3)])

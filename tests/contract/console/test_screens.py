@@ -61,6 +61,27 @@ async def test_administrator_sees_the_state_of_every_tenant(console: OpenConsole
         assert len(user.rows("#tenants LiveTable")) == 5
 
 
+async def test_large_terminal_shows_rates_age_and_workers_whatever_has_the_focus(console: OpenConsole) -> None:
+    """At 160x45 security is below the queues, so that all panels have room for their columns. A short terminal has no such room."""
+    wanted = {"queue", "state", "ready", "leased", "workers", "oldest", "added/s", "done/s"}
+    async with console(shown="eager", size=(160, 45)) as user:
+        for panel in ("tenants", "queues", "security"):
+            assert user.app.screen.active == panel  # type: ignore[attr-defined]
+            assert wanted <= user.rows("#queues LiveTable")[0].keys(), panel
+            assert {"tenant", "status", "quota", "backlog", "dead", "429s"} <= user.rows("#tenants LiveTable")[0].keys()
+            regions = {str(one.id): one.region for one in user.app.screen.query(Panel)}
+            assert regions["security"].y == regions["queues"].bottom
+            assert regions["tenants"].height == regions["queues"].height + regions["security"].height
+            if panel == "tenants":
+                assert {"added/s", "trend"} <= user.rows("#tenants LiveTable")[0].keys()
+            await user.press("tab")
+        await user.press("z")
+        assert [one.id for one in user.app.screen.query(Panel) if one.display] == ["tenants"]
+        assert user.app.screen.query_one("#tenants").region.width == 160
+    async with console(shown="eager", size=(160, 24)) as user:
+        assert len({one.region.y for one in user.app.screen.query(Panel)}) == 1
+
+
 async def test_tenant_is_selected_by_digit_list_and_row(console: OpenConsole) -> None:
     """Its queues, quotas and audit trail are shown from then on."""
     async with console() as user:
