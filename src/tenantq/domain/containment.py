@@ -73,7 +73,12 @@ class Containment(msgspec.Struct, frozen=True, kw_only=True):
         same = ("action", "tenant", "principal", "dry_run")
         return all(getattr(self, name) == getattr(other, name) for name in same)
 
+    @property
+    def what(self) -> str:
+        """What it does to whom, and why."""
+        does = f"{'dry run: ' if self.dry_run else ''}{self.action} {self.principal or self.tenant}"
+        return f"{does} because of {self.alert}: {self.text}"
+
     def __str__(self) -> str:
         """Show it for the journal."""
-        what = f"{self.action} {self.principal or self.tenant}"
-        return f"{self.id}: {'dry run: ' if self.dry_run else ''}{what} because of {self.alert}: {self.text}"
+        return f"{self.id}: {self.what}"

@@ -12,8 +12,10 @@ import pytest
 
 from tenantq.domain.alert_rules import AlertRules
 from tenantq.errors import Forbidden, Invalid, NotFound, RateLimited
-from tenantq.gates.signals import Alert
+from tenantq.gates.signals import Alert, SignalSettings
 from tenantq.service.alerts import notification_queue
+from tenantq.service.alerts.book import EVENT_MS
+from tenantq.service.alerts.journaled_alerts import EVENT_AGE_MAX_MS
 from tenantq.service.alerts.settings import AlertSettings
 from tenantq.service.metrics.slice_counter import STEPS
 from tests.contract.alerts.conftest import Watch
@@ -133,6 +135,70 @@ async def test_restart_continues_alerts(watch: Watch) -> None:
     assert {(one.kind, one.queue, one.detail): one.since for one in listed}.items() <= began.items()
     assert reactions == []
     assert Counter(row.op for row in await harness.rows() if "alert" in row.op) == {"alert": 3, "resolve_alert": 1}
+
+
+async def test_restart_continues_events(watch: Watch) -> None:
+    """A burst of denials is active after a restart as long as without one, and ends for each principal on its own."""
+    harness, signals, reactions = watch.harness, watch.harness.admission.notes.signals, list[Alert]()
+    signals.settings = SignalSettings(denials_per_minute=1)
+    await pager(watch)
+    start = harness.clock.wall_ms()
+    for principal in ("key:old", "key:new"):
+        for _ in range(2):
+            signals.denied(principal, "acme")
+        await watch.evaluate(EVENT_MS // 3)
+    began = {one.detail: one.since for one in (await watch.alerts.list(harness.admin)).alerts}
+    assert began == {"key:old": start, "": start, "key:new": start + EVENT_MS // 3}
+    watch.pager.received.clear()
+    watch.use(AlertSettings(), react=reactions.append)  # as a restart does
+    await watch.evaluate(EVENT_MS // 3)
+    left = {one.detail: one.since for one in (await watch.alerts.list(harness.admin)).alerts}
+    assert left == {"": start, "key:new": start + EVENT_MS // 3}
+    seen = [(one.status, one.detail, one.is_repeat) for _, one in watch.pager.received]
+    assert sorted(seen) == [("firing", "", True), ("firing", "key:new", True), ("resolved", "key:old", False)]
+    await watch.evaluate(EVENT_MS)
+    ended = {(one.status, one.detail) for _, one in watch.pager.received[3:]}
+    assert ended == {("resolved", ""), ("resolved", "key:new")}
+    watch.pager.received.clear()
+    watch.use(AlertSettings(), react=reactions.append)
+    await watch.evaluate()
+    assert watch.pager.received == []
+    assert reactions == []
+    rows = [row for row in await harness.rows() if row.op == "resolve_alert"]
+    assert sorted(row.principal for row in rows) == ["", "key:new", "key:old"]
+
+
+async def test_event_that_lasts_keeps_its_begin_over_a_restart(watch: Watch) -> None:
+    """It was reported several times; the first time counts, also if it is reported again before the first evaluation."""
+    harness, signals = watch.harness, watch.harness.admission.notes.signals
+    signals.settings = SignalSettings(cross_tenant_per_minute=1, quiet_ms=0)
+    await pager(watch)
+    start = harness.clock.wall_ms()
+    for _ in range(4):
+        for _ in range(2):
+            signals.crossed("key:abc", "acme", "globex")
+        await watch.evaluate(EVENT_MS // 2)
+    watch.use(AlertSettings())
+    for _ in range(2):
+        signals.crossed("key:abc", "acme", "globex")
+    await watch.evaluate(1_000)
+    [listed] = (await watch.alerts.list(harness.admin)).alerts
+    assert (listed.kind, listed.detail, listed.severity, listed.since) == ("cross_tenant", "key:abc", "critical", start)
+
+
+async def test_events_of_earlier_days_are_not_continued(watch: Watch) -> None:
+    """People are not told today that something of last week is over."""
+    harness, signals = watch.harness, watch.harness.admission.notes.signals
+    signals.settings = SignalSettings(denials_per_minute=1)
+    await pager(watch)
+    for _ in range(2):
+        signals.denied("key:abc", "")
+    await watch.evaluate()
+    watch.pager.received.clear()
+    await harness.pass_time(EVENT_AGE_MAX_MS)
+    watch.use(AlertSettings())
+    await watch.evaluate()
+    assert watch.pager.received == []
 
 
 async def test_lasting_throttling_is_one_alert(watch: Watch) -> None:

@@ -28,6 +28,11 @@ class Contain(Operation[None]):
     containment: Containment
     journal_op = "contain"
 
+    @property
+    def subject(self) -> str:
+        """What was to be contained."""
+        return self.containment.what
+
     def execute(self, effects: Effects) -> None:
         """Store the containment and apply it. Raises Conflict if that would lock an administrator out."""
         access, one = effects.state.access, self.containment

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 import msgspec
 
@@ -12,6 +12,13 @@ ACTIVE_MAX: Final = 10_000
 """Active alerts of one shard. Further ones are counted, not kept."""
 
 
+EVENTS: Final = frozenset(("denials", "cross_tenant", "new_places", "self_check"))
+"""Kinds of alerts about something that happened. They are journaled where they are raised, each time."""
+
+EVENT_MS: Final = 900_000
+"""How long an event, such as a burst of denied calls, counts as active."""
+
+
 class Subject(msgspec.Struct, frozen=True):
     """What an alert is about. Two alerts with the same subject are one."""
 
@@ -19,6 +26,11 @@ class Subject(msgspec.Struct, frozen=True):
     tenant: str = ""
     queue: str = ""
     detail: str = ""  # the quota, check or principal
+
+    @classmethod
+    def of_event(cls, kind: AlertKind, tenant: str, principal: str, text: str) -> Self:
+        """Return the subject of an event. The text of a failed self-check begins with its name."""
+        return cls(kind, tenant, detail=principal or (text.partition(":")[0] if kind == "self_check" else ""))
 
 
 class Excess(msgspec.Struct, frozen=True):
@@ -79,16 +91,22 @@ class AlertBook:
         """The active alerts, oldest first."""
         return sorted(self._active.values(), key=lambda one: one.since)
 
-    def report(self, subject: Subject, finding: Excess, now: int, lasts_ms: int) -> None:
-        """Note an event, such as a burst of denials. It counts as active for ``lasts_ms``."""
+    def report(self, subject: Subject, finding: Excess, now: int) -> None:
+        """Note an event, such as a burst of denials."""
         active = self._keep(subject, finding, now)
         if active is not None:
-            active.ends_at = now + lasts_ms
+            active.ends_at = now + EVENT_MS
 
-    def restore(self, subject: Subject, finding: Excess, since: int, now: int) -> None:
-        """Continue an alert that was active before a restart. It is sent again, because its delivery may have been lost."""
+    def restore(self, subject: Subject, finding: Excess, since: int, last_at: int, now: int) -> None:
+        """Continue an alert that was active before a restart. It is sent again, because its delivery may have been lost.
+
+        ``last_at`` is when it was last reported, for an event.
+        """
         was_sent = now >= finding.silenced_until
-        self._active.setdefault(subject, ActiveAlert(subject, finding, since, is_noted=True, was_sent=was_sent))
+        ends_at = last_at + EVENT_MS if subject.kind in EVENTS else None
+        restored = ActiveAlert(subject, finding, since, is_noted=True, was_sent=was_sent, ends_at=ends_at)
+        known = self._active.setdefault(subject, restored)
+        known.since = min(known.since, since)  # an event may have been reported again already
 
     def counts(self) -> Counter[AlertKind]:
         """Return the number of active alerts by kind."""

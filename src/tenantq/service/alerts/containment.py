@@ -9,6 +9,7 @@ from tenantq.domain.limits import PrincipalName
 from tenantq.domain.message import SYSTEM, Caller
 from tenantq.domain.validation import check_field, projected
 from tenantq.engine.ops.containment import Contain, ReleaseContainment
+from tenantq.engine.queue_state import is_home
 from tenantq.engine.shard import Shard
 from tenantq.errors import NotFound, TenantqError
 from tenantq.gates.signals import Alert
@@ -70,7 +71,12 @@ class Containments:
 
     def list_local(self) -> Sequence[ContainmentItem]:
         """Return the containments of this shard, for a caller that was authorized."""
-        return [projected(ContainmentItem, one) for _, one in self._shard.state.access.containments.values()]
+        tenants = self._shard.state.catalog.tenants_by_id
+        return [
+            projected(ContainmentItem, one)
+            for id, one in self._shard.state.access.containments.values()
+            if id not in tenants or is_home(tenants[id])
+        ]
 
     async def release(self, call: Call, id: str) -> ContainmentItem:
         """End a containment and return what it was. Raises NotFound."""

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, get_args
 
 import msgspec
 
 from tenantq.domain.alert_rules import AlertKind, Severity
 from tenantq.journal.record import JournalRow
-from tenantq.service.alerts.book import Subject
+from tenantq.service.alerts.book import EVENT_MS, EVENTS, Subject
 from tenantq.service.audit_trail import AuditQuery, AuditTrail
 
+EVENT_AGE_MAX_MS: Final = 86_400_000
+"""Events that began earlier are over, whether or not their end was journaled."""
 ROWS_MAX: Final = 1_000
 """Rows of the journal that are read, the newest."""
 _PAGES_MAX: Final = 10  # a page may have few rows, after a bounded number of segments
 BEGIN: Final = "alert"
 END: Final = "resolve_alert"
+_KINDS: Final[frozenset[str]] = frozenset(get_args(AlertKind))
 _DETAILS: Final = re.compile(
     r"(?:(?P<severity>warning|critical): )?(?:queue (?P<queue>\S+): )?(?P<text>(?:quota (?P<quota>\w+): )?.*)",
     re.DOTALL,
@@ -45,18 +48,34 @@ class JournaledAlert(NamedTuple):
     text: str
     severity: Severity
     since: int
+    last_at: int  # of an event, which begins again while it lasts
 
 
-def active_alerts(rows: Iterable[JournalRow], kinds: frozenset[str], shard: str) -> Iterator[JournaledAlert]:
-    """Yield the alerts of these kinds that have begun and not ended. ``rows`` are those of one shard, newest first."""
-    seen: set[Subject] = set()
+def active_alerts(rows: Iterable[JournalRow], shard: str, now: int) -> Iterator[JournaledAlert]:
+    """Yield the alerts that have begun and not ended. ``rows`` are those of one shard, newest first."""
+    ended: set[Subject] = set()
+    found: dict[Subject, JournaledAlert] = {}
     for row in rows:
-        found = _DETAILS.fullmatch(row.details)
-        if row.outcome not in kinds or found is None:
+        details = _DETAILS.fullmatch(row.details)
+        if row.outcome not in _KINDS or details is None:
             continue
-        detail = shard if row.outcome == "journal_lag" else found["quota"] or ""
-        subject = Subject(msgspec.convert(row.outcome, AlertKind), row.tenant, found["queue"] or "", detail)
-        if subject not in seen and row.op == BEGIN:
-            severity: Severity = "critical" if found["severity"] == "critical" else "warning"
-            yield JournaledAlert(subject, found["text"], severity, row.ts)
-        seen.add(subject)
+        kind = msgspec.convert(row.outcome, AlertKind)
+        subject = _subject(kind, row, details, shard)
+        if subject in ended:
+            continue
+        known = found.get(subject)
+        if row.op == END or (kind in EVENTS and row.ts < now - EVENT_AGE_MAX_MS):
+            ended.add(subject)
+        elif known is None:
+            severity: Severity = "critical" if details["severity"] == "critical" else "warning"
+            found[subject] = JournaledAlert(subject, details["text"], severity, row.ts, row.ts)
+        elif kind in EVENTS and known.since - row.ts <= EVENT_MS:
+            found[subject] = known._replace(since=row.ts)
+    yield from found.values()
+
+
+def _subject(kind: AlertKind, row: JournalRow, details: re.Match[str], shard: str) -> Subject:
+    if kind in EVENTS:
+        return Subject.of_event(kind, row.tenant, row.principal, details["text"])
+    detail = shard if kind == "journal_lag" else details["quota"] or ""
+    return Subject(kind, row.tenant, details["queue"] or "", detail)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from tenantq.domain.alert_rules import AlertKind
 from tenantq.engine.shard import Shard
 from tenantq.gates.signals import Alert
 from tenantq.journal.record import JournalRow
 from tenantq.runtime.clock import Clock, Timer
 from tenantq.runtime.loop_slices import next_slice
 from tenantq.service.admission import Admission
-from tenantq.service.alerts.book import ACTIVE_MAX, AlertBook, Notification, Subject
+from tenantq.service.alerts.book import ACTIVE_MAX, EVENTS, AlertBook, Notification, Subject
 from tenantq.service.alerts.journaled_alerts import active_alerts
 from tenantq.service.alerts.notification_queue import NotificationQueue
 from tenantq.service.alerts.settings import AlertSettings
@@ -29,11 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tenantq")
 
-EVENT_MS: Final = 900_000
-"""How long an event without an end, such as a burst of denied calls, counts as active."""
-
 NO_ALERTS: Final = AlertSettings()
-KINDS: Final[frozenset[str]] = frozenset(get_args(AlertKind))
 
 
 class AlertWatch:
@@ -103,16 +98,17 @@ class AlertWatch:
             return
         journaled, self._journaled = self._journaled, None
         now = self._clock.wall_ms()
-        for one in active_alerts(await journaled(), KINDS - _SIGNALS, self._shard.name):
+        for one in active_alerts(await journaled(), self._shard.name, now):
             finding = self._thresholds.finding(one.subject.tenant, one.text, is_critical=one.severity == "critical")
-            self.book.restore(one.subject, finding, one.since, now)
+            self.book.restore(one.subject, finding, one.since, one.last_at, now)
 
     def _journal(self, notification: Notification) -> None:
         """Journal the begin or end of an alert, and react to its begin."""
         kind = notification.kind
         if notification.status == "resolved":
-            self._admission.notes.journal_resolved(kind, notification.tenant, _journaled(notification))
-        elif kind != "test" and kind not in _SIGNALS:
+            principal = notification.detail if kind in EVENTS and kind != "self_check" else ""
+            self._admission.notes.journal_resolved(kind, notification.tenant, principal, _journaled(notification))
+        elif kind != "test" and kind not in EVENTS:
             alert = Alert(
                 kind=kind,
                 tenant=notification.tenant,
@@ -126,8 +122,8 @@ class AlertWatch:
 
     def _report(self, alert: Alert) -> None:
         finding = self._thresholds.finding(alert.tenant, alert.details, is_critical=alert.severity == "critical")
-        detail = alert.principal or (alert.details.partition(":")[0] if alert.kind == "self_check" else "")
-        self.book.report(Subject(alert.kind, alert.tenant, detail=detail), finding, self._clock.wall_ms(), EVENT_MS)
+        subject = Subject.of_event(alert.kind, alert.tenant, alert.principal, alert.details)
+        self.book.report(subject, finding, self._clock.wall_ms())
         self._react(alert)
 
     def collect(self) -> Iterable[Metric]:
@@ -146,7 +142,3 @@ class AlertWatch:
 
 def _journaled(notification: Notification) -> str:
     return f"{f'queue {notification.queue}: ' if notification.queue else ''}{notification.text}"
-
-
-_SIGNALS: Final = frozenset(("denials", "cross_tenant", "new_places", "self_check"))
-"""Alerts that are journaled where they are raised."""
