@@ -100,12 +100,13 @@ class Checkpointer:
         self._background = background
         self._timer: Timer | None = None
         self._signing = False
-        self._signed_seq = 0  # cached: reading it every second would block the loop while the store does not answer
+        self._signed_seq: int | None = (
+            None  # cached: reading it every second would block the loop while the store does not answer
+        )
         self._signed_ms = clock.monotonic_ms()
 
     def start(self) -> None:
         """Start checking every second."""
-        self._signed_seq = self._journal.last_checkpoint()
         self._timer = self._clock.call_later(_TICK_MS, self._tick)
 
     async def close(self, *, to_end: bool = True) -> None:
@@ -120,11 +121,16 @@ class Checkpointer:
             log.warning("cannot sign the end of the journal: %s", error)
 
     def _unsigned(self) -> int:
+        if self._signed_seq is None:  # not before: a handover would wait for it
+            self._signed_seq = self._journal.last_checkpoint()
         return self._journal.synced_span[1] - self._signed_seq
 
     def _tick(self) -> None:
         self._timer = self._clock.call_later(_TICK_MS, self._tick)
-        new, settings = self._unsigned(), self._settings
+        try:
+            new, settings = self._unsigned(), self._settings
+        except TenantqError:
+            return  # the store does not answer, which the shard reports
         waited_ms = self._clock.monotonic_ms() - self._signed_ms
         if not self._signing and new and (new >= settings.checkpoint_records or waited_ms >= settings.checkpoint_ms):
             self._signing = True

@@ -99,7 +99,7 @@ def entry_of(op: str, tenant: str, caller: Caller, details: str, queue: str = ""
 def column(values: list[int]) -> list[int] | int:
     """Return a column in its short form: one value if all are equal."""
     first = values[0]
-    return first if values.count(first) == len(values) else values
+    return first if len(values) == 1 or values.count(first) == len(values) else values
 
 
 _encode = msgspec.msgpack.Encoder().encode

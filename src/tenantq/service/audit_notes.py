@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tenantq.service.call_tracing import CallTracing
 
 _NAME_SHOWN_CHARS = 40
+_VIEWS_MAX = 10_000  # callers and what they read, of which repeats are counted
 
 
 class AuditNotes:
@@ -48,6 +49,14 @@ class AuditNotes:
         self.note_entries: Callable[[list[JournalEntry]], Coroutine[Any, Any, None]] = shard.journal.note
         self._refusals = CallNotes(clock, self._write, rows_per_second=settings.refusal_rows_per_second)
         self._reads = CallNotes(clock, self._write, rows_per_second=settings.refusal_rows_per_second)
+        self._views = CallNotes(
+            clock,
+            self._write,
+            settings.refusal_rows_per_second,
+            _VIEWS_MAX,
+            settings.view_window_ms,
+            merges_repeats=True,
+        )
         self.on_alert: Callable[[Alert], None] = lambda _: None
         self.signals = Signals(clock, settings.signals, self.raise_alert)
         self.signals.import_places({f"key:{id}": use.places for id, use in shard.state.access.uses().items()})
@@ -56,6 +65,7 @@ class AuditNotes:
         """Write pending notes to the journal."""
         self._refusals.flush()
         self._reads.flush()
+        self._views.flush()
 
     def note_refusal(
         self,
@@ -124,9 +134,9 @@ class AuditNotes:
         """Journal that a caller was shown contents without leasing them. The engine journals leases itself."""
         self._reads.note(_note(admitted.caller, admitted.tenant, action, queue, "ok", "", details))
 
-    def note_view(self, caller: Caller, tenant: str, action: str, details: str = "") -> None:
-        """Journal that a caller was shown configuration or the audit trail."""
-        self._reads.note(_note(caller, tenant, action, "", "ok", "", details))
+    def note_view(self, caller: Caller, tenant: str, action: str, details: str = "", *, queue: str = "") -> None:
+        """Journal that a caller was shown configuration or the audit trail. Repeats, such as polls of a queue, are merged."""
+        self._views.note(_note(caller, tenant, action, queue, "ok", "", details))
 
     def raise_alert(self, alert: Alert) -> None:
         """Count and journal an alert, and notify people of it."""
@@ -140,11 +150,10 @@ class AuditNotes:
         entry = JournalEntry("alert", alert.tenant, "", alert.principal, outcome=alert.kind, details=details)
         self._in_background(self.note_entries([entry]))
 
-    def journal_resolved(self, kind: str, tenant: str, details: str) -> None:
+    def journal_resolved(self, kind: str, tenant: str, principal: str, details: str) -> None:
         """Journal that an alert is over."""
-        self._in_background(
-            self.note_entries([JournalEntry("resolve_alert", tenant, "", "", outcome=kind, details=details)])
-        )
+        entry = JournalEntry("resolve_alert", tenant, "", principal, outcome=kind, details=details)
+        self._in_background(self.note_entries([entry]))
 
     def _note_error(
         self, caller: Caller, tenant: str, action: str, queue: str | None, error: TenantqError, details: str

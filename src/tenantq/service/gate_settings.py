@@ -25,6 +25,12 @@ class GateSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     refusal_rows_per_second: Annotated[
         _Count, about("Refused calls of a tenant journaled one by one; the rest are counted in one row.")
     ] = 20
+    view_window_ms: Annotated[
+        int,
+        between(
+            1_000, DAY_MS, "Repeated reads of the same settings by one caller are journaled as one row this often."
+        ),
+    ] = 600_000
     anonymous_default: Annotated[bool, about("Callers without a credential may use the tenant `default`.")] = False
     request_log: Annotated[RequestLogMode, about("Log calls: none, those that failed, or all.")] = "off"
     request_log_per_second: Annotated[_Count, about("Most lines of the request log; more calls are sampled.")] = 100

@@ -4,16 +4,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tenantq.domain.access import Grant
+from tenantq.domain.access import VIEWS, Grant
 from tenantq.domain.signup import SignupRequest
 from tenantq.domain.template import Template
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.engine.ops.signup import RequestSignup
-from tenantq.errors import Forbidden, Invalid, NotFound, TenantqError, Unauthenticated
+from tenantq.errors import Conflict, Forbidden, Invalid, NotFound, TenantqError, Unauthenticated
 from tenantq.gates.signals import SignalSettings
 from tenantq.service.access import BOOTSTRAP
 from tenantq.service.audit_trail import AuditQuery
@@ -38,6 +39,11 @@ READS = {
     "erasures.get", "status.topology", "exports.digest", "access.log_in", "redrives.list",
     "tenants.residency", "status.cluster", "placement.get", "status.tenant_metrics", "compliance.tenant", "compliance.platform",
 }  # fmt: skip
+FIGURES = {
+    "signups.get", "alerts.list", "alerts.list_tenant", "alerts.test", "redrives.get", "redrives.list", "status.metrics", "status.tenant_metrics",
+    "status.topology", "status.cluster", "placement.get", "exports.digest", "access.log_in",
+}  # fmt: skip
+"""Reads of figures and states, which are not journaled, nor is a look at a sign-up to approve it."""
 OF_KEYS = {
     "encryption.rotate",
     "encryption.rewrap",
@@ -162,6 +168,29 @@ async def test_53_control_call_adds_exactly_one_row(harness: ServiceHarness, met
         "third" if op == "create_tenant" else "" if "platform" in method or "signup" in method else "acme"
     )
     assert row.ts == harness.clock.wall_ms()
+
+
+@pytest.mark.parametrize("method", sorted(READS - FIGURES))
+async def test_53_reading_configuration_or_the_audit_trail_adds_exactly_one_row(
+    harness: ServiceHarness, method: str
+) -> None:
+    """This holds for every method, whether or not what it asks for exists. Repeating it adds no row at once."""
+    await prepare(harness)
+    end = await harness.journal_end()
+    action, read = SERVICE_CALLS[method]
+    for _ in range(3):
+        with suppress(NotFound, Conflict):  # no such sign-up or erasure, and no backup directory
+            await read(harness.service, harness.admin, "acme")
+    (row,) = await harness.rows(end)
+    assert (row.op, row.outcome, row.count) == (action, "ok", 1)
+    assert row.op in VIEWS
+    assert (row.remote, row.request_id) == ("10.0.0.1", "r-admin")
+
+
+def test_53_every_journaled_read_is_exempt_from_billing() -> None:
+    """VIEWS has the actions of all reads that are journaled, and no others."""
+    reads = {SERVICE_CALLS[method][0] for method in READS - FIGURES}
+    assert set(VIEWS) == reads | {"trace"}
 
 
 @pytest.mark.parametrize("method", sorted(SERVICE_CALLS))

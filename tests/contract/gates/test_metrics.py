@@ -369,6 +369,7 @@ async def test_scrape_yields_to_other_work(harness: ServiceHarness) -> None:
     assert turns > 2_000 / 64
 
 
+@pytest.mark.rocksdb_only("counts objects of the whole process, and threads of remote stores make some")
 async def test_scrape_keeps_few_objects(harness: ServiceHarness) -> None:
     """New objects start the garbage collector, which blocks the loop longer than any slice of a scrape."""
     await harness.tenant("acme")

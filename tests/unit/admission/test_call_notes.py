@@ -184,6 +184,96 @@ def test_rows_that_could_not_be_written_are_kept(clock: ManualClock, caplog: pyt
     assert refusals.pending == 0
 
 
+def view(queue: str = "work", **fields: str) -> CallNote:
+    """Return a read of a queue's settings."""
+    read = CallNote(tenant="acme", queue=queue, action="get_queue", principal="key:1", outcome="ok", error_code="")
+    return msgspec.structs.replace(read, **fields)
+
+
+def view_notes(clock: ManualClock, journal: Journal, kinds_max: int = 10_000) -> CallNotes:
+    """Return notes that merge repeats for a minute."""
+    return CallNotes(clock, journal.write, 5_000, kinds_max, 60_000, merges_repeats=True)
+
+
+def test_repeated_reads_are_merged_into_one_row_for_each_window(clock: ManualClock) -> None:
+    """The first is written at once. A poller causes one row a minute, and the counts are complete."""
+    journal = Journal()
+    views = view_notes(clock, journal)
+    for _ in range(60):
+        views.note(view())
+        clock.advance(5_000)
+    assert [row.count for row in journal.rows] == [1, 11, 12, 12, 12, 12]
+    assert journal.rows[1].last_at - journal.rows[1].first_at == 50_000
+    clock.advance(60_000)
+    assert [row.count for row in journal.rows] == [1, 11, 12, 12, 12, 12]
+    views.note(view())
+    assert journal.rows[-1].count == 1, "a reader that paused is new"
+
+
+def test_reads_of_another_caller_queue_or_detail_are_written_at_once(clock: ManualClock) -> None:
+    """Only repeats of the same read are merged."""
+    journal = Journal()
+    views = view_notes(clock, journal)
+    others: tuple[dict[str, str], ...] = (
+        {}, {"queue": "mail"}, {"principal": "key:2"}, {"remote": "10.0.0.9"}, {"action": "list_queues"}, {"details": "x"},
+    )  # fmt: skip
+    for other in others * 3:
+        views.note(view(**other))
+    assert len(journal.rows) == len(others)
+    views.flush()
+    assert [row.count for row in journal.rows] == [1] * len(others) + [2] * len(others)
+
+
+def test_reads_that_are_flushed_leave_nothing_behind(clock: ManualClock) -> None:
+    """After a flush, such as at a stop, no counter and no timer is left."""
+    journal = Journal()
+    views = view_notes(clock, journal)
+    for n in range(1_000):
+        views.note(view(f"q{n}"))
+        views.note(view(f"q{n}"))
+    views.flush()
+    assert sum(row.count for row in journal.rows) == 2_000
+    assert max(map(len, journal.batches)) <= 200
+    assert (len(views._kinds), len(views._kinds_of), views._timer) == (0, 0, None)
+
+
+def test_readers_of_very_many_queues_are_bounded(clock: ManualClock) -> None:
+    """Beyond a tenth of the kinds, a caller's reads in a tenant are one kind. Nothing changes for other tenants."""
+    journal = Journal()
+    views = view_notes(clock, journal, kinds_max=100)
+    for _ in range(3):
+        for n in range(6_000):
+            views.note(view(f"q{n}"))
+        views.note(view(tenant="bolt"))
+        views.note(view("q7000", principal="key:2"))
+    assert len(views._kinds) == 10 + 2 + 1
+    clock.advance(120_000)
+    assert len(journal.rows) == 2 * (10 + 2 + 1)
+    merged = [(row.principal, row.queue, row.remote, row.count) for row in journal.rows if row.queue == ANY]
+    assert merged == [
+        ("key:1", ANY, ANY, 1),
+        ("key:2", ANY, ANY, 1),
+        ("key:1", ANY, ANY, 17_969),
+        ("key:2", ANY, ANY, 2),
+    ]
+    assert sum(row.count for row in journal.rows) == 3 * 6_002
+    assert [row.count for row in journal.rows if row.tenant == "bolt"] == [1, 2]
+    clock.advance(60_000)
+    assert (len(views._kinds), len(views._kinds_of), len(views._overflow), views._timer) == (0, 0, 0, None)
+
+
+def test_many_due_rows_are_written_in_small_parts(clock: ManualClock) -> None:
+    """One turn of the event loop never has to write thousands of rows."""
+    journal = Journal()
+    views = view_notes(clock, journal)
+    for n in range(1_000):
+        views.note(view(f"q{n}"))
+        views.note(view(f"q{n}"))
+    clock.advance(60_100)
+    merged = [batch for batch in journal.batches if batch[0].count == 1][1_000:]
+    assert [len(batch) for batch in merged] == [200] * 5
+
+
 _calls = st.lists(
     st.tuples(
         st.integers(0, 6),  # tenant
