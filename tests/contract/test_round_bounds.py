@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tenantq.domain import limits
-from tenantq.engine import round_loop
+from tenantq.engine import poll_matching, round_loop
+from tenantq.engine.delivery import deliver
 from tenantq.engine.level import NEVER
 from tenantq.engine.operation import PART_BYTES, PART_ITEMS, Operation
 from tenantq.engine.ops import sweep
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tenantq.engine.effects import Effects
+    from tenantq.engine.queue_state import QueueState, WaitingPoll
     from tenantq.runtime.clock import ManualClock
     from tenantq.store.interface import Family, Store
     from tests.conftest import OpenShard
@@ -120,6 +122,25 @@ async def test_poll_of_a_thousand_small_messages_gets_all(shard: Shard) -> None:
     got = await shard.poll(T, Q, max=1_000)
     assert len({one.raw_id for one in got}) == 1_000
     assert max(sum(len(entry.ids) // 16 for entry in one.entries) for one in rounds_of(shard, start)) <= PART_ITEMS
+
+
+@pytest.mark.parametrize(("step_ms", "rounds"), [(0, 1), (2, 2), (5, 4)])
+async def test_lone_tenant_gets_deliveries_until_the_time_of_the_round_is_over(
+    shard: Shard, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, *, step_ms: int, rounds: int
+) -> None:
+    """A fast machine needs one round for a thousand messages, a slow one several; the loop is never held for long."""
+    await shard.add(T, Q, [message()] * 1_000)
+
+    def slow_delivery(effects: Effects, queue: QueueState, polls: list[WaitingPoll], count: int) -> int:
+        delivered = deliver(effects, queue, polls, count)
+        clock.advance(step_ms)
+        return delivered
+
+    monkeypatch.setattr(poll_matching, "deliver", slow_delivery)
+    start = shard.journal.span[1]
+    got = await asyncio.gather(*(shard.poll(T, Q, max=10) for _ in range(100)))
+    assert len({one.raw_id for mine in got for one in mine}) == 1_000
+    assert len([one for one in rounds_of(shard, start) if one.entries[0].op == "poll"]) == rounds
 
 
 async def test_dead_letters_move_a_few_megabytes_per_round(shard: Shard) -> None:

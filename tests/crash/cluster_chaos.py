@@ -91,6 +91,8 @@ class Chaos:
             "tenants move": self._move_tenants,
             "tenants move, server killed": self._kill_during_moves,
             "tenants move, server paused": self._pause_during_moves,
+            "tenants are spread": self._spread_tenants,
+            "tenants are spread, server killed": self._kill_during_spread,
             "primary killed": self._kill_primary,
             "primary hands over": self._hand_over,
             "primary hangs": self._hang_primary,
@@ -249,6 +251,38 @@ class Chaos:
 
     async def _move_tenants(self) -> None:
         await self._end_moves(await self._begin_moves())
+
+    async def _begin_spread(self) -> dict[str, int]:
+        """Start to spread some tenants over other numbers of shards, and return these."""
+        wanted = {}
+        for load in self.rng.sample(self.loads, MOVED):
+            spread = self.rng.choice((1, 2, 4))
+            with contextlib.suppress(Conflict):  # an earlier change has not ended yet
+                await self.clients[0].platform().place_tenant(load.tenant, PlacementRequest(spread=spread))
+                wanted[load.tenant] = spread
+        return wanted
+
+    async def _end_spread(self, wanted: dict[str, int]) -> None:
+        """Wait until the tenants are spread."""
+        ends = time.monotonic() + RECOVERY_S
+        for tenant, spread in wanted.items():
+            placement = None
+            while placement is None or placement.changing or placement.moves or placement.spread != spread:
+                if time.monotonic() >= ends:
+                    self.wrongs.append(f"{tenant} is not spread over {spread} shards: {placement}")
+                    break
+                await asyncio.sleep(0.05)
+                with contextlib.suppress(TenantqError):
+                    placement = await self.clients[0].platform().placement(tenant)
+
+    async def _spread_tenants(self) -> None:
+        await self._end_spread(await self._begin_spread())
+
+    async def _kill_during_spread(self) -> None:
+        wanted = await self._begin_spread()
+        await asyncio.sleep(self.rng.uniform(0, 0.5))
+        await self._kill_server()
+        await self._end_spread(wanted)
 
     async def _kill_during_moves(self) -> None:
         moves = await self._begin_moves()

@@ -1,9 +1,11 @@
 """Configuration: errors name the field, value and range, and a refused change changes nothing."""
 
+import msgspec
 import pytest
 
 from tenantq.domain import limits
 from tenantq.domain.config import QueueConfig, SqsQueue, TenantConfig, change_config
+from tenantq.domain.validation import explain
 from tenantq.errors import Invalid
 
 RANGES = {
@@ -193,3 +195,14 @@ def test_an_error_names_the_full_path_and_the_range(changes: dict[str, object], 
     with pytest.raises(Invalid) as caught:
         change_config(TenantConfig(), changes)
     assert caught.value.message.startswith(text), caught.value.message
+
+
+def test_an_unknown_field_where_none_is_allowed_says_so() -> None:
+    """The list of allowed fields is never blank."""
+    with pytest.raises(msgspec.ValidationError) as caught:
+        msgspec.convert({"reason": "x"}, _Nothing)
+    assert explain(caught.value, _Nothing) == "reason: unknown field (allowed: none)"
+
+
+class _Nothing(msgspec.Struct, forbid_unknown_fields=True):
+    """A body without fields."""

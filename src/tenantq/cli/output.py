@@ -264,7 +264,7 @@ def message_fields(message: StoredMessage) -> dict[str, Any]:
 
 
 def journal_table(rows: Iterable[dict[str, Any]], *columns: str) -> Table:
-    """Return some columns of journal rows as a table. An outcome shows its error code."""
+    """Return some columns of journal rows as a table. An outcome shows its error code, and how many calls a row merges."""
     return Table(columns, [[_journal_cell(row, column) for column in columns] for row in rows], "no rows")
 
 
@@ -272,8 +272,9 @@ def _journal_cell(row: dict[str, Any], column: str) -> object:
     value = row.get(column)
     if column == "ts" and isinstance(value, int):
         return show_time(value)
-    if column == "outcome" and row.get("error_code"):
-        return f"{value} ({row['error_code']})"
+    if column == "outcome":
+        code, count = row.get("error_code"), row.get("count") or 1
+        return f"{value}{f' ({code})' if code else ''}{f' x{count}' if count > 1 else ''}"
     return value
 
 

@@ -182,7 +182,7 @@ class AsyncPlatform(AsyncAdminScope):
         return await self._session.request("GET", f"/v1/cluster/tenants/{quote(tenant, safe='')}", PlacementReply)
 
     async def place_tenant(self, tenant: str, request: PlacementRequest) -> PlacementReply:
-        """Pin a tenant to a shard, give it its own shard, or unpin it. Returns before the tenant has moved."""
+        """Pin a tenant to a shard, give it its own shard, spread its queues, or unpin it. Returns before anything has moved."""
         target = f"/v1/cluster/tenants/{quote(tenant, safe='')}"
         return await self._session.request("PUT", target, PlacementReply, request)
 

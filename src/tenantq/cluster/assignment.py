@@ -53,15 +53,16 @@ def plan_assignment(view: ClusterView, *, may_rebalance: bool) -> AssignmentPlan
     if changes:
         return AssignmentPlan(changes)
 
-    room = moves_max(view.cluster.shards) - len(view.moves)
+    moves = view.moves
+    room = moves_max(view.cluster.shards) - len(moves)
     draining = {id for id, member in members.items() if member.draining}
     leaving = [
         shard
         for shard, owner in sorted(alive.items())
-        if shard not in view.moves and (may := eligible(view, shard)) and members[owner] not in may
+        if shard not in moves and (may := eligible(view, shard)) and members[owner] not in may
     ]
     changes = _assign(view, leaving[: max(0, room)], loads, totals)
-    if changes or draining or view.moves or not may_rebalance:
+    if changes or draining or moves or not may_rebalance:
         return AssignmentPlan(changes)
     return AssignmentPlan(_rebalance(view, alive, loads, room), rebalanced=True)
 

@@ -30,8 +30,9 @@ class Directory:
         self._shard_of: dict[str, int] = {DEFAULT_TENANT: HOME}
         self._known: set[int] = {number}  # shards that have announced their tenants, and still run
 
-    def find(self, tenant: str) -> int | None:
-        """Return the shard of a tenant, of two the lower one; None if it is not known."""
+    def find(self, tenant: str, queue: str | None = None) -> int | None:
+        """Return the shard of a tenant and all its queues, of two the lower one; None if it is not known."""
+        del queue
         if tenant in self._own() and tenant not in self._hidden:
             return min(self.number, self._shard_of.get(tenant, self.number))
         return self._shard_of.get(tenant) if tenant not in _EVERYWHERE else self.number

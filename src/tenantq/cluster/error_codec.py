@@ -11,6 +11,7 @@ class NotOwner(ShardDown):
 
     shard = -1
     owner = ""  # the member that has it now, if that is known
+    epoch = -1  # the ownership that the caller knew when it called; -1: the newest
 
 
 _CLASSES: Final[dict[str, type[TenantqError]]] = {

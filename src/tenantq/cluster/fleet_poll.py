@@ -134,14 +134,14 @@ class ClusterFleetPolls:
 
     # ---- rights ----
 
-    async def _by_shard(self, tenants: list[str]) -> dict[int, list[str]]:
-        """Return the named tenants by shard. Any shard can refuse unknown names."""
+    async def _by_shard(self, tenants: list[str], queue: str) -> dict[int, list[str]]:
+        """Return the named tenants by the shard of their queue. Any shard can refuse unknown names."""
         named: dict[int, list[str]] = {}
         for name in tenants:
-            shard = self._directory.find(name)
+            shard = self._directory.find(name, queue)
             if shard is None:
                 await self._directory.refresh()
-                shard = self._directory.find(name)
+                shard = self._directory.find(name, queue)
             if shard is None:
                 self._directory.check_whole()
                 shard = self._directory.number
@@ -163,7 +163,7 @@ class ClusterFleetPolls:
             if own is None or not self._directory.is_known(own):
                 own = self._directory.number
             return None if await self._may_poll(call, poll.queue, own) else (own, None)
-        named = poll.named = await self._by_shard(poll.tenants)
+        named = poll.named = await self._by_shard(poll.tenants, poll.queue)
         if len(named) > 1:
             checks = [self._ask(shard, "refused_tenants", call, poll.queue, names) for shard, names in named.items()]
             refused = set[str]()

@@ -209,9 +209,9 @@ class FrontStatus:
             doubtful = thread.shard.loop.is_doubtful
             reason = "the store does not answer, and another server may own it by now" if doubtful else ""
             shards[str(thread.number)] = {"status": "failed" if reason else "ready", "reason": reason}
-        reason = "" if self.membership is not None else "this server has not joined its cluster yet"
-        if shards and all(one["reason"] for one in shards.values()):
-            reason = "the store does not answer"
+        refusals = self.membership.refusals if self.membership is not None else {}
+        shards |= {str(shard): {"status": "failed", "reason": why} for shard, why in sorted(refusals.items())}
+        reason = self._unready(shards)
         return {
             "status": "failed" if reason else "ready",
             "ready": not reason,
@@ -220,6 +220,17 @@ class FrontStatus:
             "version": VERSION,
             "owned_shards": shards,
         }
+
+    def _unready(self, shards: Mapping[str, Mapping[str, str]]) -> str:
+        """Return why no request can be served; empty if some can."""
+        calls = self._context.calls
+        if self.membership is None:
+            return "this server has not joined its cluster yet"
+        if shards and all(one["reason"] for one in shards.values()):
+            return next(iter(shards.values()))["reason"]
+        if not shards and not any(map(calls.is_reachable, range(calls.count))):
+            return "no shard has an owner in reach"
+        return ""
 
     async def metrics(self, call: Call) -> bytes:
         """Return the metrics of this process and of its shards in the text format of Prometheus."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -22,6 +22,9 @@ from tenantq.cluster.peer_queries import PeerQueries
 from tenantq.cluster.routed_service import FACETS
 from tenantq.cluster.shard_calls import QUICK_MS, READ_MS, CallsFromShard
 from tenantq.cluster.shard_routing import RoutingDirectory, ShardRouting
+from tenantq.cluster.spread_parts import SpreadParts
+from tenantq.engine.queue_state import TenantState
+from tenantq.engine.reservation import Reservation
 from tenantq.errors import TenantqError, no_tenant
 from tenantq.journal.erasure_certificate import ErasureCertificate
 from tenantq.journal.record import JournalEntry
@@ -61,6 +64,7 @@ class Gathering(OtherShards):
         self._calls = calls
         self.number = directory.number
         self.service: Service
+        self.spread: SpreadParts | None = None  # once the shard is open; only in clusters
         self.routing: ShardRouting
 
     def serve(self, service: Service, credentials: ShardCredentials) -> dict[str, object]:
@@ -227,6 +231,18 @@ class Gathering(OtherShards):
             return await local(*arguments)
         found: _T = await self._calls.query(shard, path, *arguments)
         return found
+
+    # ---- parts of a tenant whose queues are spread over shards ----
+
+    def reserve(self, tenant: TenantState, need: Mapping[str, int]) -> AbstractAsyncContextManager[Reservation | None]:
+        """Reserve as much of the tenant's quotas as a call needs, or as there is, for the length of a block."""
+        if tenant.part is None or self.spread is None:
+            return nullcontext()
+        return self.spread.escrow.reserve(tenant, need)
+
+    async def ask_parts(self, tenant: TenantState, method: str, *arguments: Any) -> dict[int, Any]:
+        """Return the answers of the tenant's parts on other shards. Raises an error if one does not answer."""
+        return await self.spread.ask_each(tenant, method, *arguments) if self.spread is not None else {}
 
     async def metrics(self, _: Callable[[], Awaitable[bytes]]) -> bytes:
         """Return the metrics of all shards that run, each with a label of its shard, and which shards run."""

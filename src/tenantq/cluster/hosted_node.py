@@ -11,6 +11,7 @@ from tenantq.cluster.host import ShardHost
 from tenantq.cluster.member_queries import OtherMembers
 from tenantq.cluster.shard_calls import CallsFromShard, ShardCalls
 from tenantq.cluster.shard_memory import ShardMemory
+from tenantq.cluster.spread_parts import SpreadParts
 from tenantq.cluster.tenant_directory import TenantDirectory, TenantPlacements
 from tenantq.cluster.tenant_moves import TenantArrivals, TenantMoves
 from tenantq.domain.placement import Topology
@@ -63,6 +64,7 @@ class HostContext:
         self._lookups = CredentialLookups(memory, members, calls, clock)
         self.on_fleet_work: Callable[[str], None] = lambda _: None  # called in the threads of shards
         self.moves: dict[int, TenantMoves] = {}  # by shard
+        self.spreads: dict[int, SpreadParts] = {}  # by shard
         calls.find, calls.refresh = placements.find, placements.refresh
 
     def look_at_moves(self) -> None:
@@ -71,6 +73,10 @@ class HostContext:
             thread = self.host.thread(number)
             if thread is not None and moves.has_work():
                 thread.run(moves.look)
+        for number, spread in list(self.spreads.items()):
+            thread = self.host.thread(number)
+            if thread is not None and spread.changes.wanted():
+                thread.run(spread.changes.look)
 
     def directory(self, number: Callable[[], int], own: Callable[[], Container[str]] = tuple) -> TenantDirectory:
         """Return the directory as a shard with its ``own`` tenants sees it, or the transports."""
@@ -98,6 +104,7 @@ class HostedNode:
         self._context = context
         self._opened = opened
         self._moves: TenantMoves | None = None
+        self._spread: SpreadParts | None = None
         self.facets: dict[str, object] = dict(extra)
 
     @property
@@ -123,9 +130,17 @@ class HostedNode:
         self._moves = TenantMoves(number, self.shard, context.placements, calls)
         self.facets |= {"arrivals": TenantArrivals(self.shard), "moves": self._moves}
         context.moves[number] = self._moves
-        for tenant in announced(number, list(service.shard.state.catalog.tenants)):
+        self._spread = SpreadParts(number, service, context.placements, calls)
+        self.facets |= self._spread.facets(self.facets)
+        gathering.spread = self._spread
+        context.spreads[number] = self._spread
+        tenants = service.shard.state.catalog.tenants
+        if any(one.part is not None for one in tenants.values()):
+            await context.placements.refresh()  # so that settings reach all parts
+        for tenant in announced(number, [name for name, one in tenants.items() if one.part is None]):
             if context.placements.find(tenant) is None:  # of a store that had no directory yet
                 await context.placements.put(tenant, number)
+        self._spread.start()
         await self._opened()
 
     async def prepare_close(self) -> None:
@@ -135,6 +150,9 @@ class HostedNode:
     async def close(self, *, exports: bool) -> None:
         """Stop, and give the shard up."""
         try:
+            if self._spread is not None:
+                self._context.spreads.pop(self._number, None)
+                await self._spread.close()
             if self._moves is not None:
                 self._context.moves.pop(self._number, None)
                 await self._moves.close()

@@ -14,11 +14,15 @@ from tenantq.cluster.error_codec import decode_error, shard_down
 from tenantq.cluster.frames import Frame, PeerConnection
 from tenantq.cluster.handshake import CALLER, SERVER, PeerName, is_nonce, is_proof, nonce, proof
 from tenantq.errors import ShardDown, TenantqError, Unavailable
+from tenantq.runtime.backoff import Backoff
 
 log = logging.getLogger("tenantq.shards")
 
 RECONNECT_S: Final = 0.1
 """Delay before a broken link connects again."""
+
+DISTRUST: Final = Backoff(base_ms=200, max_ms=10_000)
+"""Delays after handshakes in a row that failed because the other end has another secret."""
 
 UNEXPECTED_S: Final = 5.0
 """Further delay after an internal error."""
@@ -105,6 +109,7 @@ class Link:
         self.is_up = False
         self.is_ready = False  # as of the last heartbeat
         self._nonce = b""
+        self._distrusted = 0  # handshakes in a row that failed
         self._missed = 0
         self._port = port
         self._hello = hello
@@ -145,7 +150,12 @@ class Link:
             except Exception:  # without this task, the link would never be up again
                 log.exception("cannot connect to %s, retrying", self.number)
                 await asyncio.sleep(UNEXPECTED_S)
-            await asyncio.sleep(RECONNECT_S)
+            await asyncio.sleep(self.reconnect_s)
+
+    @property
+    def reconnect_s(self) -> float:
+        """The delay before it connects again."""
+        return DISTRUST.ceiling_ms(self._distrusted) / 1_000 if self._distrusted else RECONNECT_S
 
     @property
     def is_silent(self) -> bool:
@@ -203,7 +213,13 @@ class Link:
                         frames.PROOF, proof(secret, CALLER, number, self._nonce, servers, connection.binding)
                     )
                     return
-        log.warning("the process at the internal address of %s does not know the secret", self.number)
+        if not self._distrusted:
+            log.warning(
+                "the process at the internal address of %s does not know the secret. Give all servers the same one."
+                " Further attempts are not logged until one succeeds.",
+                self.number,
+            )
+        self._distrusted += 1
         connection.close()
 
     def _receive(self, connection: PeerConnection, frame: Frame) -> None:
@@ -215,7 +231,9 @@ class Link:
             self.is_ready = frame[1]
             return
         if kind == frames.WELCOME:
-            self.is_up, self._missed = True, 0
+            if self._distrusted:
+                log.info("the process at the internal address of %s knows the secret now", self.number)
+            self.is_up, self._missed, self._distrusted = True, 0, 0
             self.send(frames.PING)
             asyncio.get_running_loop().create_task(self._begin())  # it handles its errors
             return

@@ -71,10 +71,12 @@ class LinkCalls:
 class LinkedShard:
     """A shard at the other end of a link. See ``shard_calls.Place``."""
 
-    def __init__(self, calls: LinkCalls, link: Link, shard: int) -> None:
+    def __init__(self, calls: LinkCalls, link: Link, shard: int, epoch: int = -1) -> None:
+        """``epoch`` is the ownership that the caller knows of, where shards have owners."""
         self._calls = calls
         self._link = link
         self._shard = shard
+        self._epoch = epoch
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LinkedShard) and (other._link, other._shard) == (self._link, self._shard)
@@ -82,6 +84,10 @@ class LinkedShard:
     def __hash__(self) -> int:
         return hash((self._link, self._shard))
 
-    def call(self, path: str, call: Call | None, /, *arguments: Any, **options: Any) -> Awaitable[Any]:
+    async def call(self, path: str, call: Call | None, /, *arguments: Any, **options: Any) -> Any:
         """Call a method of the shard. Raises NotOwner if the shard is not there and nothing was begun."""
-        return self._calls.call(self._link, self._shard, path, call, arguments, options)
+        try:
+            return await self._calls.call(self._link, self._shard, path, call, arguments, options)
+        except NotOwner as error:
+            error.epoch = self._epoch
+            raise

@@ -23,7 +23,9 @@ from tenantq.cluster.routed_service import shard_methods
 from tenantq.cluster.shard_calls import ShardCalls
 from tenantq.cluster.shard_memory import ShardMemory
 from tenantq.cluster.shard_thread import ShardThread
+from tenantq.cluster.spread_changes import SpreadChanges
 from tenantq.cluster.tenant_moves import TenantArrivals, TenantMoves
+from tenantq.cluster.tenant_parts import PartQueries
 from tenantq.domain.cluster_view import ClusterView, Member
 from tenantq.domain.urls import is_loopback
 from tenantq.errors import ShardDown, TenantqError
@@ -95,8 +97,8 @@ class MemberLinks:
         self._background = background
         methods = shard_methods(
             extra,
-            {"member": ClusterMemberQueries, "arrivals": TenantArrivals},
-            {"moves.progress": TenantMoves.progress},
+            {"member": ClusterMemberQueries, "arrivals": TenantArrivals, "parts": PartQueries},
+            {"moves.progress": TenantMoves.progress, "spread.problem": SpreadChanges.problem},
         )
         self._calls = LinkCalls(methods, calls.release, background)
         self.view: ClusterView | None = None
@@ -153,10 +155,10 @@ class MemberLinks:
 
     def place(self, shard: int) -> LinkedShard | None:
         """Return where another member has a shard; None: not known, or not reachable."""
-        epoch, owner = self._newest_owner(shard)
-        ended, successor = self._moved.get(shard, (-1, ""))
-        link = self._links.get(owner if epoch > ended else successor)
-        return LinkedShard(self._calls, link, shard) if link is not None and link.is_up else None
+        newest, moved = self._newest_owner(shard), self._moved.get(shard, (-1, ""))
+        epoch, member = newest if newest[0] > moved[0] else moved
+        link = self._links.get(member)
+        return LinkedShard(self._calls, link, shard, epoch) if link is not None and link.is_up else None
 
     def _newest_owner(self, shard: int) -> tuple[int, str]:
         """Return the newest ownership that this member knows of: its epoch, and the member."""
@@ -165,8 +167,14 @@ class MemberLinks:
         return max(seen, self._gained.get(shard, seen))
 
     def learn(self, error: NotOwner) -> None:
-        """Take note of what a member said about a shard that it does not own."""
-        self._moved[error.shard] = (self._newest_owner(error.shard)[0], error.owner)
+        """Take note of what a member said about a shard that it does not own.
+
+        The reply may come after the notice of the next owner, so it ends only the ownership that the caller knew.
+        """
+        if error.shard >= 0:
+            ended = error.epoch if error.epoch >= 0 else self._newest_owner(error.shard)[0]
+            if ended >= self._moved.get(error.shard, (-1, ""))[0]:
+                self._moved[error.shard] = (ended, error.owner)
         self.hurry()
 
     def note_owner(self, member: str, shard: int, epoch: int) -> None:

@@ -17,6 +17,7 @@ from tenantq.cluster.liveness import Liveness
 from tenantq.cluster.registry import Registry, ShardHolder
 from tenantq.domain.cluster_view import ClusterView, Heartbeats, Member
 from tenantq.errors import NotFound, StoreFormat, StoreLocked, TenantqError
+from tenantq.runtime.backoff import Backoff
 from tenantq.runtime.clock import Clock, sleep_ms
 from tenantq.runtime.futures import wake
 
@@ -24,10 +25,10 @@ log = logging.getLogger("tenantq.cluster")
 R = TypeVar("R")
 
 HEARTBEAT_MS: Final = 400
-BUSY_MS: Final = 50
+BUSY_MS: Final = 100
 """Interval of heartbeats while shards are on their way to or from this member."""
 
-SPACING_MS: Final = 20
+SPACING_MS: Final = 40
 """Least time between two heartbeats, however many events ask for one."""
 
 DEAD_MS: Final = 1_600
@@ -48,6 +49,8 @@ FORGET_MS: Final = 60_000
 RETRY_MS: Final = 40
 """Interval of attempts to own a shard that its last owner has not released yet."""
 
+REFUSED: Final = Backoff(base_ms=400, max_ms=3_000)
+"""Delays between attempts to open a shard that cannot be opened."""
 
 TAKEN_MS: Final = 250
 """How long a member waits for a successor to own a shard before it releases the next one."""
@@ -97,6 +100,7 @@ class Membership:
         self.problem = ""  # why the registry cannot be reached; empty if it can
         self.handovers = 0  # shards released to a successor
         self.takeovers = 0  # shards acquired
+        self.refusals: dict[int, str] = {}  # by shard that this member should own: why it cannot be opened
 
     @property
     def id(self) -> str:
@@ -306,37 +310,47 @@ class Membership:
 
     def _done(self, shard: int) -> None:
         del self._work[shard]
+        self.refusals.pop(shard, None)
         self._acquiring.discard(shard)
         self.hurry()  # others learn the new owner from this member's row
 
     async def _acquire(self, shard: int) -> None:
         """Own a shard; try again while its last owner has not released it and this member should have it."""
+        refused = 0
         while not self._stop and self.view.assignment.get(shard) == self.id:
             try:
                 await self._holder.acquire(shard)
             except StoreLocked:
                 await sleep_ms(self._clock, RETRY_MS)
             except TenantqError as error:
-                log.error("shard %d cannot be opened here: %s", shard, error)  # noqa: TRY400  # the text says it
-                await sleep_ms(self._clock, 10 * RETRY_MS)
+                if shard not in self.refusals:  # further attempts are not logged
+                    log.error("shard %d cannot be opened here: %s", shard, error)  # noqa: TRY400  # the text says it
+                self.refusals[shard] = error.message
+                refused += 1
+                await sleep_ms(self._clock, int(REFUSED.ceiling_ms(refused)))
             except Exception:
                 log.exception("shard %d cannot be opened here after an internal error", shard)
                 await sleep_ms(self._clock, 100 * RETRY_MS)
             else:
+                if self.refusals.pop(shard, None) is not None:
+                    log.info("shard %d is open now", shard)
                 self.takeovers += 1
                 self._notices.owns(shard, self._holder.owned().get(shard, 0))
                 return
 
     async def _release(self, shard: int, successor: Member) -> None:
+        """Hand a shard over, and then rest for as long as that took: servers that share processors serve meanwhile."""
         try:
             async with self._releasing:
                 if self.view.assignment.get(shard) != successor.id:
                     return
                 self._taken[shard] = asyncio.get_running_loop().create_future()
+                began_ms = self._clock.monotonic_ms()
                 await self._holder.release(shard, successor)
                 self._notices.released(shard, successor.id)
                 self.handovers += 1
                 await asyncio.wait([self._taken[shard]], timeout=TAKEN_MS / 1_000)
+                await sleep_ms(self._clock, min(TAKEN_MS, self._clock.monotonic_ms() - began_ms))
         except TenantqError as error:
             log.error("shard %d was not released cleanly: %s", shard, error)  # noqa: TRY400  # the text says it
         except Exception:

@@ -89,6 +89,7 @@ class PeerServer:
         ] = {}  # by connection: the number and the expected proof
         self._server: asyncio.Server | None = None
         self._binding = b""
+        self._has_rejected = False  # since the last successful handshake
 
     async def open(self, sock: socket.socket, certificate: LinkCertificate | None = None) -> None:
         """Accept connections, with TLS if there is a certificate."""
@@ -155,13 +156,18 @@ class PeerServer:
                     return
                 connection.is_authenticated = True
                 self._callers[connection] = _Caller(number, connection)
+                self._has_rejected = False
                 connection.send(frames.WELCOME)
             case _:
                 self._reject(connection)
 
-    @staticmethod
-    def _reject(connection: PeerConnection) -> None:
-        log.warning("a process that does not know the secret connected to the internal address; it was disconnected")
+    def _reject(self, connection: PeerConnection) -> None:
+        if not self._has_rejected:
+            log.warning(
+                "a process that does not know the secret connected to the internal address; it was disconnected."
+                " Further ones are not logged until another process has connected."
+            )
+        self._has_rejected = True
         connection.close()
 
     async def _answer(self, caller: _Caller, request: PeerRequest) -> None:

@@ -6,13 +6,14 @@ from typing import Any, Final, Protocol
 
 from tenantq.cluster.hosted_node import HostContext
 from tenantq.cluster.membership import HEARTBEAT_MS, Membership
-from tenantq.cluster.placement_plan import Plan, current_shard, plan_dedication, plan_pin, plan_unpin
+from tenantq.cluster.placement_plan import Plan, current_shard, plan_dedication, plan_pin, plan_spread, plan_unpin
 from tenantq.cluster.registry import Registry
 from tenantq.cluster.tenant_moves import MoveProgress
 from tenantq.domain.access import Principal
 from tenantq.domain.cluster_view import CLUSTER_SHARDS_MAX
 from tenantq.domain.message import Caller
 from tenantq.domain.names import DEFAULT_TENANT, PROBE_TENANTS
+from tenantq.domain.placement import split_unit
 from tenantq.errors import Conflict, Invalid, no_tenant
 from tenantq.journal.record import entry_of
 from tenantq.service.call import Call, TenantInfo
@@ -72,23 +73,28 @@ class PlacementAdmin:
         items = []
         for name, row in sorted(rows.items()):
             known = progress.get(name, MoveProgress(name, current_shard(row), "waiting", 0))
+            tenant, queue = split_unit(name)
             items.append(
                 TenantMoveItem(
-                    tenant=name, source=row.shard, target=current_shard(row), stage=known.stage, rows=known.rows,
+                    tenant=tenant, queue=queue, source=row.shard, target=current_shard(row), stage=known.stage, rows=known.rows,
                     problem=known.problem,
                 )
             )  # fmt: skip
         return items
 
     async def place(self, call: Call, tenant: str, request: PlacementRequest) -> PlacementReply:
-        """Pin a tenant to a shard, give it a shard of its own, or let it be like others. Returns before it has moved.
+        """Pin a tenant to a shard, give it a shard of its own, spread its queues, or let it be like others.
+
+        Returns before anything has moved.
 
         Raises NotFound, Invalid if the shard does not exist or is in a region that the tenant does not allow, and Conflict.
         """
         await self._admission.authorize_platform(call, "place_tenant")
         principal = await self._admission.identify(call, "place_tenant")
-        if request.shard is None and request.pinned and not request.dedicated:
-            raise Invalid("shard: missing. Name the shard, or set dedicated.")
+        if request.spread is not None and (request.shard is not None or request.dedicated or not request.pinned):
+            raise Invalid("spread: cannot be combined with shard, dedicated or pinned.")
+        if request.shard is None and request.pinned and not request.dedicated and request.spread is None:
+            raise Invalid("shard: missing. Name the shard, or set dedicated or spread.")
         if not request.pinned and (request.dedicated or request.shard is not None):
             raise Invalid("pinned: must be true together with shard or dedicated.")
         if tenant in {DEFAULT_TENANT, *PROBE_TENANTS}:
@@ -121,7 +127,13 @@ class PlacementAdmin:
             raise no_tenant(tenant)
         info: TenantInfo = await self._context.calls.call(rows[tenant].shard, "tenants.get", call, tenant)
         regions = info.config.regions
-        if request.dedicated:
+        if request.spread is not None:
+            if any(one.moving_to is not None for one in self._placements.units(tenant).values()):
+                raise Conflict("queues of the tenant are moving. Try again later.", tenant=tenant)
+            if request.spread > 1:
+                await self._context.calls.query(rows[tenant].shard, "parts.check_spreadable", tenant)
+            plan = plan_spread(cluster, rows, tenant, request.spread, regions)
+        elif request.dedicated:
             plan = plan_dedication(cluster, rows, tenant, request.shard, regions)
         elif request.pinned:
             assert request.shard is not None
@@ -129,8 +141,9 @@ class PlacementAdmin:
         else:
             plan = plan_unpin(rows, tenant)
         for name, row in plan.items():
-            if row.moving_to is not None:
-                self._check_served(name, row.moving_to)
+            for shard in (row.moving_to, *row.next_shards):
+                if shard is not None:
+                    self._check_served(name, shard)
         return plan
 
     def _check_served(self, tenant: str, shard: int) -> None:
@@ -166,20 +179,32 @@ class PlacementAdmin:
             raise no_tenant(tenant)
         cluster = self._joined().view.cluster
         planned = [
-            TenantMoveItem(tenant=name, source=one.shard, target=one.moving_to, stage="planned", rows=0, problem="")
+            TenantMoveItem(
+                tenant=name, queue="", source=one.shard, target=one.moving_to, stage="planned", rows=0, problem=""
+            )
             for name, one in plan.items()
             if one.moving_to is not None
         ]
         moves = planned or [one for one in await self.moves() if one.tenant == tenant]
+        changing = bool(row.next_shards or row.leaving or len(row.shards) == 1 or self._placements.units(tenant))
         return PlacementReply(
             tenant=tenant,
             shard=row.shard,
             region=cluster.region_of(row.shard),
+            spread=len(row.next_shards) or row.spread,
+            shards=list(row.next_shards or row.shards or (row.shard,)),
+            changing=changing,
+            problem=await self._problem(tenant, row.shard) if changing and tenant not in plan else "",
             pinned=row.pinned,
             dedicated=row.dedicated,
             version=row.version,
             moves=moves,
         )
+
+    async def _problem(self, tenant: str, home: int) -> str:
+        found = await self._context.calls.query_each([home], "spread.problem", tenant, timeout_ms=PROGRESS_MS)
+        problem = found[home]
+        return problem if isinstance(problem, str) else ""
 
     async def grow(self, call: Call, request: GrowRequest) -> None:
         """Raise the number of shards. Raises Invalid if it is not higher than now, or members have a lower setting."""
@@ -202,6 +227,8 @@ class PlacementAdmin:
 
 
 def _details(request: PlacementRequest) -> str:
+    if request.spread is not None:
+        return f"spread over {request.spread} shards"
     if not request.pinned:
         return "unpin"
     shard = f"shard {request.shard}" if request.shard is not None else "a free shard"

@@ -44,9 +44,40 @@ def _placed(row: TenantPlacement, shard: int, *, dedicated: bool) -> TenantPlace
     return msgspec.structs.replace(row, pinned=True, dedicated=dedicated, moving_to=moving_to)
 
 
+def _check_whole(rows: Rows, tenant: str) -> None:
+    if len(rows[tenant].parts) > 1 or rows[tenant].shards:
+        raise Conflict("its queues are spread over several shards. Set its spread to 1 first.", tenant=tenant)
+
+
+def plan_spread(cluster: Cluster, rows: Rows, tenant: str, spread: int, regions: Sequence[str]) -> Plan:
+    """Return the plan that spreads the queues of a tenant over shards. Its home is the first of them and stays.
+
+    Raises Invalid if the tenant's regions have fewer shards, and Conflict while it is moving.
+    """
+    row = rows[tenant]
+    if row.next_shards or row.leaving or row.moving_to is not None:
+        raise Conflict("the tenant or its queues are moving. Try again later.", tenant=tenant)
+    if row.dedicated and spread > 1:
+        raise Conflict("the tenant has a shard of its own. Unpin it first.", tenant=tenant)
+    taken = dedicated_shards(rows)
+    free = [one for one in cluster.shards_in(tuple(regions)) if taken.get(one, tenant) == tenant]
+    if not 1 <= spread <= len(free):
+        where = f" in {', '.join(regions)}" if regions else ""
+        raise Invalid(
+            f"spread: must be between 1 and the number of shards{where} ({spread}, {len(free)}).", tenant=tenant
+        )
+    kept = (row.shards or (row.shard,))[:spread]
+    others = sorted(set(free) - set(kept), key=lambda shard: tenant_key(f"{tenant}#{shard}"))
+    shards = (*kept, *others[: spread - len(kept)])
+    if shards == (row.shards or (row.shard,)):
+        return {}
+    return {tenant: msgspec.structs.replace(row, next_shards=shards)}
+
+
 def plan_pin(cluster: Cluster, rows: Rows, tenant: str, shard: int, regions: Sequence[str]) -> Plan:
     """Return the plan that puts a tenant on a shard. Raises Invalid or Conflict if the shard cannot have it."""
     check_shard(cluster, shard)
+    _check_whole(rows, tenant)
     _check_allowed(cluster, tenant, shard, regions)
     owner = dedicated_shards(rows).get(shard, tenant)
     if owner != tenant:
@@ -65,6 +96,7 @@ def plan_dedication(cluster: Cluster, rows: Rows, tenant: str, shard: int | None
 
     Raises Invalid or Conflict if no shard can be emptied for it.
     """
+    _check_whole(rows, tenant)
     if shard is not None:
         check_shard(cluster, shard)
         _check_allowed(cluster, tenant, shard, regions)
@@ -74,15 +106,17 @@ def plan_dedication(cluster: Cluster, rows: Rows, tenant: str, shard: int | None
     others: dict[int, list[str]] = {}
     for name, row in rows.items():
         if name != tenant:
-            others.setdefault(current_shard(row), []).append(name)
+            for number in row.parts if row.moving_to is None else (row.moving_to,):
+                others.setdefault(number, []).append(name)
+    fixed = {name for name, row in rows.items() if row.pinned or len(row.parts) > 1}
     allowed = [
         number
         for number in ([shard] if shard is not None else cluster.shards_in(tuple(regions)))
-        if number != HOME and number not in taken and not any(rows[name].pinned for name in others.get(number, ()))
+        if number != HOME and number not in taken and fixed.isdisjoint(others.get(number, ()))
     ]
     if not allowed:
         where = f"shard {shard}" if shard is not None else "every shard in its regions"
-        raise Conflict(f"{where} holds pinned tenants, or belongs to another tenant.", tenant=tenant)
+        raise Conflict(f"{where} holds pinned or spread tenants, or belongs to another tenant.", tenant=tenant)
     here = current_shard(rows[tenant])
     chosen = min(allowed, key=lambda number: (len(others.get(number, ())), number != here, number))
     plan = {tenant: _placed(rows[tenant], chosen, dedicated=True)}

@@ -125,12 +125,20 @@ def routed(
     path = f"{facet}.{name}"
     method = local or like
     assert method is not None
-    has_tenant = "tenant" in inspect.signature(method).parameters
+    names = [name for name in inspect.signature(method).parameters if name not in {"self", "call"}]
+    has_tenant = "tenant" in names
+    queue_at = names.index("queue") if "queue" in names else None
     fixed = None if facet in BY_CREDENTIAL else PLATFORM
+
+    def queue_of(arguments: tuple[Any, ...], options: dict[str, Any]) -> str | None:
+        if queue_at is None:
+            return None
+        found = arguments[queue_at] if queue_at < len(arguments) else options.get("queue")
+        return found if isinstance(found, str) else None
 
     def route(call: Call, *arguments: Any, **options: Any) -> Awaitable[Any]:
         tenant = (arguments[0] if arguments else options["tenant"]) if has_tenant else fixed
-        owner = routing.known_owner(call, tenant)
+        owner = routing.known_owner(call, tenant, queue_of(arguments, options))
         if local is not None and owner == routing.number:
             return local(call, *arguments, **options)
         return forward(owner, call, tenant, arguments, options)
@@ -139,7 +147,7 @@ def routed(
         owner: int | None, call: Call, tenant: str | None, arguments: tuple[Any, ...], options: dict[str, Any]
     ) -> Any:
         if owner is None:
-            owner = await routing.find_owner(call, tenant)
+            owner = await routing.find_owner(call, tenant, queue_of(arguments, options))
         if local is not None and owner == routing.number:
             return await local(call, *arguments, **options)
         return await calls.call(owner, path, call, *arguments, **options)

@@ -67,7 +67,9 @@ class ShardCalls:
         self.count = count
         self.hold_ms = hold_ms
         self.remote: RemotePlaces | None = None
-        self.find: Callable[[str], int | None] = lambda _: None  # the shard of a tenant, by the directory
+        self.find: Callable[[str, str | None], int | None] = lambda _, __: (
+            None
+        )  # the shard of a queue, by the directory
         self.refresh: Callable[[], Coroutine[Any, Any, None]] = _nothing  # reads what has changed in the directory
         self._refreshing: asyncio.Future[None] | None = None
         self._clock = clock
@@ -82,6 +84,10 @@ class ShardCalls:
 
     def _place(self, shard: int) -> Place | None:
         return self.host.thread(shard) or (self.remote.place(shard) if self.remote is not None else None)
+
+    def is_reachable(self, shard: int) -> bool:
+        """Return whether a shard is here, or at a process that can be reached."""
+        return self._place(shard) is not None
 
     async def call(self, owner: int, path: str, call: Call | None, /, *arguments: Any, **options: Any) -> Any:
         """Execute a method of a shard and return its result. Raises what it raises, or ShardDown if the shard has no owner.
@@ -121,7 +127,7 @@ class ShardCalls:
             self._refreshing = asyncio.ensure_future(self.refresh())
             self._refreshing.add_done_callback(lambda _: setattr(self, "_refreshing", None))
         await asyncio.wait([self._refreshing])  # of all calls; if it fails, they look again
-        shard = self.find(error.tenant or "")
+        shard = self.find(error.tenant or "", error.queue)
         if shard is None:
             raise no_tenant(error.tenant or "")
         return shard

@@ -28,8 +28,8 @@ class RoutingDirectory(Protocol):
     def topology(self) -> Topology:
         """All shards, and where clients reach them."""
 
-    def find(self, tenant: str) -> int | None:
-        """Return the shard of a tenant; None if it is not known."""
+    def find(self, tenant: str, queue: str | None = None) -> int | None:
+        """Return the shard of a tenant, or of its queue if the tenant is spread over shards; None if it is not known."""
 
     def is_known(self, shard: int) -> bool:
         """Return whether a shard runs."""
@@ -66,17 +66,17 @@ class ShardRouting:
         """The shard that refuses calls that no shard can answer."""
         return self.directory.number
 
-    def known_owner(self, call: Call, tenant: str | None) -> int | None:
+    def known_owner(self, call: Call, tenant: str | None, queue: str | None = None) -> int | None:
         """Return the owner if it is known at once and runs; None: ask ``find_owner``."""
         name = tenant if tenant is not None else self._tenant_of.get(call.bearer or "")
         if name is None:
             return None
         if name == PLATFORM:
             return HOME
-        shard = self.directory.find(name)
+        shard = self.directory.find(name, queue)
         return shard if shard is not None and self.directory.is_known(shard) else None
 
-    async def find_owner(self, call: Call, tenant: str | None) -> int:
+    async def find_owner(self, call: Call, tenant: str | None, queue: str | None = None) -> int:
         """Return the owner; raise ShardDown if it does not run.
 
         Only callers with a valid credential get ShardDown, and for unknown names as well as for tenants of that shard: nobody
@@ -89,10 +89,10 @@ class ShardRouting:
             await self.directory.refresh()
         if tenant is not None:
             self.directory.check_whole()  # else it may be a tenant of a shard that does not run
-            named = self.directory.find(tenant)
+            named = self.directory.find(tenant, queue)
             if named is not None:  # its shard came back just now
                 return named
-        shard = self.directory.find(own)
+        shard = self.directory.find(own, queue if tenant is None else None)
         if shard is None:
             self.directory.check_whole()
             return self.number

@@ -175,6 +175,9 @@ class ShardThread:
         self.successor = ""  # the member that the shard was released to
         self.failure: StoreFailed | None = None
         self.ended = asyncio.get_running_loop().create_future()  # of the loop that created it
+        self.given_up = (
+            asyncio.get_running_loop().create_future()
+        )  # another process can own the shard: before it has ended
         self.hosted: HostedShard
         self.loop: asyncio.AbstractEventLoop
         self._make = make
@@ -268,13 +271,13 @@ class ShardThread:
         self.run(self._closing.set)
 
     async def close(self, *, exports: bool = True, successor: str = "") -> None:
-        """Close the shard, and return when its thread has ended."""
+        """Close the shard, and return when another process can own it. Its thread ends soon afterwards."""
         if self.is_open and not exports:
             with contextlib.suppress(NotOwner, TimeoutError):
                 async with asyncio.timeout(PREPARE_MS / 1_000):
                     await self.await_on_loop(self.hosted.prepare_close)
         self.begin_close(exports=exports, successor=successor)
-        await asyncio.shield(self.ended)
+        await asyncio.shield(self.given_up)
 
     # ---- in the thread ----
 
@@ -286,6 +289,7 @@ class ShardThread:
             if self._opened.done():
                 log.critical("shard %d has stopped after an internal error", self.number, exc_info=error)
             self._tell(functools.partial(_fail, self._opened, error))
+        self._tell(lambda: _complete(self.given_up))
         self._tell(lambda: _complete(self.ended))
 
     def _tell(self, work: Callable[[], object]) -> None:
@@ -312,6 +316,8 @@ class ShardThread:
                 await hosted.close(exports=self._exports)  # in any case: a thread that has ended must not own the shard
             except (StoreFailed, OSError) as error:
                 log.warning("shard %d was not closed cleanly: %s", self.number, error)
+            finally:
+                self._tell(lambda: _complete(self.given_up))
 
     async def _serve_until_closed(self) -> None:
         self.is_open = True

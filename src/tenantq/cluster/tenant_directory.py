@@ -10,7 +10,15 @@ from tenantq.cluster.placement_plan import dedicated_shards
 from tenantq.cluster.registry import Registry
 from tenantq.domain.cluster_view import Cluster, TenantPlacement
 from tenantq.domain.names import DEFAULT_TENANT, PROBE_TENANTS
-from tenantq.domain.placement import Topology, jump_hash, tenant_key
+from tenantq.domain.placement import (
+    GROUP_SEPARATOR,
+    Topology,
+    jump_hash,
+    split_unit,
+    spread_shard,
+    tenant_key,
+    unit_name,
+)
 from tenantq.errors import Conflict, Invalid
 
 
@@ -21,26 +29,47 @@ class TenantPlacements:
         self.cluster = cluster
         self._registry = registry
         self._rows: dict[str, TenantPlacement] = {}
-        self._marked: set[str] = set()  # tenants that move, or have a shard of their own
+        self._marked: set[str] = set()  # tenants that move, are spread over shards, or have a shard of their own
+        self._units: dict[str, set[str]] = {}  # by tenant: the rows of its queues
         self.version = 0
         self._lock = threading.Lock()
         self._read_at = 0.0
 
-    def find(self, tenant: str) -> int | None:
-        """Return the shard of a tenant; None if it is not known."""
+    def find(self, tenant: str, queue: str | None = None) -> int | None:
+        """Return the home of a tenant, or the shard of its queue, which need not exist; None if it is not known."""
         row = self._rows.get(tenant)
-        return row.shard if row is not None else HOME if tenant == DEFAULT_TENANT else None
+        if row is None:
+            return HOME if tenant == DEFAULT_TENANT else None
+        if queue is None or not (row.shards or row.next_shards):
+            return row.shard
+        recorded = self._rows.get(unit_name(tenant, queue))
+        if recorded is not None:
+            return recorded.shard
+        return spread_shard(tenant, queue, row.shards) if row.shards else row.shard
 
     def row(self, tenant: str) -> TenantPlacement | None:
         """Return the row of a tenant; None if it is not known."""
         return self._rows.get(tenant)
 
+    def shard_of(self, name: str) -> int | None:
+        """Return the shard of a tenant or of a group of queues, by the name that its row has or would have."""
+        tenant, group = split_unit(name)
+        return self.find(tenant, group or None)
+
     def rows(self) -> dict[str, TenantPlacement]:
-        """Return the rows of all tenants."""
-        return dict(self._rows)
+        """Return the rows of all tenants, without those of single queues."""
+        return {name: row for name, row in list(self._rows.items()) if GROUP_SEPARATOR not in name}
+
+    def units(self, tenant: str) -> dict[str, TenantPlacement]:
+        """Return the rows of the queues of a spread tenant that are not where their hash says, or were not."""
+        return {name: row for name in list(self._units.get(tenant, ())) if (row := self._rows.get(name)) is not None}
+
+    def spread(self) -> dict[str, TenantPlacement]:
+        """Return the rows of the tenants that are spread over several shards, or were until now."""
+        return {name: row for name, row in self._marked_rows().items() if len(row.parts) > 1 or row.shards}
 
     def moving(self) -> dict[str, TenantPlacement]:
-        """Return the rows of the tenants that are moving to another shard."""
+        """Return the rows of the tenants and queues that are moving to another shard."""
         return {name: row for name, row in self._marked_rows().items() if row.moving_to is not None}
 
     def _marked_rows(self) -> dict[str, TenantPlacement]:
@@ -60,6 +89,9 @@ class TenantPlacements:
             if found is None:
                 self.version, self._rows = self._registry.placements()
                 self._marked = {tenant for tenant, row in self._rows.items() if _is_marked(row)}
+                self._units = {}
+                for name in self._rows:
+                    self._index(name)
                 return
             version, changes = found
             for tenant, row in changes.items():
@@ -68,6 +100,7 @@ class TenantPlacements:
 
     def _keep(self, tenant: str, row: TenantPlacement | None) -> None:
         known = self._rows.get(tenant)
+        self._index(tenant, removed=row is None)
         if row is None:
             self._rows.pop(tenant, None)
         elif known is None or known.version <= row.version:
@@ -76,6 +109,13 @@ class TenantPlacements:
             self._marked.add(tenant)
         else:
             self._marked.discard(tenant)
+
+    def _index(self, name: str, *, removed: bool = False) -> None:
+        tenant, group = split_unit(name)
+        if group and removed:
+            self._units.get(tenant, set()).discard(name)
+        elif group:
+            self._units.setdefault(tenant, set()).add(name)
 
     async def place(self, tenant: str, regions: Iterable[str], served: Container[str]) -> int:
         """Return the shard of a tenant, or of a new one the jump hash of its name over the shards in its regions.
@@ -112,6 +152,15 @@ class TenantPlacements:
         self._keep(tenant, row)
         return row.shard
 
+    async def put_unit(self, unit: str, row: TenantPlacement) -> None:
+        """Write the row of a group of queues that has none."""
+        self._keep(unit, await asyncio.to_thread(self._registry.place_tenant, unit, row))
+
+    async def remove_unit(self, unit: str) -> None:
+        """Delete the row of a group of queues that is where its hash says."""
+        await asyncio.to_thread(self._registry.remove_tenant, unit)
+        self._keep(unit, None)
+
     async def replace(self, tenant: str, row: TenantPlacement) -> TenantPlacement | None:
         """Replace the row that has the version of ``row``; return the new one, or None if it has another version."""
         stored = await asyncio.to_thread(self._registry.move_tenant, tenant, row, row.version)
@@ -120,13 +169,14 @@ class TenantPlacements:
         return stored
 
     async def remove(self, tenant: str) -> None:
-        """Forget a tenant that was deleted."""
-        await asyncio.to_thread(self._registry.remove_tenant, tenant)
-        self._keep(tenant, None)
+        """Forget a tenant that was deleted, and its queues; or one of its queues, by the name of its row."""
+        for name in (*self.units(tenant), tenant):
+            await asyncio.to_thread(self._registry.remove_tenant, name)
+            self._keep(name, None)
 
 
 def _is_marked(row: TenantPlacement) -> bool:
-    return row.moving_to is not None or row.dedicated
+    return row.moving_to is not None or row.dedicated or len(row.parts) > 1 or bool(row.shards)
 
 
 class TenantDirectory:
@@ -155,9 +205,9 @@ class TenantDirectory:
         """All shards, and where clients reach their owners."""
         return self._topology()
 
-    def find(self, tenant: str) -> int | None:
-        """Return the shard of a tenant; None if it is not known."""
-        return self.number if tenant in PROBE_TENANTS else self._placements.find(tenant)
+    def find(self, tenant: str, queue: str | None = None) -> int | None:
+        """Return the home of a tenant, or the shard of its queue; None if it is not known."""
+        return self.number if tenant in PROBE_TENANTS else self._placements.find(tenant, queue)
 
     def is_known(self, shard: int) -> bool:
         """Return whether there is such a shard. Calls follow it to its owner."""

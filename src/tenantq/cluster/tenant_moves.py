@@ -1,4 +1,4 @@
-"""Moves of tenants between the shards of a cluster, as one shard takes part in them.
+"""Moves of tenants, and of queues of spread tenants, between the shards of a cluster, as one shard takes part in them.
 
 The directory row of a tenant is the truth. ``moving_to`` starts a move, and the source makes it:
 
@@ -25,21 +25,28 @@ from tenantq.cluster.shard_calls import CallsFromShard
 from tenantq.cluster.tenant_directory import TenantPlacements
 from tenantq.domain.cluster_view import TenantPlacement
 from tenantq.domain.message import SYSTEM
+from tenantq.domain.placement import GROUP_SEPARATOR, split_unit
 from tenantq.engine.access_store import KEY_ROW, USE_ROW
+from tenantq.engine.catalog import QUEUE_ROW
 from tenantq.engine.operation import Operation
 from tenantq.engine.ops.move import (
     ActivateTenant,
     BeginArrival,
     CancelArrival,
     DropMoved,
+    FenceQueues,
     FenceTenant,
     ReceiveRows,
     ReturnTenant,
+    check_group_movable,
     check_movable,
 )
+from tenantq.engine.queue_groups import group_of
+from tenantq.engine.queue_state import TenantState
 from tenantq.engine.shard import Shard
-from tenantq.engine.tenant_rows import META_KINDS, RowChange, TenantCapture, shifted
+from tenantq.engine.tenant_rows import META_KINDS, GroupCapture, RowCapture, RowChange, TenantCapture, shifted
 from tenantq.errors import Conflict, StoreFailed, TenantqError, Unavailable
+from tenantq.runtime.clock import sleep_ms
 from tenantq.store.keys import QUEUE_FAMILIES, after, tenant_prefix
 
 log = logging.getLogger("tenantq.shards")
@@ -55,6 +62,10 @@ SMALL_REST: Final = 200
 CATCH_UPS_MAX: Final = 20
 """Attempts to get below that before the tenant is fenced anyway."""
 
+GROUPS_AT_ONCE: Final = 4
+"""Groups of queues that leave a shard at a time. Each commit looks at the captures of all."""
+
+NEXT_GROUP_S: Final = 0.01
 RETRY_S: Final = 1.0
 ANSWER_MS: Final = 10_000
 """Timeout of one step at the target."""
@@ -81,30 +92,33 @@ class TenantArrivals:
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
-        self._sessions: dict[int, str] = {}  # by tenant id: copies that have begun since this shard was opened
+        self._sessions: dict[str, str] = {}  # by name: copies that have begun since this shard was opened
 
     async def begin(self, id: int, name: str, source: int, session: str) -> int:
         """Prepare to receive a tenant's rows, and return this shard's time."""
         await self._shard.submit(BeginArrival(self._shard.state.platform, SYSTEM, id, name, source))
-        self._sessions[id] = session
+        self._sessions[name] = session
         return self._shard.state.shard_clock.now_ms()
 
-    async def receive(self, id: int, session: str, changes: list[RowChange], row: bytes, key_ids: list[str]) -> int:
+    async def receive(
+        self, id: int, name: str, session: str, changes: list[RowChange], row: bytes, key_ids: list[str]
+    ) -> int:
         """Write rows of an arriving tenant; with ``row``, the last ones. Raises Conflict if another copy has begun."""
-        if self._sessions.get(id) != session:
+        if self._sessions.get(name) != session:
             raise Conflict("the target shard has another owner now, or another copy has begun")
-        await self._shard.submit(ReceiveRows(self._shard.state.platform, SYSTEM, id, changes, row, tuple(key_ids)))
+        platform = self._shard.state.platform
+        await self._shard.submit(ReceiveRows(platform, SYSTEM, id, name, changes, row, tuple(key_ids)))
         return len(changes)
 
-    async def activate(self, id: int) -> int:
+    async def activate(self, name: str) -> int:
         """Serve a tenant whose rows have arrived, and whose directory row names this shard."""
-        await self._shard.submit(ActivateTenant(self._shard.state.platform, SYSTEM, id))
+        await self._shard.submit(ActivateTenant(self._shard.state.platform, SYSTEM, name))
         return 0
 
-    async def cancel(self, id: int, session: str) -> int:
+    async def cancel(self, name: str, session: str) -> int:
         """Delete the rows of a tenant that does not move here."""
-        if self._sessions.get(id) == session:
-            await self._shard.submit(CancelArrival(self._shard.state.platform, SYSTEM, id))
+        if self._sessions.get(name) == session:
+            await self._shard.submit(CancelArrival(self._shard.state.platform, SYSTEM, name))
         return 0
 
 
@@ -137,13 +151,14 @@ class TenantMoves:
         leaving = [name for name, row in self._placements.moving().items() if row.shard == self._number]
         leaving += [name for name, moved in catalog.moved.items() if moved.row]
         for name in leaving:
-            self._begin(name, self._leave(name))
-        for id, arriving in list(catalog.arriving.items()):
-            row = self._placements.row(arriving.name)
-            if row is not None and row.shard == self._number:
-                self._begin(arriving.name, self._attempt(ActivateTenant(self._shard.state.platform, SYSTEM, id)))
+            if not split_unit(name)[1] or sum(GROUP_SEPARATOR in one for one in self._tasks) < GROUPS_AT_ONCE:
+                self._begin(name, self._leave(name))
+        for name in list(catalog.arriving):
+            row = self._placements.row(name)
+            if self._placements.shard_of(name) == self._number:
+                self._begin(name, self._attempt(ActivateTenant(self._shard.state.platform, SYSTEM, name)))
             elif row is None or row.moving_to != self._number:
-                self._begin(arriving.name, self._attempt(CancelArrival(self._shard.state.platform, SYSTEM, id)))
+                self._begin(name, self._attempt(CancelArrival(self._shard.state.platform, SYSTEM, name)))
 
     def _begin(self, name: str, work: Coroutine[object, object, None]) -> None:
         if name in self._tasks:
@@ -200,6 +215,8 @@ class TenantMoves:
                     await asyncio.sleep(RETRY_S)
         finally:
             self._progress.pop(name, None)
+            if split_unit(name)[1] and not self._closing:
+                asyncio.get_running_loop().call_later(NEXT_GROUP_S, self.look)
 
     def _wanted(self, name: str) -> TenantPlacement | None:
         """Return the directory row of a tenant that is leaving, None if there is nothing left to do."""
@@ -219,23 +236,28 @@ class TenantMoves:
         if moved is not None and moved.row:
             await self._settle(name)
             return
-        tenant = state.catalog.tenants.get(name)
+        tenant = state.catalog.tenants.get(split_unit(name)[0])
         target = row.moving_to
         if tenant is None or target is None or target == self._number:
             await self._placements.replace(name, msgspec.structs.replace(row, moving_to=None))
             return
-        check_movable(tenant)
+        what = _MovingGroup(self._shard, tenant, name) if split_unit(name)[1] else _MovingTenant(self._shard, tenant)
+        what.check()
         self._note(name, row, "copying")
         session, sent_ms = secrets.token_hex(8), state.shard_clock.now_ms()
         target_ms: int = await self.ask(target, "begin", tenant.id, name, self._number, session)
+        # Moved times are ahead of the target's clock by at most the duration of this call, so leases never end early.
+        ahead_ms = state.shard_clock.now_ms() - sent_ms
         transfer = _Transfer(self, name, row, tenant.id, session, target_ms - sent_ms)
-        capture = state.captures[tenant.id] = TenantCapture(tenant.id)
+        capture = state.captures[name] = what.capture()
         try:
-            await transfer.copy(self._shard, capture)
+            await transfer.copy(self._shard, capture, what.ranges())
             self._note(name, row, "switching", transfer.rows)
-            await self._shard.submit(FenceTenant(tenant, SYSTEM, target))
+            await self._shard.submit(what.fence(target))
+            until_ms = state.shard_clock.now_ms() + ahead_ms + 1  # from then on the target's messages are younger
             try:
-                await transfer.finish(self._shard, capture)
+                await transfer.finish(self._shard, capture, what.key_ids())
+                await sleep_ms(state.clock, max(0, until_ms - state.shard_clock.now_ms()))
                 done = msgspec.structs.replace(row, shard=target, moving_to=None)
                 if await self._placements.replace(name, done) is None:
                     raise Superseded
@@ -244,10 +266,10 @@ class TenantMoves:
         except BaseException:
             with contextlib.suppress(TenantqError):
                 if self._shard.failure is None and not self._closing and (await self._current(name)) != target:
-                    await self.ask(target, "cancel", tenant.id, session)
+                    await self.ask(target, "cancel", name, session)
             raise
         finally:
-            state.captures.pop(tenant.id, None)
+            state.captures.pop(name, None)
 
     def report(self, name: str, row: TenantPlacement, rows: int) -> None:
         """Note how many rows were copied. Raises Superseded if the tenant shall not move any more."""
@@ -258,8 +280,7 @@ class TenantMoves:
 
     async def _current(self, name: str) -> int | None:
         await self._placements.refresh()
-        row = self._placements.row(name)
-        return row.shard if row is not None else None
+        return self._placements.shard_of(name)
 
     async def _settle(self, name: str) -> None:
         """End the move of a fenced tenant, whatever happened before: it is served elsewhere, or here again."""
@@ -267,14 +288,17 @@ class TenantMoves:
         while moved is not None and moved.row:
             try:
                 await self._placements.refresh()
-                row = self._placements.row(name)
-                if row is None or row.shard != self._number:
-                    if row is not None and row.shard == moved.target:
-                        self._note(name, row, "deleting")
-                        await self.ask(row.shard, "activate", moved.id)
+                row, shard = self._placements.row(name), self._placements.shard_of(name)
+                if shard != self._number:
+                    if shard == moved.target:
+                        self._note(name, row or TenantPlacement(shard=shard), "deleting")
+                        await self.ask(shard, "activate", name)
                     await self._shard.submit(DropMoved(self._shard.state.platform, SYSTEM, name))
-                    await self._erase(name, moved.id)
-                elif await self._placements.replace(name, row) is not None:  # nobody else can decide the move now
+                    if not split_unit(name)[1]:
+                        await self._erase(name, moved.id)
+                elif (
+                    row is None or await self._placements.replace(name, row) is not None
+                ):  # nobody else can decide the move now
                     await self._shard.submit(ReturnTenant(self._shard.state.platform, SYSTEM, name))
             except TenantqError as error:
                 if self._shard.failure is not None or self._closing:
@@ -296,8 +320,66 @@ class TenantMoves:
         return found
 
 
+class _MovingTenant:
+    """A whole tenant that moves."""
+
+    def __init__(self, shard: Shard, tenant: TenantState) -> None:
+        self._shard, self._tenant = shard, tenant
+
+    def check(self) -> None:
+        """Raise Conflict if it cannot move now."""
+        check_movable(self._tenant)
+
+    def capture(self) -> RowCapture:
+        """Return what notes the changes of its rows from now on."""
+        return TenantCapture(self._tenant.id)
+
+    def ranges(self) -> list[tuple[str, bytes]]:
+        """Return the families and prefixes of its rows. The names of queues come first."""
+        prefix = tenant_prefix(self._tenant.id)
+        return [*(("meta", kind + prefix) for kind in META_KINDS), *((family, prefix) for family in QUEUE_FAMILIES)]
+
+    def fence(self, target: int) -> Operation[None]:
+        """Return what stops serving it."""
+        return FenceTenant(self._tenant, SYSTEM, target)
+
+    def key_ids(self) -> list[str]:
+        """Return its API keys."""
+        return list(self._shard.state.access.keys(self._tenant.id))
+
+
+class _MovingGroup:
+    """A group of queues of a spread tenant that moves."""
+
+    def __init__(self, shard: Shard, tenant: TenantState, unit: str) -> None:
+        self._shard, self._tenant, self._unit = shard, tenant, unit
+
+    def check(self) -> None:
+        """Raise Conflict if it cannot move now."""
+        check_group_movable(self._tenant, group_of(self._tenant, self._unit))
+
+    def capture(self) -> RowCapture:
+        """Return what notes the changes of its rows from now on, also of queues that are created from now on."""
+        queues = group_of(self._tenant, self._unit)
+        return GroupCapture(self._tenant.id, self._unit, [queue.prefix for queue in queues])
+
+    def ranges(self) -> list[tuple[str, bytes]]:
+        """Return the families and prefixes of its rows. The names of queues come first."""
+        prefixes = [queue.prefix for queue in group_of(self._tenant, self._unit)]
+        names = [("meta", QUEUE_ROW + prefix) for prefix in prefixes]
+        return [*names, *((family, prefix) for prefix in prefixes for family in QUEUE_FAMILIES)]
+
+    def fence(self, target: int) -> Operation[None]:
+        """Return what stops serving it."""
+        return FenceQueues(self._tenant, SYSTEM, self._unit, target)
+
+    def key_ids(self) -> list[str]:
+        """Return no API keys: they belong to the tenant."""
+        return []
+
+
 class _Transfer:
-    """Copies the rows of one tenant to the target."""
+    """Copies the rows of one tenant, or of a group of its queues, to the target."""
 
     def __init__(
         self, moves: TenantMoves, name: str, row: TenantPlacement, id: int, session: str, shift_ms: int
@@ -306,19 +388,16 @@ class _Transfer:
         self._id, self._session, self._shift_ms = id, session, shift_ms
         self.rows = 0
 
-    async def copy(self, shard: Shard, capture: TenantCapture) -> None:
+    async def copy(self, shard: Shard, capture: RowCapture, ranges: list[tuple[str, bytes]]) -> None:
         """Copy all rows, and what changes meanwhile until little is left."""
-        prefix = tenant_prefix(self._id)
-        for kind in META_KINDS:  # first, because they contain the names of the queues
-            await self._copy_range(shard, capture, "meta", kind + prefix)
-        for family in QUEUE_FAMILIES:
+        for family, prefix in ranges:
             await self._copy_range(shard, capture, family, prefix)
         for _ in range(CATCH_UPS_MAX):
             if len(capture) <= SMALL_REST:
                 break
             await self._send(capture.take())
 
-    async def _copy_range(self, shard: Shard, capture: TenantCapture, family: str, prefix: bytes) -> None:
+    async def _copy_range(self, shard: Shard, capture: RowCapture, family: str, prefix: bytes) -> None:
         store, lower, rows = shard.state.store, prefix, PAGE_ROWS_FIRST
         while page := await asyncio.to_thread(store.scan_items, store.family(family), lower, after(prefix), rows):
             await self._send([RowChange(family, key, value) for key, value in page])
@@ -328,16 +407,15 @@ class _Transfer:
             lower = page[-1][0] + b"\0"
             self._check(capture)
 
-    def _check(self, capture: TenantCapture) -> None:
+    def _check(self, capture: RowCapture) -> None:
         if capture.overrun:
             raise Unavailable("the tenant changes faster than its rows are copied", tenant=self._name)
         self._moves.report(self._name, self._row, self.rows)
 
-    async def finish(self, shard: Shard, capture: TenantCapture) -> None:
+    async def finish(self, shard: Shard, capture: RowCapture, ids: list[str]) -> None:
         """Copy the rest, the API keys and the tenant's own row, after the tenant was fenced."""
         await self._send(capture.take())
-        store, access = shard.state.store, shard.state.access
-        ids = list(access.keys(self._id))
+        store = shard.state.store
         names = [kind + id.encode() for id in ids for kind in (KEY_ROW, USE_ROW)]
         values = store.get_many(store.meta, names) if names else []
         last = [RowChange("meta", key, value) for key, value in zip(names, values, strict=True) if value is not None]
@@ -359,4 +437,4 @@ class _Transfer:
     async def _send_part(self, part: list[RowChange], row: bytes, key_ids: list[str]) -> None:
         target = self._row.moving_to
         assert target is not None
-        self.rows += await self._moves.ask(target, "receive", self._id, self._session, part, row, key_ids)
+        self.rows += await self._moves.ask(target, "receive", self._id, self._name, self._session, part, row, key_ids)

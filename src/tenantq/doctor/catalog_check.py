@@ -47,7 +47,7 @@ def load_queues(store: StoreReader, log: FindingLog) -> dict[bytes, KnownQueue]:
                 continue
             if tenant is None:
                 log.found("catalog", "The queue does not belong to any tenant.", tenant=f"#{tenant_id}", queue=row.name)
-            elif queue_id >= tenant.next_queue_id:
+            elif queue_id >= tenant.next_queue_id and not tenant.queue_blocks:  # other shards have their own ids
                 log.found("catalog", "The queue's ID may be assigned again.", tenant=tenant.name, queue=row.name)
             if (tenant_id, row.name) in names:
                 log.found("catalog", "Two queues have the same name.", tenant=_name(tenants, tenant_id), queue=row.name)

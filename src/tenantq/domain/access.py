@@ -68,8 +68,9 @@ MATRIX: Final[dict[str, frozenset[str]]] = {
 """Actions of each role in the tenant of the grant. ``platform-admin`` applies to every tenant."""
 
 VIEWS: Final = (
-    "audit", "audit_platform", "get_tenant", "get_encryption", "list_keys", "list_platform_keys", "list_grants",
-    "list_templates", "list_signups", "list_containments",
+    "audit", "audit_platform", "trace", "get_tenant", "usage", "get_encryption", "get_queue", "list_queues", "list_keys",
+    "list_grants", "list_templates", "list_tenants", "list_platform_keys", "list_signups", "list_containments",
+    "list_erasures", "list_backups",
 )  # fmt: skip
 """Reads of configuration and of the audit trail. They are journaled, and not billed."""
 

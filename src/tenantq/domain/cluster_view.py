@@ -90,12 +90,27 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TenantPlacement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The directory row of one tenant: which shards its queues live on."""
+    """A directory row: where a tenant lives, or a group of its queues that is not where its hash says.
+
+    The name of such a group is ``tenant/group``. Of its row only ``shard``, ``version`` and ``moving_to`` are used.
+    """
 
     shard: int  # its home
-    spread: int = 1  # number of shards that its queues are spread over
+    shards: tuple[int, ...] = ()  # that its queues are spread over, its home first; none: all are at home
     version: int = 0  # of the directory when the row was written
     regions: tuple[str, ...] = ()
     pinned: bool = False  # placed by an operator
     dedicated: bool = False  # its shards hold no other tenant
     moving_to: int | None = None  # the shard that its rows are being copied to
+    next_shards: tuple[int, ...] = ()  # that its queues shall be spread over; none: ``shards`` is final
+    leaving: tuple[int, ...] = ()  # shards that still have a part of it, and shall have none
+
+    @property
+    def spread(self) -> int:
+        """Over how many shards its queues are spread."""
+        return max(1, len(self.shards))
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """All shards that may have a part of it, its home first."""
+        return tuple(dict.fromkeys((self.shard, *self.shards, *self.next_shards, *self.leaving)))

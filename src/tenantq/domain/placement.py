@@ -14,14 +14,14 @@ bytes = 500000000000               # optional: capacity
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import msgspec
 
-from tenantq.domain.names import OptionalRegionName, ShardName
+from tenantq.domain.names import FIFO_SUFFIX, OptionalRegionName, ShardName
 from tenantq.domain.validation import between, build
 from tenantq.errors import Invalid
 from tenantq.runtime.toml_files import read_toml
@@ -30,6 +30,7 @@ SHARDS_MAX: Final = 100_000
 MULTIPLIER: Final = 2_862_933_555_777_941_757
 KEY_BITS: Final = 64
 _MASK: Final = (1 << KEY_BITS) - 1
+_DEAD_LETTERS: Final = "-dlq"
 _Capacity = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -142,6 +143,37 @@ def jump_hash(key: int, buckets: int) -> int:
         key = (key * MULTIPLIER + 1) & _MASK
         following = int((bucket + 1) * (float(1 << 31) / float((key >> 33) + 1)))
     return bucket
+
+
+GROUP_SEPARATOR: Final = "/"
+"""Between a tenant and a group of its queues. No name contains it."""
+
+
+def placement_group(queue: str) -> str:
+    """Return the group that a queue is placed with: itself, without the endings of dead-letter queues.
+
+    A dead letter moves in one commit, so a queue and the queue of its dead letters are on one shard.
+    """
+    stem, fifo = (queue[: -len(FIFO_SUFFIX)], FIFO_SUFFIX) if queue.endswith(FIFO_SUFFIX) else (queue, "")
+    while stem.endswith(_DEAD_LETTERS) and stem != _DEAD_LETTERS:
+        stem = stem[: -len(_DEAD_LETTERS)]
+    return stem + fifo
+
+
+def unit_name(tenant: str, queue: str) -> str:
+    """Return the name of what moves with a queue of a tenant that is spread over shards."""
+    return f"{tenant}{GROUP_SEPARATOR}{placement_group(queue)}"
+
+
+def split_unit(unit: str) -> tuple[str, str]:
+    """Return the tenant and the group of queues that a name of the directory means; no group: the whole tenant."""
+    tenant, _, group = unit.partition(GROUP_SEPARATOR)
+    return tenant, group
+
+
+def spread_shard(tenant: str, queue: str, shards: Sequence[int]) -> int:
+    """Return the shard of a queue: the jump hash of tenant and group over the tenant's shards."""
+    return shards[jump_hash(tenant_key(unit_name(tenant, queue)), len(shards))]
 
 
 class HeldTenant(msgspec.Struct, frozen=True, kw_only=True):

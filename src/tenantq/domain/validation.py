@@ -160,7 +160,7 @@ def explain(error: msgspec.ValidationError, kind: Any, given: object = _UNKNOWN,
     if unknown is not None or missing is not None:
         name = (unknown or missing)[1]  # type: ignore[index]  # one of them was found
         known = ", ".join(one.encode_name for one in getattr(_unwrapped(info)[0], "fields", ()))
-        problem = f"unknown field (allowed: {known})" if unknown is not None else "required"
+        problem = f"unknown field (allowed: {known or 'none'})" if unknown is not None else "required"
         return f"{field and f'{field}.'}{name[:80]}: {problem}"
     if not problem.startswith(_OWN_WORDS_OF_MSGSPEC):  # a rule between fields, which names the field itself
         return problem if not field else f"{field}{'.' if _FIELD.match(problem) else ': '}{problem}"

@@ -12,8 +12,8 @@ The platform itself has tenant id 0.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -39,6 +39,10 @@ _PRINCIPAL: Final = b"p"
 _PAGE = 10_000
 PLATFORM: Final = 0
 _ADMINISTRATORS: Final = frozenset(("tenant-admin", "platform-admin"))
+
+
+RowsUnder: TypeAlias = Callable[[bytes], Iterable[tuple[bytes, bytes]]]
+"""Returns the rows whose keys start with a prefix."""
 
 
 class ApiKeyRow(msgspec.Struct, frozen=True):
@@ -305,10 +309,10 @@ class AccessStore:
             self._add_key(value)
         for key, value in self._rows(USE_ROW):
             self._uses[key[len(USE_ROW) :].decode()] = _decode_use(value)
-        self._load_rows(names, b"")
+        self._load_rows(names, b"", self._rows)
 
-    def load_tenant(self, tenant_id: int, tenant: str, key_ids: Sequence[str]) -> None:
-        """Read the rows of one tenant, and of its keys."""
+    def load_tenant(self, tenant_id: int, tenant: str, key_ids: Sequence[str], rows: RowsUnder | None = None) -> None:
+        """Read the rows of one tenant, and of its keys; with ``rows``, those that will be in the store."""
         store = self._store
         for id in key_ids:
             key, use = store.get_many(store.meta, [KEY_ROW + id.encode(), USE_ROW + id.encode()])
@@ -316,7 +320,7 @@ class AccessStore:
                 self._add_key(key)
             if use is not None:
                 self._uses[id] = _decode_use(use)
-        self._load_rows({tenant_id: tenant}, tenant_prefix(tenant_id))
+        self._load_rows({tenant_id: tenant}, tenant_prefix(tenant_id), rows or self._rows)
         self.version += 1
 
     def _add_key(self, value: bytes) -> None:
@@ -325,21 +329,21 @@ class AccessStore:
         self._by_hash[row.key.token_hash] = row.key
         self._owners[row.key.id] = row.tenant_id
 
-    def _load_rows(self, names: Mapping[int, str | None], prefix: bytes) -> None:
-        for key, value in self._rows(GRANT_ROW + prefix):
+    def _load_rows(self, names: Mapping[int, str | None], prefix: bytes, rows: RowsUnder) -> None:
+        for key, value in rows(GRANT_ROW + prefix):
             tenant, principal = names.get(_tenant_id(key, GRANT_ROW)), key[len(GRANT_ROW) + 4 :].decode()
             if tenant is not None:
                 self._grants.setdefault(tenant, {})[principal] = _decode_grant(value)
                 self._tenants_of.setdefault(principal, {})[tenant] = None
-        for key, value in self._rows(REVIEW_ROW + prefix):
+        for key, value in rows(REVIEW_ROW + prefix):
             tenant = names.get(_tenant_id(key, REVIEW_ROW))
             if tenant is not None:
                 self._reviewed[tenant, key[len(REVIEW_ROW) + 4 :].decode()] = _decode_time(value)
-        for key, value in self._rows(REVOKED_ROW + prefix):
+        for key, value in rows(REVOKED_ROW + prefix):
             tenant_id, rest = _tenant_id(key, REVOKED_ROW), key[len(REVOKED_ROW) + 4 :]
             if tenant_id in names:
                 self._revoked[names[tenant_id], rest[:1], rest[1:].decode()] = _decode_time(value)
-        for key, value in self._rows(CONTAINED_ROW + prefix):
+        for key, value in rows(CONTAINED_ROW + prefix):
             if (tenant_id := _tenant_id(key, CONTAINED_ROW)) in names:
                 self._add_containment(tenant_id, _decode_containment(value))
 

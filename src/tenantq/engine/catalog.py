@@ -4,11 +4,14 @@ tenant/<id be32>      name, configuration, next queue id
 queue/<P>             name, configuration, status
 usage/<id be32>       messages added in the current hour and day
 next_tenant_id        be32; ids are never reused
+part/<id be32>        the part of a tenant whose queues are spread over several shards
 moved/<name>          a tenant that left this shard: where it went, and its row until its other rows are deleted
 arriving/<id be32>    a tenant whose rows are being copied to this shard
+
+A group of queues of such a tenant moves like a tenant; its name is ``tenant/group``, and its key has the group at the end.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
@@ -16,8 +19,10 @@ import msgspec
 from tenantq.domain import limits
 from tenantq.domain.config import QueueConfig, TenantConfig
 from tenantq.domain.names import dead_letter_name
+from tenantq.domain.placement import split_unit, unit_name
 from tenantq.engine import quota_checks
 from tenantq.engine.fair_lines import TenantLine
+from tenantq.engine.part_state import BLOCK_IDS, PartState
 from tenantq.engine.queue_state import QueueState, Status, TenantState, TenantStatus
 from tenantq.engine.restrictions import Erasing, Hold, Suspension
 from tenantq.engine.work_counters import TenantCounters, WorkSums
@@ -31,10 +36,12 @@ TENANT_ROW: Final = b"tenant/"
 QUEUE_ROW: Final = b"queue/"
 USAGE_ROW: Final = b"usage/"
 NEXT_TENANT_ID: Final = b"next_tenant_id"
+PART_ROW: Final = b"part/"
 MOVED_ROW: Final = b"moved/"
 ARRIVING_ROW: Final = b"arriving/"
 _PAGE = 10_000
 _CONFIGS_MAX = 1_000
+_ID_BYTES = 4
 
 
 class TenantRow(msgspec.Struct, frozen=True):
@@ -51,23 +58,31 @@ class TenantRow(msgspec.Struct, frozen=True):
     erasing: Erasing | None = None
     next_data_key: int = 0
     earlier: tuple[tuple[int, int], ...] = ()  # shards that it lived on before, each with ``since`` there
+    queue_blocks: int = 0  # ranges of queue ids that were given to parts on other shards
 
 
 class MovedRow(msgspec.Struct, frozen=True):
-    """A tenant that left this shard. While it has ``row``, the tenant may still come back, and its other rows exist."""
+    """A tenant, or a group of its queues, that left this shard. While it has ``row`` it may come back, and its rows exist."""
 
     id: int
     target: int  # the shard that it went to
-    row: bytes = b""  # its tenant row
+    row: bytes = b""  # its tenant row, or the GroupRow
 
 
 class ArrivingRow(msgspec.Struct, frozen=True):
-    """A tenant whose rows are being copied to this shard."""
+    """A tenant, or a group of its queues, whose rows are being copied to this shard."""
 
     name: str
     source: int  # the shard that has it
-    row: bytes = b""  # its tenant row, once all other rows are here
+    row: bytes = b""  # its tenant row or GroupRow, once all other rows are here
     key_ids: tuple[str, ...] = ()  # its API keys, copied with the row
+
+
+class GroupRow(msgspec.Struct, frozen=True):
+    """A group of queues on its way to another shard: their prefixes, and the rights that cover what they use."""
+
+    prefixes: tuple[bytes, ...]
+    rights: dict[str, int]
 
 
 class QueueRow(msgspec.Struct, frozen=True):
@@ -94,13 +109,14 @@ class Catalog:
     def __init__(self, store: StoreReader, first_tenant_id: int = 1) -> None:
         self._store = store
         self.tenants: dict[str, TenantState] = {}
-        self._by_id: dict[int, TenantState] = {}
+        self.tenants_by_id: dict[int, TenantState] = {}
         self._first_tenant_id = self._next_tenant_id = first_tenant_id
         self.deleted_work = WorkSums()  # of tenants deleted since the start
         self.deleted_counters = TenantCounters()
         self._configs: dict[bytes, TenantConfig] = {}  # tenants of one plan share one object
         self.moved: dict[str, MovedRow] = {}
-        self.arriving: dict[int, ArrivingRow] = {}
+        self.arriving: dict[str, tuple[int, ArrivingRow]] = {}  # by name, with the id of the tenant
+        self.placed_here: Callable[[str, str], bool | None] = _unknown  # a queue of a spread tenant, by the directory
 
     # ---- reading ----
 
@@ -125,11 +141,11 @@ class Catalog:
     def is_in_transit(self, name: str) -> bool:
         """Return whether a tenant is on its way from or to this shard, so that no other tenant may take its name."""
         moved = self.moved.get(name)
-        return (moved is not None and bool(moved.row)) or any(one.name == name for one in self.arriving.values())
+        return (moved is not None and bool(moved.row)) or name in self.arriving
 
     def tenant_by_id(self, id: int) -> TenantState:
         """Return a tenant by its id. Raises NotFound."""
-        tenant = self._by_id.get(id)
+        tenant = self.tenants_by_id.get(id)
         if tenant is None:
             raise NotFound("no such tenant")
         return tenant
@@ -138,8 +154,22 @@ class Catalog:
         """Return a queue. Raises NotFound."""
         queue = tenant.queues.get(name)
         if queue is None:
+            self.check_queue_here(tenant, name)
             raise no_queue(name, tenant.name)
         return queue
+
+    def check_queue_here(self, tenant: TenantState, name: str) -> None:
+        """Raise TenantMoved if a queue that does not exist here belongs to another shard, or is on its way."""
+        part = tenant.part
+        if part is None or name in tenant.queues:
+            return
+        unit = unit_name(tenant.name, name)
+        is_here = unit not in self.moved and unit not in self.arriving and not part.has_left
+        if is_here:
+            recorded = self.placed_here(tenant.name, name)
+            is_here = part.places_here(tenant.name, name) if recorded is None else recorded
+        if not is_here:
+            raise TenantMoved(tenant=tenant.name, queue=name)
 
     def queues(self) -> Iterator[QueueState]:
         """Iterate over every queue of every tenant."""
@@ -170,7 +200,7 @@ class Catalog:
         self._next_tenant_id += 1
         batch.put(NEXT_TENANT_ID, self._next_tenant_id.to_bytes(5), self._store.meta.handle)
         self.save_tenant(batch, tenant)
-        self.tenants[name] = self._by_id[tenant.id] = tenant
+        self.tenants[name] = self.tenants_by_id[tenant.id] = tenant
         return tenant
 
     def save_tenant(self, batch: Batch, tenant: TenantState) -> None:
@@ -185,24 +215,21 @@ class Catalog:
         elif self.moved.pop(name, None) is not None:
             batch.delete(MOVED_ROW + name.encode(), self._store.meta.handle)
 
-    def put_arriving(self, batch: Batch, id: int, row: ArrivingRow | None) -> None:
-        """Note that a tenant is being copied to this shard; None: no more."""
+    def put_arriving(self, batch: Batch, id: int, name: str, row: ArrivingRow | None) -> None:
+        """Note that a tenant or a group of queues is being copied to this shard; None: no more."""
+        key = ARRIVING_ROW + tenant_prefix(id) + split_unit(name)[1].encode()
         if row is not None:
-            self.arriving[id] = row
-            batch.put(ARRIVING_ROW + tenant_prefix(id), _encode(row), self._store.meta.handle)
-        elif self.arriving.pop(id, None) is not None:
-            batch.delete(ARRIVING_ROW + tenant_prefix(id), self._store.meta.handle)
-
-    def name_arriving_queue(self, id: int, key: bytes, value: bytes) -> None:
-        """Have the store know the name of a queue of an arriving tenant, given its row."""
-        self._store.name_queue(key[len(QUEUE_ROW) :], f"{self.arriving[id].name}:{_decode_queue(value).name}")
+            self.arriving[name] = id, row
+            batch.put(key, _encode(row), self._store.meta.handle)
+        elif self.arriving.pop(name, None) is not None:
+            batch.delete(key, self._store.meta.handle)
 
     def take_out(self, batch: Batch, tenant: TenantState, target: int) -> MovedRow:
         """Stop serving a tenant that leaves for another shard. All its rows but its own stay."""
         moved = MovedRow(tenant.id, target, _encode(_row_of(tenant)))
         batch.delete(TENANT_ROW + tenant_prefix(tenant.id), self._store.meta.handle)
         self.put_moved(batch, tenant.name, moved)
-        del self.tenants[tenant.name], self._by_id[tenant.id]
+        del self.tenants[tenant.name], self.tenants_by_id[tenant.id]
         return moved
 
     def save_usage(self, batch: Batch, tenant: TenantState) -> None:
@@ -214,10 +241,12 @@ class Catalog:
         prefix = tenant_prefix(tenant.id)
         batch.delete(TENANT_ROW + prefix, self._store.meta.handle)
         batch.delete(USAGE_ROW + prefix, self._store.meta.handle)
+        if tenant.part is not None:
+            batch.delete(PART_ROW + prefix, self._store.meta.handle)
         batch.delete_range(QUEUE_ROW + prefix, QUEUE_ROW + after(prefix), self._store.meta.handle)
         for queue in tenant.queues.values():
             self._store.name_queue(queue.prefix, None)
-        del self.tenants[tenant.name], self._by_id[tenant.id]
+        del self.tenants[tenant.name], self.tenants_by_id[tenant.id]
         self.deleted_work.merge(tenant.usage.dropped)
         if tenant.has_counters:
             self.deleted_counters.merge(tenant.counters)
@@ -226,7 +255,8 @@ class Catalog:
         self, batch: Batch, tenant: TenantState, name: str, config: QueueConfig, *, system_made: bool
     ) -> QueueState:
         """Create a queue with an id that is new in its tenant."""
-        if tenant.next_queue_id > limits.QUEUE_ID_MAX:
+        is_last = bool(tenant.queue_blocks) and tenant.next_queue_id % BLOCK_IDS == BLOCK_IDS - 1
+        if tenant.next_queue_id > limits.QUEUE_ID_MAX or is_last:
             raise Unavailable("all queue ids of this tenant are used up", tenant=tenant.name)
         queue = QueueState(tenant, tenant.next_queue_id, name, config, "active")
         tenant.next_queue_id += 1
@@ -260,34 +290,39 @@ class Catalog:
         raw = store.get(store.meta, NEXT_TENANT_ID)
         self._next_tenant_id = int.from_bytes(raw) if raw else self._first_tenant_id
         for key, value in self._rows(TENANT_ROW):
-            self._add_tenant(int.from_bytes(key[len(TENANT_ROW) :]), _decode_tenant(value))
+            self.add_tenant(int.from_bytes(key[len(TENANT_ROW) :]), _decode_tenant(value))
         for key, value in self._rows(MOVED_ROW):
             self.moved[key[len(MOVED_ROW) :].decode()] = _decode_moved(value)
         for key, value in self._rows(ARRIVING_ROW):
-            self.arriving[int.from_bytes(key[len(ARRIVING_ROW) :])] = _decode_arriving(value)
-        self._load_queues(b"")
-        for tenant in self._by_id.values():
+            place, row = key[len(ARRIVING_ROW) :], _decode_arriving(value)
+            self.arriving[row.name] = int.from_bytes(place[:_ID_BYTES]), row
+        for key, value in self._rows(PART_ROW):
+            if (owner := self.tenants_by_id.get(int.from_bytes(key[len(PART_ROW) :]))) is not None:
+                owner.part = PartState.load(value)
+        self.load_queues(b"")
+        for tenant in self.tenants_by_id.values():
             quota_checks.mark_reported(tenant)
 
     def load_tenant(self, id: int, row: bytes) -> TenantState:
         """Load one tenant, whose other rows are in the store, and return it."""
-        tenant = self._add_tenant(id, _decode_tenant(row))
-        self._load_queues(tenant_prefix(id))
+        tenant = self.add_tenant(id, _decode_tenant(row))
+        self.load_queues(tenant_prefix(id))
         quota_checks.mark_reported(tenant)
         return tenant
 
-    def _add_tenant(self, id: int, row: TenantRow) -> TenantState:
+    def add_tenant(self, id: int, row: TenantRow) -> TenantState:
+        """Add a tenant without its queues, in memory only."""
         tenant = TenantState(id, row.name, self.shared(row.config), TenantLine(row.config.weight), row.next_queue_id)
         tenant.status, tenant.version, tenant.since, tenant.hold = row.status, row.version, row.since, row.hold
         tenant.suspension, tenant.erasing, tenant.next_data_key = row.suspension, row.erasing, row.next_data_key
-        tenant.earlier = row.earlier
-        self._by_id[id] = self.tenants[row.name] = tenant
+        tenant.earlier, tenant.queue_blocks = row.earlier, row.queue_blocks
+        self.tenants_by_id[id] = self.tenants[row.name] = tenant
         return tenant
 
-    def _load_queues(self, prefix: bytes) -> None:
-        """Load the usage and the queues of all tenants, or of one. Rows of tenants that left or arrive are passed over."""
-        store, by_id = self._store, self._by_id
-        for key, value in self._rows(USAGE_ROW + prefix):
+    def load_queues(self, prefix: bytes, *, with_usage: bool = True) -> None:
+        """Load the usage and the queues of all tenants, or of one. Rows of what left or arrives are passed over."""
+        store, by_id = self._store, self.tenants_by_id
+        for key, value in self._rows(USAGE_ROW + prefix) if with_usage else ():
             owner = by_id.get(int.from_bytes(key[len(USAGE_ROW) :]))
             if owner is not None:
                 owner.usage.load(value)
@@ -298,6 +333,8 @@ class Catalog:
             if tenant is None:
                 continue
             stored = _decode_queue(value)
+            if tenant.part is not None and self.is_in_transit(unit_name(tenant.name, stored.name)):
+                continue
             queue = QueueState(tenant, queue_id, stored.name, stored.config, stored.status)
             queue.doomed, queue.system_made = stored.doomed, stored.system_made
             queue.suspension = stored.suspension
@@ -323,12 +360,16 @@ def tenants_in_transit(store: StoreReader) -> set[int]:
     """Return the ids of the tenants that have rows in a store without being served there."""
     leaving = {row.id for _, value in rows_under(store, store.meta, MOVED_ROW) if (row := _decode_moved(value)).row}
     return leaving | {
-        int.from_bytes(key[len(ARRIVING_ROW) :]) for key, _ in rows_under(store, store.meta, ARRIVING_ROW)
+        int.from_bytes(key[len(ARRIVING_ROW) :][:_ID_BYTES]) for key, _ in rows_under(store, store.meta, ARRIVING_ROW)
     }
+
+
+def _unknown(_tenant: str, _queue: str) -> None:
+    pass
 
 
 def _row_of(tenant: TenantState) -> TenantRow:
     return TenantRow(
         tenant.name, tenant.config, tenant.next_queue_id, tenant.status, tenant.version, tenant.since, tenant.hold,
-        tenant.suspension, tenant.erasing, tenant.next_data_key, tenant.earlier,
+        tenant.suspension, tenant.erasing, tenant.next_data_key, tenant.earlier, tenant.queue_blocks,
     )  # fmt: skip

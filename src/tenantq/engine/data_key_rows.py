@@ -4,7 +4,7 @@ datakey/<tenant id be32><number be32>     a wrapped key, in the vault's own form
 """
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from tenantq.store.interface import Batch, Store
@@ -54,6 +54,10 @@ class DataKeyRows:
 
     def load(self, prefix: bytes = b"") -> None:
         """Read the rows of all tenants from the store, or of the one whose keys start with ``prefix``."""
-        for key, value in rows_under(self._store, self._store.meta, DATA_KEY_ROW + prefix, _PAGE):
+        self.add(rows_under(self._store, self._store.meta, DATA_KEY_ROW + prefix, _PAGE))
+
+    def add(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Add rows that are in the store, or will be."""
+        for key, value in rows:
             tenant_id, number = _PLACE.unpack(key[len(DATA_KEY_ROW) :])
             self.by_tenant.setdefault(tenant_id, {})[number] = value

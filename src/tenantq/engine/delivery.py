@@ -26,7 +26,7 @@ _Found = tuple[_Pick, bytes, bytes | None]  # with the id and the stored message
 def deliver(effects: Effects, queue: QueueState, polls: list[WaitingPoll], count: int) -> int:
     """Lease up to ``count`` messages to ``polls``, shared out in turns; return how many."""
     wanted = min(count, sum(poll.max - len(poll.got) for poll in polls))
-    leases_max = queue.tenant.config.quotas.in_flight
+    leases_max = queue.tenant.leases_max
     if leases_max is not None:
         wanted = min(wanted, leases_max - queue.tenant.usage.in_flight)
         if wanted <= 0:
@@ -53,10 +53,7 @@ def deliver(effects: Effects, queue: QueueState, polls: list[WaitingPoll], count
     )  # the head of a group may be followed by others
     shares = _in_turns([poll.max - len(poll.got) for poll in polls], messages)
     rest = iter(live)
-    delivered = 0
-    for poll, share in zip(polls, shares, strict=True):
-        if share and poll.bytes < limits.REPLY_BYTES_MAX:
-            delivered += _deliver_to(effects, queue, poll, share, rest)
+    delivered = _deliver_shares(effects, queue, polls, shares, rest)
     unread = picks[len(stored) :]
     for level, key, _ in chain((pick for pick, _, _ in rest), unread):  # no poll, or not this round, had room for these
         level.cursor = min(level.cursor, key[-SUFFIX_BYTES:])
@@ -129,62 +126,60 @@ def _in_turns(wanted: list[int], count: int) -> list[int]:
     return shares
 
 
-def _deliver_to(effects: Effects, queue: QueueState, poll: WaitingPoll, share: int, found: Iterator[_Found]) -> int:
-    """Lease the next of ``found`` to one poll until it has its share or its reply is full; return how many it got.
+def _deliver_shares(
+    effects: Effects, queue: QueueState, polls: list[WaitingPoll], shares: list[int], found: Iterator[_Found]
+) -> int:
+    """Lease the next of ``found`` to each poll until it has its share or its reply is full; return how many were leased.
 
     Most messages have only a body and are delivered for the first time. They take a shorter path.
     """
-    leasing = _Leasing(effects, queue, poll)
-    now, until, until_wall, wall, store = (
-        effects.now,
-        leasing.until,
-        leasing.until + effects.wall,
-        effects.wall,
-        effects.store,
-    )
-    put, delete, vi, le, li = effects.batch.put, effects.batch.delete, store.vi.handle, store.le.handle, store.li.handle
+    now, wall, store, batch = effects.now, effects.wall, effects.store, effects.batch
+    put, delete, vi, le, li = batch.put, batch.delete, store.vi.handle, store.le.handle, store.li.handle
     skip, overlay, bits = effects.skip, effects.overlay, effects.state.randomness.getrandbits
     unpack_head, head_bytes, pack_lease_head = MESSAGE_HEAD.unpack_from, MESSAGE_HEAD.size, LEASE_HEAD.pack
-    fifo, prefix, deadline_prefix = queue.fifo, queue.prefix, queue.prefix + be64(until)
-    tenant_name, queue_name, got, ids = queue.tenant.name, queue.name, poll.got, leasing.ids
-    sizes, priorities, attempts, waits = leasing.sizes, leasing.priorities, leasing.attempts, leasing.waits
-    for (level, waiting_key, seen), id, stored in found:
-        if level.remove(waiting_key[-SUFFIX_BYTES:]):
-            queue.ready -= 1
-        delete(waiting_key, vi)
-        skip.add(waiting_key)
-        assert stored is not None
-        flags, priority, max_attempts, added_at, visible_at, expires_at = unpack_head(stored)
-        if seen or flags & HAS_EXTRAS or expires_at or fifo:
-            message = unpack_message(stored)
-            leasing.add(id, message, effects.lease(queue, id) if seen else None, from_be64(waiting_key[-SUFFIX_BYTES:]))
-            if poll.whole_groups and (fifo or message.group is not None) and len(ids) < share:
-                leasing.add_followers(queue.group_digest(message.group), id, share - len(ids))
-        else:
-            body = stored[head_bytes:]
-            size = len(body) - (ENCRYPTION_BYTES if flags else 0)
-            token = bits(64) or 1
-            lease = pack_lease_head(1, token, until, now, visible_at, 0, size, priority, max_attempts, 0)
-            key = prefix + id
-            overlay[key] = lease
-            put(key, lease, le)
-            put(deadline_prefix + id, b"", li)
-            ids.append(id)
-            sizes.append(size)
-            priorities.append(priority)
-            attempts.append(1)
-            waits.append(now - visible_at)
-            poll.bytes += size
-            got.append(
-                Delivery(
-                    id, (id + be64(token)).hex(), body, 1, priority, {}, None, added_at + wall, until_wall,
-                    tenant_name, queue_name, flags >= ENCRYPTED,
-                )
-            )  # fmt: skip
-        if len(ids) >= share or poll.bytes >= limits.REPLY_BYTES_MAX:
-            break
-    leasing.journal()
-    return len(ids)
+    fifo, prefix, tenant_name, queue_name = queue.fifo, queue.prefix, queue.tenant.name, queue.name
+    delivered = 0
+    for poll, share in zip(polls, shares, strict=True):
+        if not share or poll.bytes >= limits.REPLY_BYTES_MAX:
+            continue
+        leasing = _Leasing(effects, queue, poll)
+        until, got, ids, sizes, priorities = leasing.until, poll.got, leasing.ids, leasing.sizes, leasing.priorities
+        deadline_prefix = prefix + be64(until)
+        for (level, waiting_key, seen), id, stored in found:
+            if level.remove(waiting_key[-SUFFIX_BYTES:]):
+                queue.ready -= 1
+            delete(waiting_key, vi)
+            skip.add(waiting_key)
+            assert stored is not None
+            flags, priority, max_attempts, added_at, visible_at, expires_at = unpack_head(stored)
+            if seen or flags & HAS_EXTRAS or expires_at or fifo:
+                leasing.add_found(id, stored, waiting_key, share, seen=seen)
+            else:
+                body = stored[head_bytes:]
+                size = len(body) - (ENCRYPTION_BYTES if flags else 0)
+                token = bits(64) or 1
+                lease = pack_lease_head(1, token, until, now, visible_at, 0, size, priority, max_attempts, 0)
+                key = prefix + id
+                overlay[key] = lease
+                put(key, lease, le)
+                put(deadline_prefix + id, b"", li)
+                ids.append(id)
+                sizes.append(size)
+                priorities.append(priority)
+                leasing.attempts.append(1)
+                leasing.waits.append(now - visible_at)
+                poll.bytes += size
+                got.append(
+                    Delivery(
+                        id, (id + be64(token)).hex(), body, 1, priority, {}, None, added_at + wall, until + wall,
+                        tenant_name, queue_name, flags >= ENCRYPTED,
+                    )
+                )  # fmt: skip
+            if len(ids) >= share or poll.bytes >= limits.REPLY_BYTES_MAX:
+                break
+        leasing.journal()
+        delivered += len(ids)
+    return delivered
 
 
 class _Leasing:
@@ -201,7 +196,15 @@ class _Leasing:
         self.attempts: list[int] = []
         self.waits: list[int] = []
 
+    def add_found(self, id: bytes, stored: bytes, waiting_key: bytes, share: int, *, seen: bool) -> None:
+        """Lease a message that is more than a body or was delivered before; with ``whole_groups`` also its followers."""
+        effects, queue, message = self._effects, self._queue, unpack_message(stored)
+        self.add(id, message, effects.lease(queue, id) if seen else None, from_be64(waiting_key[-SUFFIX_BYTES:]))
+        if self._poll.whole_groups and (queue.fifo or message.group is not None) and len(self.ids) < share:
+            self.add_followers(queue.group_digest(message.group), id, share - len(self.ids))
+
     def add(self, id: bytes, message: MessageRow, before: LeaseRow | None, visible_at: int) -> None:
+        """Lease one message."""
         effects, queue, poll, until = self._effects, self._queue, self._poll, self.until
         token = effects.state.randomness.getrandbits(64) or 1
         if before is None:

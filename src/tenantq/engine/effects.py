@@ -7,12 +7,12 @@ import msgspec
 
 from tenantq.domain.config import QueueConfig
 from tenantq.domain.message import Caller
-from tenantq.engine import quota_checks
+from tenantq.engine import quota_checks, spread_rules
 from tenantq.engine.level import Level
 from tenantq.engine.queue_state import QueueState, TenantState, queue_suspended
 from tenantq.engine.state import DeadLetterEvent, QuotaEvent, ShardState
 from tenantq.engine.work_counters import HEALED
-from tenantq.errors import Draining, Suspended, TenantqError
+from tenantq.errors import Draining, TenantqError
 from tenantq.journal.record import JournalEntry, entry_of
 from tenantq.journal.signing import SigningKey
 from tenantq.store.keys import be64
@@ -134,19 +134,20 @@ class Effects:
         """Add a journal entry about a tenant."""
         self.entries.append(entry_of(op, tenant.name, caller, details))
 
-    def log_refusal(self, op: str, tenant: TenantState, caller: Caller, error: TenantqError) -> None:
+    def log_refusal(self, op: str, tenant: TenantState, caller: Caller, error: TenantqError, details: str = "") -> None:
         """Add a journal entry about an operation refused as a whole. Equal refusals of one round share an entry with a count."""
         tenant.counters.count_refusal(error)
         name = tenant.name or (error.tenant if error.tenant in self.state.catalog.tenants else None) or ""
         known = (op, name, error.queue or "", caller.principal, caller.remote)
-        entry = self._refusals.get((*known, error.code))
+        entry = self._refusals.get((*known, error.code, details))
         if entry is not None:
             entry.count += 1
             return
         entry = JournalEntry(
-            *known, caller.request_id, outcome="refused", error_code=error.code, user_agent=caller.user_agent
-        )
-        self._refusals[*known, error.code] = entry
+            *known, caller.request_id, outcome="refused", error_code=error.code, details=details,
+            user_agent=caller.user_agent,
+        )  # fmt: skip
+        self._refusals[*known, error.code, details] = entry
         self.entries.append(entry)
 
     # ---- queues ----
@@ -154,7 +155,7 @@ class Effects:
     def queue_for_write(self, tenant: TenantState, name: str, caller: Caller) -> QueueState:
         """Return a queue that accepts messages, creating it if the tenant allows."""
         if tenant.status == "suspended":
-            raise Suspended(tenant=tenant.name, queue=name)
+            raise tenant.suspended(name)
         queue = tenant.queues.get(name)
         if queue is None:
             if not tenant.config.create_queues:
@@ -170,7 +171,10 @@ class Effects:
     def create_queue(self, tenant: TenantState, name: str, config: QueueConfig, caller: Caller) -> QueueState:
         """Create a queue in this round. Queues of the system are exempt from the quota."""
         system_made = caller is self.state.system
-        allowed = tenant.config.quotas.queues
+        if tenant.part is not None and not system_made:
+            self.state.catalog.check_queue_here(tenant, name)
+            spread_rules.check_queue(tenant, name, config.dead_letter)
+        allowed = tenant.queues_max
         if allowed is not None and tenant.usage.queues >= allowed and not system_made:
             raise quota_checks.exceeded(tenant, "queues", allowed, tenant.usage.queues, self.now + self.wall)
         queue = self.state.catalog.create_queue(self.batch, tenant, name, config, system_made=system_made)

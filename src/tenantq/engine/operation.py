@@ -99,6 +99,11 @@ class Operation(Generic[R]):
             check(getattr(self, name))
 
     @property
+    def subject(self) -> str:
+        """What it was about, for the journal if it is refused."""
+        return ""
+
+    @property
     def done(self) -> bool:
         """Whether the caller has the reply or has gone."""
         return self.future is not None and self.future.done()

@@ -8,13 +8,14 @@ from tenantq.engine.fleet import FleetLane
 from tenantq.engine.queue_state import QueueState, WaitingPoll
 
 _SHARED_TURNS = 4  # while others wait, a round delivers at most this many times round_cost_shared
-_ALONE_MAX = 256  # deliveries of a round; polls that want more continue in the next one
+_STEP_MAX = 256  # deliveries between two looks at the clock
+_STEPS_MS = 4  # no step starts later than this; polls that want more continue in the next round
 
 
 def match_polls(effects: Effects) -> None:
     """Deliver messages of the queues and lanes that have both messages and waiting polls. Tenants furthest behind come first."""
     state = effects.state
-    budget = min(state.settings.round_cost_alone, _ALONE_MAX)
+    budget = state.settings.round_cost_alone
     if effects.shared or len({queue.tenant for queue in state.queues_to_match}) > 1:
         budget = _SHARED_TURNS * state.settings.round_cost_shared
     if state.queues_to_match:
@@ -43,7 +44,7 @@ def _match_queue(effects: Effects, queue: QueueState, budget: int) -> int:
     polls = _still_wanted(effects, queue.demands)
     delivered = 0
     if polls and queue.ready > 0 and queue.serving and queue.prefix not in effects.cleared:
-        delivered = deliver(effects, queue, _first_of(polls, budget), budget)
+        delivered = _deliver_in_steps(effects, queue, polls, budget)
     queue.demands.clear()
     more = queue.ready > 0 and queue.serving and queue not in queue.tenant.starved
     for poll in polls:
@@ -51,6 +52,21 @@ def _match_queue(effects: Effects, queue: QueueState, budget: int) -> int:
     if queue.demands and more:
         effects.state.queues_to_match[queue] = None
     return delivered
+
+
+def _deliver_in_steps(effects: Effects, queue: QueueState, polls: list[WaitingPoll], budget: int) -> int:
+    """Deliver up to ``budget`` messages, as many as the time of a round allows; return how many."""
+    clock, delivered = effects.state.clock, 0
+    end_ms = clock.monotonic_ms() + _STEPS_MS
+    while True:
+        step = min(_STEP_MAX, budget - delivered)
+        count = deliver(effects, queue, _first_of(polls, step), step)
+        delivered += count
+        if count < step or delivered >= budget or clock.monotonic_ms() >= end_ms:
+            return delivered
+        polls = [poll for poll in polls if not poll.is_full]
+        if not polls or queue.ready <= 0:
+            return delivered
 
 
 def _still_wanted(effects: Effects, demands: deque[WaitingPoll]) -> list[WaitingPoll]:

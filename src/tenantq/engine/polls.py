@@ -11,7 +11,7 @@ from tenantq.engine.arguments import check_bool
 from tenantq.engine.effects import Effects
 from tenantq.engine.operation import REGISTER, Operation
 from tenantq.engine.queue_state import TenantState, WaitingPoll
-from tenantq.errors import Draining, Suspended, Unavailable
+from tenantq.errors import Draining, Unavailable
 from tenantq.runtime.clock import Timer
 
 
@@ -69,12 +69,14 @@ class Poll(Operation[list[Delivery]]):
     def execute(self, effects: Effects) -> None:
         """Join the queue's waiting polls; the round matches them with messages together."""
         if self.wait_ms and self.tenant.config.create_queues and self.queue_name not in self.tenant.queues:
+            effects.state.catalog.check_queue_here(self.tenant, self.queue_name)
             self._wait_for_queue(effects)
             return
         queue = effects.state.catalog.queue(self.tenant, self.queue_name)
         queue.check_takes()
-        leases_max, leased = self.tenant.config.quotas.in_flight, self.tenant.usage.in_flight
-        if leases_max is not None and leased >= leases_max:
+        leases_max, leased = self.tenant.leases_max, self.tenant.usage.in_flight
+        can_wait = self.tenant.part is not None and self.wait_ms  # for rights of other shards
+        if leases_max is not None and leased >= leases_max and not can_wait:
             raise quota_checks.exceeded(self.tenant, "in_flight", leases_max, leased, effects.now + effects.wall)
         if queue.status == "draining":
             raise Draining(tenant=self.tenant.name, queue=queue.name)
@@ -88,7 +90,7 @@ class Poll(Operation[list[Delivery]]):
     def _wait_for_queue(self, effects: Effects) -> None:
         """Wait until the queue is created. ``Effects.create_queue`` hands the poll to it."""
         if self.tenant.status == "suspended":
-            raise Suspended(tenant=self.tenant.name, queue=self.queue_name)
+            raise self.tenant.suspended(self.queue_name)
         if self.done:
             return
         early = effects.state.early_polls.setdefault(self.tenant, deque())

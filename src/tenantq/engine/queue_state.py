@@ -10,6 +10,7 @@ from tenantq.domain.config import QueueConfig, TenantConfig
 from tenantq.domain.message import Caller, Delivery
 from tenantq.engine.fair_lines import TenantLine
 from tenantq.engine.level import FIRST, NEVER, Level
+from tenantq.engine.part_state import PartState
 from tenantq.engine.restrictions import Erasing, Hold, Suspension
 from tenantq.engine.usage import Usage
 from tenantq.engine.work_counters import ACKED, ADDED, DELIVERED, TOTALS, TenantCounters, WorkSums
@@ -27,7 +28,7 @@ class TenantState:
 
     __slots__ = (
         "_counters", "config", "earlier", "erasing", "gone", "hold", "id", "line", "name", "next_data_key",
-        "next_queue_id", "queues", "since", "starved", "status", "suspension", "usage", "version",
+        "next_queue_id", "part", "queue_blocks", "queues", "since", "starved", "status", "suspension", "usage", "version",
     )  # fmt: skip
 
     def __init__(self, id: int, name: str, config: TenantConfig, line: TenantLine, next_queue_id: int = 1) -> None:
@@ -44,6 +45,8 @@ class TenantState:
         self.hold: Hold | None = None  # while set, nothing of the tenant is deleted by hand
         self.erasing: Erasing | None = None  # while set, the tenant stays frozen until it is deleted
         self.earlier: tuple[tuple[int, int], ...] = ()  # shards that it lived on before, each with ``since`` there
+        self.part: PartState | None = None  # None: all its queues are on this shard
+        self.queue_blocks = 0  # ranges of queue ids that were given to parts on other shards
         self.next_data_key = 0  # numbers below were used; they are never reused
         self.usage = Usage()
         self.starved: dict[QueueState, None] = {}  # queues that could deliver if the in_flight quota allowed
@@ -56,6 +59,30 @@ class TenantState:
         if self._counters is None:
             self._counters = TenantCounters()
         return self._counters
+
+    def allowed(self, quota: str) -> int | None:
+        """Return how much of a counted quota may be used on this shard; None: it is not limited."""
+        limit: int | None = getattr(self.config.quotas, quota)
+        return limit if limit is None or self.part is None else self.part.rights[quota]
+
+    @property
+    def queues_max(self) -> int | None:
+        """How many queues it may have on this shard; None: they are not limited."""
+        most = self.allowed("queues")
+        owes = self.part is not None and "queues" in self.part.owing
+        return min(most, self.usage.queues) if most is not None and owes else most
+
+    @property
+    def leases_max(self) -> int | None:
+        """How many leases it may have on this shard; None: it is not limited."""
+        most, part = self.config.quotas.in_flight, self.part
+        if most is None or part is None:
+            return most
+        return (
+            min(part.rights["in_flight"], self.usage.in_flight)
+            if "in_flight" in part.owing
+            else part.rights["in_flight"]
+        )
 
     @property
     def has_counters(self) -> bool:
@@ -72,6 +99,12 @@ class TenantState:
         """Whether dead letters may be moved: also while leased messages may be settled."""
         return self.suspension is None or self.suspension.mode == "settle"
 
+    def suspended(self, queue: str | None = None) -> Suspended:
+        """Return the error for calls while it is suspended. It says why a tenant is frozen: it may have moved elsewhere."""
+        frozen = self.frozen
+        text = f"the tenant is suspended: {frozen.reason}" if frozen is not None and frozen.reason else ""
+        return Suspended(text, tenant=self.name, queue=queue)
+
     def check_thawed(self, queue: str | None = None) -> None:
         """Raise Suspended if it is frozen."""
         _check_thawed(self.frozen, self.name, queue)
@@ -86,6 +119,11 @@ class TenantState:
             )
 
 
+def is_home(tenant: TenantState) -> bool:
+    """Return whether this shard has the tenant's settings and keys: its only shard, or the home of its parts."""
+    return tenant.part is None or tenant.part.is_home
+
+
 def _check_thawed(frozen: Suspension | None, tenant: str, queue: str | None) -> None:
     if frozen is not None:
         raise Suspended(
@@ -96,8 +134,10 @@ def _check_thawed(frozen: Suspension | None, tenant: str, queue: str | None) -> 
 
 
 def queue_suspended(queue: QueueState) -> Suspended:
+    own = queue.suspension
+    why = own.reason if own is not None and own.mode == "freeze" else ""
     return Suspended(
-        "the queue is suspended: it neither accepts nor delivers messages",
+        f"the queue is suspended: {why or 'it neither accepts nor delivers messages'}",
         tenant=queue.tenant.name,
         queue=queue.name,
     )
@@ -288,7 +328,7 @@ class QueueState:
         """Raise Suspended if the queue or its tenant is suspended, QueueDamaged if its rows cannot be read."""
         self.check_undamaged()
         if self.tenant.status == "suspended":
-            raise Suspended(tenant=self.tenant.name, queue=self.name)
+            raise self.tenant.suspended(self.name)
         if self.suspension is not None:
             raise queue_suspended(self)
 
@@ -300,7 +340,7 @@ class QueueState:
         """Raise Suspended unless parts of exports may be imported here."""
         own, tenant = self.suspension, self.tenant.suspension
         if self.tenant.status == "suspended" and (tenant is None or tenant.mode != "fill"):
-            raise Suspended(tenant=self.tenant.name, queue=self.name)
+            raise self.tenant.suspended(self.name)
         if own is not None and own.mode != "fill":
             raise queue_suspended(self)
 
@@ -309,7 +349,7 @@ class QueueState:
         """How many ready messages may be leased now within the tenant's in_flight quota."""
         if not self.serving:
             return 0
-        leases_max = self.tenant.config.quotas.in_flight
+        leases_max = self.tenant.leases_max
         return self.ready if leases_max is None else min(self.ready, leases_max - self.tenant.usage.in_flight)
 
     @property

@@ -4,6 +4,7 @@ from typing import Final
 
 from tenantq.domain.quotas import QuotaState, state_of
 from tenantq.engine.queue_state import TenantState
+from tenantq.engine.reservation import Reservation
 from tenantq.engine.usage import reset_time
 from tenantq.errors import QuotaExceeded, TenantqError, TooLarge
 
@@ -16,20 +17,26 @@ class RemainingQuota:
 
     __slots__ = ("_bytes", "_message_bytes", "_messages", "_taken", "_taken_bytes", "_tenant", "_wall_ms")
 
-    def __init__(self, tenant: TenantState, wall_ms: int) -> None:
+    def __init__(self, tenant: TenantState, wall_ms: int, reservation: Reservation | None = None) -> None:
+        """Prepare. What other calls have reserved is not available; ``reservation`` is what this one has."""
         usage, quotas = tenant.usage, tenant.config.quotas
         hour, day = usage.windows(wall_ms)
         self._tenant = tenant
         self._wall_ms = wall_ms
         self._taken = self._taken_bytes = 0
         self._message_bytes = quotas.message_bytes
-        self._bytes = None if quotas.stored_bytes is None else quotas.stored_bytes - usage.bytes
+        bytes_max = tenant.allowed("stored_bytes")
+        kept = _reserved_by_others(tenant, reservation)
+        owing = tenant.part.owing if tenant.part is not None else frozenset()
+        self._bytes = None if bytes_max is None else bytes_max - usage.bytes - kept.get("stored_bytes", 0)
+        if self._bytes is not None and "stored_bytes" in owing:
+            self._bytes = min(0, self._bytes)
         self._messages = [
-            (limit - used, name, limit)
+            (0 if name in owing else limit - used - kept.get(name, 0), name, limit)
             for limit, used, name in (
-                (quotas.messages_per_hour, hour.messages, "messages_per_hour"),
-                (quotas.messages_per_day, day.messages, "messages_per_day"),
-                (quotas.backlog, usage.messages, "backlog"),
+                (tenant.allowed("messages_per_hour"), hour.messages, "messages_per_hour"),
+                (tenant.allowed("messages_per_day"), day.messages, "messages_per_day"),
+                (tenant.allowed("backlog"), usage.messages, "backlog"),
             )
             if limit is not None
         ]
@@ -52,13 +59,23 @@ class RemainingQuota:
             if self._taken >= left:
                 return exceeded(tenant, name, limit, limit - left + self._taken, self._wall_ms)
         if self._bytes is not None and self._taken_bytes + size > self._bytes:
-            limit = tenant.config.quotas.stored_bytes or 0
+            limit = tenant.allowed("stored_bytes") or 0
             return exceeded(tenant, "stored_bytes", limit, limit - self._bytes + self._taken_bytes, self._wall_ms)
         return None
 
 
+def _reserved_by_others(tenant: TenantState, reservation: Reservation | None) -> dict[str, int]:
+    if tenant.part is None:
+        return {}
+    own = reservation.amounts if reservation is not None else {}
+    return {name: amount - own.get(name, 0) for name, amount in tenant.part.reserved.items()}
+
+
 def exceeded(tenant: TenantState, name: str, limit: int, current: int, wall_ms: int) -> QuotaExceeded:
-    """Return the error for an exhausted quota."""
+    """Return the error for an exhausted quota. Where parts of the tenant share it, nothing is left on any of them."""
+    if tenant.part is not None:
+        whole = getattr(tenant.config.quotas, name) or 0
+        limit, current = whole, whole - (limit - current)
     resets_at = reset_time(tenant.usage, name, wall_ms)
     wait_ms = max(1, resets_at - wall_ms) if resets_at is not None else 1_000
     when = "Wait until it resets" if resets_at is not None else "Finish or remove messages"

@@ -14,13 +14,14 @@ class RecentAcks:
         self._hashes = array("q", bytes(8 * _SLOTS))
         self._times = array("q", bytes(8 * _SLOTS))
 
-    def note(self, prefix: bytes, ids: Iterable[bytes], now: int) -> None:
-        """Note the messages of a queue that are acked now."""
+    def note(self, keys: Iterable[bytes], now: int) -> None:
+        """Note the messages that are acked now, by prefix and id."""
         hashes, times = self._hashes, self._times
-        for id in ids:
-            hashed = hash(prefix + id)  # seeded per process: no caller can aim at a slot
-            hashes[hashed % _SLOTS] = hashed
-            times[hashed % _SLOTS] = now
+        for key in keys:
+            hashed = hash(key)  # seeded per process: no caller can aim at a slot
+            slot = hashed % _SLOTS
+            hashes[slot] = hashed
+            times[slot] = now
 
     def acked_at(self, prefix: bytes, id: bytes) -> int | None:
         """Return when a message was acked, None if that is not known."""

@@ -19,6 +19,7 @@ from tenantq.store.keys import be64
 log = logging.getLogger("tenantq")
 
 _BYTES_MAX = 1 << 20  # of bodies to write; a write of more would take the event loop milliseconds
+_COST_UNTIMED = 8  # of operations between two looks at the clock
 
 
 class Round:
@@ -42,15 +43,20 @@ class Round:
         if len(operations) > 1:
             operations = sorted(operations, key=_phase)
         effects, answered = self.effects, self.effects.answered
-        matched = False
+        matched, untimed = False, 0.0
         clock, end_ms = self._state.clock, self._started_ms + self._state.settings.round_ms
         for position, operation in enumerate(operations):
             if operation.phase == POINT:
                 if not matched:
                     matched = True
                     poll_matching.match_polls(effects)
-                elif clock.monotonic_ms() > end_ms or effects.moved_bytes >= _BYTES_MAX:
+                elif effects.moved_bytes >= _BYTES_MAX:
                     return operations[position:]
+                elif untimed >= _COST_UNTIMED:
+                    untimed = 0.0
+                    if clock.monotonic_ms() > end_ms:
+                        return operations[position:]
+                untimed += operation.cost
             try:
                 if operation.tenant.gone:
                     if operation.future is None:
@@ -62,7 +68,8 @@ class Round:
             except TenantqError as error:
                 operation.error = error
                 if not isinstance(error, TenantMoved):  # the caller tries again at the other shard
-                    effects.log_refusal(operation.journal_op, operation.tenant, operation.caller, error)
+                    op, subject = operation.journal_op, operation.subject
+                    effects.log_refusal(op, operation.tenant, operation.caller, error, subject)
             if operation.unfinished and operation.error is None:
                 self.unfinished.append(operation)
             elif operation.phase != REGISTER or operation.error is not None:
@@ -125,7 +132,7 @@ class Round:
         return [
             tenant
             for tenant in {**self.effects.eased, **changed}
-            if (most := tenant.config.quotas.in_flight) is None or tenant.usage.in_flight < most
+            if (most := tenant.leases_max) is None or tenant.usage.in_flight < most
         ]
 
     def announce(self) -> list[Poll]:
@@ -135,8 +142,12 @@ class Round:
         """
         effects, undelivered = self.effects, list[Poll]()
         for operation in effects.answered:
-            operation.resolve()
-            if operation.phase == REGISTER and operation.future is not None and operation.future.cancelled():
+            future = operation.future
+            if future is None:
+                continue
+            if not future.done():
+                operation.resolve()
+            elif operation.phase == REGISTER and future.cancelled():
                 undelivered.append(operation)
         effects.answered.clear()
         for queue, id in effects.results_ready:

@@ -11,22 +11,21 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from tenantq.domain.message import LOCAL, Caller, Delivery, check_caller
+from tenantq.engine.background_work import BackgroundWork
 from tenantq.engine.committer import Committer
 from tenantq.engine.disk_space import DiskSpace
 from tenantq.engine.fair_lines import RoundBudget
 from tenantq.engine.heartbeat_timer import HeartbeatTimer
-from tenantq.engine.level import NEVER
 from tenantq.engine.operation import Operation
-from tenantq.engine.ops.lifecycle import DropQueue, defers_drop
 from tenantq.engine.ops.redrive import RedriveTask
-from tenantq.engine.ops.repair import Repair
 from tenantq.engine.ops.settle import Release
-from tenantq.engine.ops.sweep import Advance, Sweep
 from tenantq.engine.polls import Poll
 from tenantq.engine.quarantine import quarantine, undo_round
-from tenantq.engine.queue_state import QueueState, WaitingPoll
+from tenantq.engine.queue_state import TenantState
+from tenantq.engine.queue_timers import QueueTimers
 from tenantq.engine.round import Round
 from tenantq.engine.state import ShardState
+from tenantq.engine.waiting_polls import end_waiting_polls
 from tenantq.errors import Busy, Closed, QueueDamaged, RowsDamaged, StoreFailed, TenantqError
 from tenantq.runtime.clock import Timer
 from tenantq.runtime.futures import wake
@@ -68,6 +67,7 @@ class RoundLoop:
         self._budget = RoundBudget(settings, state.clock)
         self.space = DiskSpace(state.store, state.clock, settings.disk_reserve_bytes)
         self._heartbeat = HeartbeatTimer(state.store, state.shard_clock, state.clock, state.journal.seq)
+        self._timers = QueueTimers(state, lambda: self._closing or self.failure is not None)
         self.background = BackgroundWork()
         self.redrives: set[RedriveTask] = set()
         self.failure: StoreFailed | None = None  # why the shard stopped, if it did
@@ -88,7 +88,7 @@ class RoundLoop:
     def start(self) -> None:
         """Set the queues' timers and start serving."""
         for queue in self.state.catalog.queues():
-            self._after_round(queue)
+            self._timers.follow(queue)
         if self._durable and not self._store.found_is_durable:  # replies about what was found wait for this sync
             self._hand_over(Round(self.state, self._journal.seq))
         self._heartbeat.start()
@@ -105,20 +105,18 @@ class RoundLoop:
         self._closing = True
         for task in self.redrives:
             task.cancel()
-        self._end_waiting_polls()
+        end_waiting_polls(self.state)
         if self.failure is None:
             await self._idle.wait()
         if self.failure is None and self._journal.synced_seq < self._journal.seq:  # durability "os"
             self._idle.clear()
             self._hand_over(Round(self.state, self._journal.seq))
             await self._idle.wait()
-        self._end_waiting_polls()  # those that were still in a line
+        end_waiting_polls(self.state)  # those that were still in a line
         await self.background.finished()
         self._committer.close()
         await asyncio.sleep(0)  # let the last sync's report arrive
-        for queue in self.state.catalog.queues():
-            if queue.timer is not None:
-                queue.timer.cancel()
+        self._timers.cancel()
         self._heartbeat.stop()
         if self._sync_timer is not None:
             self._sync_timer.cancel()
@@ -126,7 +124,7 @@ class RoundLoop:
 
     def end_waits(self) -> None:
         """End all polls and reads that wait, as if their time were over."""
-        self._end_waiting_polls()
+        end_waiting_polls(self.state)
 
     def close_store(self) -> None:
         """Close the store after ``finish``, and mark it as cleanly closed if everything is synced."""
@@ -309,7 +307,7 @@ class RoundLoop:
             return False
         if undone:
             for queue in self.state.catalog.queues():
-                self._after_round(queue)
+                self._timers.follow(queue)
             self._schedule()
         return undone
 
@@ -341,13 +339,13 @@ class RoundLoop:
         else:
             self._announce(round)
         for queue in round.effects.dirty:
-            self._after_round(queue)
+            self._timers.follow(queue)
         for tenant in round.freed_tenants():
             starved, tenant.starved = tenant.starved, {}
             for queue in starved:
-                self._after_round(queue)
+                self._timers.follow(queue)
         for task in self.redrives:
-            if task.letters.tenant.gone:
+            if task.letters.tenant.queues.get(task.letters.name) is not task.letters or task.letters.tenant.gone:
                 task.cancel()
 
     def _may_sync_here(self, round: Round) -> bool:
@@ -415,121 +413,23 @@ class RoundLoop:
             operation.resolve()
         for task in self.redrives:
             task.cancel()
-        self._end_waiting_polls(error)
+        end_waiting_polls(self.state, error)
         for _, future in self._sync_waiters:
             if not future.done():
                 future.set_exception(error)
         self._idle.set()
         self.stopped.set()
 
-    # ---- between rounds ----
-
-    def _after_round(self, queue: QueueState) -> None:
-        """Find out what a changed queue needs next: matching its polls, a timer, or the last step of a delete."""
-        state = self.state
-        if queue.dropping:
-            return
-        if queue.suspect and not queue.damaged:
-            state.push(Repair(queue))
-        is_over = queue.in_flight == 0 or queue.doomed or queue.damaged
-        if queue.status == "draining" and is_over and not defers_drop(queue.tenant):
-            state.push(DropQueue(queue))
-            return
-        if queue.damaged:
-            return
-        if queue.status != "draining" and queue.ready > 0:
-            if queue.demands:
-                state.queues_to_match[queue] = None
-            if queue.has_lane and queue.serving:
-                lane = state.lanes[queue.name]
-                lane.enter(queue)
-                if lane.demands:
-                    state.lanes_to_match[lane] = None
-                else:
-                    state.on_fleet_work(queue.name)
-        at = queue.next_due
-        if queue.frozen is None:
-            at = min(at, queue.next_lease, queue.next_expiry)
-        if at < queue.timer_at:
-            if queue.timer is not None:
-                queue.timer.cancel()
-            queue.timer_at = at
-            delay_ms = max(0, at - state.shard_clock.now_ms())
-            if delay_ms == 0:
-                queue.timer = None
-                self._timer_fired(queue)
-            else:
-                queue.timer = state.clock.call_later(delay_ms, lambda: self._timer_fired(queue))
-
-    def _timer_fired(self, queue: QueueState) -> None:
-        """Put the background work of a queue into its tenant's line."""
-        queue.timer, queue.timer_at = None, NEVER
-        if self.failure is not None or self._closing or queue.dropping or queue.damaged:
-            return
-        state, now = self.state, self.state.shard_clock.now_ms()
-        if queue.next_due <= now and not queue.advancing:
-            state.push(Advance(queue))
-        if min(queue.next_lease, queue.next_expiry) <= now and not queue.sweeping and queue.frozen is None:
-            state.push(Sweep(queue))
-        if (
-            not queue.advancing
-            and not queue.sweeping
-            and min(queue.next_due, queue.next_lease, queue.next_expiry) < NEVER
-        ):
-            self._after_round(queue)
-
-    def _end_waiting_polls(self, error: StoreFailed | None = None) -> None:
-        ended: list[WaitingPoll] = []
-        for queue in self.state.catalog.queues():
-            ended += _take_waiting(queue.demands, error)
-            for futures in queue.result_waiters.values():
-                for future in futures:
-                    wake(future)
-        for lane in self.state.lanes.values():
-            ended += _take_waiting(lane.demands, error)
-        for early in self.state.early_polls.values():
-            ended += early
-        self.state.early_polls.clear()
-        for poll in ended:
-            if poll.timer is not None:
-                poll.timer.cancel()
-            poll.error = error
-            poll.reply = poll.got
-            poll.resolve()
-
 
 def _count_turns(operations: Sequence[Operation[Any]], unstarted: Sequence[Operation[Any]], now_us: int) -> None:
     """Count how long operations waited for their turn."""
     still_waiting = set(unstarted) if unstarted else ()
+    waits: dict[tuple[TenantState, int], int] = {}  # most operations of a tenant entered together
     for operation in operations:
         entered_us = operation.entered_us
         if entered_us and (not still_waiting or operation not in still_waiting):
-            operation.tenant.counters.turns.count(now_us - entered_us)
+            wait = operation.tenant, entered_us
+            waits[wait] = waits.get(wait, 0) + 1
             operation.entered_us = 0
-
-
-def _take_waiting(demands: deque[WaitingPoll], error: StoreFailed | None) -> list[WaitingPoll]:
-    """Remove and return the polls to end. Without an error, one that has messages stays: the next round answers it."""
-    polls = list(demands)
-    demands.clear()
-    if error is None:
-        demands += [poll for poll in polls if poll.got]
-    return [poll for poll in polls if poll not in demands]
-
-
-class BackgroundWork:
-    """Runs long work on the store on threads: compactions, erasures, checkpoints. It must finish before the store closes."""
-
-    def __init__(self) -> None:
-        self._running: set[asyncio.Future[Any]] = set()
-
-    def begin(self, work: Callable[..., _R], *arguments: Any) -> asyncio.Future[_R]:
-        """Run ``work`` on a thread."""
-        running = asyncio.get_running_loop().run_in_executor(None, work, *arguments)
-        self._running.add(running)
-        running.add_done_callback(self._running.discard)
-        return running
-
-    async def finished(self) -> None:
-        """Return when all work has ended, successfully or not."""
-        await asyncio.gather(*self._running, return_exceptions=True)
+    for (tenant, entered_us), times in waits.items():
+        tenant.counters.turns.count(now_us - entered_us, times)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +33,7 @@ from tenantq.engine.ops.redrive import RedriveFilter, RedriveTask, check_filter
 from tenantq.engine.queue_snapshots import QueueSnapshots
 from tenantq.engine.queue_state import TenantState
 from tenantq.engine.reads import Reads
+from tenantq.engine.reservation import Reservation
 from tenantq.engine.round_loop import RoundLoop
 from tenantq.engine.settings import ShardSettings
 from tenantq.engine.shard_journal import ShardJournal
@@ -192,16 +193,16 @@ class Shard:
         """Return a tenant, or for None the platform, whose operations wait in a line of their own."""
         return self.state.catalog.tenant(tenant) if tenant is not None else self.state.platform
 
-    async def submit(self, operation: Operation[_R]) -> _R:
-        """Run an operation, a large batch in parts, and return its reply once it is durable.
+    def submit(self, operation: Operation[_R]) -> Coroutine[Any, Any, _R]:
+        """Run an operation, a large batch in parts; await its reply, which comes once it is durable.
 
         Raises what the operation raises, Busy if its tenant has too many operations waiting, and StoreFailed or Closed
         if the shard has stopped.
         """
         if operation.cost > PART_ITEMS and (parts := operation.parts()):
             batch: Any = parts  # only operations on many leases or messages have parts
-            return await self.loop.submit_parts(batch, _refused)  # type: ignore[return-value]
-        return await self.loop.submit(operation)
+            return self.loop.submit_parts(batch, _refused)  # type: ignore[return-value]
+        return self.loop.submit(operation)
 
     # ---- messages ----
 
@@ -215,6 +216,7 @@ class Shard:
         batch_key: str | None = None,
         batch_digests: tuple[bytes, ...] = (),
         encrypted_plain: bool = False,
+        reservation: Reservation | None = None,
     ) -> list[AddResult]:
         """Add messages to a queue; one reply per message, in order. A large batch is added in parts. See ``Add``."""
         loop, owner = self.loop, self.loop.state.catalog.tenant(tenant)
@@ -222,7 +224,8 @@ class Shard:
         batch = len(messages)
         if batch <= PART_ITEMS:
             operation = Add(
-                owner, caller, queue, messages, batch_key=batch_key, batch_digests=batch_digests, encrypted_plain=encrypted_plain
+                owner, caller, queue, messages, batch_key=batch_key, batch_digests=batch_digests,
+                encrypted_plain=encrypted_plain, reservation=reservation,
             )  # fmt: skip
             if batch == 1 or operation.cost < batch + PART_BYTES / BYTES_PER_COST:
                 return await loop.submit(operation)
@@ -233,7 +236,7 @@ class Shard:
         for part in parts:
             add = Add(
                 owner, caller, queue, messages[part], batch_key=batch_key, batch_digests=batch_digests,
-                encrypted_plain=encrypted_plain, start=part.start, total=batch,
+                encrypted_plain=encrypted_plain, start=part.start, total=batch, reservation=reservation,
             )  # fmt: skip
             adds.append(add)
             if add.cost > PART_ITEMS and not has_ids:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -24,7 +25,7 @@ from tenantq.engine.recent_acks import RecentAcks
 from tenantq.engine.settings import ShardSettings
 from tenantq.engine.shard_clock import ShardClock
 from tenantq.engine.stored_rows import StoredRows
-from tenantq.engine.tenant_rows import CapturedBatch, TenantCapture
+from tenantq.engine.tenant_rows import CapturedBatch, RowCapture
 from tenantq.errors import NotFound
 from tenantq.runtime.clock import Clock
 from tenantq.runtime.randomness import MessageIds, Randomness, id_text
@@ -53,6 +54,16 @@ class QuotaEvent(msgspec.Struct, frozen=True):
     state: str  # "warning" or "critical"
     used: int
     limit: int
+
+
+class HomeDataKeys(Protocol):
+    """Stores the data keys of tenants whose home is another shard; all parts have them afterwards."""
+
+    async def put_data_key(self, tenant: TenantState, number: int, value: bytes, details: str) -> bool:
+        """Store a new data key; return whether it was stored."""
+
+    async def replace_data_key(self, tenant: TenantState, number: int, old: bytes, new: bytes, details: str) -> bool:
+        """Replace a data key; return whether it was replaced."""
 
 
 class ShardState:
@@ -100,7 +111,8 @@ class ShardState:
         self.lanes_to_match: dict[FleetLane, None] = {}
         self.damaged: dict[QueueState, None] = {}  # quarantined queues
         self.early_polls: dict[TenantState, deque[WaitingPoll]] = {}  # polls that wait for a queue to be created
-        self.captures: dict[int, TenantCapture] = {}  # by tenant id: tenants that are being copied to another shard
+        self.captures: dict[str, RowCapture] = {}  # by name: tenants and queues that are being copied to another shard
+        self.home_keys: HomeDataKeys | None = None  # stores data keys of tenants whose home is another shard
         self.wake: Callable[[], None] = _nothing  # wakes the round loop
         self.listeners: list[Callable[[DeadLetterEvent | QuotaEvent], None]] = []  # called after the sync
 

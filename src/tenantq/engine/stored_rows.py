@@ -1,6 +1,6 @@
 """Rows of one kind in the meta family, by tenant and name: read once, cached, changed only by rounds."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Generic, TypeVar
 
 import msgspec
@@ -25,8 +25,12 @@ class StoredRows(Generic[_S]):
 
     def load(self, prefix: bytes) -> None:
         """Read the rows of a tenant by its prefix, or all."""
+        self.add(rows_under(self._store, self._store.meta, self._kind + prefix))
+
+    def add(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Add rows that are in the store, or will be."""
         at = len(self._kind)
-        for key, value in rows_under(self._store, self._store.meta, self._kind + prefix):
+        for key, value in rows:
             self._values.setdefault(int.from_bytes(key[at : at + 4]), {})[key[at + 4 :].decode()] = self._decode(value)
 
     def of(self, tenant_id: int) -> Mapping[str, _S]:

@@ -9,9 +9,10 @@ from typing import Any, Final
 
 import msgspec
 
+from tenantq.domain.placement import split_unit, unit_name
 from tenantq.engine.level import NEVER
 from tenantq.store.interface import Batch, Store
-from tenantq.store.keys import FAMILIES, QUEUE_FAMILIES, be64, from_be64, tenant_prefix
+from tenantq.store.keys import FAMILIES, PREFIX_BYTES, QUEUE_FAMILIES, be64, from_be64, tenant_prefix
 from tenantq.store.rows import (
     LEASE_HEAD,
     MESSAGE_HEAD,
@@ -26,6 +27,7 @@ from tenantq.store.rows import (
 
 META_KINDS: Final = (
     b"usage/",
+    b"part/",
     b"queue/",
     b"grant/",
     b"review/",
@@ -66,20 +68,21 @@ def apply_changes(batch: Batch, store: Store, changes: list[RowChange]) -> None:
             batch.put(one.key, one.value, handle)
 
 
-class TenantCapture:
-    """Notes what changes in a tenant's rows."""
+class RowCapture:
+    """Notes what changes in the rows that are being copied."""
 
-    def __init__(self, tenant_id: int) -> None:
-        self._prefix = tenant_prefix(tenant_id)
-        self._meta = tuple(kind + self._prefix for kind in META_KINDS)
+    def __init__(self) -> None:
         self._ranges: list[RowChange] = []
         self._rows: dict[tuple[str, bytes], RowChange] = {}
         self._bytes = 0
 
+    def includes(self, change: RowChange) -> bool:
+        """Return whether a changed row is one of those that are being copied."""
+        raise NotImplementedError
+
     def note(self, change: RowChange) -> None:
-        """Note a change, if it is one of the tenant's rows."""
-        own = self._meta if change.family == "meta" else self._prefix
-        if not change.key.startswith(own) or change.family == "jn":
+        """Note a change, if it is one of these rows."""
+        if not self.includes(change):
             return
         self._bytes += len(change.key) + len(change.value or b"") + _ROW_BYTES
         if change.upper:
@@ -103,6 +106,47 @@ class TenantCapture:
         found = [*self._ranges, *self._rows.values()]
         self._ranges, self._rows, self._bytes = [], {}, 0
         return found
+
+
+class TenantCapture(RowCapture):
+    """Notes what changes in a tenant's rows."""
+
+    def __init__(self, tenant_id: int) -> None:
+        super().__init__()
+        self._prefix = tenant_prefix(tenant_id)
+        self._meta = tuple(kind + self._prefix for kind in META_KINDS)
+
+    def includes(self, change: RowChange) -> bool:
+        """Return whether it is one of the tenant's rows."""
+        own = self._meta if change.family == "meta" else self._prefix
+        return change.key.startswith(own) and change.family != "jn"
+
+
+class GroupCapture(RowCapture):
+    """Notes what changes in the rows of a group of queues. A queue that is created meanwhile belongs to it by its name."""
+
+    def __init__(self, tenant_id: int, unit: str, prefixes: list[bytes]) -> None:
+        super().__init__()
+        self._unit, self._tenant = unit, split_unit(unit)[0]
+        self._queues = b"queue/" + tenant_prefix(tenant_id)
+        self._prefixes = set(prefixes)
+
+    def includes(self, change: RowChange) -> bool:
+        """Return whether it is a row of the group, and learn the prefixes of new queues."""
+        if change.family != "meta":
+            return change.key[:PREFIX_BYTES] in self._prefixes and change.family != "jn"
+        if not change.key.startswith(self._queues):
+            return False
+        prefix = change.key[len(b"queue/") :]
+        if change.value is not None and prefix not in self._prefixes:
+            name = msgspec.msgpack.decode(change.value, type=_QueueName).name
+            if unit_name(self._tenant, name) == self._unit:
+                self._prefixes.add(prefix)
+        return prefix in self._prefixes
+
+
+class _QueueName(msgspec.Struct):
+    name: str
 
 
 class CapturedBatch:

@@ -28,15 +28,15 @@ class Histogram:
         """How many durations it has counted."""
         return sum(self._bins)
 
-    def count(self, us: int) -> None:
-        """Count one duration. A negative one counts as zero."""
+    def count(self, us: int, times: int = 1) -> None:
+        """Count a duration once or several times. A negative one counts as one microsecond."""
         if us <= _FIRST_US:
             us = max(us, 1)
-            self._bins[0] += 1
+            self._bins[0] += times
         else:
             at = (us - 1).bit_length() - FIRST_BITS
-            self._bins[min(BINS, at)] += 1
-        self.sum_us += us
+            self._bins[min(BINS, at)] += times
+        self.sum_us += us * times
 
     def merge(self, other: Histogram, sign: int = 1) -> None:
         """Add the counts of ``other``; subtract them if ``sign`` is -1."""

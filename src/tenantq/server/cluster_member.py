@@ -260,13 +260,16 @@ class HostServer(ListeningServer):
                 raise context.host.fault
             await asyncio.sleep(LOOK_S)
         if missing := self._missing():
-            log.warning("shards without an owner: %s", ", ".join(map(str, missing)))
+            log.warning("shards without an owner in reach: %s", ", ".join(map(str, missing)))
 
     def _missing(self, *, wanted: bool = False) -> list[int]:
-        """Return the shards without an owner, as far as this server knows; ``wanted``: only those that a member can own."""
+        """Return the shards without an owner in reach; ``wanted``: only those that a member can own.
+
+        After a crash of all servers, the rows of dead ones still name owners.
+        """
         assert self.membership is not None
-        view, owned = self.membership.view, self._context.host.owned()
-        missing = [one for one in range(view.cluster.shards) if one not in owned and view.owner_of(one) is None]
+        view, calls = self.membership.view, self._context.calls
+        missing = [one for one in range(view.cluster.shards) if not calls.is_reachable(one)]
         served = {"", *(member.region for member in view.members.values())}
         return [one for one in missing if not wanted or view.cluster.region_of(one) in served]
 
@@ -313,9 +316,10 @@ class HostServer(ListeningServer):
 
 
 def _import_for_shards() -> None:
-    """Import what the first shard would import, which takes longer than a handover may."""
+    """Import what shards and their first export would import, which takes longer than a handover may."""
     with contextlib.suppress(ImportError):  # an extra; shards say what is missing
         importlib.import_module("tenantq.journal.exporter")
+        importlib.import_module("tenantq.journal.segment").encode(())  # pyarrow imports pandas for its first table
 
 
 def _created(path: Path) -> Path:

@@ -13,7 +13,7 @@ from tenantq.domain.names import DEFAULT_TENANT, check_queue_name
 from tenantq.domain.rates import Concurrency
 from tenantq.engine.ops.access import NoteKeyUse
 from tenantq.engine.ops.containment import ReleaseContainment
-from tenantq.engine.queue_state import TenantState
+from tenantq.engine.queue_state import TenantState, is_home
 from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict, Forbidden, Invalid, NotFound, TenantMoved, TenantqError
 from tenantq.gates.authenticate import Authenticator
@@ -32,6 +32,7 @@ from tenantq.service.audit_notes import AuditNotes
 from tenantq.service.call import Call
 from tenantq.service.gate_counters import GateCounters
 from tenantq.service.gate_settings import GateSettings
+from tenantq.service.home_rates import HomeRates
 from tenantq.service.request_log import RequestLog
 from tenantq.service.residency import CONTENT_ACTIONS, Residency
 
@@ -78,6 +79,7 @@ class Admission:
         self.signatures = Signatures(shard.state.access, self.keys, clock)
         self.authorizer = Authorizer(shard.state.access, clock)
         self.rates = RateLimits(clock)
+        self.home_rates: HomeRates | None = None  # of tenants whose home is another shard
         self.slots = Slots(
             clock,
             server_requests=settings.server_requests,
@@ -202,7 +204,7 @@ class Admission:
             self._watch_key(principal, call)
         name = tenant if tenant is not None else own_tenant(principal)
         paid: list[Charge] = []
-        waited = False
+        paid_at_home = waited = False
         try:
             _check_is_text(name)
             if action not in _SETTLES and (limited := self._charge_of_principal(principal, rate or "read", ops, size)):
@@ -215,6 +217,9 @@ class Admission:
                 self.residency.check(name)
             if rate is not None:
                 charge = charge_of(state, queue, rate, ops, size)
+                if self.home_rates is not None and not is_home(state):
+                    await self.home_rates.admit(state, rate, ops, size, wait_ms)
+                    paid_at_home = True
                 if wait_ms:
                     waited = self.rates.wait_ms(charge) > 0
                     await self.rates.admit_within(charge, wait_ms)  # before a slot is taken
@@ -246,6 +251,8 @@ class Admission:
             for one in paid:
                 if one.owner == "tenant" or not isinstance(error, Forbidden):
                     self.rates.refund(one)
+            if paid_at_home and rate is not None and self.home_rates is not None:
+                self.home_rates.charge(state, rate, -ops, -size)
             if isinstance(error, TenantqError):
                 self.notes.note_refusal(call, principal, name, action, queue, error)
             raise
@@ -339,8 +346,20 @@ class Admission:
 
     def charge(self, admitted: AdmittedCall, queue: str, kind: RateKind, ops: int, size: int) -> None:
         """Charge a call for more than it paid on admission."""
+        if self.home_rates is not None and not is_home(admitted.state):
+            self.home_rates.charge(admitted.state, kind, ops, size)
+        self.charge_here(admitted, queue, kind, ops, size)
+
+    def charge_here(self, admitted: AdmittedCall, queue: str, kind: RateKind, ops: int, size: int) -> None:
+        """Charge the limits of this shard only. If the tenant's home is another one, they are those of the queue."""
         self.rates.charge(charge_of(admitted.state, queue, kind, ops, size))
         self.charge_principal(admitted, kind, ops, size)
+
+    async def take_at_home(self, admitted: AdmittedCall, kind: RateKind, most: int) -> int | None:
+        """Take up to ``most`` operations of a tenant whose home is another shard; return how many. None: not limited there."""
+        if self.home_rates is None or is_home(admitted.state):
+            return None
+        return await self.home_rates.take(admitted.state, kind, most)
 
     def charge_principal(self, admitted: AdmittedCall, kind: RateKind, ops: int, size: int) -> None:
         """Charge a principal that containment limits."""
@@ -349,6 +368,12 @@ class Admission:
 
     def refund(self, admitted: AdmittedCall, queue: str, kind: RateKind, ops: int, size: int) -> None:
         """Refund what was paid for work that was not done."""
+        if self.home_rates is not None and not is_home(admitted.state):
+            self.home_rates.charge(admitted.state, kind, -ops, -size)
+        self.refund_here(admitted, queue, kind, ops, size)
+
+    def refund_here(self, admitted: AdmittedCall, queue: str, kind: RateKind, ops: int, size: int) -> None:
+        """Refund what the limits of this shard were charged."""
         self.rates.refund(charge_of(admitted.state, queue, kind, ops, size))
         if limited := self._charge_of_principal(admitted.principal, kind, ops, size):
             self.rates.refund(limited)
@@ -364,6 +389,9 @@ class Admission:
     def _charge_of_principal(self, principal: Principal, kind: RateKind, ops: int, size: int) -> Charge | None:
         """Return a charge against the limit that containment sets for a principal; None if it has none."""
         ops_per_sec = self._shard.state.access.limit_of(principal, self._clock)
+        home = self._shard.state.catalog.tenants.get(principal.tenant or "") if ops_per_sec is not None else None
+        if ops_per_sec is not None and home is not None and home.part is not None:
+            ops_per_sec = max(1, ops_per_sec // len(home.part.shards))  # each part admits its share
         return None if ops_per_sec is None else Charge.of_principal(principal.id, ops_per_sec, kind, ops, size)
 
     def forget_tenant(self, tenant: str) -> None:
@@ -392,7 +420,8 @@ class Admission:
         state, now = self._shard.state, self._clock.wall_ms()
         try:
             for _, one in list(state.access.containments.values()):
-                is_here = not one.tenant or one.tenant in state.catalog.tenants  # else it is leaving for another shard
+                owner = state.catalog.tenants.get(one.tenant)
+                is_here = not one.tenant or (owner is not None and is_home(owner))  # else another shard does it
                 if one.until <= now and is_here:
                     with suppress(NotFound):  # released meanwhile
                         await self._shard.submit(ReleaseContainment(state.platform, SYSTEM, one.id, "its time is over"))
@@ -416,7 +445,8 @@ def charge_of(state: TenantState, queue: str | None, kind: RateKind, ops: int, s
     """Return a charge against the current limits of a tenant and its queue."""
     found = state.queues.get(queue) if queue is not None else None
     limits = found.config.limits if found is not None else None
-    return Charge.of(state.name, state.config.limits, queue, limits, kind, ops, size)
+    own = state.config.limits if is_home(state) else None  # elsewhere they are charged at home
+    return Charge.of(state.name, own, queue, limits, kind, ops, size)
 
 
 def _check_is_text(name: object) -> None:

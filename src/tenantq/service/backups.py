@@ -49,7 +49,8 @@ class ServerBackups:
         return test
 
     async def list(self, call: Call) -> Sequence[BackupItem]:
-        await self._admission.admit_platform(call, "list_backups")
+        caller = await self._admission.admit_platform(call, "list_backups")
+        self._admission.notes.note_view(caller, "", "list_backups")
         return await self._other_shards.backups(await self.list_local())
 
     async def list_local(self) -> Sequence[BackupItem]:

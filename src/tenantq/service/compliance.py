@@ -13,7 +13,7 @@ from tenantq.domain.compliance import CONTROLS, ComplianceSettings, ControlStatu
 from tenantq.domain.limits import DAY_MS, HOUR_MS
 from tenantq.domain.names import PROBE_TENANTS
 from tenantq.engine.access_store import PLATFORM
-from tenantq.engine.queue_state import TenantState
+from tenantq.engine.queue_state import TenantState, is_home
 from tenantq.engine.shard import Shard
 from tenantq.journal.record import JournalEntry
 from tenantq.runtime.clock import Clock, Timer
@@ -125,7 +125,7 @@ class Compliance:
         """Yield the evidence of each tenant. Yields to the event loop between slices."""
         alerts = self._alerts()
         for number, tenant in enumerate(list(self._shard.state.catalog.tenants.values()), 1):
-            if tenant.name and tenant.name not in PROBE_TENANTS and not tenant.gone:
+            if tenant.name and tenant.name not in PROBE_TENANTS and not tenant.gone and is_home(tenant):
                 yield tenant.name, list(self._of_tenant(tenant, alerts))
             if number % SLICE == 0:
                 await asyncio.sleep(0)

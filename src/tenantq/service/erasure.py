@@ -11,7 +11,7 @@ from tenantq.backup.backups import Backups
 from tenantq.domain.message import SYSTEM, Caller
 from tenantq.domain.names import DEFAULT_TENANT
 from tenantq.engine.ops.erasure import CertifyErasure
-from tenantq.engine.queue_state import TenantState
+from tenantq.engine.queue_state import TenantState, is_home
 from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict, NotFound, TenantqError
 from tenantq.journal.erasure_certificate import ErasureCertificate
@@ -27,6 +27,9 @@ log = logging.getLogger("tenantq")
 
 RETRY_MS: Final = 60_000
 """Delay before a failed step is retried."""
+
+
+_PART_COUNTS = ("queues", "messages", "bytes")
 
 
 class Erasures:
@@ -70,7 +73,8 @@ class Erasures:
 
     async def list(self, call: Call) -> Sequence[ErasureCertificate]:
         """Return the certificates of all erased tenants of all shards."""
-        await self._admission.admit_platform(call, "list_erasures")
+        caller = await self._admission.admit_platform(call, "list_erasures")
+        self._admission.notes.note_view(caller, "", "list_erasures")
         return await self._other_shards.erasures(self._shard.erasure.certificates())
 
     async def get(self, call: Call, id: str) -> ErasureCertificate:
@@ -82,7 +86,9 @@ class Erasures:
     async def finish_pending(self) -> None:
         """Continue deletions and certifications that a crash or an error interrupted. Failures are retried after a minute."""
         self._retry = None
-        for state in [one for one in self._shard.state.catalog.tenants.values() if one.erasing is not None]:
+        for state in [
+            one for one in self._shard.state.catalog.tenants.values() if one.erasing is not None and is_home(one)
+        ]:
             if state.name not in self._running and state.erasing is not None:
                 try:
                     await self._shred(state)
@@ -113,6 +119,10 @@ class Erasures:
                         extra={"tenant": erased.tenant, "tenant_id": erased.tenant_id},
                     )
 
+    def forget_keys(self, state: TenantState) -> None:
+        """Drop the data keys of a deleted tenant from memory."""
+        self._encryption.forget(state)
+
     def close(self) -> None:
         """Stop retrying. The next start continues."""
         self._closing = True
@@ -126,8 +136,13 @@ class Erasures:
 
     async def _delete(self, state: TenantState, reason: str, caller: Caller) -> ErasureCertificate:
         """Delete a tenant whose keys are destroyed, and return what is to be certified."""
+        self._admission.notes.flush()  # no row may follow, where a new tenant of the same name would see it
         with self._retrying(state.name):
+            parts = await self._other_shards.ask_parts(state, "drop", state.name, state.id)
             erased = await self._shard.erasure.delete_tenant(state.name, reason=reason, caller=caller)
+        counts = {name: sum(found.get(name, 0) for found in parts.values()) for name in _PART_COUNTS}
+        counts = {name: count + counts.get(name, 0) for name, count in erased.counts.items()}
+        erased = msgspec.structs.replace(erased, counts=counts)
         self._admission.forget_tenant(state.name)
         self._encryption.forget(state)
         # Erasing the bytes takes long, and the name is free again before that.

@@ -10,7 +10,8 @@ from tenantq.domain.names import check_queue_name
 from tenantq.domain.validation import check_field
 from tenantq.engine.ops.import_part import ImportedPart, ImportPart, last_imported_part
 from tenantq.engine.shard import Shard
-from tenantq.errors import Forbidden, Invalid, TooLarge
+from tenantq.engine.tenant_snapshot import TenantSnapshot
+from tenantq.errors import Conflict, Forbidden, Invalid, TooLarge
 from tenantq.journal.record import entry_of
 from tenantq.runtime.loop_slices import convert
 from tenantq.service.access import key_items
@@ -43,14 +44,23 @@ class Exports:
         try:
             if queue is None:
                 self._check_may_export_all(call, admitted)
+                _check_whole(admitted)
             snapshot = await self._shard.snapshots.of_tenant(admitted.tenant, queue)
-            details = f"up to record {snapshot.seq}: {len(snapshot.queues)} queues, {snapshot.messages_total} messages"
-            await self._shard.journal.note([entry_of("export", admitted.tenant, admitted.caller, details)])
-            keys = key_items(self._shard, self._admission, admitted.state.id)
-            return TenantExport(self._shard, self._audit_trail, self._encryption, admitted, snapshot, keys)
+            try:
+                return await self._begin(admitted, snapshot)
+            except BaseException:
+                snapshot.close()
+                raise
         except BaseException:
             admitted.ticket.release()
             raise
+
+    async def _begin(self, admitted: AdmittedCall, snapshot: TenantSnapshot) -> TenantExport:
+        """Journal an export, and return it."""
+        details = f"up to record {snapshot.seq}: {len(snapshot.queues)} queues, {snapshot.messages_total} messages"
+        await self._shard.journal.note([entry_of("export", admitted.tenant, admitted.caller, details)])
+        keys = key_items(self._shard, self._admission, admitted.state.id)
+        return TenantExport(self._shard, self._audit_trail, self._encryption, admitted, snapshot, keys)
 
     def _check_may_export_all(self, call: Call, admitted: AdmittedCall) -> None:
         """Raise Forbidden if the caller may export some queues only. They have to be exported one by one."""
@@ -100,6 +110,11 @@ class Exports:
                 f"idempotency: too many bytes of ids in one part ({size}, allowed: {limits.EXPORTED_IDS_BYTES_MAX})"
             )
         with await self._admission.admit_queue(call, tenant, "import", queue) as admitted:
+            if admitted.state.part is not None:
+                raise Conflict(
+                    "exports cannot be imported while the tenant is spread over shards. Set its spread to 1 first.",
+                    tenant=admitted.tenant,
+                )
             digest = await asyncio.to_thread(part_digest, [(one.raw_id, one.body) for one in stored])
             if admitted.state.config.encryption.enabled:
                 stored, kept = await self._encryption.seal_stored(admitted.state, queue, stored, kept)
@@ -128,6 +143,15 @@ class Exports:
                 return digest.reply(self._shard.state.wall_ms(), part)
             finally:
                 snapshot.close()
+
+
+def _check_whole(admitted: AdmittedCall) -> None:
+    if admitted.state.part is not None:
+        raise Conflict(
+            "the tenant is spread over shards and cannot be exported as a whole. Export its queues one by one with"
+            " ?queue=, or set its spread to 1 first.",
+            tenant=admitted.tenant,
+        )
 
 
 def _line_chars(line: tuple[int, ExportedMessage]) -> int:

@@ -6,6 +6,7 @@ from tenantq.domain import limits
 from tenantq.domain.access import Principal
 from tenantq.domain.message import Delivery
 from tenantq.engine.polls import FleetPoll, check_poll
+from tenantq.engine.queue_state import TenantState, is_home
 from tenantq.engine.shard import Shard
 from tenantq.errors import Invalid, TenantqError
 from tenantq.runtime.clock import Clock
@@ -142,7 +143,7 @@ class FleetPolls:
         excluded: dict[str, int] = {}
         for tenant, name in list(self._debts):
             state = self._shard.state.catalog.tenants.get(tenant)
-            wait_ms = self._admission.rates.wait_ms(charge_of(state, name, "read", 1, 0)) if state is not None else 0
+            wait_ms = self._wait_ms(state, name) if state is not None else 0
             if not wait_ms:
                 del self._debts[tenant, name]
             elif name == queue:
@@ -157,9 +158,21 @@ class FleetPolls:
         """Charge a tenant for a message that a fleet leased."""
         state = self._shard.state.catalog.tenants.get(tenant)
         if state is not None:
+            home_rates = self._admission.home_rates
             self._admission.rates.charge(charge_of(state, queue, "read", 1, size))
-            if self._admission.rates.wait_ms(charge_of(state, queue, "read", 1, 0)):
+            if home_rates is not None and not is_home(state):
+                home_rates.charge(state, "read", 1, size)
+                self._debts[tenant, queue] = None  # the next look finds out
+            if self._wait_ms(state, queue):
                 self._debts[tenant, queue] = None
+
+    def _wait_ms(self, state: TenantState, queue: str) -> int:
+        """Return for how long the limits of a tenant and its queue admit nothing more."""
+        here, home_rates = (
+            self._admission.rates.wait_ms(charge_of(state, queue, "read", 1, 0)),
+            self._admission.home_rates,
+        )
+        return max(here, home_rates.wait_ms(state, "read")) if home_rates is not None and not is_home(state) else here
 
     async def _keep_allowed(
         self, call: Call, admitted: AdmittedCall, queue: str, tenants: list[str] | None, got: list[Delivery]

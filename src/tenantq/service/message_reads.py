@@ -142,7 +142,9 @@ class MessageReads:
                 asked = self._shard.reads.trace(admitted.tenant, queue, id)
             else:
                 asked = self._audit_trail.history(admitted.tenant, queue, id, first_seq=since)
-            return await self._found(call, admitted, "trace", queue, asked)
+            rows = await self._found(call, admitted, "trace", queue, asked)
+            self._admission.notes.note_read(admitted, "trace", queue, f"message {id_text(id_bytes(id))}")
+            return rows
 
     async def _found(self, call: Call, admitted: AdmittedCall, action: str, queue: str, asked: Awaitable[_T]) -> _T:
         """Run a read. A read of something unknown is noted, because it may belong to another tenant."""

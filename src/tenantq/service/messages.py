@@ -10,8 +10,11 @@ from tenantq.domain import limits
 from tenantq.domain.message import AddResult, Delivery, NewMessage, check_batch
 from tenantq.domain.names import check_queue_name
 from tenantq.domain.validation import check_field
+from tenantq.engine.ops.add import stored_bytes
 from tenantq.engine.ops.settle import Nack
 from tenantq.engine.polls import Poll, check_poll
+from tenantq.engine.queue_state import TenantState
+from tenantq.engine.reservation import Reservation
 from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict, JournalBehind, NotFound, TenantqError
 from tenantq.runtime.clock import Clock
@@ -20,6 +23,7 @@ from tenantq.service.admitted_call import AdmittedCall
 from tenantq.service.call import Call
 from tenantq.service.deliveries import Deliveries
 from tenantq.service.encryption import MessageEncryption
+from tenantq.service.other_shards import OtherShards
 
 if TYPE_CHECKING:
     from tenantq.journal.exporter import Exporter
@@ -36,8 +40,10 @@ class Messages:
         deliveries: Deliveries,
         encryption: MessageEncryption,
         exporter: Exporter | None,
+        other_shards: OtherShards,
     ) -> None:
         self._shard, self._admission, self._clock = shard, admission, clock
+        self._other_shards = other_shards
         self._deliveries, self._encryption, self._exporter = deliveries, encryption, exporter
 
     async def add(
@@ -65,7 +71,12 @@ class Messages:
             try:
                 if self._exporter is not None and self._exporter.is_behind:
                     raise self._journal_behind(admitted, queue)
-                added = await self._add(admitted, queue, messages, key)
+                if admitted.state.part is None:
+                    added = await self._add(admitted, queue, messages, key, None)
+                else:
+                    need = _needed(admitted.state, queue, messages)
+                    async with self._other_shards.reserve(admitted.state, need) as kept:
+                        added = await self._add(admitted, queue, messages, key, kept)
             except TenantqError:
                 admission.refund(admitted, queue, "write", len(messages), size)
                 raise
@@ -84,7 +95,12 @@ class Messages:
         return error
 
     async def _add(
-        self, admitted: AdmittedCall, queue: str, messages: Sequence[NewMessage | TenantqError], key: str | None
+        self,
+        admitted: AdmittedCall,
+        queue: str,
+        messages: Sequence[NewMessage | TenantqError],
+        key: str | None,
+        kept: Reservation | None,
     ) -> list[AddResult]:
         """Add messages to the shard, encrypted if the tenant's messages are."""
         state = admitted.state
@@ -96,8 +112,9 @@ class Messages:
                 plain, digests = known.messages, known.digests
             try:
                 return await self._shard.add(
-                    admitted.tenant, queue, plain, admitted.caller, batch_key=key, batch_digests=digests
-                )
+                    admitted.tenant, queue, plain, admitted.caller, batch_key=key, batch_digests=digests,
+                    reservation=kept,
+                )  # fmt: skip
             except Conflict:
                 if not state.config.encryption.enabled:
                     raise
@@ -106,7 +123,7 @@ class Messages:
             batch = await self._encryption.seal_messages(state, queue, messages, key)
         return await self._shard.add(
             admitted.tenant, queue, batch.messages, admitted.caller, batch_key=key, batch_digests=batch.digests,
-            encrypted_plain=batch.plain,
+            encrypted_plain=batch.plain, reservation=kept,
         )  # fmt: skip
 
     async def poll(
@@ -159,14 +176,35 @@ class Messages:
     async def _poll_now(
         self, admitted: AdmittedCall, queue: str, max: int, lease_ms: int | None, *, whole_groups: bool
     ) -> list[Delivery]:
-        """Lease ready messages within the rate limits. The maximum is charged first, and the rest refunded."""
+        """Lease ready messages within the limits of a tenant, which may have its queues on several shards."""
+        if admitted.state.part is None:
+            return await self._lease(admitted, queue, max, lease_ms, None, whole_groups=whole_groups)
+        async with self._other_shards.reserve(admitted.state, _leases(admitted.state, queue, max)):
+            shared = await self._admission.take_at_home(admitted, "read", max - 1)
+            most = max if shared is None else shared + 1
+            return await self._lease(admitted, queue, most, lease_ms, shared, whole_groups=whole_groups)
+
+    async def _lease(
+        self,
+        admitted: AdmittedCall,
+        queue: str,
+        max: int,
+        lease_ms: int | None,
+        shared: int | None,
+        *,
+        whole_groups: bool,
+    ) -> list[Delivery]:
+        """Lease ready messages within the rate limits. The maximum is charged first, and the rest refunded.
+
+        ``shared`` operations were charged at the tenant's home.
+        """
         admission = self._admission
         left = admission.remaining(admitted, queue, "read")
         extra = 0  # beyond the one that was paid on admission
         if left is not None:
             max = _within_rate(max, left)
             extra = max - 1
-            admission.charge(admitted, queue, "read", extra, 0)
+            admission.charge_here(admitted, queue, "read", extra, 0)
         used = 0
         try:
             got = await self._shard.loop.submit(
@@ -177,7 +215,9 @@ class Messages:
             used = len(got) - 1 if got else 0
         finally:
             if extra > used:
-                admission.refund(admitted, queue, "read", extra - used, 0)
+                admission.refund_here(admitted, queue, "read", extra - used, 0)
+            if shared is not None and shared > used and admission.home_rates is not None:
+                admission.home_rates.charge(admitted.state, "read", used - shared, 0)
         admission.charge(admitted, queue, "read", 0, sum(len(one.body) for one in got))
         return got
 
@@ -220,6 +260,35 @@ def check_consumer(consumer: str | None) -> None:
     """Raise Invalid if a poll may not name its consumer like this."""
     if consumer is not None:
         check_field("consumer", consumer, limits.ConsumerName)
+
+
+def _needed(tenant: TenantState, queue: str, messages: Sequence[NewMessage | TenantqError]) -> dict[str, int]:
+    """Return about how much of a spread tenant's quotas an add uses, not less."""
+    count = len(messages)
+    size = sum(stored_bytes(one) + _extra_bytes(one) for one in messages)
+    return {
+        "messages_per_hour": count, "messages_per_day": count, "backlog": count, "stored_bytes": size,
+        "queues": queue not in tenant.queues,
+    }  # fmt: skip
+
+
+def _leases(tenant: TenantState, queue: str, max: int) -> dict[str, int]:
+    """Return how much of a spread tenant's quotas a poll can use now."""
+    found = tenant.queues.get(queue) if tenant.part is not None else None
+    return {"in_flight": min(max, found.ready)} if found is not None else {}
+
+
+_CHARACTER_BYTES = 4  # at most, as it is stored
+_ATTRIBUTE_BYTES = 16  # of the lengths of its name and value
+_GROUP_BYTES = 16 + _CHARACTER_BYTES * limits.GROUP_CHARS_MAX
+
+
+def _extra_bytes(message: NewMessage | TenantqError) -> int:
+    """Return what a message may take beyond its body and the characters of its attributes."""
+    if not isinstance(message, NewMessage) or not isinstance(message.attributes, dict):
+        return _GROUP_BYTES
+    characters = sum(len(str(name)) + len(str(value)) for name, value in message.attributes.items())
+    return _GROUP_BYTES + (_CHARACTER_BYTES - 1) * characters + _ATTRIBUTE_BYTES * len(message.attributes)
 
 
 def _within_rate(max: int, left: int) -> int:

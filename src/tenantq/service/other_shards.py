@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
 from tenantq.backup.backups import BackupItem
 from tenantq.backup.manifest import BackupManifest
+from tenantq.engine.queue_state import TenantState
+from tenantq.engine.reservation import Reservation
 from tenantq.journal.erasure_certificate import ErasureCertificate
 from tenantq.service.audit_trail import AuditPage, AuditQuery
 from tenantq.service.call import Call, TenantInfo
@@ -93,6 +97,18 @@ class OtherShards:
     async def at_owner(self, _tenant: str, _path: str, local: Callable[..., Awaitable[_T]], *arguments: Any) -> _T:
         """Call a method on the shard of a tenant, or of the platform if it is empty. ``local`` is the method of this shard."""
         return await local(*arguments)
+
+    # ---- parts of a tenant whose queues are spread over shards ----
+
+    def reserve(
+        self, _tenant: TenantState, _need: Mapping[str, int]
+    ) -> AbstractAsyncContextManager[Reservation | None]:
+        """Reserve as much of the tenant's quotas as a call needs, or as there is, for the length of a block."""
+        return contextlib.nullcontext()
+
+    async def ask_parts(self, _tenant: TenantState, _method: str, *_arguments: Any) -> dict[int, Any]:
+        """Return the answers of the tenant's parts on other shards."""
+        return {}
 
     async def metrics(self, own: Callable[[], Awaitable[bytes]]) -> bytes:
         """Return the metrics of all shards."""

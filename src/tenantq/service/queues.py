@@ -11,13 +11,20 @@ from tenantq.domain.names import check_queue_name
 from tenantq.domain.validation import check_field
 from tenantq.engine.ops.lifecycle import DeleteQueue, EditQueue, PauseQueue, Purge, PutQueue, UnpauseQueue
 from tenantq.engine.ops.suspension import ResumeQueue, SuspendQueue
+from tenantq.engine.queue_state import TenantState
 from tenantq.engine.restrictions import SuspensionMode
 from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict
 from tenantq.gates.worker_registry import WorkerEntry
 from tenantq.service.admission import Admission
 from tenantq.service.call import Call, QueueInfo
+from tenantq.service.other_shards import OtherShards
 from tenantq.service.request_checks import check_destroy, check_settings, page_of_names
+
+
+def _needed(tenant: TenantState, queue: str) -> dict[str, int]:
+    """Return how much of a tenant's quotas a queue uses that may be new."""
+    return {"queues": queue not in tenant.queues}
 
 
 class _ConfigChanged(Conflict):
@@ -27,12 +34,14 @@ class _ConfigChanged(Conflict):
 class Queues:
     """Manages the queues of a tenant."""
 
-    def __init__(self, shard: Shard, admission: Admission) -> None:
-        self._shard, self._admission = shard, admission
+    def __init__(self, shard: Shard, admission: Admission, other_shards: OtherShards) -> None:
+        self._shard, self._admission, self._other_shards = shard, admission, other_shards
 
     async def get(self, call: Call, tenant: str | None, queue: str) -> QueueInfo:
         with await self._admission.admit_queue(call, tenant, "get_queue", queue) as admitted:
-            return self._info(admitted.tenant, queue)
+            info = self.info(admitted.tenant, queue)
+            self._admission.notes.note_view(admitted.caller, admitted.tenant, "get_queue", queue=queue)
+            return info
 
     async def list(
         self, call: Call, tenant: str | None, *, after: str | None = None, limit: int = 100
@@ -41,29 +50,45 @@ class Queues:
         check_field("limit", limit, limits.PageSize)
         with await self._admission.admit(call, tenant, "list_queues") as admitted:
             allowed, principal, owner = self._admission.authorizer.allowed, admitted.principal, admitted.tenant
-            seen = [name for name in self._shard.tenant(owner).queues if allowed(principal, owner, "list_queues", name)]
-            return [self._info(owner, name) for name in page_of_names(seen, after, limit)]
+            self._admission.notes.note_view(admitted.caller, owner, "list_queues")
+            here = self._shard.tenant(owner).queues
+            others = await self._other_shards.ask_parts(admitted.state, "queue_names", owner)
+            names = dict.fromkeys([*here, *(name for found in others.values() for name in found)])
+            seen = [name for name in names if allowed(principal, owner, "list_queues", name)]
+            page = page_of_names(seen, after, limit)
+            found = [self.info(owner, name) for name in page if name in here]
+            if others:
+                elsewhere = [name for name in page if name not in here]
+                parts = await self._other_shards.ask_parts(admitted.state, "queue_infos", owner, elsewhere)
+                found += [one for infos in parts.values() for one in infos]
+            return sorted(found, key=lambda one: one.name)
 
     async def workers(self, call: Call, tenant: str | None) -> Sequence[WorkerEntry]:
         """Return the workers of the queues that the caller may see."""
         with await self._admission.admit(call, tenant, "list_queues") as admitted:
             allowed, principal, owner = self._admission.authorizer.allowed, admitted.principal, admitted.tenant
-            found = self._admission.workers.of(owner)
+            self._admission.notes.note_view(admitted.caller, owner, "list_queues", "workers")
+            found = list(self._admission.workers.of(owner))
+            for one in (await self._other_shards.ask_parts(admitted.state, "workers", owner)).values():
+                found += one
             return [one for one in found if allowed(principal, owner, "list_queues", one.queue)]
 
     async def put(self, call: Call, tenant: str | None, queue: str, changes: dict[str, Any]) -> tuple[bool, QueueInfo]:
         """Create a queue or change its settings; return whether it is new."""
         with await self._admission.admit_queue(call, tenant, "put_queue", queue) as admitted:
-            created = await self._shard.submit(
-                PutQueue(admitted.state, admitted.caller, queue, check_settings(changes))
-            )
-            return created, self._info(admitted.tenant, queue)
+            settings = check_settings(changes)
+            async with self._other_shards.reserve(admitted.state, _needed(admitted.state, queue)):
+                created = await self._shard.submit(PutQueue(admitted.state, admitted.caller, queue, settings))
+            return created, self.info(admitted.tenant, queue)
 
     async def create(self, call: Call, tenant: str | None, queue: str, settings: dict[str, Any]) -> bool:
         """Create a queue and return True, or return False and change nothing if it exists."""
         with await self._admission.admit_queue(call, tenant, "put_queue", queue) as admitted:
             changes = check_settings(settings)
-            return await self._shard.submit(PutQueue(admitted.state, admitted.caller, queue, changes, only_create=True))
+            async with self._other_shards.reserve(admitted.state, _needed(admitted.state, queue)):
+                return await self._shard.submit(
+                    PutQueue(admitted.state, admitted.caller, queue, changes, only_create=True)
+                )
 
     async def change(
         self, call: Call, tenant: str | None, queue: str, changes: dict[str, Any], *, expected: QueueConfig
@@ -87,13 +112,13 @@ class Queues:
         """Stop deliveries. Messages can still be added."""
         with await self._admission.admit_queue(call, tenant, "pause_queue", queue) as admitted:
             await self._shard.submit(PauseQueue(admitted.state, admitted.caller, queue))
-            return self._info(admitted.tenant, queue)
+            return self.info(admitted.tenant, queue)
 
     async def resume(self, call: Call, tenant: str | None, queue: str) -> QueueInfo:
         """Resume the deliveries of a paused queue."""
         with await self._admission.admit_queue(call, tenant, "resume_queue", queue) as admitted:
             await self._shard.submit(UnpauseQueue(admitted.state, admitted.caller, queue))
-            return self._info(admitted.tenant, queue)
+            return self.info(admitted.tenant, queue)
 
     async def suspend(
         self, call: Call, tenant: str, queue: str, reason: str = "", mode: SuspensionMode = "settle"
@@ -102,14 +127,14 @@ class Queues:
         check_queue_name(queue)
         caller = await self._admission.admit_platform(call, "suspend_tenant", tenant)
         await self._shard.submit(SuspendQueue(self._shard.tenant(tenant), caller, queue, reason, mode))
-        return self._info(tenant, queue)
+        return self.info(tenant, queue)
 
     async def unsuspend(self, call: Call, tenant: str, queue: str, reason: str = "") -> QueueInfo:
         """End the suspension of a queue."""
         check_queue_name(queue)
         caller = await self._admission.admit_platform(call, "resume_tenant", tenant)
         await self._shard.submit(ResumeQueue(self._shard.tenant(tenant), caller, queue, reason))
-        return self._info(tenant, queue)
+        return self.info(tenant, queue)
 
     async def delete(
         self, call: Call, tenant: str | None, queue: str, *, confirm: str, reason: str, force: bool = False
@@ -131,7 +156,8 @@ class Queues:
                 check_destroy(queue, confirm, reason)
             return await self._shard.submit(Purge(admitted.state, admitted.caller, queue, reason))
 
-    def _info(self, tenant: str, queue: str) -> QueueInfo:
+    def info(self, tenant: str, queue: str) -> QueueInfo:
+        """Return a queue of this shard."""
         stats = self._shard.reads.stats(tenant, queue)
         state = self._shard.tenant(tenant).queues[queue]
         return QueueInfo(tenant, queue, state.id, state.config, stats, state.suspension)

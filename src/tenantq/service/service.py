@@ -84,11 +84,11 @@ class Service:
         self.shard = shard
         self.admission = admission
         self.other_shards: OtherShards = others
-        self.messages = Messages(shard, admission, clock, deliveries, encryption, exporter)
+        self.messages = Messages(shard, admission, clock, deliveries, encryption, exporter, others)
         self.fleet = FleetPolls(shard, admission, clock, deliveries, encryption)
         self.settlement = Settlement(shard, admission, encryption)
         self.message_reads = MessageReads(shard, admission, encryption, self._audit_trail, journal)
-        self.queues = Queues(shard, admission)
+        self.queues = Queues(shard, admission, others)
         self.redrives = Redrives(shard, admission)
         self.containment = Containments(shard, admission, others, containment)
         self.watch = AlertWatch(
@@ -110,7 +110,7 @@ class Service:
             backups, compliance,
         )  # fmt: skip
         self.exports = Exports(shard, admission, encryption, self._audit_trail)
-        self.sqs_lookup = SqsLookup(shard, admission)
+        self.sqs_lookup = SqsLookup(shard, admission, others)
         self.placement = NoPlacement(admission)
         self.metrics = Metrics(
             shard, admission, clock, exporter, encryption, lambda: self.status.checks, metrics or MetricsSettings()

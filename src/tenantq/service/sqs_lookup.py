@@ -6,14 +6,16 @@ import msgspec
 
 from tenantq.domain.access import Principal
 from tenantq.domain.config import QueueConfig
+from tenantq.domain.message import Caller
 from tenantq.domain.names import FIFO_SUFFIX, check_queue_name
 from tenantq.domain.validation import between, check_field
-from tenantq.engine.queue_state import TenantState
+from tenantq.engine.queue_state import TenantState, is_home
 from tenantq.engine.shard import Shard
 from tenantq.errors import Forbidden, Invalid, NotFound, TenantqError, no_queue
 from tenantq.gates.signature import SignedRequest
 from tenantq.service.admission import Admission, charge_of, own_tenant
 from tenantq.service.call import Call
+from tenantq.service.other_shards import OtherShards
 
 _NUMBER_MAX: Final = 10**12 - 1  # account numbers have twelve digits
 _READS: Final = frozenset(("get_queue", "list_queues"))
@@ -52,8 +54,8 @@ class FoundQueues(msgspec.Struct, frozen=True):
 class SqsLookup:
     """Finds tenants by number and queues by tenant number and name."""
 
-    def __init__(self, shard: Shard, admission: Admission) -> None:
-        self._shard, self._admission = shard, admission
+    def __init__(self, shard: Shard, admission: Admission, other_shards: OtherShards) -> None:
+        self._shard, self._admission, self._other_shards = shard, admission, other_shards
 
     async def sign_in(self, call: Call, signed: SignedRequest, action: str) -> str:
         """Return the token of the key that signed a request; raise SignatureRefused, and note it, if the signature is wrong."""
@@ -76,12 +78,14 @@ class SqsLookup:
         """Return the tenant of this number, None for the credential's own, if the caller is authorized."""
         check_queue_name(queue)
         _, state = await self._authorize(call, number, action, queue)
+        self._shard.state.catalog.check_queue_here(state, queue)
         return FoundTenant(state.name, state.id, _found_queue(state, queue))
 
     async def find_queue(self, call: Call, number: int | None, action: str, queue: str) -> FoundQueue:
         """Return a queue, if the caller is authorized for the action. Raises NotFound also while it is being deleted."""
         check_queue_name(queue)
         principal, state = await self._authorize(call, number, action, queue)
+        self._shard.state.catalog.check_queue_here(state, queue)
         found = _found_queue(state, queue)
         if found is None:
             error = no_queue(queue, state.name)
@@ -101,16 +105,15 @@ class SqsLookup:
         if dead_letter is not None:
             check_queue_name(dead_letter)
         principal, state = await self._authorize(call, number, "list_queues", None)
+        caller = Caller(principal.id, call.remote, call.request_id, call.user_agent)
+        self._admission.notes.note_view(caller, state.name, "list_queues")
         allowed = self._admission.authorizer.allowed
-        names = sorted(
-            name
-            for name, queue in state.queues.items()
-            if name.startswith(prefix)
-            and queue.status != "draining"
-            and (dead_letter is None or (queue.config.dead_letter == dead_letter and queue.config.max_attempts > 0))
-            and allowed(principal, state.name, "list_queues", name)
+        names = matching_queues(state, prefix, dead_letter)
+        for found in (await self._other_shards.ask_parts(state, "sqs_names", state.name, prefix, dead_letter)).values():
+            names += found
+        return FoundQueues(
+            state.id, sorted(name for name in set(names) if allowed(principal, state.name, "list_queues", name))
         )
-        return FoundQueues(state.id, names)
 
     async def _authorize(
         self, call: Call, number: int | None, action: str, queue: str | None
@@ -128,15 +131,17 @@ class SqsLookup:
             raise
         state = self._shard.tenant(name)
         if action in _READS:
-            self._charge_read(call, principal, state, action, queue)
+            await self._charge_read(call, principal, state, action, queue)
         return principal, state
 
-    def _charge_read(
+    async def _charge_read(
         self, call: Call, principal: Principal, state: TenantState, action: str, queue: str | None
     ) -> None:
         """Charge one read. Only lookups that are the whole action are charged here; other actions are charged when done."""
         with self._admission.notes.noting_refusal(call, principal, state.name, action, queue):
             self._admission.rates.admit(charge_of(state, queue, "read", 1, 0))
+            if self._admission.home_rates is not None and not is_home(state):
+                await self._admission.home_rates.admit(state, "read", 1, 0, 0)
 
     def _tenant_name(self, number: int) -> str:
         """Return the name of a tenant by its number, or a name that no tenant can have."""
@@ -144,6 +149,17 @@ class SqsLookup:
             return self._shard.state.catalog.tenant_by_id(number).name
         except NotFound:
             return f"number {number}"
+
+
+def matching_queues(state: TenantState, prefix: str, dead_letter: str | None) -> list[str]:
+    """Return the names of a tenant's queues on this shard that match."""
+    return [
+        name
+        for name, queue in state.queues.items()
+        if name.startswith(prefix)
+        and queue.status != "draining"
+        and (dead_letter is None or (queue.config.dead_letter == dead_letter and queue.config.max_attempts > 0))
+    ]
 
 
 def _found_queue(state: TenantState, queue: str) -> FoundQueue | None:

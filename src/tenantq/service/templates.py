@@ -13,7 +13,7 @@ from tenantq.engine.access_store import PLATFORM
 from tenantq.engine.ops.template import DeleteTemplate, PutTemplate
 from tenantq.engine.queue_state import TenantState
 from tenantq.engine.shard import Shard
-from tenantq.errors import Invalid, NotFound, TenantqError
+from tenantq.errors import Conflict, Invalid, NotFound, TenantqError
 from tenantq.service.admission import Admission
 from tenantq.service.call import Call
 from tenantq.service.other_shards import OtherShards
@@ -91,6 +91,11 @@ class Templates:
             check_tenant_name(owner)
         target, caller, user = await self._admit(call, tenant, "put_queue")
         with self._admission.notes.noting_failure(caller, target.name, "put_queue"):
+            if target.part is not None:
+                raise Conflict(
+                    "templates cannot be applied while the tenant is spread over shards. Set its spread to 1 first.",
+                    tenant=target.name,
+                )
             template = await self._find((target.name, "") if owner is None else (owner,), name, user)
         applied = []
         if template.settings:

@@ -1,7 +1,9 @@
 """Figures of a tenant: backlog, leases, and usage of its quotas."""
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Protocol
+
+import msgspec
 
 from tenantq.domain.quotas import QuotaState, state_of
 from tenantq.engine.queue_state import TenantState
@@ -13,13 +15,26 @@ from tenantq.wire.tenants import TenantFigures, UsageItem
 _STATES: Final[tuple[QuotaState, ...]] = ("good", "warning", "critical")
 
 
-def usage_items(shard: Shard, tenant: TenantState) -> dict[str, UsageItem]:
-    """Return each counted quota and its use. Raises StoreFailed or Closed if the shard has stopped."""
+class UsedElsewhere(Protocol):
+    """What the part of a tenant on another shard uses."""
+
+    used: dict[str, int]
+    hour: int
+    day: int
+
+
+def usage_items(shard: Shard, tenant: TenantState, parts: Iterable[UsedElsewhere] = ()) -> dict[str, UsageItem]:
+    """Return each counted quota and its use, of all parts. Raises StoreFailed or Closed if the shard has stopped."""
     shard.loop.check_open()
     quotas, usage = tenant.config.quotas, tenant.usage
     items: dict[str, UsageItem] = {}
     wall_ms = shard.state.wall_ms()
-    for name, used in usage.used(wall_ms).items():
+    hour, day = usage.windows(wall_ms)
+    total = usage.used(wall_ms)
+    for part in parts:
+        windows = {"messages_per_hour": part.hour >= hour.number, "messages_per_day": part.day >= day.number}
+        total = {name: used + (part.used[name] if windows.get(name, True) else 0) for name, used in total.items()}
+    for name, used in total.items():
         limit: int | None = getattr(quotas, name)
         items[name] = UsageItem(
             limit=limit,
@@ -51,6 +66,17 @@ def figures_of(shard: Shard, tenant: TenantState) -> TenantFigures:
         added_total=_total(tenant, ADDED),
         acked_total=_total(tenant, ACKED),
     )
+
+
+def summed_figures(tenant: TenantState, own: TenantFigures, parts: Iterable[TenantFigures]) -> TenantFigures:
+    """Return the figures of all parts of a tenant together."""
+    all_parts = (own, *parts)
+    names = [one.name for one in msgspec.structs.fields(TenantFigures) if one.name != "state"]
+    sums = {name: sum(getattr(one, name) for one in all_parts) for name in names}
+    quotas = tenant.config.quotas
+    levels = ("backlog", "in_flight", "stored_bytes", "queues")
+    whole = (state_of(sums[name], getattr(quotas, name), quotas.soft_percent) for name in levels)
+    return msgspec.structs.replace(own, **sums, state=worst((own.state, *whole)))
 
 
 def _total(tenant: TenantState, place: int) -> int:

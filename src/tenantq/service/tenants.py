@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from tenantq.domain import limits
 from tenantq.domain.config import TenantConfig, change_config
@@ -13,6 +13,7 @@ from tenantq.domain.plans import PLANS, PlanSettings
 from tenantq.domain.validation import all_fields, check_field
 from tenantq.engine.ops.lifecycle import PutTenant
 from tenantq.engine.ops.suspension import ResumeTenant, SuspendTenant
+from tenantq.engine.queue_state import TenantState, is_home
 from tenantq.engine.restrictions import SuspensionMode
 from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict, Invalid
@@ -22,8 +23,10 @@ from tenantq.service.call import Call, TenantInfo
 from tenantq.service.encryption import MessageEncryption
 from tenantq.service.other_shards import OtherShards
 from tenantq.service.request_checks import check_settings, page_of_names
-from tenantq.service.tenant_figures import figures_of, usage_items, worst
-from tenantq.wire.tenants import PlaceItem, PlanItem, PlansReply, ResidencyReply, UsageReply
+from tenantq.service.tenant_figures import figures_of, summed_figures, usage_items, worst
+from tenantq.wire.tenants import PlaceItem, PlanItem, PlansReply, ResidencyReply, TenantFigures, UsageReply
+
+Places: TypeAlias = list[PlaceItem]
 
 
 class Tenants:
@@ -70,6 +73,12 @@ class Tenants:
         self._admission.residency.check_regions(tenant, regions)
         if tenant not in self._shard.state.catalog.tenants:
             return
+        state = self._shard.state.catalog.tenants[tenant]
+        if state.part is not None:
+            raise Conflict(
+                "regions: cannot be changed while its queues are spread over shards. Set its spread to 1 first.",
+                tenant=tenant,
+            )
         here = self._shard.settings.region
         if here not in regions and self._other_shards.has_shard_in(regions):
             raise Conflict(
@@ -113,25 +122,32 @@ class Tenants:
     ) -> Sequence[TenantInfo]:
         """Return a page of the tenants of all shards by name, with their current figures if ``figures`` is set."""
         check_field("limit", limit, limits.PageSize)
-        await self._admission.admit_platform(call, "list_tenants")
+        caller = await self._admission.admit_platform(call, "list_tenants")
+        self._admission.notes.note_view(caller, "", "list_tenants")
         found = await self.list_local(after, limit, figures=figures)
         return await self._other_shards.tenants(found, after, limit, figures=figures)
 
     async def list_local(self, after: str | None, limit: int, *, figures: bool) -> Sequence[TenantInfo]:
         """Return a page of this shard's tenants, for a caller that was authorized."""
         found = []
-        for name in page_of_names(self._shard.state.catalog.tenants, after, limit):
+        tenants = {name: one for name, one in self._shard.state.catalog.tenants.items() if is_home(one)}
+        for name in page_of_names(tenants, after, limit):
             state = self._shard.state.catalog.tenants.get(name)
-            if state is None:
-                continue  # deleted meanwhile
-            found.append(TenantInfo.of(state, figures_of(self._shard, state) if figures else None))
+            if state is None or not is_home(state):
+                continue  # deleted meanwhile, or another shard lists it
+            found.append(TenantInfo.of(state, await self._figures(state) if figures else None))
             if figures:
                 await asyncio.sleep(0)  # counting many queues takes time
         return found
 
+    async def _figures(self, state: TenantState) -> TenantFigures:
+        own = figures_of(self._shard, state)
+        return summed_figures(state, own, (await self._other_shards.ask_parts(state, "figures", state.name)).values())
+
     async def plans(self, call: Call) -> PlansReply:
         """Return the plans of this server."""
-        await self._admission.admit_platform(call, "list_tenants")
+        caller = await self._admission.admit_platform(call, "list_tenants")
+        self._admission.notes.note_view(caller, "", "list_tenants", "plans")
         plans = [
             PlanItem(name=name, is_default=name == self._plans.default, plan=all_fields(plan))
             for name, plan in sorted(self._plans.available.items())
@@ -155,7 +171,9 @@ class Tenants:
     async def usage(self, call: Call, tenant: str | None) -> UsageReply:
         """Return the tenant's quotas and their usage."""
         with await self._admission.admit(call, tenant, "usage") as admitted:
-            items = usage_items(self._shard, admitted.state)
+            parts = await self._other_shards.ask_parts(admitted.state, "usage", admitted.state.id)
+            items = usage_items(self._shard, admitted.state, parts.values())
+            self._admission.notes.note_view(admitted.caller, admitted.tenant, "usage")
             return UsageReply(
                 tenant=admitted.tenant,
                 state=worst(item.state for item in items.values()),
@@ -166,21 +184,30 @@ class Tenants:
     async def residency(self, call: Call, tenant: str | None) -> ResidencyReply:
         """Return every place of a tenant's data, and whether its regions allow each."""
         with await self._admission.admit(call, tenant, "get_tenant") as admitted:
+            self._admission.notes.note_view(admitted.caller, admitted.tenant, "get_tenant", "residency")
             regions = admitted.state.config.regions
-            residency = self._admission.residency
-            places = [
-                PlaceItem(
-                    what=one.what, where=one.where, region=one.region or None, allowed=residency.allowed(one, regions)
-                )
-                for one in residency.places
-            ]
+            places = [*self.places(admitted.state)]
+            parts = await self._other_shards.ask_parts(admitted.state, "places", admitted.tenant)
+            for found in parts.values():
+                places += found
             return ResidencyReply(
                 tenant=admitted.tenant,
                 regions=list(regions),
                 shard=self._shard.name,
+                shards=[self._shard.name, *map(str, parts)],
                 allowed=all(one.allowed for one in places),
                 places=places,
             )
+
+    def places(self, tenant: TenantState) -> Places:
+        """Return the places of a tenant's data of this shard."""
+        residency, regions = self._admission.residency, tenant.config.regions
+        return [
+            PlaceItem(
+                what=one.what, where=one.where, region=one.region or None, allowed=residency.allowed(one, regions)
+            )
+            for one in residency.places
+        ]
 
     def _info(self, tenant: str) -> TenantInfo:
         return TenantInfo.of(self._shard.tenant(tenant))

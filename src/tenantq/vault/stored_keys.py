@@ -7,7 +7,7 @@ import msgspec
 
 from tenantq.domain.message import SYSTEM
 from tenantq.engine.ops.data_keys import PutDataKey, ReplaceDataKey
-from tenantq.engine.queue_state import TenantState
+from tenantq.engine.queue_state import TenantState, is_home
 from tenantq.engine.shard import Shard
 from tenantq.kms.interface import KeyRef
 from tenantq.vault.settings import USES_MAX
@@ -66,7 +66,9 @@ class StoredDataKeys:
         return self._tenant(tenant_id).next_data_key
 
     async def put(self, tenant_id: int, key: WrappedKey) -> bool:
-        details = f"wrapped by {key.key}"
+        details, tenant, home = f"wrapped by {key.key}", self._tenant(tenant_id), self._shard.state.home_keys
+        if home is not None and not is_home(tenant):
+            return await home.put_data_key(tenant, key.number, _encode(key), details)
         return await self._shard.submit(PutDataKey(self._tenant(tenant_id), SYSTEM, key.number, _encode(key), details))
 
     async def replace(self, tenant_id: int, old: WrappedKey, new: WrappedKey) -> bool:
@@ -74,6 +76,9 @@ class StoredDataKeys:
         if row is None or _key_of(old.number, row) != old:
             return False
         details = f"{new.uses} uses reserved" if new.wrapped == old.wrapped else f"rewrapped by {new.key}"
+        tenant, home = self._tenant(tenant_id), self._shard.state.home_keys
+        if home is not None and not is_home(tenant):
+            return await home.replace_data_key(tenant, old.number, row, _encode(new), details)
         return await self._shard.submit(
             ReplaceDataKey(self._tenant(tenant_id), SYSTEM, old.number, row, _encode(new), details)
         )

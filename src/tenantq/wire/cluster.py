@@ -33,9 +33,10 @@ class ClusterShardItem(WireReply, frozen=True, kw_only=True, omit_defaults=False
 
 
 class TenantMoveItem(WireReply, frozen=True, kw_only=True, omit_defaults=False):
-    """A tenant on its way to another shard."""
+    """A tenant, or a queue of one that is spread over shards, on its way to another shard."""
 
     tenant: str
+    queue: str  # with its dead letters; empty: the whole tenant
     source: int
     target: int
     stage: Literal["planned", "waiting", "copying", "switching", "deleting"]
@@ -60,6 +61,10 @@ class PlacementReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
     tenant: str
     shard: int
     region: str
+    spread: int  # number of shards that its queues are spread over
+    shards: list[int]  # these, its home first
+    changing: bool  # whether the spread is being changed
+    problem: str  # why the last attempt to change it failed; empty if none did
     pinned: bool
     dedicated: bool
     version: int  # of the directory when this was last changed
@@ -72,6 +77,7 @@ class PlacementRequest(Wire, frozen=True, kw_only=True):
     shard: int | None = None  # None: stays, or with ``dedicated`` any that can be emptied
     pinned: bool = True  # false: the tenant is like others again
     dedicated: bool = False  # no other tenant on its shard
+    spread: int | None = None  # instead of all others: number of shards for its queues
     dry_run: bool = False  # only check and plan
 
 

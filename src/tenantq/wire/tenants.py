@@ -118,7 +118,8 @@ class ResidencyReply(WireReply, frozen=True, kw_only=True, omit_defaults=False):
 
     tenant: str
     regions: list[str]  # that it allows; empty: all
-    shard: str
+    shard: str  # its home
+    shards: list[str]  # that its queues are spread over, its home first
     allowed: bool  # all places are
     places: list[PlaceItem]
 

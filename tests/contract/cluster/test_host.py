@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +14,9 @@ from tenantq.domain.placement import jump_hash, tenant_key
 from tenantq.engine.settings import ShardSettings
 from tenantq.errors import Invalid
 from tenantq.server.cluster_member import HostServer
+from tenantq.store.redis.address import parse_address
 from tenantq.store.redis.settings import RedisSettings
+from tenantq.store.redis.store import RedisStore
 from tests.administration import put_tenant
 from tests.contract.cluster.hosts import SHARDS, TOKEN, client_of, host_settings, hosting, tenant_on
 from tests.redis_servers import OnRedis
@@ -213,3 +216,28 @@ async def test_deleted_tenant_can_be_created_again(primaries: TwoPrimaries, tmp_
         assert (await client.get(f"/v1/tenants/{name}")).status_code == 404
         assert (await client.put(f"/v1/tenants/{name}", json={})).status_code == 201
         assert (await client.get(f"/v1/tenants/{name}")).status_code == 200
+
+
+@pytest.mark.timeout(60)
+async def test_a_released_shard_is_free_before_its_thread_has_ended(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """The successor need not wait for work that has nothing to do with ownership."""
+    async with hosting(tmp_path, primaries.url, "early") as server:
+        assert server.host is not None
+        thread = server.host.thread(3)
+        assert thread is not None
+        blocked = threading.Event()
+        thread.run(lambda: thread.loop.run_in_executor(None, blocked.wait))
+        try:
+            await server.host.release(3)
+            assert not thread.ended.done()
+            store = await asyncio.to_thread(
+                RedisStore,
+                tmp_path / "successor",
+                parse_address(primaries.url),
+                RedisSettings(name="early"),
+                "3",
+                durability="os",
+            )
+            store.close()
+        finally:
+            blocked.set()

@@ -146,6 +146,41 @@ async def test_tenant_moves_while_in_use(primaries: TwoPrimaries, tmp_path: Path
         assert (await tenant.get(f"/v1/tenants/{name}/queues")).status_code == 200
 
 
+async def test_slow_link_between_shards_does_not_reorder_messages(
+    primaries: TwoPrimaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The target learns the difference of the clocks late; messages added there still come after those that moved."""
+    ask = TenantMoves.ask
+
+    async def delayed(self: TenantMoves, target: int, method: str, *arguments: Any) -> int:
+        if method == "begin":
+            await asyncio.sleep(0.4)  # the request is under way
+        return await ask(self, target, method, *arguments)
+
+    monkeypatch.setattr(TenantMoves, "ask", delayed)
+    async with hosting(tmp_path, primaries.url, "slow-link", **SECRET) as server, client_of(server) as client:
+        source, target = 1, 2
+        name = await tenant_on(client, [source], "ordered")
+        path, added, done = f"/v1/tenants/{name}/queues/work", list[str](), asyncio.Event()
+
+        async def keep_adding() -> None:
+            while not done.is_set():
+                body = str(len(added))
+                reply = await client.post(f"{path}/messages", json={"messages": [{"body": body}]})
+                assert reply.status_code == 200, reply.text
+                added.append(body)
+
+        adding = asyncio.ensure_future(keep_adding())
+        await until(lambda: len(added) > 20)
+        await pin(client, name, target)
+        assert await wait_until_placed(client, name) == target
+        count = len(added)
+        await until(lambda: len(added) > count + 20 or adding.done())
+        done.set()
+        await adding
+        assert await drained(client, path) == added
+
+
 STEPS = ("begin", "receive", "last rows", "activate")
 
 
@@ -162,7 +197,7 @@ async def test_next_owner_completes_a_killed_move(
         await asyncio.Event().wait()
 
     async def stops(self: TenantMoves, target: int, method: str, *arguments: Any) -> int:
-        is_last = method == "receive" and arguments[3]
+        is_last = method == "receive" and arguments[4]
         if ("last rows" if is_last else method) != step:
             return await ask(self, target, method, *arguments)
         if is_done:

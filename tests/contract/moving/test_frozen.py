@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,26 @@ async def freeze_tenant(harness: ServiceHarness) -> None:
 async def freeze_queue(harness: ServiceHarness) -> None:
     """Freeze one queue of acme."""
     await harness.service.queues.suspend(harness.admin, "acme", "work", REASON, "freeze")
+
+
+@pytest.mark.parametrize("freeze", [freeze_tenant, freeze_queue])
+async def test_adds_and_polls_say_why_a_tenant_is_frozen(
+    harness: ServiceHarness, freeze: Callable[[ServiceHarness], Awaitable[None]]
+) -> None:
+    """Callers of a tenant that has moved to another server read where it is."""
+    owner, _ = await fill_tenant(harness)
+    waiting = asyncio.ensure_future(harness.service.messages.poll(owner, None, "lost", wait_ms=60_000))
+    early = asyncio.ensure_future(harness.service.messages.poll(owner, None, "later", wait_ms=60_000))
+    await harness.pass_time(0)
+    await freeze(harness)
+    refused: list[Awaitable[object]] = [harness.add(owner, "work", "more"), harness.take(owner, "work")]
+    if freeze is freeze_tenant:
+        refused += [waiting, early, harness.add(owner, "later", "more")]
+    for one in refused:
+        with pytest.raises(Suspended, match=REASON):
+            await one
+    waiting.cancel()
+    early.cancel()
 
 
 @pytest.mark.parametrize("freeze", [freeze_tenant, freeze_queue])

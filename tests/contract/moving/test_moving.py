@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from hashlib import sha256
@@ -14,12 +15,15 @@ import pytest
 from tenantq.domain.access import Grant
 from tenantq.domain.message import Result
 from tenantq.domain.validation import build
+from tenantq.engine.shard_journal import ShardJournal
+from tenantq.engine.tenant_snapshot import TenantSnapshot
 from tenantq.errors import Conflict, Draining, Forbidden, Invalid, NotFound, QuotaExceeded, Suspended
 from tenantq.wire.exports import ExportedMessage, ExportedResult, part_digest
 from tests.administration import delete_queue, purge, put_queue, queues, usage
 from tests.contract.gates.harness import REASON, ServiceHarness
 from tests.contract.moving.archive import import_export, lines, written
 from tests.shards import count_slices, examined, message
+from tests.unit.client.doubles import until
 from tests.verbs import verbs
 
 if TYPE_CHECKING:
@@ -272,3 +276,30 @@ async def test_large_part_does_not_block_the_event_loop(
     assert imported.digest == part_digest([(UUID(int=n).bytes, b"x" * 5_000) for n in range(500)])
     assert len(slices) >= 9
     assert threading.get_ident() not in threads
+
+
+async def test_a_cancelled_export_closes_its_snapshot(harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would keep deleted rows in the store."""
+    await harness.tenant("acme")
+    owner = await harness.key("acme")
+    await harness.add(owner, "work", "a")
+    taken, closed = list[object](), list[object]()
+    real = TenantSnapshot.close
+
+    async def wait_forever(_: ShardJournal, entries: object) -> None:
+        taken.append(entries)
+        await asyncio.Event().wait()
+
+    def close(snapshot: TenantSnapshot) -> None:
+        closed.append(snapshot)
+        real(snapshot)
+
+    monkeypatch.setattr(TenantSnapshot, "close", close)
+    monkeypatch.setattr(ShardJournal, "note", wait_forever)
+    exporting = asyncio.ensure_future(harness.service.exports.export(owner, None))
+    await until(lambda: taken)
+    exporting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await exporting
+    monkeypatch.undo()
+    assert len(closed) == 1

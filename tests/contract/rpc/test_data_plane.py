@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
+from tenantq.domain.access import VIEWS
 from tenantq.engine.settings import ShardSettings
 from tenantq.rpc.methods import METHODS
 from tenantq.service.audit_trail import AuditQuery
@@ -180,7 +181,7 @@ async def test_42_another_tenant_looks_unknown_and_the_attempt_is_journaled(
 
 async def _denied(server: Server, tenant: str) -> list[dict[str, Any]]:
     """Return the denied calls in a tenant's audit trail."""
-    server.service.admission.notes.flush()
+    await server.service.admission.write_notes()
     page = await server.service.audit.query(Call(bearer=ADMIN), tenant, AuditQuery(result="DENIED"))
     return [{name: getattr(row, name) for name in row.__struct_fields__} for row in page.rows]
 
@@ -297,3 +298,21 @@ async def test_42_suspended_tenant_may_only_settle_its_leases(
     await server.service.queues.suspend(admin, "acme", "q", reason="it was asked for")
     told = (await client.ask("getQueue")).queue.suspension
     assert (told.mode, told.reason, told.by[:4], told.at > 0) == ("settle", "it was asked for", "key:", True)
+
+
+async def test_reading_settings_is_journaled(server: Server, connect: Connect, make_key: MakeKey) -> None:
+    """As over HTTP: the first read of a caller at once, repeats as one row with their count."""
+    client = await connect(server, await make_key("acme"))
+    await client.ask("putQueue", queue="work")
+    for _ in range(3):
+        await client.ask("getQueue", queue="work")
+        await client.ask("listQueues", limit=9)
+    await server.service.admission.write_notes()
+    page = await server.service.audit.query(Call(bearer=ADMIN), "acme")
+    read = [(row.op, row.queue, row.outcome, row.count) for row in page.rows if row.op in VIEWS]
+    assert read == [
+        ("get_queue", "work", "ok", 1),
+        ("list_queues", "", "ok", 1),
+        ("get_queue", "work", "ok", 2),
+        ("list_queues", "", "ok", 2),
+    ]

@@ -27,7 +27,7 @@ def _port(server: Sharded) -> int:
     return int(port)
 
 
-async def _work(client: RpcClient, tenant: str | None) -> None:
+async def work_with_queue(client: RpcClient, tenant: str | None) -> None:
     """Use every call about a queue."""
     done: set[str] = set()
 
@@ -71,10 +71,10 @@ async def test_every_call_is_forwarded_to_the_tenants_shard(three: Sharded) -> N
         admin = await RpcClient.open(_port(three))
         await admin.login(ADMIN_TOKEN)
         for tenant in tenants:
-            await _work(admin, tenant)
+            await work_with_queue(admin, tenant)
             own = await RpcClient.open(_port(three))
             assert (await own.login(three.key_of(tenant))).tenant == tenant
-            await _work(own, None)
+            await work_with_queue(own, None)
             assert (await own.refused("peek", queue="nothing")).code == "not_found"
             other = tenants[(tenants.index(tenant) + 1) % 3]
             assert (await own.refused("poll", tenant=other)).code == "forbidden"

@@ -6,6 +6,7 @@ import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
+from tenantq.domain.access import VIEWS
 from tests.contract.sqs.refusals import code, refusal
 from tests.contract.sqs.signed import json_call, send_at_once
 
@@ -285,3 +286,17 @@ def test_sqs_attributes_and_tags_are_queue_settings(server: SqsServer, sqs: Any,
     sqs.create_queue(QueueName="kept", Attributes={"DelaySeconds": "9"}, tags={"team": "a"})
     info = server.run(server.server.service.queues.get(server.admin, tenant, "kept"))
     assert (info.config.tags, info.config.sqs is not None and info.config.sqs.delay_s) == ({"team": "a"}, 9)
+
+
+def test_reading_attributes_tags_and_names_is_journaled(server: SqsServer, tenant: str, sqs: Any, queue: str) -> None:
+    """As over HTTP: the first read of a caller at once, and one row for a call. A URL alone shows no settings."""
+    sqs.get_queue_url(QueueName="work")
+    for _ in range(3):
+        sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["VisibilityTimeout"])
+    sqs.list_queue_tags(QueueUrl=queue)
+    sqs.list_queues()
+    server.run(server.server.service.admission.write_notes())
+    page = server.run(server.server.service.audit.query(server.admin, tenant))
+    read = [(row.op, row.queue, row.outcome, row.count) for row in page.rows if row.op in VIEWS]
+    assert read == [("get_queue", "work", "ok", 1), ("list_queues", "", "ok", 1), ("get_queue", "work", "ok", 3)]
+    assert all(row.principal.startswith("key:") for row in page.rows if row.op in VIEWS)

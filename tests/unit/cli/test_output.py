@@ -16,7 +16,7 @@ from tenantq.cli import exit_codes
 from tenantq.cli.command_line import error_line
 from tenantq.cli.command_line import tenantq as command_line
 from tenantq.cli.logs import set_up_logs
-from tenantq.cli.output import Table, console, panel, print_facts, print_table
+from tenantq.cli.output import Table, console, journal_table, panel, print_facts, print_table
 from tenantq.cli.progress import byte_bar, seconds_bar
 from tenantq.domain.formatting import plural, preview, printable, show_age
 
@@ -128,6 +128,18 @@ def test_a_pipe_is_never_treated_as_a_terminal(
     console().print("[bold]plain[/bold]")
     printed = capsys.readouterr()
     assert (printed.out, printed.err) == ("plain\n", "")
+
+
+def test_the_outcome_of_a_journal_row_has_its_error_code_and_count(capsys: pytest.CaptureFixture[str]) -> None:
+    """A row that merges many calls is not mistaken for one call."""
+    rows = [
+        {"op": "add", "outcome": "ok", "error_code": "", "count": 1},
+        {"op": "get_queue", "outcome": "ok", "error_code": "", "count": 12},
+        {"op": "add", "outcome": "denied", "error_code": "forbidden", "count": 3},
+    ]
+    print_table(journal_table(rows, "op", "outcome"))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1:] == ["add\tok", "get_queue\tok x12", "add\tdenied (forbidden) x3"]
 
 
 def test_previews_and_ages_are_short() -> None:

@@ -19,6 +19,7 @@ from tenantq.cluster.peers import Peers
 from tenantq.cluster.shard_spec import ShardSpec
 from tenantq.domain.placement import TopologyShard
 from tenantq.errors import ShardDown, TenantqError, Unavailable
+from tenantq.runtime.backoff import Backoff
 from tenantq.runtime.clock import ManualClock
 from tenantq.runtime.loop_slices import SLICE_BYTES
 from tests.unit.client.doubles import until
@@ -177,6 +178,49 @@ async def test_a_peer_that_stops_reading_is_disconnected(monkeypatch: pytest.Mon
             if not calling.is_up:
                 break
         assert not calling.is_up
+
+
+async def test_an_end_with_another_secret_is_logged_once_and_tried_less_often(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other end is logged again when it knows the secret."""
+    monkeypatch.setattr(link, "DISTRUST", Backoff(base_ms=1, max_ms=8))
+    caplog.set_level("INFO", "tenantq.shards")
+    peer, delays = Peer(), list[float]()
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        sock.setblocking(False)
+        server = PeerServer("another secret", {"kind": peer.answer}, lambda _: None)
+        await server.open(sock)
+        calling = Link(1, sock.getsockname()[1], (SECRET, 7), peer.begun)
+        calling.start()
+        while len(delays) < 5:
+            await until(lambda: calling._distrusted > len(delays))
+            delays.append(calling.reconnect_s)
+        assert delays == sorted(delays)
+        assert (delays[0] < delays[-1], delays[-1]) == (True, 0.008)
+        assert [one.levelname for one in caplog.records] == ["WARNING"]
+        server._secret = SECRET
+        await peer.up.wait()
+        assert [one.levelname for one in caplog.records] == ["WARNING", "INFO"]
+        assert calling.reconnect_s == link.RECONNECT_S
+        await calling.close()
+        await server.close()
+
+
+async def test_strangers_at_the_internal_address_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """They are logged again after a process with the secret has connected."""
+    async with linked_peers() as (peer, server, calling):
+        port = calling._port
+        for expected in (1, 1, 2):
+            if expected == 2:
+                peer.up.clear()
+                server.drop(7)
+                await peer.up.wait()
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(_framed(PROOF, bytes(32)))
+            assert await reader.read() == b""
+            writer.close()
+            assert caplog.text.count("does not know the secret") == expected
 
 
 async def test_an_impostor_on_a_shards_port_learns_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ _MEMBERS: Columns = {
 
 _MOVES: Columns = {
     "tenant": "tenant",
+    "queue": "queue",
     "from": "source",
     "to": "target",
     "stage": "stage",

@@ -58,7 +58,7 @@ def prove(connection: ServerConnection, *, name: str) -> Output:
     }
     return Output(
         found,
-        {"tenant": found.tenant, "regions": ", ".join(found.regions) or "any", "shard": found.shard},
+        {"tenant": found.tenant, "regions": ", ".join(found.regions) or "any", "shard": ", ".join(found.shards)},
         table(columns, found.places, "no data"),
         code=exit_codes.OK if found.allowed else exit_codes.CONFLICT,
     )
@@ -108,14 +108,29 @@ def unpin(connection: ServerConnection, *, name: str, dry_run: bool) -> Output:
     return _place(connection, name, PlacementRequest(pinned=False, dry_run=dry_run), wait=True)
 
 
+@server_command(topology)
+@click.argument("name", metavar="TENANT")
+@click.argument("shards", type=click.IntRange(1), metavar="N")
+@_DRY_RUN
+@_NO_WAIT
+def spread(connection: ServerConnection, *, name: str, shards: int, dry_run: bool, no_wait: bool) -> Output:
+    """Spread the queues of a tenant of a cluster over N shards.
+
+    Its home shard stays. A hash of each queue's name selects its shard; only queues whose shard changes move, each with its
+    dead letters. Quotas and rate limits hold over all shards together. 1 brings all queues back to the home shard.
+    """
+    return _place(connection, name, PlacementRequest(spread=shards, dry_run=dry_run), wait=not no_wait)
+
+
 def _place(connection: ServerConnection, name: str, request: PlacementRequest, *, wait: bool) -> Output:
     """Send a request, and wait until the tenants have moved."""
     platform = connection.client.platform()
     found = platform.place_tenant(name, request)
-    moving = [one.tenant for one in found.moves]
+    moving = {name, *(one.tenant for one in found.moves)}
     while wait and not request.dry_run and moving:
-        time.sleep(_LOOK_S)
-        moving = [tenant for tenant in moving if platform.placement(tenant).moves]
+        moving = {tenant for tenant in moving if (now := platform.placement(tenant)).moves or now.changing}
+        if moving:
+            time.sleep(_LOOK_S)
     done = platform.placement(name) if wait and not request.dry_run else found
     verb = "would move" if request.dry_run else "moved" if wait else "moves"
     return Output(
@@ -124,6 +139,7 @@ def _place(connection: ServerConnection, name: str, request: PlacementRequest, *
             "tenant": done.tenant,
             "shard": done.shard,
             "region": done.region,
+            "spread": f"{done.spread} (shards {', '.join(map(str, done.shards))})" if done.spread > 1 else 1,
             "pinned": done.pinned,
             "dedicated": done.dedicated,
         },

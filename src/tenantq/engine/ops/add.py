@@ -17,6 +17,7 @@ from tenantq.engine.effects import Effects
 from tenantq.engine.operation import BYTES_PER_COST, Operation
 from tenantq.engine.queue_state import QueueState, TenantState
 from tenantq.engine.quota_checks import RemainingQuota
+from tenantq.engine.reservation import Reservation
 from tenantq.engine.work_counters import ADDED, ADDED_BYTES
 from tenantq.errors import Conflict, TenantqError, TooLarge
 from tenantq.journal.record import column
@@ -90,6 +91,7 @@ class Add(Operation[list[AddResult]]):
         encrypted_plain: bool = False,
         start: int = 0,
         total: int | None = None,
+        reservation: Reservation | None = None,
     ) -> None:
         if batch_key is not None:
             check_field("key", batch_key, limits.IdempotencyKey)
@@ -98,6 +100,7 @@ class Add(Operation[list[AddResult]]):
         batch = self._batch = (_plain if encrypted_plain else _validate)(messages)
         check_batch_bytes(batch.size)
         super().__init__(tenant, caller)
+        self._reservation = reservation
         self.cost = len(messages) + (batch.size + sum(map(len, batch.extras))) / BYTES_PER_COST
         self.queue_name = queue
         self.batch_key = batch_key
@@ -111,7 +114,12 @@ class Add(Operation[list[AddResult]]):
         if not batch.encrypted and tenant.config.encryption.enabled:
             raise not_encrypted(tenant.name, self.queue_name)
         quotas = tenant.config.quotas
-        room = None if quotas == NO_QUOTAS else RemainingQuota(tenant, effects.now + effects.wall)
+        if tenant.part is not None:
+            effects.state.catalog.check_queue_here(tenant, self.queue_name)
+        reserved = self._reservation
+        room = None if quotas == NO_QUOTAS else RemainingQuota(tenant, effects.now + effects.wall, reserved)
+        if reserved is not None:
+            reserved.added(len(batch.messages), batch.size + sum(map(len, batch.extras)))
         if self.queue_name not in tenant.queues and self._refuse_all(effects, room):
             return
         queue = effects.queue_for_write(tenant, self.queue_name, self.caller)
@@ -212,7 +220,8 @@ class Add(Operation[list[AddResult]]):
         effects.dirty[queue] = None
         effects.adding[self.tenant] = None
         self.tenant.usage.added(len(ids), effects.now + effects.wall)
-        queue.count_usage()
+        if self.tenant.config.quotas != NO_QUOTAS:
+            queue.count_usage()  # for the next operations of the round; its end counts the rest
         effects.log("add", queue, self.caller, ids=b"".join(ids), size=column(sizes), priority=priorities)
 
     def _refuse_all(self, effects: Effects, room: RemainingQuota | None) -> bool:

@@ -11,12 +11,14 @@ import msgspec
 from tenantq.domain.config import QueueConfig, TenantConfig, change_config
 from tenantq.domain.message import SYSTEM
 from tenantq.domain.plans import PLANS, PlanSettings
+from tenantq.engine import spread_rules
 from tenantq.engine.arguments import QueueArgument, ReasonArgument, TenantArgument
 from tenantq.engine.effects import Effects
 from tenantq.engine.level import NEVER
 from tenantq.engine.operation import RANGE, Operation
 from tenantq.engine.ops.erasure import put_erasure
 from tenantq.engine.ops.import_part import forget_imports
+from tenantq.engine.queue_groups import forget_units, save_part
 from tenantq.engine.queue_state import QueueState, Status, TenantState, WaitingPoll
 from tenantq.engine.work_counters import REMOVED
 from tenantq.errors import Conflict, Draining, Invalid, TenantqError, no_tenant
@@ -66,6 +68,10 @@ class PutTenant(Operation[bool]):
             tenant = catalog.create_tenant(effects.batch, self.name, config, effects.seq)
             effects.log_tenant("create_tenant", tenant, self.caller, _shown(plans.shown(changes)))
             return
+        if tenant.part is not None:
+            spread_rules.check_config(tenant, config)
+            if tenant.part.change_limits(tenant.config.quotas, config.quotas):
+                save_part(effects.batch, effects.store, tenant)
         tenant.config = config
         tenant.version += 1
         tenant.line.weight = config.weight
@@ -99,6 +105,8 @@ class DeleteTenant(Operation[ErasureCertificate]):
         early = effects.state.early_polls.pop(tenant, deque())
         end_polls(effects, early, no_tenant(tenant.name))
         delete_rows(effects, tenant.id, tenant.name)
+        if tenant.part is not None:
+            forget_units(effects.state.catalog, effects.batch, tenant)
         tenant.gone = True
         effects.state.catalog.drop_tenant(effects.batch, tenant)
         effects.log_tenant("delete_tenant", tenant, self.caller, self.reason)
@@ -150,7 +158,9 @@ class PutQueue(Operation[bool]):
         if queue.status == "draining":
             raise Draining(tenant=self.tenant.name, queue=queue.name)
         queue.check_thawed()
-        queue.config = change_config(queue.config, self.changes)
+        config = change_config(queue.config, self.changes)
+        spread_rules.check_queue(self.tenant, self.name, config.dead_letter)
+        queue.config = config
         effects.state.catalog.save_queue(effects.batch, queue)
         effects.touch(queue)
         effects.log("configure_queue", queue, self.caller, details=_shown(self.changes))
@@ -208,7 +218,7 @@ class Purge(Operation[int]):
         self.tenant.check_hold(queue.name)
         queue.check_thawed()
         count, size = queue.messages, queue.bytes
-        _delete_range(effects, queue.prefix)
+        delete_range(effects, queue.prefix)
         effects.cleared.add(queue.prefix)
         queue.clear()
         queue.next_expiry = NEVER
@@ -274,13 +284,14 @@ class DropQueue(Operation[None]):
             return
         count, size = queue.messages, queue.bytes
         forget_queue(effects, queue, Draining(tenant=queue.tenant.name, queue=queue.name))
-        _delete_range(effects, queue.prefix)
+        delete_range(effects, queue.prefix)
         forget_imports(effects, queue.prefix)
         effects.state.catalog.drop_queue(effects.batch, queue)
         effects.log("drop_queue", queue, effects.state.system, size=size, details=f"{count} messages")
 
 
-def _delete_range(effects: Effects, prefix: bytes) -> None:
+def delete_range(effects: Effects, prefix: bytes) -> None:
+    """Delete all rows of a queue or a tenant."""
     effects.emptied.append(prefix)
     for name in QUEUE_FAMILIES:
         effects.batch.delete_range(prefix, after(prefix), effects.store.family(name).handle)
@@ -291,7 +302,7 @@ def delete_rows(effects: Effects, tenant_id: int, name: str) -> None:
     effects.state.data_keys.drop(effects.batch, tenant_id)
     effects.state.access.drop_tenant(effects.batch, tenant_id, name)
     effects.state.templates.drop_tenant(effects.batch, tenant_id)
-    _delete_range(effects, tenant_prefix(tenant_id))
+    delete_range(effects, tenant_prefix(tenant_id))
     forget_imports(effects, tenant_prefix(tenant_id))
 
 

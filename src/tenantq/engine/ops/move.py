@@ -1,17 +1,31 @@
-"""Moves of tenants between shards: how a tenant leaves its shard, and how its rows arrive at another."""
+"""Moves between shards: how a tenant, or a group of queues of one, leaves its shard, and how its rows arrive at another.
+
+The name of a group is ``tenant/group``; see ``placement.placement_group``. Its tenant has a part on both shards.
+"""
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
 import msgspec
 
+from tenantq.domain.placement import split_unit
 from tenantq.engine.access_store import KEY_ROW, USE_ROW
-from tenantq.engine.catalog import QUEUE_ROW, TENANT_ROW, ArrivingRow, MovedRow, TenantRow
+from tenantq.engine.catalog import QUEUE_ROW, TENANT_ROW, ArrivingRow, GroupRow, MovedRow, TenantRow
 from tenantq.engine.effects import Effects
 from tenantq.engine.operation import BYTES_PER_COST, LAST, RANGE, Operation
-from tenantq.engine.ops.lifecycle import delete_rows, end_polls, forget_queue
-from tenantq.engine.queue_state import TenantState
+from tenantq.engine.ops.lifecycle import delete_range, delete_rows, end_polls, forget_queue
+from tenantq.engine.part_state import LEVELS
+from tenantq.engine.queue_groups import (
+    group_of,
+    load_group,
+    name_arriving_queue,
+    save_part,
+    stored_group,
+    take_out_group,
+)
+from tenantq.engine.queue_state import QueueState, TenantState
 from tenantq.engine.tenant_rows import META_KINDS, RowChange, apply_changes
 from tenantq.errors import Conflict, TenantMoved
 from tenantq.journal.record import JournalEntry
@@ -19,10 +33,13 @@ from tenantq.store.keys import after, tenant_prefix
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_tenant = msgspec.msgpack.Decoder(TenantRow).decode
+_decode_group = msgspec.msgpack.Decoder(GroupRow).decode
 
 
 def check_movable(tenant: TenantState) -> None:
     """Raise Conflict for a tenant that cannot leave its shard at the moment."""
+    if tenant.part is not None:
+        raise Conflict("its queues are spread over several shards", tenant=tenant.name)
     if tenant.erasing is not None:
         raise Conflict("the tenant is being deleted", tenant=tenant.name)
     frozen = tenant.suspension is not None and tenant.suspension.mode != "settle"
@@ -31,6 +48,17 @@ def check_movable(tenant: TenantState) -> None:
     damaged = next((one.name for one in tenant.queues.values() if one.damaged), None)
     if damaged is not None:
         raise Conflict("rows of the queue cannot be read", tenant=tenant.name, queue=damaged)
+
+
+def check_group_movable(tenant: TenantState, queues: list[QueueState]) -> None:
+    """Raise Conflict for queues that cannot leave their shard at the moment."""
+    if tenant.erasing is not None:
+        raise Conflict("the tenant is being deleted", tenant=tenant.name)
+    for queue in queues:
+        if queue.damaged:
+            raise Conflict("rows of the queue cannot be read", tenant=tenant.name, queue=queue.name)
+        if queue.status == "draining":
+            raise Conflict("the queue is being deleted", tenant=tenant.name, queue=queue.name)
 
 
 class _MoveOperation(Operation[None]):
@@ -42,6 +70,11 @@ class _MoveOperation(Operation[None]):
         """Journal the step."""
         caller = self.caller
         effects.entries.append(JournalEntry("move_tenant", name, "", caller.principal, details=details))
+
+    def note_unit(self, effects: Effects, unit: str, details: str) -> None:
+        """Journal the step of a tenant or of a group of its queues."""
+        tenant, group = split_unit(unit)
+        self.note(effects, tenant, f"queue {group} {details}" if group else details)
 
 
 # ---- at the source ----
@@ -71,6 +104,44 @@ class FenceTenant(_MoveOperation):
 
 
 @dataclass(eq=False)
+class FenceQueues(_MoveOperation):
+    """Stop serving a group of queues, so that the rest of its rows can be copied. The rights that it uses go with it."""
+
+    unit: str
+    target: int
+    phase: ClassVar[int] = LAST
+
+    def execute(self, effects: Effects) -> None:
+        """Take the queues out of the catalog. Raises Conflict if they cannot move now."""
+        tenant, catalog = self.tenant, effects.state.catalog
+        part, queues = tenant.part, group_of(tenant, self.unit)
+        check_group_movable(tenant, queues)
+        if part is None:
+            raise Conflict("its queues are on one shard", tenant=tenant.name)
+        qc = effects.store.qc.handle
+        rights = dict.fromkeys(LEVELS, 0)
+        for queue in queues:
+            used = (queue.messages, queue.bytes, queue.in_flight, not queue.system_made)
+            rights = {name: rights[name] + amount for name, amount in zip(LEVELS, used, strict=True)}
+            effects.batch.put(queue.prefix, queue.pack(), qc)
+            forget_queue(effects, queue, TenantMoved(tenant=tenant.name, queue=queue.name))
+        part.take(rights)
+        row = GroupRow(tuple(queue.prefix for queue in queues), rights)
+        take_out_group(catalog, effects.batch, tenant, self.unit, self.target, row)
+        save_part(effects.batch, effects.store, tenant)
+        catalog.save_tenant(effects.batch, tenant)
+        _end_early_polls(effects, tenant)
+        self.note_unit(effects, self.unit, f"leaves for shard {self.target}")
+
+
+def _end_early_polls(effects: Effects, tenant: TenantState) -> None:
+    """Send polls that wait for a queue that does not exist to the shard that would create it."""
+    early = effects.state.early_polls.pop(tenant, deque())
+    for poll in early:
+        end_polls(effects, deque([poll]), TenantMoved(tenant=tenant.name, queue=poll.queue_name))
+
+
+@dataclass(eq=False)
 class ReturnTenant(_MoveOperation):
     """Serve a tenant again that was fenced and did not move."""
 
@@ -82,8 +153,11 @@ class ReturnTenant(_MoveOperation):
         moved = effects.state.catalog.moved.get(self.name)
         if moved is not None and moved.row:
             effects.state.catalog.put_moved(effects.batch, self.name, None)
-            _serve(effects, moved.id, moved.row, ())
-            self.note(effects, self.name, "stays")
+            if _is_group(self.name):
+                _serve_group(effects, moved.id, moved.row)
+            else:
+                _serve(effects, moved.id, moved.row, ())
+            self.note_unit(effects, self.name, "stays")
 
 
 @dataclass(eq=False)
@@ -97,9 +171,12 @@ class DropMoved(_MoveOperation):
         """Delete all rows of the tenant. What remains leads callers to the other shard."""
         moved = effects.state.catalog.moved.get(self.name)
         if moved is not None and moved.row:
-            _delete_all(effects, moved.id, self.name)
+            if _is_group(self.name):
+                _delete_group(effects, _decode_group(moved.row).prefixes)
+            else:
+                _delete_all(effects, moved.id, self.name)
             effects.state.catalog.put_moved(effects.batch, self.name, MovedRow(moved.id, moved.target))
-            self.note(effects, self.name, f"is served by shard {moved.target}; its rows here are deleted")
+            self.note_unit(effects, self.name, f"is served by shard {moved.target}; its rows here are deleted")
 
 
 # ---- at the target ----
@@ -117,17 +194,31 @@ class BeginArrival(_MoveOperation):
     def execute(self, effects: Effects) -> None:
         """Write the tenant's note. Raises Conflict if this shard has a tenant of this name."""
         catalog = effects.state.catalog
+        if _is_group(self.name):
+            self._begin_group(effects)
+            return
         if self.name in catalog.tenants:
             raise Conflict("the target shard has a tenant of this name", tenant=self.name)
         _delete_all(effects, self.id, self.name)
-        _delete_staged_keys(effects, catalog.arriving.get(self.id))
+        _delete_staged_keys(effects, catalog.arriving.get(self.name))
         moved = catalog.moved.get(self.name)
         if moved is not None and moved.row:
             if moved.id != self.id:  # of an earlier tenant of this name
                 _delete_all(effects, moved.id, self.name)
             catalog.put_moved(effects.batch, self.name, MovedRow(moved.id, self.source))
-        catalog.put_arriving(effects.batch, self.id, ArrivingRow(self.name, self.source))
+        catalog.put_arriving(effects.batch, self.id, self.name, ArrivingRow(self.name, self.source))
         self.note(effects, self.name, f"arrives from shard {self.source}")
+
+    def _begin_group(self, effects: Effects) -> None:
+        catalog, tenant = effects.state.catalog, part_of(effects, self.id)
+        if group_of(tenant, self.name):
+            raise Conflict("the target shard has a queue of this name", tenant=tenant.name)
+        moved = catalog.moved.get(self.name)
+        if moved is not None and moved.row:
+            raise Conflict("the queue is leaving the target shard", tenant=tenant.name)
+        _delete_group(effects, stored_group(effects.store, self.id, self.name))
+        catalog.put_arriving(effects.batch, self.id, self.name, ArrivingRow(self.name, self.source))
+        self.note_unit(effects, self.name, f"arrives from shard {self.source}")
 
 
 @dataclass(eq=False)
@@ -135,6 +226,7 @@ class ReceiveRows(_MoveOperation):
     """Write some of the rows of an arriving tenant; with ``row``, they are the last ones, and it is the tenant's own."""
 
     id: int
+    name: str
     changes: list[RowChange]
     row: bytes = b""
     key_ids: tuple[str, ...] = ()
@@ -145,58 +237,66 @@ class ReceiveRows(_MoveOperation):
     def execute(self, effects: Effects) -> None:
         """Write the rows. Raises Conflict if the arrival was cancelled."""
         catalog = effects.state.catalog
-        arriving = catalog.arriving.get(self.id)
+        _, arriving = catalog.arriving.get(self.name, (0, None))
         if arriving is None:
             raise Conflict("the tenant is not arriving at this shard")
         for one in self.changes:
             if one.value is not None and one.family == "meta" and one.key.startswith(QUEUE_ROW):
-                catalog.name_arriving_queue(self.id, one.key, one.value)
+                name_arriving_queue(effects.store, self.name, one.key, one.value)
         apply_changes(effects.batch, effects.store, self.changes)
         if self.row:
             staged = ArrivingRow(arriving.name, arriving.source, self.row, self.key_ids)
-            catalog.put_arriving(effects.batch, self.id, staged)
-        self.note(effects, arriving.name, f"{len(self.changes)} rows from shard {arriving.source}")
+            catalog.put_arriving(effects.batch, self.id, self.name, staged)
+        self.note_unit(effects, self.name, f"{len(self.changes)} rows from shard {arriving.source}")
 
 
 @dataclass(eq=False)
 class CancelArrival(_MoveOperation):
     """Delete the rows of a tenant that stays where it is."""
 
-    id: int
+    name: str
     phase: ClassVar[int] = RANGE
 
     def execute(self, effects: Effects) -> None:
         """Delete all rows of the tenant, if it was arriving."""
-        arriving = effects.state.catalog.arriving.get(self.id)
+        catalog = effects.state.catalog
+        id, arriving = catalog.arriving.get(self.name, (0, None))
         if arriving is not None:
-            _delete_all(effects, self.id, arriving.name)
-            _delete_staged_keys(effects, arriving)
-            effects.state.catalog.put_arriving(effects.batch, self.id, None)
-            self.note(effects, arriving.name, f"stays on shard {arriving.source}")
+            if _is_group(self.name):
+                _delete_group(effects, stored_group(effects.store, id, self.name))
+            else:
+                _delete_all(effects, id, self.name)
+                _delete_staged_keys(effects, (id, arriving))
+            catalog.put_arriving(effects.batch, id, self.name, None)
+            self.note_unit(effects, self.name, f"stays on shard {arriving.source}")
 
 
 @dataclass(eq=False)
 class ActivateTenant(_MoveOperation):
     """Serve a tenant whose rows have all arrived."""
 
-    id: int
+    name: str
     phase: ClassVar[int] = LAST
 
     def execute(self, effects: Effects) -> None:
         """Load the tenant from its rows. Does nothing if it is served, and raises Conflict if rows are missing."""
         catalog = effects.state.catalog
-        arriving = catalog.arriving.get(self.id)
+        id, arriving = catalog.arriving.get(self.name, (0, None))
         if arriving is None:
             return
         if not arriving.row:
-            raise Conflict("not all rows of the tenant have arrived", tenant=arriving.name)
+            raise Conflict("not all rows of the tenant have arrived", tenant=split_unit(self.name)[0])
+        catalog.put_arriving(effects.batch, id, self.name, None)
+        catalog.put_moved(effects.batch, self.name, None)
+        if _is_group(self.name):
+            _serve_group(effects, id, arriving.row)
+            self.note_unit(effects, self.name, f"arrived from shard {arriving.source}")
+            return
         row = _decode_tenant(arriving.row)
         row = msgspec.structs.replace(
             row, since=effects.seq, earlier=(*row.earlier, (arriving.source, row.since))[-_EARLIER_MAX:]
         )
-        catalog.put_arriving(effects.batch, self.id, None)
-        catalog.put_moved(effects.batch, arriving.name, None)
-        _serve(effects, self.id, _encode(row), arriving.key_ids)
+        _serve(effects, id, _encode(row), arriving.key_ids)
         self.note(effects, arriving.name, f"arrived from shard {arriving.source}")
 
 
@@ -212,6 +312,37 @@ def _serve(effects: Effects, id: int, row: bytes, key_ids: tuple[str, ...]) -> N
         effects.touch(queue)
 
 
+def _is_group(name: str) -> bool:
+    return bool(split_unit(name)[1])
+
+
+def part_of(effects: Effects, id: int) -> TenantState:
+    """Return a tenant that has a part on this shard. Raises Conflict if it has none, or the part is leaving."""
+    tenant = effects.state.catalog.tenants_by_id.get(id)
+    if tenant is None or tenant.part is None or tenant.part.has_left:
+        raise Conflict("the tenant has no part on this shard")
+    return tenant
+
+
+def _serve_group(effects: Effects, id: int, row: bytes) -> None:
+    """Load queues of a tenant, with the rights that they use, and have them examined."""
+    tenant, group = part_of(effects, id), _decode_group(row)
+    assert tenant.part is not None
+    tenant.part.give(group.rights)
+    save_part(effects.batch, effects.store, tenant)
+    for queue in load_group(effects.state.catalog, tenant, group.prefixes):
+        queue.has_lane = queue.name in effects.state.lanes
+        effects.cleared.add(queue.prefix)
+        effects.touch(queue)
+
+
+def _delete_group(effects: Effects, prefixes: Iterable[bytes]) -> None:
+    for prefix in prefixes:
+        delete_range(effects, prefix)
+        effects.batch.delete(QUEUE_ROW + prefix, effects.store.meta.handle)
+        effects.store.name_queue(prefix, None)
+
+
 def _delete_all(effects: Effects, id: int, name: str) -> None:
     meta, prefix = effects.store.meta.handle, tenant_prefix(id)
     delete_rows(effects, id, name)
@@ -220,8 +351,8 @@ def _delete_all(effects: Effects, id: int, name: str) -> None:
         effects.batch.delete_range(kind + prefix, kind + after(prefix), meta)
 
 
-def _delete_staged_keys(effects: Effects, arriving: ArrivingRow | None) -> None:
+def _delete_staged_keys(effects: Effects, arriving: tuple[int, ArrivingRow] | None) -> None:
     """Delete the API keys that came with the last rows of an arrival. They are not in memory yet."""
-    for id in arriving.key_ids if arriving is not None else ():
+    for id in arriving[1].key_ids if arriving is not None else ():
         for kind in (KEY_ROW, USE_ROW):
             effects.batch.delete(kind + id.encode(), effects.store.meta.handle)

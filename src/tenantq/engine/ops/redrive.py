@@ -11,7 +11,7 @@ from tenantq.domain import limits
 from tenantq.domain.message import Caller, DeadLetter
 from tenantq.domain.names import check_queue_name
 from tenantq.domain.validation import check_field
-from tenantq.engine import dead_letter
+from tenantq.engine import dead_letter, spread_rules
 from tenantq.engine.effects import Effects
 from tenantq.engine.operation import PART_BYTES, SCAN, Operation
 from tenantq.engine.ops.remove import remove_message
@@ -118,6 +118,7 @@ class RedriveTask:
         else:
             filter = msgspec.structs.replace(filter, source=queue.name)
         letters.check_takes()
+        spread_rules.check_redrive(tenant, letters.name, filter.to)
         for name in (filter.source, filter.to):
             if name in tenant.queues:
                 tenant.queues[name].check_takes()

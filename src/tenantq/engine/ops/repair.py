@@ -35,6 +35,8 @@ class Repair(Operation[None]):
     def execute(self, effects: Effects) -> None:
         """Count waiting, leased and blocked messages and bytes. A queue too large for that is left to the doctor."""
         queue, store = self.queue, effects.store
+        if queue.tenant.queues.get(queue.name) is not queue:
+            return  # it was deleted, or is on its way to another shard
         if queue.messages > _MESSAGES_MAX:
             log.warning(
                 "queue %s/%s is too large to recount while serving: stop and run tenantq doctor",

@@ -24,6 +24,7 @@ from tenantq.store.rows import LeaseRow, pack_past, unpack_message
 
 OK = Outcome(True)
 _RECEIPT_CHARS = 48
+_Column = list[int] | int
 _unpack_receipt = struct.Struct(">16sQ").unpack
 
 
@@ -69,11 +70,8 @@ class SettleOperation(Operation[list[Outcome]]):
         current, lost = self._current(effects, queue)
         reply: list[Outcome] = []
         if current:
-            leases = current.values()
             ids = b"".join(current)
-            sizes, priorities = column([one.size for one in leases]), column([one.priority for one in leases])
-            attempts = column([one.attempts for one in leases])
-            held = [effects.now - one.leased_at for one in leases]
+            sizes, priorities, attempts, held = _columns(current, effects.now)
             if self.ends_processing:
                 queue.work.count_times(PROCESSING, held)
             outcomes = self.settle_all(effects, queue, current)
@@ -151,6 +149,20 @@ class SettleOperation(Operation[list[Outcome]]):
         return ""
 
 
+def _columns(current: dict[bytes, LeaseRow], now: int) -> tuple[_Column, _Column, _Column, list[int]]:
+    """Return sizes, priorities, attempts and processing times of leases, for the journal."""
+    leases = list(current.values())
+    if len(leases) == 1:  # as in most calls
+        (one,) = leases
+        return one.size, one.priority, one.attempts, [now - one.leased_at]
+    return (
+        column([one.size for one in leases]),
+        column([one.priority for one in leases]),
+        column([one.attempts for one in leases]),
+        [now - one.leased_at for one in leases],
+    )
+
+
 def check_results(receipts: Sequence[object], results: Sequence[Result | None] | None) -> None:
     """Raise Invalid unless ``results`` is None or has a valid result, or None, for each receipt."""
     if results is None:
@@ -203,7 +215,6 @@ class Ack(SettleOperation):
 
     def settle_all(self, effects: Effects, queue: QueueState, current: dict[bytes, LeaseRow]) -> dict[bytes, Outcome]:
         """Finish plain messages together, and others one by one."""
-        effects.state.recent_acks.note(queue.prefix, current, effects.now)
         if self.results or queue.has_lane or queue.result_waiters:
             return super().settle_all(effects, queue, current)
         store, delete, prefix = effects.store, effects.batch.delete, queue.prefix
@@ -221,6 +232,7 @@ class Ack(SettleOperation):
             keys.append(key)
             size += lease.size
         effects.forget(keys)
+        effects.state.recent_acks.note(keys, effects.now)
         queue.in_flight -= len(keys)
         queue.bytes -= size
         queue.work.totals[ACKED] += len(keys)
@@ -234,6 +246,7 @@ class Ack(SettleOperation):
         delete(key, store.le.handle)
         delete(prefix + be64(lease.deadline) + id, store.li.handle)
         effects.forget([key])
+        effects.state.recent_acks.note([key], effects.now)
         queue.in_flight -= 1
         queue.bytes -= lease.size
         queue.work.totals[ACKED] += 1

@@ -12,7 +12,7 @@ from tenantq.engine.operation import Operation
 from tenantq.engine.ops.lifecycle import end_polls
 from tenantq.engine.queue_state import TenantState, queue_suspended
 from tenantq.engine.restrictions import Suspension, SuspensionMode
-from tenantq.errors import Conflict, Draining, Suspended
+from tenantq.errors import Conflict, Draining
 from tenantq.journal.record import without_surrogates
 
 
@@ -52,9 +52,9 @@ def _suspend(effects: Effects, tenant: TenantState, caller: Caller, mode: Suspen
     tenant.suspension = _suspension(effects, caller, mode, reason, tenant.suspension)
     effects.state.catalog.save_tenant(effects.batch, tenant)
     for queue in tenant.queues.values():
-        end_polls(effects, queue.demands, Suspended(tenant=tenant.name, queue=queue.name))
+        end_polls(effects, queue.demands, tenant.suspended(queue.name))
         effects.touch(queue)
-    end_polls(effects, effects.state.early_polls.pop(tenant, deque()), Suspended(tenant=tenant.name))
+    end_polls(effects, effects.state.early_polls.pop(tenant, deque()), tenant.suspended())
 
 
 def resume(effects: Effects, tenant: TenantState) -> None:

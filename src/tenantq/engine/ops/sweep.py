@@ -49,6 +49,8 @@ class Advance(Operation[None]):
         """Move the horizon of each level up to now, or as far as one slice of rows goes. Its tenant is charged for them."""
         queue = self.queue
         queue.advancing = False
+        if queue.tenant.queues.get(queue.name) is not queue:
+            return  # it was deleted, or is on its way to another shard
         left = _ADVANCE_ROWS_SHARED if effects.shared else _ADVANCE_ROWS
         for level in queue.levels:
             if level.delayed and level.next_due <= effects.now and left > 0:
@@ -95,7 +97,11 @@ class Sweep(Operation[None]):
         """Do one slice. The queue's timer starts the next. Its tenant is charged for the rows that it touches."""
         queue = self.queue
         queue.sweeping = False
-        if queue.prefix in effects.cleared or queue.frozen is not None:
+        if (
+            queue.prefix in effects.cleared
+            or queue.frozen is not None
+            or queue.tenant.queues.get(queue.name) is not queue
+        ):
             return
         is_changed = queue in effects.dirty  # the scans do not see rows that this round has put
         # Collect first: then expiring leases can only lower the times that collecting has read from the store.

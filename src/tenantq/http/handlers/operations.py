@@ -72,7 +72,7 @@ async def placement(service: Service, request: Request, _: object) -> PlacementR
 
 
 async def place_tenant(service: Service, request: Request, body: PlacementRequest) -> PlacementReply:
-    """Pin a tenant to a shard, give it its own shard, or unpin it."""
+    """Pin a tenant to a shard, give it its own shard, spread its queues over shards, or unpin it."""
     return await service.placement.place(request.call, request.name, body)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from tenantq.engine.queue_state import is_home
 from tenantq.engine.shard import Shard
 from tenantq.runtime.histogram import BINS, Histogram
 from tenantq.service.admission import Admission
@@ -119,7 +120,9 @@ class ServerMetrics:
     def _of_shard(self) -> Iterable[Metric]:
         shard = self._shard
         first, last = shard.journal.span
-        yield GaugeMetricFamily("tenantq_tenants", "Tenants.", value=len(shard.state.catalog.tenants))
+        yield GaugeMetricFamily(
+            "tenantq_tenants", "Tenants.", value=sum(map(is_home, shard.state.catalog.tenants.values()))
+        )
         damaged = len(shard.state.damaged)
         yield GaugeMetricFamily("tenantq_damaged_queues", "Queues quarantined for damaged rows.", value=damaged)
         yield CounterMetricFamily("tenantq_rounds", "Rounds run since the start.", value=shard.loop.rounds)

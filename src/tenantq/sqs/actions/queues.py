@@ -22,7 +22,6 @@ from tenantq.sqs.failures import (
     missing,
 )
 from tenantq.sqs.queue_attributes import (
-    FIGURES,
     NEW_QUEUE,
     Changes,
     accepts_dead_letters,
@@ -196,11 +195,10 @@ async def get_queue_attributes(sqs_call: SqsCall) -> Result:
     """Return the requested attributes of a queue."""
     given = sqs_call.read(GetQueueAttributes)
     queue = await sqs_call.queue(given.queue_url, "get_queue")
-    wanted = given.attribute_names or []
-    stats = None
-    if "All" in wanted or any(name in FIGURES for name in wanted):
-        stats = (await sqs_call.service.queues.get(sqs_call.call, queue.tenant, queue.name)).stats
-    shown = chosen(shown_attributes(queue, sqs_call.region, stats), wanted) if wanted else {}
+    if not given.attribute_names:
+        return {}
+    stats = (await sqs_call.service.queues.get(sqs_call.call, queue.tenant, queue.name)).stats
+    shown = chosen(shown_attributes(queue, sqs_call.region, stats), given.attribute_names)
     return {"Attributes": shown} if shown else {}
 
 

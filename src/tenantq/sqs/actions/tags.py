@@ -43,4 +43,5 @@ async def untag_queue(sqs_call: SqsCall) -> Result:
 async def list_queue_tags(sqs_call: SqsCall) -> Result:
     """Return all tags of a queue."""
     queue = await sqs_call.queue(sqs_call.read(Parameters).queue_url, "get_queue")
-    return {"Tags": queue.config.tags} if queue.config.tags else {}
+    tags = (await sqs_call.service.queues.get(sqs_call.call, queue.tenant, queue.name)).config.tags
+    return {"Tags": tags} if tags else {}

@@ -1,0 +1,121 @@
+"""One shard's parts of tenants that are spread over shards, and what connects them with the other parts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tenantq.cluster.escrow import ANSWER_MS, Escrow
+from tenantq.cluster.home_rates import PartRates
+from tenantq.cluster.shard_calls import CallsFromShard
+from tenantq.cluster.shared_settings import CHANGING, SharedSettings
+from tenantq.cluster.spread_changes import SpreadChanges
+from tenantq.cluster.tenant_directory import TenantPlacements
+from tenantq.cluster.tenant_parts import PartQueries
+from tenantq.domain.placement import unit_name
+from tenantq.engine.queue_state import TenantState
+from tenantq.errors import Conflict, TenantMoved, TenantqError
+from tenantq.service.admission import own_tenant
+from tenantq.service.call import Call
+from tenantq.service.service import Service
+
+log = logging.getLogger("tenantq.shards")
+
+LOOK_S: Final = 0.1
+IDLE_S: Final = 1.0
+FLUSH_EVERY: Final = 10
+"""Looks between two checks that all parts have the present settings."""
+
+
+class SpreadParts:
+    """The parts of one shard. Used on the event loop of the shard."""
+
+    def __init__(self, number: int, service: Service, placements: TenantPlacements, calls: CallsFromShard) -> None:
+        self._number, self._service, self._placements, self._calls = number, service, placements, calls
+        shard = service.shard
+        self.escrow = Escrow(number, shard, calls, self.parts_of)
+        self.settings = SharedSettings(
+            number, shard, calls, self.escrow, self.parts_of, placements.spread, self._own_tenant
+        )
+        self.changes = SpreadChanges(number, shard, placements, calls, self.escrow, self.settings)
+        self._queries = PartQueries(number, service, placements, self.escrow, self.settings)
+        self._task: asyncio.Task[None] | None = None
+        shard.state.catalog.placed_here = self._placed_here
+        shard.state.home_keys = self
+        admission = service.admission
+        admission.home_rates = PartRates(calls, shard.state.clock, admission.in_background)
+
+    def facets(self, known: Mapping[str, object]) -> dict[str, object]:
+        """Return the objects whose methods other shards can call, in place of those that are known."""
+        sharing = {name: self.settings.sharing(known[name]) for name in CHANGING}
+        return {**sharing, "parts": self._queries, "spread": self.changes}
+
+    def parts_of(self, tenant: str) -> tuple[int, ...]:
+        """Return the shards that may have a part of a tenant, its home first."""
+        row = self._placements.row(tenant)
+        return row.parts if row is not None else (self._number,)
+
+    async def _own_tenant(self, call: Call) -> str:
+        return own_tenant(await self._service.admission.authenticator.authenticate(call.bearer, call.certificate))
+
+    def _placed_here(self, tenant: str, queue: str) -> bool | None:
+        row = self._placements.row(unit_name(tenant, queue))
+        return row.shard == self._number if row is not None else None
+
+    def start(self) -> None:
+        """Look after the parts from now on."""
+        self._task = asyncio.get_running_loop().create_task(self._look())
+
+    async def close(self) -> None:
+        """Stop."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        await self.changes.close()
+
+    async def _look(self) -> None:
+        looks = 0
+        while True:
+            here = [name for name, row in self._placements.spread().items() if self._number in row.parts]
+            try:
+                await self.escrow.feed(here)
+                if looks % FLUSH_EVERY == 0:
+                    await self.settings.flush_all()
+            except TenantqError as error:
+                log.debug("parts on shard %d are looked at again: %s", self._number, error)
+            except Exception:
+                log.exception("parts on shard %d could not be looked at", self._number)
+            looks += 1
+            await asyncio.sleep(LOOK_S if here else IDLE_S)
+
+    # ---- questions to other parts ----
+
+    async def ask_each(self, tenant: TenantState, method: str, *arguments: Any) -> dict[int, Any]:
+        """Return the answers of the other parts of a tenant by shard. Raises an error if one does not answer."""
+        others = [one for one in self.parts_of(tenant.name) if one != self._number] if tenant.part is not None else []
+        found = await asyncio.gather(*(self._ask(one, method, *arguments) for one in others))
+        return {shard: one for shard, one in zip(others, found, strict=True) if one is not None}
+
+    async def _ask(self, shard: int, method: str, *arguments: Any) -> Any:
+        try:
+            return await self._calls.query(shard, f"parts.{method}", *arguments, timeout_ms=ANSWER_MS)
+        except (Conflict, TenantMoved):
+            return None  # it has no part, or has none any more
+
+    # ---- data keys, which are stored at home first ----
+
+    async def put_data_key(self, tenant: TenantState, number: int, value: bytes, details: str) -> bool:
+        """Store a new data key at home; return whether it was stored."""
+        assert tenant.part is not None
+        arguments = (tenant.id, number, value, details)
+        return bool(await self._calls.query(tenant.part.home, "parts.put_data_key", *arguments, timeout_ms=ANSWER_MS))
+
+    async def replace_data_key(self, tenant: TenantState, number: int, old: bytes, new: bytes, details: str) -> bool:
+        """Replace a data key at home; return whether it was replaced."""
+        assert tenant.part is not None
+        arguments = (tenant.id, number, old, new, details)
+        return bool(
+            await self._calls.query(tenant.part.home, "parts.replace_data_key", *arguments, timeout_ms=ANSWER_MS)
+        )

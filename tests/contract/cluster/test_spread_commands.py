@@ -1,0 +1,113 @@
+"""``tenantq topology spread``, and fleets that poll a queue which the hash puts on any shard of its tenant."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from tenantq.cli import exit_codes
+from tests.contract.cluster.hosts import SHARDS, TOKEN, client_of, hosting, tenant_on
+from tests.contract.cluster.test_members import SECRET, pair
+from tests.contract.cluster.test_spread import spread
+from tests.contract.cluster.test_spread_transports import spread_away
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.contract.cluster.hosts import TwoPrimaries
+
+
+class Ended(NamedTuple):
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+async def command(port: int, *arguments: str) -> Ended:
+    """Run ``tenantq topology spread``."""
+    environment = {**os.environ, "TENANTQ_URL": f"http://127.0.0.1:{port}", "TENANTQ_TOKEN": TOKEN}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tenantq", "topology", "spread", *arguments,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=environment,
+    )  # fmt: skip
+    out, err = await process.communicate()
+    assert process.returncode is not None
+    return Ended(process.returncode, out.decode(), err.decode())
+
+
+async def test_the_command_spreads_a_tenant_and_refuses_what_cannot_be(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """It returns when all queues have moved; wrong input gets one sentence and its exit code, and changes nothing."""
+    async with hosting(tmp_path, primaries.url, "command", **SECRET) as server, client_of(server) as client:
+        tenant, port = await tenant_on(client, [5], "commanded"), server.port
+        planned = await command(port, tenant, "3", "--dry-run", "--json")
+        assert planned.code == exit_codes.OK, planned.err
+        placement = msgspec.json.decode(planned.out)["placement"]
+        assert (placement["spread"], len(placement["shards"])) == (3, 3)
+        assert (await client.get(f"/v1/cluster/tenants/{tenant}")).json()["spread"] == 1
+        first, second = await asyncio.gather(command(port, tenant, "3", "--json"), command(port, tenant, "2", "--json"))
+        assert sorted((first.code, second.code)) in (
+            [exit_codes.OK, exit_codes.OK], [exit_codes.OK, exit_codes.CONFLICT],
+        ), (first, second)  # fmt: skip
+        done = await command(port, tenant, "3", "--json")
+        assert done.code == exit_codes.OK, done.err
+        placement = msgspec.json.decode(done.out)["placement"]
+        assert (placement["spread"], placement["changing"], placement["shards"][0]) == (3, False, 5)
+        shown = await command(port, tenant, "1")
+        assert shown.code == exit_codes.OK, shown.err
+        wrong = {
+            (tenant, "0"): exit_codes.USAGE,
+            (tenant, "-1"): exit_codes.USAGE,
+            (tenant, "many"): exit_codes.USAGE,
+            (tenant, str(SHARDS + 1)): exit_codes.USAGE,
+            ("nobody", "2"): exit_codes.NOT_FOUND,
+            ("default", "2"): exit_codes.CONFLICT,
+        }
+        for arguments, code in wrong.items():
+            ended = await command(port, *arguments)
+            assert ended.code == code, (arguments, ended)
+            assert "Traceback" not in ended.err
+        assert str(SHARDS) in (await command(port, tenant, str(SHARDS + 1))).err
+        assert (await client.get(f"/v1/cluster/tenants/{tenant}")).json()["spread"] == 1
+        assert (await client.put(f"/v1/cluster/tenants/{tenant}", json={"spread": 0})).status_code == 422
+
+
+async def test_fleets_get_messages_of_queues_that_are_not_at_home(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """Also within the quota of leases of the whole tenant, with and without its name, waiting or not."""
+    async with AsyncExitStack() as stack:
+        both = await pair(stack, tmp_path, primaries, "spread-fleet")
+        admin, other = both.clients
+        name = await spread_away(admin, "jobs", "fleet")
+        base = f"/v1/tenants/{name}/queues/jobs"
+
+        async def poll(**options: object) -> list[dict[str, str]]:
+            reply = await other.post("/v1/poll", json={"queue": "jobs", "max": 4, **options})
+            assert reply.status_code == 200, reply.text
+            found: list[dict[str, str]] = reply.json()["messages"]
+            return found
+
+        async def polled(count: int, **options: object) -> list[dict[str, str]]:
+            got: list[dict[str, str]] = []
+            async with asyncio.timeout(30):
+                while len(got) < count:
+                    got += await poll(wait_ms=1_000, **options)
+            return got
+
+        waiting = asyncio.ensure_future(polled(1))
+        await admin.post(f"{base}/messages", json={"messages": [{"body": "first"}]})
+        assert [one["body"] for one in await waiting] == ["first"]
+        await admin.put(f"/v1/tenants/{name}", json={"quotas": {"in_flight": 3}})
+        await admin.post(f"{base}/messages", json={"messages": [{"body": str(at)} for at in range(4)]})
+        got = await polled(2, tenants=[name])
+        assert [one["body"] for one in got] == ["0", "1"]
+        assert await poll() == []
+        acked = await admin.post(f"{base}/ack", json={"receipts": [one["receipt"] for one in got]})
+        assert [one["ok"] for one in acked.json()["results"]] == [True, True]
+        assert [one["body"] for one in await polled(2)] == ["2", "3"]
+        assert len(await spread(admin, name, 1)) == 1

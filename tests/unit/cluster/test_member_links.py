@@ -1,0 +1,68 @@
+"""How a member finds the owners of shards while they move."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+from tenantq.cluster.error_codec import NotOwner
+from tenantq.cluster.fleet_waits import FleetWaits
+from tenantq.cluster.host import ShardHost
+from tenantq.cluster.member_links import MemberLinks
+from tenantq.cluster.shard_calls import ShardCalls
+from tenantq.cluster.shard_memory import ShardMemory
+from tenantq.domain.cluster_view import Cluster, ClusterView, Member
+from tenantq.gates.turns import Turns
+from tenantq.runtime.clock import SystemClock
+from tenantq.runtime.futures import BackgroundTasks
+from tests.unit.client.doubles import until
+
+SECRET = "known to all members"  # noqa: S105  # of links that live as long as a test
+SHARD = 5
+
+
+async def member(id: str, background: BackgroundTasks) -> tuple[MemberLinks, Member]:
+    """Return a member that owns no shard, and its row."""
+    clock, loop = SystemClock(), asyncio.get_running_loop()
+    make: Any = None  # no shard is opened
+    host = ShardHost(make, clock, type(loop))
+    calls = ShardCalls(host, clock, 8)
+    links = MemberLinks(
+        id, SECRET, host, calls, {}, Turns(loop), ShardMemory(host, clock), FleetWaits(loop), clock, background.start
+    )
+    sock = socket.create_server(("127.0.0.1", 0))
+    sock.setblocking(False)
+    await links.open(sock, None)
+    return links, Member(id=id, peer_address=f"127.0.0.1:{sock.getsockname()[1]}")
+
+
+async def test_a_late_refusal_does_not_end_a_newer_ownership() -> None:
+    """A member that was still opening a shard refused a call. The refusal arrives after the notice that it owns the shard."""
+    background = BackgroundTasks()
+    (here, own), (there, other) = [await member(id, background) for id in ("here", "there")]
+    rows = {"here": own, "there": Member(id="there", peer_address=other.peer_address, owned={SHARD: 1})}
+    view = ClusterView(cluster=Cluster(id="c", format="1", shards=8), members=rows, assignment={})
+    try:
+        here.update(view)
+        await until(lambda: here.place(SHARD) is not None)
+        asked = here.place(SHARD)
+        assert asked is not None
+        try:
+            await asked.call("peer.release", None, [])
+        except NotOwner as refusal:
+            here.note_owner("there", SHARD, 2)
+            here.learn(refusal)
+        assert here.place(SHARD) is not None
+        try:
+            await asked.call("peer.release", None, [])
+        except NotOwner as refusal:
+            refusal.epoch = 2
+            here.learn(refusal)
+        assert here.place(SHARD) is None  # until the next owner is known
+        here.note_owner("there", SHARD, 3)
+        assert here.place(SHARD) is not None
+    finally:
+        await background.finish()
+        for links in (here, there):
+            await links.close()
