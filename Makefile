@@ -1,4 +1,4 @@
-# Everything is installed into .venv and examples/typescript/node_modules; nothing outside the project changes.
+# Everything is installed into .venv and examples/typescript/node_modules. Outside the project, only tools are installed, with apt.
 PYTHON ?= python3
 BIN := .venv/bin
 KILLS ?= 500

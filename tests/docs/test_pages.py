@@ -57,6 +57,12 @@ def test_code_blocks_are_valid(path: Path) -> None:
             assert (done.returncode, done.stderr) == (0, ""), (script, done.stderr)
 
 
+@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: str(path.relative_to(PROJECT)))
+def test_no_conflict_of_a_merge_is_left(path: Path) -> None:
+    """A page is one text, not two versions of it."""
+    assert re.findall(r"^(?:<{7}|={7}|>{7})(?: .*)?$", path.read_text(), re.MULTILINE) == []
+
+
 def test_every_how_to_answers_one_question() -> None:
     """Its title is the question, and all promised pages exist."""
     found = {path.stem: path.read_text() for path in (DOCS / "how-to").glob("*.md") if path.stem != "index"}
