@@ -48,13 +48,13 @@ def _count_syncs(shard: Shard) -> list[None]:
     syncs: list[None] = []
     committer = shard.loop._committer
     assert committer is not None
-    sync = committer._sync
+    sync = committer.sync
 
     def counted() -> StoreFailed | None:
         syncs.append(None)
         return sync()
 
-    committer._sync = counted  # type: ignore[method-assign]
+    committer.sync = counted  # type: ignore[method-assign]
     return syncs
 
 

@@ -86,13 +86,13 @@ class _Watch:
         entered: dict[Any, int] = {}
 
         async def watched_submit(operation: Any) -> Any:
-            entered[operation] = shard.loop.rounds
+            entered[operation] = shard.loop.figures.rounds
             return await submit(operation)
 
         def watched_pick(lines: FairLines, *, large_syncs: bool = False) -> list[Any]:
             operations = pick(lines, large_syncs=large_syncs)
             self.rounds += [
-                float(shard.loop.rounds - entered.pop(one)) for one in operations if one.tenant.name == tenant
+                float(shard.loop.figures.rounds - entered.pop(one)) for one in operations if one.tenant.name == tenant
             ]
             return operations
 

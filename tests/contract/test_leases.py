@@ -254,10 +254,10 @@ async def test_19_coalesced_pollers_keep_their_own_lease_durations_and_messages(
     await put_queue(shard, T, Q)
     polls = [asyncio.create_task(shard.poll(T, Q, lease_ms=ms, wait_ms=10_000)) for ms in (1_000, 2_000, 3_000)]
     await wait_until_idle(shard)
-    rounds = shard.loop.rounds
+    rounds = shard.loop.figures.rounds
     await shard.add(T, Q, [message(str(n)) for n in range(3)])
     got = [(await poll)[0] for poll in polls]
-    assert shard.loop.rounds - rounds <= 3  # the add, and one round that served all of them
+    assert shard.loop.figures.rounds - rounds <= 3  # the add, and one round that served all of them
     assert len({one.id for one in got}) == 3
     start = clock.wall_ms()
     assert [one.lease_until - start for one in got] == [1_000, 2_000, 3_000]

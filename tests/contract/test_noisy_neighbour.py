@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 async def _rounds_waited(shard: Shard, tenant: str) -> int:
-    before = shard.loop.rounds
+    before = shard.loop.figures.rounds
     await shard.add(tenant, Q, [message()])
-    return shard.loop.rounds - before
+    return shard.loop.figures.rounds - before
 
 
 async def test_49_quiet_tenant_waits_a_few_rounds_next_to_a_flood(shard: Shard) -> None:

@@ -209,9 +209,9 @@ async def test_event_loop_runs_between_long_shared_rounds(shard: Shard, monkeypa
     turn, turns = 0, list[int]()
     run = Round.run
 
-    def note(round: Round, operations: list[Operation[Any]]) -> list[Operation[Any]]:
+    def note(round: Round, operations: list[Operation[Any]], end_ms: int) -> list[Operation[Any]]:
         turns.append(turn)
-        return run(round, operations)
+        return run(round, operations, end_ms)
 
     monkeypatch.setattr(Round, "run", note)
     polling = asyncio.ensure_future(shard.poll(T, Q, max=1_000))

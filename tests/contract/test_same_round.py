@@ -313,10 +313,10 @@ async def test_message_discarded_by_the_sweep_is_skipped_by_the_poll(
     """The poll of the same round still finds its row, and nothing is counted twice."""
     await shard.add(T, Q, [message("ends", ttl_ms=1_000), message("stays")])
     await wait_until_idle(shard)
-    rounds = shard.loop.rounds
+    rounds = shard.loop.figures.rounds
     clock.advance(1_000)  # the sweep is queued
     (got,) = await shard.poll(T, Q, max=9)
-    assert shard.loop.rounds - rounds == 1
+    assert shard.loop.figures.rounds - rounds == 1
     assert got.body == b"stays"
     stats = shard.reads.stats(T, Q)
     assert (stats.expired_total, stats.ready, stats.in_flight, stats.bytes) == (1, 0, 1, len(b"stays"))

@@ -11,7 +11,6 @@ from tenantq.engine.fair_lines import FairLines, RoundBudget, TenantLine
 from tenantq.engine.operation import Operation
 from tenantq.engine.queue_state import TenantState
 from tenantq.engine.settings import ShardSettings
-from tenantq.runtime.clock import ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -152,7 +151,7 @@ def test_drain_removes_everything() -> None:
 
 def budget() -> RoundBudget:
     """Return a round budget with the default settings."""
-    return RoundBudget(ShardSettings(), ManualClock())
+    return RoundBudget(ShardSettings())
 
 
 def test_a_large_operation_gets_its_own_round() -> None:
@@ -161,7 +160,7 @@ def test_a_large_operation_gets_its_own_round() -> None:
     loud, quiet = tenant("loud"), tenant("quiet")
     push(lines, loud, 3, 200)
     push(lines, quiet, 1)
-    seen = [served(rounds.pick(lines)) for _ in range(4)]
+    seen = [served(rounds.pick(lines, 0)) for _ in range(4)]
     assert sorted(sorted(one.items()) for one in seen) == [[("loud", 200)]] * 3 + [[("quiet", 1)]]
 
 
@@ -171,12 +170,12 @@ def test_large_operations_wait_for_each_others_sync_and_small_ones_do_not() -> N
     loud, quiet = tenant("loud"), tenant("quiet")
     push(lines, loud, 2, 200)
     push(lines, quiet, 1)
-    while served(rounds.pick(lines, large_syncs=False))["loud"] == 0:
+    while served(rounds.pick(lines, 0, large_syncs=False))["loud"] == 0:
         pass
     push(lines, quiet, 1)
-    assert served(rounds.pick(lines, large_syncs=True)).keys() <= {"quiet"}
-    assert rounds.pick(lines, large_syncs=True) == []
-    assert served(rounds.pick(lines, large_syncs=False)) == {"loud": 200}
+    assert served(rounds.pick(lines, 0, large_syncs=True)).keys() <= {"quiet"}
+    assert rounds.pick(lines, 0, large_syncs=True) == []
+    assert served(rounds.pick(lines, 0, large_syncs=False)) == {"loud": 200}
     assert not lines
 
 
@@ -188,5 +187,5 @@ def test_large_operations_are_not_starved_by_small_ones() -> None:
     push(lines, quiet, 10_000)
     total: Counter[str] = Counter()
     while total["loud"] < 2_000:
-        total += served(rounds.pick(lines))
+        total += served(rounds.pick(lines, 0))
     assert total["quiet"] < 2_400

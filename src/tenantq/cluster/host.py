@@ -50,7 +50,7 @@ class ShardHost:
 
     def loads(self) -> dict[int, float]:
         """Return the load of each owned shard. See ``shard_loads.ShardLoads``."""
-        busy_us = {thread.number: thread.shard.loop.rounds_took.sum_us for thread in self.threads()}
+        busy_us = {thread.number: thread.shard.loop.figures.took.sum_us for thread in self.threads()}
         return self._loads.measure(self._clock.monotonic_ms(), busy_us)
 
     async def acquire(self, shard: int) -> None:

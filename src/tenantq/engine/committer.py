@@ -53,9 +53,21 @@ class Committer:
         """Have a written round synced on the thread."""
         self._written.put(round)
 
-    def sync_here(self, round: Round) -> None:
-        """Sync a written round now, and report it in the event loop's next turn. Nothing may be with the thread."""
-        self._loop.call_soon(self._done, [round], self._sync())
+    def sync(self) -> StoreFailed | None:
+        """Sync all that is written; return what went wrong. On the event loop only while nothing is with the thread."""
+        started_us = self._clock.monotonic_us()
+        try:
+            self._probe("before_sync")
+            self._store.sync()
+            self._probe("after_sync")
+        except StoreFailed as error:
+            return error
+        except Exception as error:  # noqa: BLE001  # nothing may be confirmed after any failure
+            return StoreFailed(f"the sync failed: {error!r}. No operation of this round is confirmed.")
+        took_us = self._clock.monotonic_us() - started_us
+        self.took.count(took_us)
+        self._probation = PROBATION if took_us // 1_000 > QUICK_MS else max(0, self._probation - 1)
+        return None
 
     def close(self) -> None:
         """Sync the waiting rounds and end the thread."""
@@ -74,22 +86,7 @@ class Committer:
                 item = self._written.get()
             more = item is not None
             if rounds:
-                failure = self._sync()
+                failure = self.sync()
                 self._loop.call_soon_threadsafe(self._done, rounds, failure)
                 if failure is not None:
                     return
-
-    def _sync(self) -> StoreFailed | None:
-        started_us = self._clock.monotonic_us()
-        try:
-            self._probe("before_sync")
-            self._store.sync()
-            self._probe("after_sync")
-        except StoreFailed as error:
-            return error
-        except Exception as error:  # noqa: BLE001  # nothing may be confirmed after any failure
-            return StoreFailed(f"the sync failed: {error!r}. No operation of this round is confirmed.")
-        took_us = self._clock.monotonic_us() - started_us
-        self.took.count(took_us)
-        self._probation = PROBATION if took_us // 1_000 > QUICK_MS else max(0, self._probation - 1)
-        return None

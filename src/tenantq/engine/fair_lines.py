@@ -15,7 +15,6 @@ from collections import deque
 from typing import Any, Final, Protocol
 
 from tenantq.engine.settings import ShardSettings
-from tenantq.runtime.clock import Clock
 
 SHARED_LATELY_MS: Final = 1_000
 """How long rounds stay short after a call of another tenant."""
@@ -178,21 +177,20 @@ class FairLines:
 class RoundBudget:
     """Picks the operations of each round."""
 
-    def __init__(self, settings: ShardSettings, clock: Clock) -> None:
+    def __init__(self, settings: ShardSettings) -> None:
         self._settings = settings
-        self._clock = clock
         self._cost = float(settings.round_cost_alone)  # the budget of a tenant that is alone
         self._switches_seen = 1  # joining the first line is not a switch
         self._shared_until_ms = -1
         self.is_shared = False  # several tenants had work when the last round was picked, or lately
 
-    def pick(self, lines: FairLines, *, large_syncs: bool = False) -> list[Any]:
+    def pick(self, lines: FairLines, now_ms: int, *, large_syncs: bool = False) -> list[Any]:
         """Take the next round's operations from the lines, in fair turns, up to the budget.
 
         While tenants share rounds, a large operation runs in a round alone, and waits while another one is synced
         (``large_syncs``). Otherwise every small operation would wait for the write and the sync of several large ones.
         """
-        shared = self.is_shared = self._is_shared(lines)
+        shared = self.is_shared = self._is_shared(lines, now_ms)
         operations: list[Any] = []
         budget = float(self._settings.round_cost_shared) if shared else self._cost
         served: set[TenantLine] = set()
@@ -225,12 +223,11 @@ class RoundBudget:
         elif self._cost < self._settings.round_cost_alone:
             self._cost = min(float(self._settings.round_cost_alone), self._cost * _GROWTH)
 
-    def _is_shared(self, lines: FairLines) -> bool:
+    def _is_shared(self, lines: FairLines, now_ms: int) -> bool:
         """Return whether several tenants have work, or had lately.
 
         The next call of a quiet tenant must not wait for a long round, and all its replies, of a loud one.
         """
-        now_ms = self._clock.monotonic_ms()
         if lines.switches > self._switches_seen:
             self._switches_seen = lines.switches
             self._shared_until_ms = now_ms + SHARED_LATELY_MS

@@ -25,26 +25,26 @@ _COST_UNTIMED = 8  # of operations between two looks at the clock
 class Round:
     """One round: its effects, and what happens to them after the write and after the sync."""
 
-    __slots__ = ("_started_ms", "_state", "covers", "effects", "is_large", "unfinished")
+    __slots__ = ("_state", "covers", "effects", "is_large", "syncs_here", "unfinished")
 
     def __init__(self, state: ShardState, seq: int, *, shared: bool = False) -> None:
         self._state = state
-        self._started_ms = state.clock.monotonic_ms()
         self.effects = Effects(state, seq, shared=shared)
         self.unfinished: list[Operation[Any]] = []  # continue in a later round
         self.is_large = False  # it runs one operation that is more than a round that tenants share
+        self.syncs_here = False  # on the event loop, at the end of the round
         self.covers = 0  # the last record written when the round was handed over for the sync
 
-    def run(self, operations: list[Operation[Any]]) -> list[Operation[Any]]:
+    def run(self, operations: list[Operation[Any]], end_ms: int) -> list[Operation[Any]]:
         """Execute ``operations`` in the order of their phases. Polls get their messages between scans and points.
 
-        Return the operations that were not started because the round took its time, or has enough bytes to write.
+        Return the operations that were not started, because the clock passed ``end_ms`` or there are enough bytes to write.
         """
         if len(operations) > 1:
             operations = sorted(operations, key=_phase)
         effects, answered = self.effects, self.effects.answered
         matched, untimed = False, 0.0
-        clock, end_ms = self._state.clock, self._started_ms + self._state.settings.round_ms
+        clock = self._state.clock
         for position, operation in enumerate(operations):
             if operation.phase == POINT:
                 if not matched:
@@ -140,7 +140,8 @@ class Round:
 
         Return the polls whose callers have gone without their messages.
         """
-        effects, undelivered = self.effects, list[Poll]()
+        effects = self.effects
+        undelivered: list[Poll] = []
         for operation in effects.answered:
             future = operation.future
             if future is None:

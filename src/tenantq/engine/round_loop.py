@@ -24,12 +24,12 @@ from tenantq.engine.quarantine import quarantine, undo_round
 from tenantq.engine.queue_state import TenantState
 from tenantq.engine.queue_timers import QueueTimers
 from tenantq.engine.round import Round
+from tenantq.engine.round_figures import RoundFigures
 from tenantq.engine.state import ShardState
 from tenantq.engine.waiting_polls import end_waiting_polls
 from tenantq.errors import Busy, Closed, QueueDamaged, RowsDamaged, StoreFailed, TenantqError
 from tenantq.runtime.clock import Timer
 from tenantq.runtime.futures import wake
-from tenantq.runtime.histogram import FIRST_BITS, Histogram
 from tenantq.store.keys import after
 
 log = logging.getLogger("tenantq")
@@ -64,7 +64,7 @@ class RoundLoop:
         self._syncing: deque[Round] = deque()  # written, and not reported as synced yet
         self._sync_timer: Timer | None = None
         self._sync_waiters: list[tuple[int, asyncio.Future[None]]] = []  # the record that must be synced first
-        self._budget = RoundBudget(settings, state.clock)
+        self._budget = RoundBudget(settings)
         self.space = DiskSpace(state.store, state.clock, settings.disk_reserve_bytes)
         self._heartbeat = HeartbeatTimer(state.store, state.shard_clock, state.clock, state.journal.seq)
         self._timers = QueueTimers(state, lambda: self._closing or self.failure is not None)
@@ -72,16 +72,11 @@ class RoundLoop:
         self.redrives: set[RedriveTask] = set()
         self.failure: StoreFailed | None = None  # why the shard stopped, if it did
         self.stopped = asyncio.Event()  # set when the shard stops because of a failure
-        self.rounds = 0  # run so far
-        self.operations = 0  # run in them
         self._entered_us = 0  # when the first operation since the last round entered; 0: none did
-        self.round_sizes = Histogram()  # operations, as units of the first bin
-        self.rounds_took = Histogram()  # from the first operation to the write
-        self.writes_took = Histogram()  # of their batches
         state.wake = self._schedule
         state.store.watch(self._lose_store)
         self._committer = Committer(state.store, self._loop, state.clock, self._synced, probe)
-        self.syncs_took = self._committer.took
+        self.figures = RoundFigures(self._committer.took)
 
     # ---- starting and stopping ----
 
@@ -263,17 +258,18 @@ class RoundLoop:
             if not self._syncing:
                 self._idle.set()
             return
-        operations = self._budget.pick(state.lines, large_syncs=any(one.is_large for one in self._syncing))
+        budget, started_us = self._budget, self._clock.monotonic_us()
+        large_syncs = any(one.is_large for one in self._syncing)
+        operations = budget.pick(state.lines, started_us // 1_000, large_syncs=large_syncs)
         if not (operations or state.queues_to_match or state.lanes_to_match):
             return  # only large operations wait, until another one is synced
-        self.rounds += 1
-        round = Round(state, self._journal.seq + 1, shared=self._budget.is_shared)
-        round.is_large = self._budget.is_shared and bool(operations) and self._budget.is_large(operations[0])
-        started_us = self._clock.monotonic_us()
+        self.figures.rounds += 1
+        round = Round(state, self._journal.seq + 1, shared=budget.is_shared)
+        round.is_large = budget.is_shared and bool(operations) and budget.is_large(operations[0])
         try:
-            unstarted = round.run(operations)
+            unstarted = round.run(operations, started_us // 1_000 + state.settings.round_ms)
             _count_turns(operations, unstarted, started_us)
-            self._budget.adapt(state.lines, operations, unstarted)
+            budget.adapt(state.lines, operations, unstarted)
             if round.unfinished:
                 state.lines.put_back(round.unfinished)
             self._write(round)
@@ -287,17 +283,23 @@ class RoundLoop:
             round.fail(error)
             self._fail(error)
             return
-        took_us = self._clock.monotonic_us() - started_us
-        self.rounds_took.count(took_us)
-        if self._budget.is_shared and took_us >= _LONG_ROUND_US:
+        self.figures.count(len(operations) - len(unstarted), self._clock.monotonic_us() - started_us)
+        if round.syncs_here:
+            self._sync_here(round)
+        if budget.is_shared and self._clock.monotonic_us() - started_us >= _LONG_ROUND_US:
             self._rest_turns = _REST_TURNS
-        size = len(operations) - len(unstarted)
-        self.operations += size
-        self.round_sizes.count(size << FIRST_BITS)
         if state.lines or state.queues_to_match or state.lanes_to_match:
             self._schedule()
         elif not self._syncing:
             self._idle.set()
+
+    def _sync_here(self, round: Round) -> None:
+        """Sync a round on the event loop. While tenants share rounds, the loop turns before the replies: other requests enter."""
+        failure = self._committer.sync()
+        if self._budget.is_shared:
+            self._loop.call_soon(self._synced, [round], failure)
+        else:
+            self._synced([round], failure)
 
     def _undo(self, round: Round, operations: Sequence[Operation[Any]], error: RowsDamaged) -> bool:
         """Undo a round that read damaged rows; its operations run again. Returns False if that is not possible."""
@@ -323,7 +325,7 @@ class RoundLoop:
             self._probe("before_write")
             started_us = self._clock.monotonic_us()
             self.state.write(round.effects.batch)
-            self.writes_took.count(self._clock.monotonic_us() - started_us)
+            self.figures.writes_took.count(self._clock.monotonic_us() - started_us)
             self._journal.link, self._journal.seq = link, round.effects.seq
             self._journal.bytes += size
             self.state.leases.apply(round.effects.overlay, round.effects.cleared)
@@ -333,7 +335,8 @@ class RoundLoop:
                 if self._sync_timer is None:
                     self._sync_timer = self._clock.call_later(self.state.settings.sync_every_ms, self._sync_behind)
             else:
-                self._hand_over(round, here=self._may_sync_here(round))
+                round.syncs_here = self._may_sync_here(round)
+                self._hand_over(round)
         elif self._syncing:
             self._hand_over(round)  # it may have read rows that are not durable yet, so it is answered after the sync
         else:
@@ -354,12 +357,11 @@ class RoundLoop:
             return False
         return self.state.lines.cost < _WORTH_A_ROUND and self._committer.is_quick
 
-    def _hand_over(self, round: Round, *, here: bool = False) -> None:
+    def _hand_over(self, round: Round) -> None:
+        """Have a round synced, together with all that was written before."""
         round.covers = self._journal.seq
         self._syncing.append(round)
-        if here:
-            self._committer.sync_here(round)
-        else:
+        if not round.syncs_here:
             self._committer.hand_over(round)
 
     def _sync_behind(self) -> None:
@@ -423,6 +425,12 @@ class RoundLoop:
 
 def _count_turns(operations: Sequence[Operation[Any]], unstarted: Sequence[Operation[Any]], now_us: int) -> None:
     """Count how long operations waited for their turn."""
+    if len(operations) == 1 and not unstarted:
+        only = operations[0]
+        if only.entered_us:
+            only.tenant.counters.turns.count(now_us - only.entered_us)
+            only.entered_us = 0
+        return
     still_waiting = set(unstarted) if unstarted else ()
     waits: dict[tuple[TenantState, int], int] = {}  # most operations of a tenant entered together
     for operation in operations:

@@ -7,7 +7,6 @@ from typing import Final
 
 FIRST_BITS: Final = 6
 """The first bin ends at 2^6 microseconds."""
-_FIRST_US: Final = 1 << FIRST_BITS
 BINS: Final = 20
 """The last of these bins ends at 2^25 microseconds, about half a minute. One more bin holds longer durations."""
 BOUNDS: Final = (*(str((1 << (FIRST_BITS + at)) / 1_000_000) for at in range(BINS)), "+Inf")
@@ -30,12 +29,9 @@ class Histogram:
 
     def count(self, us: int, times: int = 1) -> None:
         """Count a duration once or several times. A negative one counts as one microsecond."""
-        if us <= _FIRST_US:
-            us = max(us, 1)
-            self._bins[0] += times
-        else:
-            at = (us - 1).bit_length() - FIRST_BITS
-            self._bins[min(BINS, at)] += times
+        us = max(us, 1)
+        at = (us - 1 >> FIRST_BITS).bit_length()
+        self._bins[min(BINS, at)] += times
         self.sum_us += us * times
 
     def merge(self, other: Histogram, sign: int = 1) -> None:

@@ -168,8 +168,11 @@ class Add(Operation[list[AddResult]]):
         earlier: list[AddResult | None] | None,
     ) -> _Columns | None:
         """Add messages one by one, except those that are invalid, exceed a quota or were added before."""
-        batch, reply = self._batch, list[AddResult]()
-        ids, sizes, priorities = list[bytes](), list[int](), list[int]()
+        batch = self._batch
+        reply: list[AddResult] = []
+        ids: list[bytes] = []
+        sizes: list[int] = []
+        priorities: list[int] = []
         new_ids = effects.state.ids.take(effects.now, len(batch.messages))
         for message, extras, id, before in zip(batch.messages, batch.extras, new_ids, earlier or repeat(None)):  # noqa: B905  # repeat() has no end
             if before is not None:

@@ -125,16 +125,18 @@ class ServerMetrics:
         )
         damaged = len(shard.state.damaged)
         yield GaugeMetricFamily("tenantq_damaged_queues", "Queues quarantined for damaged rows.", value=damaged)
-        yield CounterMetricFamily("tenantq_rounds", "Rounds run since the start.", value=shard.loop.rounds)
-        yield _times("tenantq_round_seconds", "How long rounds took, up to their write.", shard.loop.rounds_took)
+        yield CounterMetricFamily("tenantq_rounds", "Rounds run since the start.", value=shard.loop.figures.rounds)
+        yield _times("tenantq_round_seconds", "How long rounds took, up to their write.", shard.loop.figures.took)
         sizes = HistogramMetricFamily("tenantq_round_size", "Operations of a round.")
         bounds = (*(f"{1 << power}.0" for power in range(BINS)), "+Inf")
-        counts = (count for _, count in shard.loop.round_sizes.cumulative())
-        sizes.add_metric([], list(zip(bounds, counts, strict=True)), shard.loop.operations)
+        counts = (count for _, count in shard.loop.figures.sizes.cumulative())
+        sizes.add_metric([], list(zip(bounds, counts, strict=True)), shard.loop.figures.operations)
         yield sizes
-        yield CounterMetricFamily("tenantq_round_operations", "Operations run in rounds.", value=shard.loop.operations)
-        yield _times("tenantq_write_seconds", "How long the writes of rounds took.", shard.loop.writes_took)
-        yield _times("tenantq_sync_seconds", "How long syncs took.", shard.loop.syncs_took)
+        yield CounterMetricFamily(
+            "tenantq_round_operations", "Operations run in rounds.", value=shard.loop.figures.operations
+        )
+        yield _times("tenantq_write_seconds", "How long the writes of rounds took.", shard.loop.figures.writes_took)
+        yield _times("tenantq_sync_seconds", "How long syncs took.", shard.loop.figures.syncs_took)
         yield from _figures(shard.state.store.figures())
         yield GaugeMetricFamily("tenantq_journal_records", "Journal records not yet trimmed.", value=last - first + 1)
         if self._exporter is not None:
