@@ -9,7 +9,7 @@ from tenantq.engine.queue_state import QueueState, WaitingPoll
 
 _SHARED_TURNS = 4  # while others wait, a round delivers at most this many times round_cost_shared
 _STEP_MAX = 256  # deliveries between two looks at the clock
-_STEPS_MS = 4  # no step starts later than this; polls that want more continue in the next round
+_STEPS_MS = 4  # no further step starts later in a round than this; polls that want more continue in the next
 
 
 def match_polls(effects: Effects) -> None:
@@ -56,13 +56,12 @@ def _match_queue(effects: Effects, queue: QueueState, budget: int) -> int:
 
 def _deliver_in_steps(effects: Effects, queue: QueueState, polls: list[WaitingPoll], budget: int) -> int:
     """Deliver up to ``budget`` messages, as many as the time of a round allows; return how many."""
-    clock, delivered = effects.state.clock, 0
-    end_ms = clock.monotonic_ms() + _STEPS_MS
+    now_ms, delivered = effects.state.shard_clock.now_ms, 0
     while True:
         step = min(_STEP_MAX, budget - delivered)
         count = deliver(effects, queue, _first_of(polls, step), step)
         delivered += count
-        if count < step or delivered >= budget or clock.monotonic_ms() >= end_ms:
+        if count < step or delivered >= budget or now_ms() >= effects.now + _STEPS_MS:
             return delivered
         polls = [poll for poll in polls if not poll.is_full]
         if not polls or queue.ready <= 0:

@@ -374,7 +374,11 @@ class QueueState:
     @property
     def next_due(self) -> int:
         """No delayed row becomes visible before this."""
-        return min((level.next_due for level in self.levels if level.delayed), default=NEVER)
+        due = NEVER
+        for level in self.levels:
+            if level.delayed:
+                due = min(due, level.next_due)
+        return due
 
     def log_fields(self) -> dict[str, str | int]:
         """Return the fields of log records about this queue."""

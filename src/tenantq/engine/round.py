@@ -128,10 +128,12 @@ class Round:
 
     def freed_tenants(self) -> list[TenantState]:
         """Return the tenants whose queues waited for the quota of leases and that have room in it now."""
-        changed = {queue.tenant: None for queue in self.effects.dirty if queue.tenant.starved}
+        changed = [queue.tenant for queue in self.effects.dirty if queue.tenant.starved]
+        if not changed and not self.effects.eased:
+            return []
         return [
             tenant
-            for tenant in {**self.effects.eased, **changed}
+            for tenant in {**self.effects.eased, **dict.fromkeys(changed)}
             if (most := tenant.leases_max) is None or tenant.usage.in_flight < most
         ]
 

@@ -21,7 +21,6 @@ from tenantq.engine.ops.redrive import RedriveTask
 from tenantq.engine.ops.settle import Release
 from tenantq.engine.polls import Poll
 from tenantq.engine.quarantine import quarantine, undo_round
-from tenantq.engine.queue_state import TenantState
 from tenantq.engine.queue_timers import QueueTimers
 from tenantq.engine.round import Round
 from tenantq.engine.round_figures import RoundFigures
@@ -259,7 +258,7 @@ class RoundLoop:
                 self._idle.set()
             return
         budget, started_us = self._budget, self._clock.monotonic_us()
-        large_syncs = any(one.is_large for one in self._syncing)
+        large_syncs = bool(self._syncing) and any(one.is_large for one in self._syncing)
         operations = budget.pick(state.lines, started_us // 1_000, large_syncs=large_syncs)
         if not (operations or state.queues_to_match or state.lanes_to_match):
             return  # only large operations wait, until another one is synced
@@ -377,18 +376,23 @@ class RoundLoop:
             return
         for _ in rounds:
             self._syncing.popleft()
-        self._journal.synced_seq = max(self._journal.synced_seq, *(round.covers for round in rounds))
+        self._journal.synced_seq = max(self._journal.synced_seq, rounds[-1].covers)
         self._heartbeat.beat(self._journal.synced_seq)
         self._probe("before_reply")
         for round in rounds:
             self._announce(round)
+        if self._sync_waiters:
+            self._wake_waiters()
+        self._schedule()
+
+    def _wake_waiters(self) -> None:
+        """Wake the reads that wait for a sync, if it covers what they found."""
         waiters, self._sync_waiters = self._sync_waiters, []
         for seq, future in waiters:
             if seq <= self._journal.synced_seq:
                 wake(future)
             else:
                 self._sync_waiters.append((seq, future))
-        self._schedule()
 
     def _announce(self, round: Round) -> None:
         for poll in round.announce():
@@ -425,19 +429,17 @@ class RoundLoop:
 
 def _count_turns(operations: Sequence[Operation[Any]], unstarted: Sequence[Operation[Any]], now_us: int) -> None:
     """Count how long operations waited for their turn."""
-    if len(operations) == 1 and not unstarted:
-        only = operations[0]
-        if only.entered_us:
-            only.tenant.counters.turns.count(now_us - only.entered_us)
-            only.entered_us = 0
-        return
-    still_waiting = set(unstarted) if unstarted else ()
-    waits: dict[tuple[TenantState, int], int] = {}  # most operations of a tenant entered together
+    still_waiting = set(unstarted)
+    tenant, since_us, times = None, 0, 0  # most operations of a tenant entered together
     for operation in operations:
         entered_us = operation.entered_us
-        if entered_us and (not still_waiting or operation not in still_waiting):
-            wait = operation.tenant, entered_us
-            waits[wait] = waits.get(wait, 0) + 1
-            operation.entered_us = 0
-    for (tenant, entered_us), times in waits.items():
-        tenant.counters.turns.count(now_us - entered_us, times)
+        if not entered_us or (still_waiting and operation in still_waiting):
+            continue
+        operation.entered_us = 0
+        if operation.tenant is not tenant or entered_us != since_us:
+            if tenant is not None:
+                tenant.counters.turns.count(now_us - since_us, times)
+            tenant, since_us, times = operation.tenant, entered_us, 0
+        times += 1
+    if tenant is not None:
+        tenant.counters.turns.count(now_us - since_us, times)

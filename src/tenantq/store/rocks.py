@@ -70,7 +70,7 @@ class RocksStore(Families):
                 for name in FAMILIES
             }
         )
-        self._manifest = str(current_manifest(path / "db") or path)
+        self._find_manifest()
         self._log_space = LogSpace(path / "db")
         self._snapshots: tuple[ref[RocksSnapshot], ...] = ()
 
@@ -291,10 +291,15 @@ class RocksStore(Families):
         """Return number and size of the current MANIFEST."""
         for _ in range(3):
             try:
-                return int(self._manifest.rpartition("-")[2]), os.stat(self._manifest).st_size  # noqa: PTH116  # after every sync
+                return self._manifest_number, os.stat(self._manifest).st_size  # noqa: PTH116  # after every sync
             except OSError:  # RocksDB has begun a new one
-                self._manifest = str(current_manifest(self.path / "db") or self._manifest)
+                self._find_manifest()
         return 0, 0
+
+    def _find_manifest(self) -> None:
+        found = current_manifest(self.path / "db")
+        self._manifest = str(found or self.path / "MANIFEST-0")  # without a database none is found
+        self._manifest_number = int(self._manifest.rpartition("-")[2])
 
     def free_bytes(self) -> int:
         """Return the free space of the store's disk."""
