@@ -81,8 +81,8 @@ class ShardHost:
         """Stop serving a shard, and give it up. Calls that have begun finish; later ones get NotOwner."""
         thread = self._threads.get(shard)
         if thread is not None:
-            self.successors[shard] = successor.id if successor is not None else ""
-            await thread.close(exports=exports, successor=self.successors[shard])
+            named = self.successors.setdefault(shard, successor.id if successor is not None else "")
+            await thread.close(exports=exports, successor=named)
 
     def released(self, shard: int) -> None:
         """Claim a shard that is being opened at once: its last owner has released it."""
