@@ -300,9 +300,12 @@ class FrontShards:
         self._routing = routing
         self._context = context
 
-    def owner_address(self, call: Call, tenant: str | None) -> str:
-        """Return where clients reach the owner of the tenant; empty if that is this process, or not known."""
-        owner = self._routing.known_owner(call, tenant)
+    def owner_address(self, call: Call, tenant: str | None, queue: str | None) -> str:
+        """Return where clients reach the owner of the queue, or without one of the tenant.
+
+        Empty if that is this process, or not known.
+        """
+        owner = self._routing.known_owner(call, tenant, queue)
         if owner is None or self._context.host.thread(owner) is not None:
             return ""
         return self._routing.directory.topology.shards[owner].address
