@@ -52,13 +52,15 @@ class Holder:
         self.locks.owner[shard] = self.id
         self.locks.epoch[shard] = self.locks.epoch.get(shard, 0) + 1
 
-    async def release(self, shard: int, successor: Member | None) -> None:
+    async def release(self, shard: int, successor: Member | None) -> float:
         assert successor is not None
+        refused_at = asyncio.get_running_loop().time()
         self.releasing.add(shard)
         await self.may_release.wait()
         self.releasing.remove(shard)
         self.locks.handovers.append((shard, self.id, successor.id))
         del self.locks.owner[shard]
+        return refused_at
 
 
 class NoLinks:

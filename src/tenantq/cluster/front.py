@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import Any, Final, cast
 
 from msgspec.structs import replace
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from tenantq.cluster.credentials import NoKeys
@@ -184,6 +184,13 @@ class FrontMetrics:
         )
         yield CounterMetricFamily(
             "tenantq_cluster_handovers", "Shards released to a successor.", value=membership.handovers
+        )
+        took = membership.handovers_took
+        yield HistogramMetricFamily(
+            "tenantq_cluster_handover_seconds",
+            "Time without an owner of shards released to a successor.",
+            buckets=took.cumulative(),
+            sum_value=took.sum_us / 1_000_000,
         )
         yield CounterMetricFamily("tenantq_cluster_takeovers", "Shards acquired.", value=membership.takeovers)
 

@@ -20,6 +20,7 @@ from tenantq.errors import NotFound, StoreFormat, StoreLocked, TenantqError
 from tenantq.runtime.backoff import Backoff
 from tenantq.runtime.clock import Clock, sleep_ms
 from tenantq.runtime.futures import wake
+from tenantq.runtime.histogram import Histogram
 
 log = logging.getLogger("tenantq.cluster")
 R = TypeVar("R")
@@ -99,6 +100,7 @@ class Membership:
         self._dead_since_ms: dict[str, int] = {}
         self.problem = ""  # why the registry cannot be reached; empty if it can
         self.handovers = 0  # shards released to a successor
+        self.handovers_took = Histogram()  # from the first refused call until the successor owned the shard
         self.takeovers = 0  # shards acquired
         self.refusals: dict[int, str] = {}  # by shard that this member should own: why it cannot be opened
 
@@ -352,10 +354,11 @@ class Membership:
                     return
                 self._taken[shard] = asyncio.get_running_loop().create_future()
                 began_ms = self._clock.monotonic_ms()
-                await self._holder.release(shard, successor)
+                refused_at = await self._holder.release(shard, successor)
                 self._notices.released(shard, successor.id)
                 self.handovers += 1
                 await asyncio.wait([self._taken[shard]], timeout=TAKEN_MS / 1_000)
+                self.handovers_took.count(int((asyncio.get_running_loop().time() - refused_at) * 1_000_000))
                 await sleep_ms(self._clock, min(TAKEN_MS, self._clock.monotonic_ms() - began_ms))
         except TenantqError as error:
             log.error("shard %d was not released cleanly: %s", shard, error)  # noqa: TRY400  # the text says it

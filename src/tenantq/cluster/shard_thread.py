@@ -173,6 +173,7 @@ class ShardThread:
         self.is_open = False
         self.calls_in_progress = 0
         self.successor = ""  # the member that the shard was released to
+        self.refused_at = 0.0  # since when calls are refused because of that, on the clock of the loop that created it
         self.failure: StoreFailed | None = None
         self.ended = asyncio.get_running_loop().create_future()  # of the loop that created it
         self.given_up = (
@@ -273,6 +274,7 @@ class ShardThread:
         if self._is_closing:
             return
         self._is_closing = True
+        self.refused_at = self._main.time()
         self._exports, self.successor = exports, successor
         self.is_open = False
         self.run(self._closing.set)

@@ -104,7 +104,9 @@ class RedisStore(Families):
         self._durability.in_use = True
         self.found_is_durable = not settings.replicas and not self._durability.waits_for_aof
         self._side_reader = Reader(self._side, layout, self._prefixes, owner)
-        self._snapshots = RedisSnapshots(self._side_reader, layout.kept + b":" + owner.epoch, self._unlink, self._confirm)
+        self._snapshots = RedisSnapshots(
+            self._side_reader, layout.kept + b":" + owner.epoch, self._unlink, self._confirm
+        )
         super().__init__({name: Family(name, NUMBER[name], name) for name in FAMILIES})
         self._space_bound = True  # whether the server has a maxmemory
         self._space_look = 0.0
