@@ -30,7 +30,9 @@ class Picture(Struct):
 @worker.task("thumbnails", timeout_ms=30_000, result=True)
 def shrink(picture: Picture, message: Message) -> dict[str, str]:
     """Do the work of one message. After an exception it is redelivered, up to the queue's max_attempts."""
-    sys.stdout.write(f"{message.tenant}: {picture.name} to {picture.width} pixels\n")  # print() can mix lines of threads
+    sys.stdout.write(
+        f"{message.tenant}: {picture.name} to {picture.width} pixels\n"
+    )  # print() can mix lines of threads
     return {"thumbnail": f"{message.tenant}/{picture.width}/{picture.name}"}
 
 

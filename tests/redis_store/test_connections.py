@@ -1,7 +1,8 @@
-"""Connecting to Redis over TLS, over a Unix socket, and to a numbered database."""
+"""Connecting to Redis over TLS, over a Unix socket, and to a numbered database; and what shares a connection."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -55,3 +56,15 @@ async def test_database_number_and_unix_socket_are_honoured(tmp_path: Path) -> N
         assert set(server.client().info("keyspace")) == {"db0", "db3"}
     finally:
         server.kill()
+
+
+async def test_commits_do_not_wait_for_readers_of_the_journal(redis_server: RedisServer, tmp_path: Path) -> None:
+    """A new owner measures what is not exported yet, which may be long, while its callers wait for the first commits."""
+    async with Shard(tmp_path, open_store=OnRedis(redis_server, tmp_path)) as shard:
+        await shard.add(T, Q, [message("a")])
+        store = shard.state.store
+        with store._link._lock:  # type: ignore[attr-defined]  # as during a commit
+            async with asyncio.timeout(10):
+                found = await asyncio.to_thread(shard.journal.scan, 1, shard.journal.span[1], 10)
+                link = await asyncio.to_thread(shard.journal.link, found[-1][0])
+        assert found[-1][1].startswith(link)

@@ -34,9 +34,13 @@ class Holder:
 
     def __init__(self, id: str, locks: Locks) -> None:
         self.id, self.locks = id, locks
+        self.may_release = asyncio.Event()
+        self.may_release.set()
+        self.releasing: set[int] = set()  # they serve no longer, and are not free yet
 
     def owned(self) -> dict[int, int]:
-        return {shard: self.locks.epoch[shard] for shard, id in self.locks.owner.items() if id == self.id}
+        mine = (shard for shard, id in self.locks.owner.items() if id == self.id and shard not in self.releasing)
+        return {shard: self.locks.epoch[shard] for shard in mine}
 
     def loads(self) -> dict[int, float]:
         return dict.fromkeys(self.owned(), 0.1)
@@ -48,11 +52,15 @@ class Holder:
         self.locks.owner[shard] = self.id
         self.locks.epoch[shard] = self.locks.epoch.get(shard, 0) + 1
 
-    async def release(self, shard: int, successor: Member | None) -> None:
+    async def release(self, shard: int, successor: Member | None) -> float:
         assert successor is not None
-        await asyncio.sleep(0)
+        refused_at = asyncio.get_running_loop().time()
+        self.releasing.add(shard)
+        await self.may_release.wait()
+        self.releasing.remove(shard)
         self.locks.handovers.append((shard, self.id, successor.id))
         del self.locks.owner[shard]
+        return refused_at
 
 
 class NoLinks:
@@ -75,12 +83,14 @@ class Members:
         self.url = url
         self.locks = Locks()
         self.joined: list[Membership] = []
+        self.holders: dict[str, Holder] = {}
 
     async def join(self, id: str) -> Membership:
         registry = RedisRegistry(parse_address(self.url), RedisSettings(name="fleet"))
         registry.create(SHARDS, ())
         member = Member(id=id, peer_address=f"{id}:1")
-        found = Membership(registry, Holder(id, self.locks), SystemClock(), member, NoLinks())
+        self.holders[id] = Holder(id, self.locks)
+        found = Membership(registry, self.holders[id], SystemClock(), member, NoLinks())
         await found.start()
         self.joined.append(found)
         return found
@@ -156,6 +166,32 @@ async def test_draining_member_hands_over_every_shard(cluster: Members) -> None:
     assert await a.drain(20_000)
     await until(lambda: cluster.count("b") == SHARDS)
     await a.close()
+
+
+async def test_leaving_member_completes_the_handover_of_its_last_shard(cluster: Members) -> None:
+    """Neither drain nor close cuts off a release that has begun: its shard would be without an owner for longer."""
+    a = await cluster.join("a")
+    await until(lambda: cluster.count("a") == SHARDS)
+    b = await cluster.join("b")
+    await until(lambda: cluster.count("b") == SHARDS // 2 and not a.view.moves and not b.view.moves)
+    holder = cluster.holders["a"]
+    holder.may_release.clear()
+    leaving = asyncio.ensure_future(a.drain(20_000))
+    while cluster.count("a") > 1:
+        await until(lambda: holder.releasing)
+        holder.may_release.set()
+        await until(lambda: not holder.releasing)
+        holder.may_release.clear()
+    await until(lambda: holder.releasing)
+    await asyncio.wait([leaving], timeout=0.3)
+    assert not leaving.done()
+    closing = asyncio.ensure_future(a.close())
+    await asyncio.wait([closing], timeout=0.3)
+    assert not closing.done()
+    holder.may_release.set()
+    await closing
+    assert await leaving
+    assert cluster.count("a") == 0
 
 
 async def test_shards_of_a_dead_member_go_to_the_others(cluster: Members) -> None:

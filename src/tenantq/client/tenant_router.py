@@ -1,4 +1,4 @@
-"""Routes requests of a tenant directly to the server that owns it, once a reply has named its address.
+"""Routes requests of a tenant or queue directly to the server that owns it, once a reply has named its address.
 
 Each server forwards requests for other shards and names the owner in ``Tenantq-Shard``. The credential is never sent to a host
 that the client was not given, nor from https to http. If an address is unreachable, the client uses its next one.
@@ -21,17 +21,20 @@ AVOID_MS: Final = 60_000
 """How long an unreachable address is avoided."""
 UNAVAILABLE: Final = 503
 """A server replies with it if it cannot reach the owner of a tenant. Another one may."""
-TENANTS_MAX: Final = 10_000
+OWNERS_MAX: Final = 10_000
 _TENANT: Final = "/v1/tenants/"
-_OWN: Final = ("/v1/queues/", "/v1/queues?", "/v1/tenant?")
-_OWN_WHOLE: Final = frozenset({"/v1/queues", "/v1/tenant"})
+_QUEUES: Final = "queues"
+_OWN_QUEUE: Final = "/v1/queues/"
+_OWN: Final = frozenset({"/v1/queues", "/v1/tenant"})
 
 
 Address = tuple[str, int]
+Place = tuple[str, str]
+"""A tenant, empty for the credential's own, and a queue, or empty."""
 
 
 class TenantRouter:
-    """A transport that uses one of the client's addresses, or the address of the server that owns the tenant."""
+    """A transport that uses one of the client's addresses, or the address of the server that owns the tenant or queue."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -40,13 +43,13 @@ class TenantRouter:
         self._base = 0  # which of them is in use
         self._follows = settings.follow and not settings.prefix and settings.connect is None
         self._pools: dict[Address, ConnectionPool] = {self._bases[0]: ConnectionPool(settings)}
-        self._owners: dict[str | None, Address] = {}  # by tenant; "": the credential's own
+        self._owners: dict[Place, Address] = {}  # of tenants, and of queues that other servers own
         self._avoided: dict[Address, int] = {}  # until when, on the monotonic clock
         self._closed = False
 
     async def send(self, request: ApiRequest[Any]) -> HttpReply:
         """Return the reply. Raises BadAnswer, Closed, ConnectionFailed or TimedOut."""
-        owner = self._owners.get(_tenant_of(request.target)) if self._owners else None
+        owner = self._owner(request.target) if self._owners else None
         reply = await self._send_to_owner(request, owner) if owner is not None else None
         if reply is None:
             reply = await self._send_to_any(request)
@@ -54,6 +57,10 @@ class TenantRouter:
         if address is not None and self._follows:
             self._learn(request, address)
         return reply
+
+    def _owner(self, target: str) -> Address | None:
+        place = _place_of(target)
+        return (self._owners.get(place) or self._owners.get((place[0], ""))) if place is not None else None
 
     async def _send_to_owner(self, request: ApiRequest[Any], owner: Address) -> HttpReply | None:
         """Return the reply of the owner; None if it is unreachable from here."""
@@ -91,7 +98,7 @@ class TenantRouter:
 
     def _forget(self, address: Address) -> None:
         """Do not use an address for the next attempt, unless it is the only one."""
-        self._owners = {tenant: known for tenant, known in self._owners.items() if known != address}
+        self._owners = {place: known for place, known in self._owners.items() if known != address}
         if self._bases[self._base] == address:
             self._base = (self._base + 1) % len(self._bases)
 
@@ -112,9 +119,9 @@ class TenantRouter:
         return pool
 
     def _learn(self, request: ApiRequest[Any], address: str) -> None:
-        """Remember the address of a tenant's server if it is on a host that the client was given."""
-        tenant, settings = _tenant_of(request.target), self._settings
-        if tenant is None or self._closed:
+        """Remember the address of an owner if it is on a host that the client was given."""
+        place, settings = _place_of(request.target), self._settings
+        if place is None or self._closed:
             return
         if address.startswith(":"):  # a port of the same host
             host = self._bases[self._base][0]
@@ -129,18 +136,25 @@ class TenantRouter:
         owner = (parts.hostname, port)
         if self._avoided.get(owner, 0) > settings.clock.monotonic_ms():
             return
-        if len(self._owners) >= TENANTS_MAX:
+        if len(self._owners) >= OWNERS_MAX:
             self._owners.clear()
-        self._owners[tenant] = owner
+        whole = (place[0], "")
+        if self._owners.setdefault(whole, owner) == owner:
+            self._owners.pop(place, None)
+            place = whole
+        self._owners[place] = owner
 
 
 def _in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _tenant_of(target: str) -> str | None:
-    """Return the tenant of a request; "": the credential's own, None: the request is for the whole server."""
+def _place_of(target: str) -> Place | None:
+    """Return the tenant and queue of a request; None if the request is for the whole server."""
     if target.startswith(_TENANT):
-        end = target.find("/", len(_TENANT))
-        return target[len(_TENANT) : end] if end > 0 else target[len(_TENANT) :].partition("?")[0]
-    return "" if target.startswith(_OWN) or target in _OWN_WHOLE else None
+        tenant, _, rest = target[len(_TENANT) :].partition("?")[0].partition("/")
+        kind, _, rest = rest.partition("/")
+        return tenant, rest.partition("/")[0] if kind == _QUEUES else ""
+    if target.startswith(_OWN_QUEUE):
+        return "", target[len(_OWN_QUEUE) :].partition("?")[0].partition("/")[0]
+    return ("", "") if target.partition("?")[0] in _OWN else None

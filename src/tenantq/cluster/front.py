@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import Any, Final, cast
 
 from msgspec.structs import replace
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from tenantq.cluster.credentials import NoKeys
@@ -185,6 +185,13 @@ class FrontMetrics:
         yield CounterMetricFamily(
             "tenantq_cluster_handovers", "Shards released to a successor.", value=membership.handovers
         )
+        took = membership.handovers_took
+        yield HistogramMetricFamily(
+            "tenantq_cluster_handover_seconds",
+            "Time without an owner of shards released to a successor.",
+            buckets=took.cumulative(),
+            sum_value=took.sum_us / 1_000_000,
+        )
         yield CounterMetricFamily("tenantq_cluster_takeovers", "Shards acquired.", value=membership.takeovers)
 
 
@@ -300,9 +307,12 @@ class FrontShards:
         self._routing = routing
         self._context = context
 
-    def owner_address(self, call: Call, tenant: str | None) -> str:
-        """Return where clients reach the owner of the tenant; empty if that is this process, or not known."""
-        owner = self._routing.known_owner(call, tenant)
+    def owner_address(self, call: Call, tenant: str | None, queue: str | None) -> str:
+        """Return where clients reach the owner of the queue, or without one of the tenant.
+
+        Empty if that is this process, or not known.
+        """
+        owner = self._routing.known_owner(call, tenant, queue)
         if owner is None or self._context.host.thread(owner) is not None:
             return ""
         return self._routing.directory.topology.shards[owner].address

@@ -80,9 +80,9 @@ class Gathering(OtherShards):
             "peer": PeerQueries(service),
         }
 
-    def owner_address(self, call: Call, tenant: str | None) -> str:
-        """Return the address of another shard that owns the tenant; empty if it is this one."""
-        return self.routing.owner_address(call, tenant)
+    def owner_address(self, call: Call, tenant: str | None, queue: str | None) -> str:
+        """Return the address of another shard that owns the queue, or without one the tenant; empty if it is this one."""
+        return self.routing.owner_address(call, tenant, queue)
 
     def shards(self, _: ShardItem) -> list[ShardItem]:
         """Return all shards of the server."""

@@ -77,12 +77,17 @@ class ShardHost:
         self._watching.start(self._watch(thread))
         self.on_change()
 
-    async def release(self, shard: int, successor: Member | None = None, *, exports: bool = False) -> None:
-        """Stop serving a shard, and give it up. Calls that have begun finish; later ones get NotOwner."""
+    async def release(self, shard: int, successor: Member | None = None, *, exports: bool = False) -> float:
+        """Stop serving a shard, and give it up. Calls that have begun finish; later ones get NotOwner.
+
+        Return since when they do, on the clock of the event loop.
+        """
         thread = self._threads.get(shard)
-        if thread is not None:
-            self.successors[shard] = successor.id if successor is not None else ""
-            await thread.close(exports=exports, successor=self.successors[shard])
+        if thread is None:
+            return asyncio.get_running_loop().time()
+        named = self.successors.setdefault(shard, successor.id if successor is not None else "")
+        await thread.close(exports=exports, successor=named)
+        return thread.refused_at
 
     def released(self, shard: int) -> None:
         """Claim a shard that is being opened at once: its last owner has released it."""

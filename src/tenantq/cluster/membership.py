@@ -20,6 +20,7 @@ from tenantq.errors import NotFound, StoreFormat, StoreLocked, TenantqError
 from tenantq.runtime.backoff import Backoff
 from tenantq.runtime.clock import Clock, sleep_ms
 from tenantq.runtime.futures import wake
+from tenantq.runtime.histogram import Histogram
 
 log = logging.getLogger("tenantq.cluster")
 R = TypeVar("R")
@@ -99,6 +100,7 @@ class Membership:
         self._dead_since_ms: dict[str, int] = {}
         self.problem = ""  # why the registry cannot be reached; empty if it can
         self.handovers = 0  # shards released to a successor
+        self.handovers_took = Histogram()  # from the first refused call until the successor owned the shard
         self.takeovers = 0  # shards acquired
         self.refusals: dict[int, str] = {}  # by shard that this member should own: why it cannot be opened
 
@@ -132,10 +134,14 @@ class Membership:
         """Hand all shards over to other members; return whether none is left. No shard comes back afterwards."""
         self._member = msgspec.structs.replace(self._member, draining=True)
         ends_ms = self._clock.monotonic_ms() + timeout_ms
-        while self._has_successors() and self._clock.monotonic_ms() < ends_ms:
+        while (self._has_successors() or self._releases()) and self._clock.monotonic_ms() < ends_ms:
             self.hurry()
             await sleep_ms(self._clock, RETRY_MS)
         return not self._holder.owned()
+
+    def _releases(self) -> list[asyncio.Task[None]]:
+        """Return the handovers in progress: their shards serve no longer, and successors wait for them."""
+        return [work for shard, work in self._work.items() if shard not in self._acquiring]
 
     def _has_successors(self) -> bool:
         return any(one.id != self.id for shard in self._holder.owned() for one in eligible(self.view, shard))
@@ -151,8 +157,10 @@ class Membership:
         self.hurry()
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
-        for work in list(self._work.values()):
-            work.cancel()
+        releases = self._releases()
+        for work in self._work.values():
+            if work not in releases:
+                work.cancel()
         await asyncio.gather(*self._work.values(), return_exceptions=True)
         try:
             await self._call(lambda: self._registry.leave(self.id))
@@ -342,14 +350,15 @@ class Membership:
         """Hand a shard over, and then rest for as long as that took: servers that share processors serve meanwhile."""
         try:
             async with self._releasing:
-                if self.view.assignment.get(shard) != successor.id:
+                if self._stop or self.view.assignment.get(shard) != successor.id:
                     return
                 self._taken[shard] = asyncio.get_running_loop().create_future()
                 began_ms = self._clock.monotonic_ms()
-                await self._holder.release(shard, successor)
+                refused_at = await self._holder.release(shard, successor)
                 self._notices.released(shard, successor.id)
                 self.handovers += 1
                 await asyncio.wait([self._taken[shard]], timeout=TAKEN_MS / 1_000)
+                self.handovers_took.count(int((asyncio.get_running_loop().time() - refused_at) * 1_000_000))
                 await sleep_ms(self._clock, min(TAKEN_MS, self._clock.monotonic_ms() - began_ms))
         except TenantqError as error:
             log.error("shard %d was not released cleanly: %s", shard, error)  # noqa: TRY400  # the text says it

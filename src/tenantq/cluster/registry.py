@@ -77,5 +77,8 @@ class ShardHolder(Protocol):
     async def acquire(self, shard: int) -> None:
         """Own a shard and serve it. Raises StoreLocked while another member owns it."""
 
-    async def release(self, shard: int, successor: Member | None) -> None:
-        """Stop serving a shard, without losing a call, and let the successor have it."""
+    async def release(self, shard: int, successor: Member | None) -> float:
+        """Stop serving a shard, without losing a call, and let the successor have it.
+
+        Return since when calls are refused, on the clock of the event loop.
+        """

@@ -104,9 +104,9 @@ class ShardRouting:
         """Return whether this shard owns a tenant."""
         return self.directory.find(tenant) == self.number
 
-    def owner_address(self, call: Call, tenant: str | None) -> str:
+    def owner_address(self, call: Call, tenant: str | None, queue: str | None) -> str:
         """Return where clients reach the owner directly; empty if that is this shard, or not known."""
-        owner = self.known_owner(call, tenant)
+        owner = self.known_owner(call, tenant, queue)
         return "" if owner is None or owner == self.number else self.directory.topology.shards[owner].address
 
     async def _own_tenant(self, call: Call) -> str | None:

@@ -173,6 +173,7 @@ class ShardThread:
         self.is_open = False
         self.calls_in_progress = 0
         self.successor = ""  # the member that the shard was released to
+        self.refused_at = 0.0  # since when calls are refused because of that, on the clock of the loop that created it
         self.failure: StoreFailed | None = None
         self.ended = asyncio.get_running_loop().create_future()  # of the loop that created it
         self.given_up = (
@@ -185,6 +186,7 @@ class ShardThread:
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._main = asyncio.get_running_loop()
         self._closing: asyncio.Event
+        self._is_closing = False
         self._exports = True
         self._methods: dict[str, Callable[..., Any]] = {}
         self._thread = threading.Thread(target=self._run, name=f"tenantq-shard-{number}", daemon=True)
@@ -265,7 +267,14 @@ class ShardThread:
             self.hosted.shard.loop.release_undelivered(result, LOCAL)
 
     def begin_close(self, *, exports: bool = True, successor: str = "") -> None:
-        """Start to close the shard: calls that have not begun get NotOwner, those in progress finish."""
+        """Start to close the shard: calls that have not begun get NotOwner, those in progress finish.
+
+        A second call changes nothing: a successor that waits for the shard does not wait for exports.
+        """
+        if self._is_closing:
+            return
+        self._is_closing = True
+        self.refused_at = self._main.time()
         self._exports, self.successor = exports, successor
         self.is_open = False
         self.run(self._closing.set)

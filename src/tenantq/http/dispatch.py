@@ -106,8 +106,9 @@ class Dispatch:
         return reply
 
     def _with_owner(self, request: Request, reply: R) -> R:
-        """Return a reply with the address of the tenant's shard. Only callers who passed the gates learn it."""
-        address = self._listener.service.other_shards.owner_address(request.call, request.tenant)
+        """Return a reply with the address of the shard that served it. Only callers who passed the gates learn it."""
+        shards = self._listener.service.other_shards
+        address = shards.owner_address(request.call, request.tenant, request.queue or None)
         if not address or (isinstance(reply, Reply) and reply.status >= HTTPStatus.MULTIPLE_CHOICES):
             return reply
         reply = copy.copy(reply)  # replies can be shared

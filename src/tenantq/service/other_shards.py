@@ -40,8 +40,11 @@ class OtherShards:
         """Return whether an unknown tenant may be created on this shard."""
         return True
 
-    def owner_address(self, _call: Call, _tenant: str | None) -> str:
-        """Return where clients reach the shard that owns the tenant, None for the credential's own; empty if it is this one."""
+    def owner_address(self, _call: Call, _tenant: str | None, _queue: str | None) -> str:
+        """Return where clients reach the shard that owns the queue, or without one the tenant; empty if it is this one.
+
+        ``tenant`` None means the credential's own.
+        """
         return ""
 
     async def announce_deleted(self, _tenant: str) -> None:

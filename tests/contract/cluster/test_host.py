@@ -241,3 +241,20 @@ async def test_a_released_shard_is_free_before_its_thread_has_ended(primaries: T
             store.close()
         finally:
             blocked.set()
+
+
+async def test_stopping_server_does_not_delay_a_handover_by_exports(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """The successor exports the rest of the journal. Calls would wait for it otherwise."""
+    async with hosting(tmp_path, primaries.url, "no-exports") as server, client_of(server) as client:
+        host = server.host
+        assert host is not None
+        for shard in (3, 4):
+            await tenant_on(client, [shard], f"journaled-{shard}")
+        thread = host.thread(3)
+        assert thread is not None
+        host.successors[3] = "successor"
+        thread.begin_close(exports=False, successor="successor")
+        await asyncio.gather(*(host.release(shard, exports=True) for shard in (3, 4)))
+        assert thread.not_owner().owner == "successor"
+        assert list((tmp_path / "journal").rglob("shard=4/*.parquet"))
+        assert not list((tmp_path / "journal").rglob("shard=3/*.parquet"))

@@ -263,6 +263,11 @@ async def test_operators_see_members_and_shards_and_drain_a_member(primaries: Tw
         assert drained.status_code == 200, drained.text
         await until(lambda: len(both.owned(1)) == SHARDS and not any(is_moving(one) for one in both.servers))
         assert not both.owned(0)
+        given = both.servers[0].membership
+        assert given is not None
+        await until(lambda: given.handovers_took.total == given.handovers > 0)
+        metrics = (await first.get("/metrics")).text
+        assert f"tenantq_cluster_handover_seconds_count {given.handovers}.0" in metrics
         shown = (await first.get("/v1/cluster")).json()["members"]
         assert [(one["draining"], one["shards"]) for one in shown] == [(True, 0), (False, SHARDS)]
         rows = (await first.get("/v1/audit", params={"action": "drain_member"})).json()["rows"]

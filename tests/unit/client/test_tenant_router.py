@@ -65,6 +65,31 @@ async def test_a_tenant_is_followed_when_it_moves_again() -> None:
         await ways.close()
 
 
+@pytest.mark.parametrize("tenant", ["/v1/tenants/acme", "/v1/tenant"])
+async def test_queues_that_another_server_owns_are_remembered_one_by_one(tenant: str) -> None:
+    """A tenant can be spread over servers: each queue goes to its own, all other calls to the tenant's."""
+    queues = f"{tenant}/queues" if tenant.endswith("acme") else "/v1/queues"
+
+    def request(path: str) -> ApiRequest[bytes]:
+        return ApiRequest("GET", path, bytes)
+
+    async with faulty_server() as base, faulty_server() as home, faulty_server() as away:
+        base.behave = home.behave = away.behave = [respond()]
+        ways = TenantRouter(make_settings(base.url, clock=ManualClock()))
+        base.behave = [owned_by(home.url)]
+        await ways.send(request(tenant))
+        home.behave = [owned_by(away.url), respond()]
+        for path in (f"{queues}/far/poll", f"{queues}/far", f"{queues}/far?x=1", f"{queues}/near", tenant, queues):
+            await ways.send(request(path))
+        assert (len(base.heads), len(home.heads), len(away.heads)) == (1, 4, 2)
+        away.behave = [owned_by(home.url)]
+        for _ in range(2):  # the queue comes home
+            await ways.send(request(f"{queues}/far"))
+        assert (len(base.heads), len(home.heads), len(away.heads)) == (1, 5, 3)
+        assert len(ways._owners) == 1
+        await ways.close()
+
+
 async def test_an_unreachable_owner_is_avoided_for_a_while() -> None:
     """The request uses the configured address, at once and without an error."""
     clock = ManualClock()
@@ -79,7 +104,7 @@ async def test_an_unreachable_owner_is_avoided_for_a_while() -> None:
         assert list(ways._owners) == []
         clock.advance(AVOID_MS)
         await ways.send(ACME)
-        assert list(ways._owners) == ["acme"]
+        assert list(ways._owners) == [("acme", "")]
         await ways.close()
 
 

@@ -20,7 +20,7 @@ from tenantq.store.local_identity import check_identity
 from tenantq.store.redis.address import RedisAddress
 from tenantq.store.redis.batch import Steps, groups_with_rows
 from tenantq.store.redis.durability import DurabilityCheck, read_info
-from tenantq.store.redis.layout import GROUPED, Layout, covers
+from tenantq.store.redis.layout import GROUPED, JOURNAL, Layout, covers
 from tenantq.store.redis.link import Command, Script, SlotLink
 from tenantq.store.redis.ownership import FORMAT, Ownership
 from tenantq.store.redis.reading import Reader
@@ -103,8 +103,10 @@ class RedisStore(Families):
             raise
         self._durability.in_use = True
         self.found_is_durable = not settings.replicas and not self._durability.waits_for_aof
-        side_reader = Reader(self._side, layout, self._prefixes, owner)
-        self._snapshots = RedisSnapshots(side_reader, layout.kept + b":" + owner.epoch, self._unlink, self._confirm)
+        self._side_reader = Reader(self._side, layout, self._prefixes, owner)
+        self._snapshots = RedisSnapshots(
+            self._side_reader, layout.kept + b":" + owner.epoch, self._unlink, self._confirm
+        )
         super().__init__({name: Family(name, NUMBER[name], name) for name in FAMILIES})
         self._space_bound = True  # whether the server has a maxmemory
         self._space_look = 0.0
@@ -199,21 +201,25 @@ class RedisStore(Families):
         if owner.lease.may_have_ended:
             owner.hold()
 
+    def _reader_of(self, family: Family) -> Reader:
+        """Return what reads a family. Exports and audits read long parts of the journal, and commits must not wait for them."""
+        return self._side_reader if family.name == JOURNAL else self._reader
+
     def get(self, family: Family, key: bytes) -> bytes | None:
         return self.get_many(family, [key])[0]
 
     def get_many(self, family: Family, keys: list[bytes]) -> list[bytes | None]:
-        found = self._reader.get_many(family.name, keys)
+        found = self._reader_of(family).get_many(family.name, keys)
         self._confirm()
         return found
 
     def scan(self, family: Family, lower: bytes, upper: bytes, limit: int, *, deleted_max: int = 0) -> list[bytes]:  # noqa: ARG002  # Redis keeps no deleted rows
-        found = self._reader.scan(family.name, lower, upper, limit)
+        found = self._reader_of(family).scan(family.name, lower, upper, limit)
         self._confirm()
         return found
 
     def scan_items(self, family: Family, lower: bytes, upper: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        found = self._reader.scan_items(family.name, lower, upper, limit)
+        found = self._reader_of(family).scan_items(family.name, lower, upper, limit)
         self._confirm()
         return found
 
