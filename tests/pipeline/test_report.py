@@ -6,12 +6,15 @@ import hashlib
 import re
 from decimal import Decimal
 from html.parser import HTMLParser
+from itertools import product
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tenantq.cli.command_line import run as command_line
 from tenantq.errors import Invalid, NotFound
+from tenantq.pipeline.report.compliance import STANDARDS, compliance_page
+from tenantq.pipeline.report.data import Period, ReportData
 from tenantq.pipeline.report.writer import file_name, write_reports
 from tenantq.pipeline.schemas import SEGMENTS, USAGE_HOURLY
 from tests.pipeline.chromium import Chromium
@@ -74,6 +77,59 @@ def test_pages_work_on_phone_desktop_and_paper(reports: Path) -> None:
             assert len(re.findall(rb"/Type\s*/Page\b", browser.pdf())) >= 3
 
 
+def test_auditors_get_one_page_per_standard(spark: SparkSession, busy_lake: Lake, reports: Path) -> None:
+    """For the platform and each tenant: every row of evidence of that standard about the subject, and of no other."""
+    for stem, table, other in (
+        ("soc2", "compliance_soc2", "30.1."),
+        ("gdpr-art30", "compliance_gdpr_art30", "CC6."),
+    ):
+        rows = [row.asDict() for row in busy_lake.read(spark, table).collect()]
+        for subject, page in (
+            ("", reports / f"{stem}.html"),
+            *((name, reports / "tenants" / file_name(name, stem)) for name in TENANTS),
+        ):
+            text = Elements(page.read_text()).text
+            wanted = [row for row in rows if subject in {"", row["tenant"]}]
+            assert wanted
+            for row in wanted:
+                assert row["evidence"] in text, (page.name, row)
+                assert row["control"] in text
+            assert other not in text
+        assert {f"tenants/{file_name(name, stem)}" for name in TENANTS} <= Elements(
+            (reports / f"{stem}.html").read_text()
+        ).links
+
+
+def test_pages_for_auditors_work_on_phone_desktop_and_paper(reports: Path) -> None:
+    """No page is wider than its window, and nothing is loaded or logged."""
+    pages = [reports / "soc2.html", reports / "gdpr-art30.html", reports / "tenants" / file_name("globex", "soc2")]
+    with Chromium() as browser:
+        for page in pages:
+            for width in (390, 1280):
+                seen = browser.open(page, width)
+                assert browser.read("document.documentElement.scrollWidth") == width, (page.name, width)
+                assert (seen.requests, seen.complaints) == ([], [])
+            browser.open(page, 760, media="print")
+            assert re.findall(rb"/Type\s*/Page\b", browser.pdf())
+
+
+def test_a_control_that_failed_once_counts_as_failed() -> None:
+    """The tiles of a page count controls by their worst result in the period."""
+    data = ReportData("acme")
+    for control, status, day in (
+        ("CC6.1", "pass", 1), ("CC6.1", "fail", 2), ("CC6.2", "pass", 1), ("CC7.1", "not_applicable", 1),
+        ("CC8.1", "recorded", 1),
+    ):  # fmt: skip
+        date = f"2026-01-0{day}"
+        data.sections["evidence"].append(
+            {"framework": "SOC 2", "control": control, "title": "What", "evidence": f"{status} {day}", "status": status,
+             "count": 1, "first": date, "last": date}
+        )  # fmt: skip
+    page = compliance_page(STANDARDS[0], data, Period("2026-01-01", "2026-01-02"), [])
+    tiles = re.findall(r"<dt>(.*?)</dt><dd>(\d+)", page.decode())
+    assert tiles == [("Failed", "1"), ("Passed", "1"), ("Not applicable", "1"), ("Records of activity", "1")]
+
+
 def test_markup_in_the_journal_is_escaped(reports: Path) -> None:
     """Names and details are shown as text, and an invalid tenant name becomes a harmless file name."""
     assert re.fullmatch(r"[a-z0-9-]+\.[0-9a-f]{16}\.html", file_name(HOSTILE_TENANT))
@@ -93,8 +149,8 @@ def test_a_tenants_report_has_nothing_of_another_tenant(reports: Path) -> None:
     """No name, queue, key or figure of another tenant. The platform's report is separate, and no report links to it."""
     marks = {name: {name, name[:4].strip("<") + "1"} for name in TENANTS}
     marks[HOSTILE_TENANT] = {HOSTILE_TENANT, HOSTILE_QUEUE, "key:scr1"}
-    for name in TENANTS:
-        page = (reports / "tenants" / file_name(name)).read_text()
+    for name, stem in product(TENANTS, ("", "soc2", "gdpr-art30")):
+        page = (reports / "tenants" / file_name(name, stem)).read_text()
         found = Elements(page)
         assert name in found.text
         for other in set(TENANTS) - {name}:
@@ -170,7 +226,7 @@ def test_reports_stay_small_with_many_tenants_and_queues(spark: SparkSession, la
         lake.commit()
     assert write_reports(spark, lake, tmp_path).tenants == 1_000
     sizes = [page.stat().st_size for page in tmp_path.glob("tenants/*.html")]
-    assert len(sizes) == 1_000
+    assert len(sizes) == 3 * 1_000
     assert max(sizes) < 120_000
     assert (tmp_path / "index.html").stat().st_size < 400_000
     platform, giant = ((tmp_path / page).read_text() for page in ("index.html", "tenants/tenant-0000.html"))
@@ -178,7 +234,9 @@ def test_reports_stay_small_with_many_tenants_and_queues(spark: SparkSession, la
     assert "80 more" in giant
     assert "Not verified" in giant
     write_reports(spark, lake, tmp_path / "one", tenant="tenant-0000")
-    assert _digests(tmp_path / "one") == {"tenants/tenant-0000.html": _digests(tmp_path)["tenants/tenant-0000.html"]}
+    mine = [f"tenants/tenant-0000{tail}.html" for tail in ("", ".soc2", ".gdpr-art30")]
+    whole = _digests(tmp_path)
+    assert _digests(tmp_path / "one") == {page: whole[page] for page in mine}
 
 
 def _digests(root: Path) -> dict[str, str]:

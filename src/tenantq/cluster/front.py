@@ -36,7 +36,7 @@ from tenantq.gates.signature import ALGORITHM
 from tenantq.journal.record import entry_of
 from tenantq.service.admission import Admission
 from tenantq.service.call import Call, TenantInfo
-from tenantq.service.metrics.metrics import write_collected
+from tenantq.service.metrics.metrics import reader_of, write_collected
 from tenantq.service.metrics.text import MetricsText
 from tenantq.service.server_status import ServerStatus
 from tenantq.service.service import Service
@@ -242,19 +242,20 @@ class FrontStatus:
     async def metrics(self, call: Call) -> bytes:
         """Return the metrics of this process and of its shards in the text format of Prometheus."""
         await self._admission.authorize_platform(call, "metrics")
-        return await self.own_metrics()
+        principal = await self._admission.identify(call, "metrics")
+        return await self.own_metrics(reader_of(Caller(principal.id, call.remote, user_agent=call.user_agent)))
 
-    async def own_metrics(self) -> bytes:
-        """Return these metrics, for a caller that was authorized."""
+    async def own_metrics(self, reader: str) -> bytes:
+        """Return these metrics, for a caller that was authorized; see ``Metrics.text``."""
         self._metrics.membership = self.membership
         owned = sorted(thread.number for thread in self._context.host.threads())
         return await self._metrics.text() + await gather_metrics(
-            self._ask_metrics, {shard: str(shard) for shard in owned}
+            self._ask_metrics, reader, {shard: str(shard) for shard in owned}
         )
 
-    async def _ask_metrics(self, shard: int, name: str, share: int) -> bytes:
+    async def _ask_metrics(self, shard: int, reader: str, name: str, share: int) -> bytes:
         calls = self._context.calls
-        text: bytes = await calls.query(shard, "status.metrics_local", name, share, timeout_ms=METRICS_MS)
+        text: bytes = await calls.query(shard, "status.metrics_local", reader, name, share, timeout_ms=METRICS_MS)
         return text
 
     async def cluster(self, call: Call) -> ClusterReply:

@@ -244,15 +244,15 @@ class Gathering(OtherShards):
         """Return the answers of the tenant's parts on other shards. Raises an error if one does not answer."""
         return await self.spread.ask_each(tenant, method, *arguments) if self.spread is not None else {}
 
-    async def metrics(self, _: Callable[[], Awaitable[bytes]]) -> bytes:
+    async def metrics(self, reader: str, _: Callable[[str], Awaitable[bytes]]) -> bytes:
         """Return the metrics of all shards that run, each with a label of its shard, and which shards run."""
         names = {number: shard.name for number, shard in enumerate(self._directory.topology.shards)}
-        return await gather_metrics(self._ask_metrics, names)
+        return await gather_metrics(self._ask_metrics, reader, names)
 
-    async def _ask_metrics(self, shard: int, name: str, share: int) -> bytes:
+    async def _ask_metrics(self, shard: int, reader: str, name: str, share: int) -> bytes:
         if shard == self.number:
-            return await self.service.status.metrics_local(name, share)
-        text: bytes = await self._calls.query(shard, "status.metrics_local", name, share, timeout_ms=METRICS_MS)
+            return await self.service.status.metrics_local(reader, name, share)
+        text: bytes = await self._calls.query(shard, "status.metrics_local", reader, name, share, timeout_ms=METRICS_MS)
         return text
 
     def readiness(self) -> dict[str, Any]:

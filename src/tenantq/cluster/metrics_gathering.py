@@ -11,14 +11,16 @@ METRICS_MS: Final = 1_000
 """How long a shard may take to report its metrics. The others are reported without it."""
 
 
-async def gather_metrics(ask: Callable[[int, str, int], Awaitable[bytes]], names: Mapping[int, str]) -> bytes:
-    """Return the metrics of shards, and which of them run.
+async def gather_metrics(
+    ask: Callable[[int, str, str, int], Awaitable[bytes]], reader: str, names: Mapping[int, str]
+) -> bytes:
+    """Return the metrics of shards for a reader, and which of them run.
 
-    ``ask`` returns the text of a shard, given its number, the name for its label, and how many shards share the labels of
-    tenants and queues.
+    ``ask`` returns the text of a shard, given its number, the reader, the name for its label, and how many shards share the
+    labels of tenants and queues.
     """
     texts = await asyncio.gather(
-        *(ask(number, name, len(names)) for number, name in names.items()), return_exceptions=True
+        *(ask(number, reader, name, len(names)) for number, name in names.items()), return_exceptions=True
     )
     up = MetricsText()
     up.start("tenantq_shard_up", "gauge", "Whether a shard runs.")

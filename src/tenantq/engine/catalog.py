@@ -25,7 +25,7 @@ from tenantq.engine.fair_lines import TenantLine
 from tenantq.engine.part_state import BLOCK_IDS, PartState
 from tenantq.engine.queue_state import QueueState, Status, TenantState, TenantStatus
 from tenantq.engine.restrictions import Erasing, Hold, Suspension
-from tenantq.engine.work_counters import TenantCounters, WorkSums
+from tenantq.engine.work_counters import TenantSums
 from tenantq.errors import Invalid, NotFound, TenantMoved, TenantqError, Unavailable, no_queue, no_tenant
 from tenantq.store.interface import Batch, StoreReader
 from tenantq.store.keys import after, split_prefix, tenant_prefix
@@ -111,8 +111,7 @@ class Catalog:
         self.tenants: dict[str, TenantState] = {}
         self.tenants_by_id: dict[int, TenantState] = {}
         self._first_tenant_id = self._next_tenant_id = first_tenant_id
-        self.deleted_work = WorkSums()  # of tenants deleted since the start
-        self.deleted_counters = TenantCounters()
+        self.gone = TenantSums()  # of tenants that were deleted or left since the start
         self._configs: dict[bytes, TenantConfig] = {}  # tenants of one plan share one object
         self.moved: dict[str, MovedRow] = {}
         self.arriving: dict[str, tuple[int, ArrivingRow]] = {}  # by name, with the id of the tenant
@@ -230,6 +229,7 @@ class Catalog:
         batch.delete(TENANT_ROW + tenant_prefix(tenant.id), self._store.meta.handle)
         self.put_moved(batch, tenant.name, moved)
         del self.tenants[tenant.name], self.tenants_by_id[tenant.id]
+        self._keep_sums(tenant)
         return moved
 
     def save_usage(self, batch: Batch, tenant: TenantState) -> None:
@@ -247,9 +247,14 @@ class Catalog:
         for queue in tenant.queues.values():
             self._store.name_queue(queue.prefix, None)
         del self.tenants[tenant.name], self.tenants_by_id[tenant.id]
-        self.deleted_work.merge(tenant.usage.dropped)
+        self._keep_sums(tenant)
+
+    def _keep_sums(self, tenant: TenantState) -> None:
+        """Keep what a tenant has counted on this shard."""
+        for work in (tenant.usage.dropped, *(queue.work for queue in tenant.queues.values())):
+            self.gone.work.merge(work)
         if tenant.has_counters:
-            self.deleted_counters.merge(tenant.counters)
+            self.gone.counters.merge(tenant.counters)
 
     def create_queue(
         self, batch: Batch, tenant: TenantState, name: str, config: QueueConfig, *, system_made: bool

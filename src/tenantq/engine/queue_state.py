@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from itertools import count
 from typing import Literal, Protocol
 
 from tenantq.domain.config import QueueConfig, TenantConfig
@@ -22,16 +23,21 @@ from tenantq.store.rows import CountersRow, LevelRow, pack_counters
 Status = Literal["active", "paused", "draining"]
 TenantStatus = Literal["active", "suspended"]
 
+serials = count()
+"""Numbers of the states of this process, in the order of their creation."""
+
 
 class TenantState:
     """A tenant and its queues."""
 
     __slots__ = (
-        "_counters", "config", "earlier", "erasing", "gone", "hold", "id", "line", "name", "next_data_key",
-        "next_queue_id", "part", "queue_blocks", "queues", "since", "starved", "status", "suspension", "usage", "version",
+        "_counters", "config", "earlier", "erasing", "gone", "heat", "hold", "id", "line", "name", "next_data_key",
+        "next_queue_id", "part", "queue_blocks", "queues", "serial", "since", "starved", "status", "suspension", "usage",
+        "version",
     )  # fmt: skip
 
     def __init__(self, id: int, name: str, config: TenantConfig, line: TenantLine, next_queue_id: int = 1) -> None:
+        self.serial = next(serials)
         self.id = id
         self.name = name
         self.config = config
@@ -51,6 +57,7 @@ class TenantState:
         self.usage = Usage()
         self.starved: dict[QueueState, None] = {}  # queues that could deliver if the in_flight quota allowed
         self.gone = False  # deleted; waiting operations are refused
+        self.heat = 0.0  # recent work of its queues, which the metrics keep
         self._counters: TenantCounters | None = None  # most tenants are idle
 
     @property
@@ -59,6 +66,11 @@ class TenantState:
         if self._counters is None:
             self._counters = TenantCounters()
         return self._counters
+
+    @property
+    def messages(self) -> int:
+        """How many messages its queues have."""
+        return self.usage.messages
 
     def allowed(self, quota: str) -> int | None:
         """Return how much of a counted quota may be used on this shard; None: it is not limited."""
@@ -211,6 +223,7 @@ class QueueState:
         "prefix",
         "ready",
         "result_waiters",
+        "serial",
         "status",
         "suspect",
         "suspension",
@@ -224,6 +237,7 @@ class QueueState:
     )  # fmt: skip
 
     def __init__(self, tenant: TenantState, id: int, name: str, config: QueueConfig, status: Status) -> None:
+        self.serial = next(serials)
         self.tenant = tenant
         self.id = id
         self.name = name

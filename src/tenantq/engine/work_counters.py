@@ -52,17 +52,27 @@ class WorkSums:
             times[first + _BIN_OF_BITS[ms.bit_length()]] += 1
         times[part.stop - 1] += sum(times_ms)
 
-    def merge(self, other: WorkSums) -> None:
-        """Add the sums of ``other``."""
-        self.totals = list(map(add, self.totals, other.totals))
-        if other.times:
-            self.times = list(map(add, self.times or _NO_TIMES, other.times))
+    @classmethod
+    def total(cls, parts: Sequence[WorkSums]) -> WorkSums:
+        """Return the sums of several together."""
+        found = cls()
+        if parts:
+            found.totals = list(map(sum, zip(*[one.totals for one in parts], strict=True)))
+        if times := [one.times for one in parts if one.times]:
+            found.times = list(map(sum, zip(*times, strict=True)))
+        return found
 
-    def subtract(self, other: WorkSums) -> None:
-        """Subtract the sums of ``other``."""
-        self.totals = list(map(sub, self.totals, other.totals))
+    def merge(self, other: WorkSums, sign: int = 1) -> None:
+        """Add the sums of ``other``; subtract them if ``sign`` is -1."""
+        change = add if sign > 0 else sub
+        self.totals = list(map(change, self.totals, other.totals))
         if other.times:
-            self.times = list(map(sub, self.times or _NO_TIMES, other.times))
+            self.times = list(map(change, self.times or _NO_TIMES, other.times))
+
+    def assign(self, other: WorkSums) -> None:
+        """Become equal to ``other``."""
+        self.totals[:] = other.totals
+        self.times[:] = other.times
 
 
 class TenantCounters:
@@ -109,3 +119,35 @@ class TenantCounters:
         self.cross_tenant += sign * other.cross_tenant
         self.encrypted += sign * other.encrypted
         self.decrypted += sign * other.decrypted
+
+    def assign(self, other: TenantCounters) -> None:
+        """Become equal to ``other``, which was counted up from these counters."""
+        for action, times in other.calls.items():
+            self.calls[action].assign(times)
+        self.refused |= other.refused
+        self.quotas_refused |= other.quotas_refused
+        self.turns.assign(other.turns)
+        self.throttled = other.throttled
+        self.rate_allowed, self.rate_waited = other.rate_allowed, other.rate_waited
+        self.cross_tenant = other.cross_tenant
+        self.encrypted, self.decrypted = other.encrypted, other.decrypted
+
+
+class TenantSums:
+    """The work and the calls of one tenant, or of several together."""
+
+    __slots__ = ("counters", "work")
+
+    def __init__(self) -> None:
+        self.work = WorkSums()
+        self.counters = TenantCounters()
+
+    def merge(self, other: TenantSums, sign: int = 1) -> None:
+        """Add the sums of ``other``; subtract them if ``sign`` is -1."""
+        self.work.merge(other.work, sign)
+        self.counters.merge(other.counters, sign)
+
+    def assign(self, other: TenantSums) -> None:
+        """Become equal to ``other``."""
+        self.work.assign(other.work)
+        self.counters.assign(other.counters)

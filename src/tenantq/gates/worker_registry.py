@@ -1,6 +1,7 @@
 """Workers: who polls which queue, since when, and with which version. Kept in memory and bounded."""
 
 from collections import OrderedDict, defaultdict
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -69,13 +70,15 @@ class WorkerRegistry:
         ]
         return sorted(found, key=lambda one: (one.queue, one.worker, one.principal))
 
-    def count(self, tenant: str, queue: str) -> int:
-        """Return how many workers a queue has."""
-        found = self._of_queues.get((tenant, queue))
-        if found is None:
-            return 0
-        now = self._clock.monotonic_ms()
-        return sum(one.gone_at >= now for one in found.values())
+    def counts(self, tenant: str, queues: Iterable[str]) -> list[int]:
+        """Return how many workers each of these queues has."""
+        now, of_queues = self._clock.monotonic_ms(), self._of_queues
+        return [
+            len([one for one in found.values() if one.gone_at >= now])
+            if (found := of_queues.get((tenant, queue)))
+            else 0
+            for queue in queues
+        ]
 
     def _drop(self, key: _Key) -> None:
         del self._workers[key]

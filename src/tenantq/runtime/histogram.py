@@ -39,6 +39,11 @@ class Histogram:
         self._bins = [mine + sign * theirs for mine, theirs in zip(self._bins, other._bins, strict=True)]
         self.sum_us += sign * other.sum_us
 
+    def assign(self, other: Histogram) -> None:
+        """Become equal to ``other``."""
+        self._bins[:] = other._bins
+        self.sum_us = other.sum_us
+
     def cumulative(self) -> list[tuple[str, float]]:
         """Return the end of each bin in seconds and the number of durations up to it, as Prometheus expects."""
         return list(zip(BOUNDS, accumulate(self._bins), strict=True))

@@ -89,11 +89,13 @@ class Server(ListeningServer):
             self.telemetry.start_metrics(self._metrics)
         await transports.start(service, turns)
 
-    async def _metrics(self) -> bytes:
+    async def _metrics(self, reader: str) -> bytes:
         """Return the metrics of this process, which are a part of the server's if it has several shards."""
         if self._spec is None:
-            return await self.service.metrics.text()
-        return await self.service.metrics.text(self._spec.shards[self._spec.number].name, len(self._spec.shards))
+            return await self.service.metrics.text(reader)
+        return await self.service.metrics.text(
+            reader, self._spec.shards[self._spec.number].name, len(self._spec.shards)
+        )
 
     async def _close(self, grace_ms: int | None) -> None:  # noqa: ARG002  # the requests in flight have finished
         """Write pending journal entries, and close the store."""

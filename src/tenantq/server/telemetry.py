@@ -39,6 +39,7 @@ CLOSE_S: Final = 2.0
 """How long a stop waits for the last exports."""
 PROBLEM_EVERY_S: Final = 3_600
 _QUEUED_MAX: Final = 16_384  # spans or log records in memory; the oldest are dropped beyond
+_READER: Final = "otlp"  # of the metrics; see Metrics.text
 _EXPORT_S: Final = 10
 _DELAY_MS: Final = 1_000  # between two exports of spans or log records
 _NOT_EXPORTED: Final = ("opentelemetry", "urllib3", "requests")
@@ -58,7 +59,7 @@ class Telemetry:
         self.calls: CallTracing | None = None
         self._texts: queue.Queue[bytes | None] = queue.Queue(maxsize=2)
         self._reading: asyncio.Task[None] | None = None
-        self._read: Callable[[], Awaitable[bytes]] | None = None
+        self._read: Callable[[str], Awaitable[bytes]] | None = None
         self._exports_metrics = settings.metrics
         self._handler: _LogExport | None = None
         if settings.metrics:
@@ -91,8 +92,8 @@ class Telemetry:
             self._handler = _LogExport(loggers)
             logging.getLogger().addHandler(self._handler)
 
-    def start_metrics(self, read: Callable[[], Awaitable[bytes]]) -> None:
-        """Export at intervals what ``read`` returns: metrics in the text format of Prometheus."""
+    def start_metrics(self, read: Callable[[str], Awaitable[bytes]]) -> None:
+        """Export at intervals what ``read`` returns for a reader: metrics in the text format of Prometheus."""
         if self._exports_metrics:
             self._read = read
             self._reading = asyncio.create_task(self._keep_reading())
@@ -105,7 +106,7 @@ class Telemetry:
     async def _read_once(self) -> None:
         assert self._read is not None
         try:
-            text = await self._read()
+            text = await self._read(_READER)
         except TenantqError as error:
             log.warning("metrics are not exported this time: %s", error.message)
         except Exception:

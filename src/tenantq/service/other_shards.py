@@ -113,9 +113,9 @@ class OtherShards:
         """Return the answers of the tenant's parts on other shards."""
         return {}
 
-    async def metrics(self, own: Callable[[], Awaitable[bytes]]) -> bytes:
-        """Return the metrics of all shards."""
-        return await own()
+    async def metrics(self, reader: str, own: Callable[[str], Awaitable[bytes]]) -> bytes:
+        """Return the metrics of all shards, for a reader; see ``Metrics.text``."""
+        return await own(reader)
 
     def readiness(self) -> dict[str, Any]:
         """Return the readiness of each shard by name; empty if there is one shard only."""

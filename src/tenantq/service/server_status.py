@@ -12,7 +12,7 @@ from tenantq.journal.signing import SigningKey
 from tenantq.service.admission import Admission
 from tenantq.service.call import Call
 from tenantq.service.encryption import MessageEncryption
-from tenantq.service.metrics.metrics import Metrics
+from tenantq.service.metrics.metrics import Metrics, reader_of
 from tenantq.service.other_shards import OtherShards
 from tenantq.service.problems import detail_of
 from tenantq.service.self_checks.runner import SelfChecks
@@ -51,19 +51,19 @@ class ServerStatus:
 
     async def metrics(self, call: Call) -> bytes:
         """Return the metrics of all shards in the text format of Prometheus."""
-        await self._admission.admit_platform(call, "metrics")
-        return await self._other_shards.metrics(self._metrics.text)
+        caller = await self._admission.admit_platform(call, "metrics")
+        return await self._other_shards.metrics(reader_of(caller), self._metrics.text)
 
-    async def metrics_local(self, shard: str, share: int) -> bytes:
+    async def metrics_local(self, reader: str, shard: str, share: int) -> bytes:
         """Return this shard's metrics, for a caller that was authorized; see ``Metrics.text``."""
-        return await self._metrics.text(shard, share)
+        return await self._metrics.text(reader, shard, share)
 
     async def tenant_metrics(self, call: Call, tenant: str | None) -> bytes:
         """Return the metrics of one tenant in the text format of Prometheus."""
         with await self._admission.admit(call, tenant, "get_metrics", rate="read") as admitted:
             allowed, principal, name = self._admission.authorizer.allowed, admitted.principal, admitted.tenant
             return await self._metrics.tenant_text(
-                admitted.state, lambda queue: allowed(principal, name, "get_queue", queue)
+                admitted.state, lambda queue: allowed(principal, name, "get_queue", queue), reader_of(admitted.caller)
             )
 
     async def topology(self, call: Call) -> TopologyReply:

@@ -185,7 +185,7 @@ async def test_metrics_are_exported_after_an_internal_error(caplog: pytest.LogCa
     """One export is missing, and the log says why."""
     errors: list[Exception] = [ValueError("a bug in the scrape")]
 
-    async def read() -> bytes:
+    async def read(_reader: str) -> bytes:
         if errors:
             raise errors.pop()
         return b"# TYPE tenantq_up gauge\ntenantq_up 1\n"

@@ -10,6 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from tenantq.engine.work_counters import TIME_BOUNDS_MS, TOTALS
@@ -35,7 +36,8 @@ async def scraped(harness: ServiceHarness, tenant: str | None = None, call: Call
     """Return every sample of the server or of one tenant, as Prometheus parses them."""
     await harness.wait_until_idle()
     status = harness.service.status
-    raw = await status.tenant_metrics(call or harness.admin, tenant) if tenant else await status.metrics(harness.admin)
+    caller = call or harness.admin
+    raw = await status.tenant_metrics(caller, tenant) if tenant else await status.metrics(caller)
     text = raw.decode()
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
@@ -230,6 +232,70 @@ async def test_queue_that_becomes_busy_gets_its_label_within_a_minute(harness: S
     assert last["tenantq_added_total", (("tenant", "acme"),)] == sum(range(1, 13)) + 84
 
 
+class Follower:
+    """A scraper that adds up the increases of the series of one family, as ``sum(increase(...))`` does."""
+
+    def __init__(self, family: str) -> None:
+        self._family = family
+        self._last: dict[tuple[str, ...], float] = {}
+        self._existing: set[tuple[str, ...]] = set()  # at its last scrape
+        self.counted = 0.0
+
+    def follow(self, seen: Samples, existing: set[tuple[str, ...]]) -> None:
+        """Count the increases since the last scrape. ``existing``: the labels of all tenants or queues."""
+        found = {tuple(v for _, v in labels): value for (name, labels), value in seen.items() if name == self._family}
+        for labels, value in found.items():
+            if labels in self._last:
+                assert value >= self._last[labels], labels
+                self.counted += value - self._last[labels]
+            elif labels not in self._existing:  # it is new; the others were part of _other
+                self.counted += value
+        self._last, self._existing = found, existing.copy()
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_every_reader_finds_all_work_in_its_own_series(harness: ServiceHarness, seed: int) -> None:
+    """Labels change, and queues and tenants are deleted, between the scrapes of readers that scrape at different times."""
+    dice = random.Random(seed)
+    limit_labels(harness, tenants=2, queues=3)
+    readers = [replace(harness.admin, remote=f"192.0.2.{at}") for at in range(3)]
+    followers = [(Follower("tenantq_queue_added_total"), Follower("tenantq_added_total")) for _ in readers]
+    added, tenants, queues = 0, set[tuple[str, ...]](), set[tuple[str, ...]]()
+    for step in range(150):
+        act = dice.choice(("new queue", "add", "add", "wait", "delete queue", "delete tenant", "scrape", "scrape"))
+        if act == "new queue":
+            (tenant,) = dice.choice([*sorted(tenants), (f"tenant-{step}",)])
+            if (tenant,) not in tenants:
+                await harness.tenant(tenant)
+                tenants.add((tenant,))
+            queues.add((f"queue-{step}", tenant))
+        if act in {"add", "new queue"} and queues:
+            queue, tenant = dice.choice(sorted(queues))
+            count = dice.randrange(1, 30)
+            await harness.shard.add(tenant, queue, [message() for _ in range(count)])
+            added += count
+        elif act == "wait":
+            await harness.pass_time(dice.randrange(1, 40_000))
+        elif act == "delete queue" and queues:
+            queue, tenant = dice.choice(sorted(queues))
+            if queue in harness.shard.tenant(tenant).queues:
+                await delete_queue(harness.shard, tenant, queue, force=True)
+            queues.remove((queue, tenant))
+        elif act == "delete tenant" and len(tenants) > 3:
+            (tenant,) = dice.choice(sorted(tenants))
+            await harness.service.erasures.delete_tenant(harness.admin, tenant, confirm=tenant, reason=REASON)
+            tenants.remove((tenant,))
+            queues = {one for one in queues if one[1] != tenant}
+        elif act == "scrape":
+            at = dice.randrange(len(readers))
+            seen = await scraped(harness, call=readers[at])
+            existing = {one for one in queues if one[0] in harness.shard.tenant(one[1]).queues}
+            by_queue, by_tenant = followers[at]
+            by_queue.follow(seen, existing)
+            by_tenant.follow(seen, tenants)
+            assert (step, by_queue.counted, by_tenant.counted) == (step, added, added)
+
+
 async def test_tenant_totals_keep_deleted_queues_across_a_restart(
     open_shard: OpenShard, open_harness: OpenHarness
 ) -> None:
@@ -383,6 +449,7 @@ async def test_scrape_keeps_few_objects(harness: ServiceHarness) -> None:
             most = max(most, gc.get_count()[0])
             await asyncio.sleep(0)
 
+    await harness.service.status.metrics(harness.admin)  # a new reader gets memory for what it has seen
     gc.collect()
     gc.disable()
     try:

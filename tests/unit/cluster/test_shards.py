@@ -213,8 +213,8 @@ def _page(rows: list[JournalRow], place: str, limit: int, *, newest_first: bool)
 async def test_metrics_of_several_shards_are_merged() -> None:
     """Each family appears once, with the samples of all shards, and a shard that does not answer is reported."""
 
-    async def ask(number: int, name: str, share: int) -> bytes:
-        assert share == 3
+    async def ask(number: int, reader: str, name: str, share: int) -> bytes:
+        assert (reader, share) == ("prometheus", 3)
         if number == 2:
             raise Unavailable
         text = MetricsText(name)
@@ -223,7 +223,7 @@ async def test_metrics_of_several_shards_are_merged() -> None:
         text.add_family(GaugeMetricFamily("b", "That.", value=3))
         return await text.encoded()
 
-    merged = (await gather_metrics(ask, {0: "0", 1: "1", 2: "2"})).decode().splitlines()
+    merged = (await gather_metrics(ask, "prometheus", {0: "0", 1: "1", 2: "2"})).decode().splitlines()
     assert merged[:8] == [
         "# HELP a_total What.", "# TYPE a_total counter", 'a_total{shard="0",x="1"} 2', 'a_total{shard="1",x="1"} 2',
         "# HELP b That.", "# TYPE b gauge", 'b{shard="0"} 3.0', 'b{shard="1"} 3.0',

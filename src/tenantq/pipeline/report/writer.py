@@ -1,4 +1,7 @@
-"""Writes reports: ``index.html`` for the platform, ``tenants/<name>.html`` for each tenant."""
+"""Writes reports: ``index.html`` for the platform, ``tenants/<name>.html`` for each tenant.
+
+Next to each is one page per standard for auditors, such as ``soc2.html`` and ``tenants/<name>.soc2.html``.
+"""
 
 import hashlib
 import re
@@ -14,6 +17,7 @@ from tenantq.domain.names import check_tenant_name
 from tenantq.errors import Invalid, NotFound
 from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.page.rendering import write_page
+from tenantq.pipeline.report.compliance import STANDARDS, compliance_page
 from tenantq.pipeline.report.data import Period, ReportData
 from tenantq.pipeline.report.pages import empty_page, platform_page, tenant_page
 from tenantq.pipeline.report.queries import PLATFORM, report_data, verification
@@ -64,24 +68,36 @@ def write_reports(
                 platform = data
                 continue
             write_page(out / "tenants" / file_name(data.subject), tenant_page(data, period, verified))
+            for standard in STANDARDS:
+                page = compliance_page(standard, data, period, verified)
+                write_page(out / "tenants" / file_name(data.subject, standard.stem), page)
             names.append(data.subject)
             progress(f"tenants {len(names)}")
     if tenant is not None:
         if not names:
             raise NotFound(f"lake {lake.name}: has nothing of tenant {tenant!r} from {period.first} to {period.last}", tenant=tenant)  # fmt: skip
         return WrittenReports(period.first, period.last, "", 1, str(out / "tenants"))
-    links = [(name, f"tenants/{file_name(name)}") for name in sorted(names)[:LINKS_MAX]]
-    write_page(out / "index.html", platform_page(platform, period, verified, links, len(names) - len(links)))
+    listed = sorted(names)[:LINKS_MAX]
+    links, more = [(name, f"tenants/{file_name(name)}") for name in listed], len(names) - len(listed)
+    write_page(out / "index.html", platform_page(platform, period, verified, links, more))
+    for standard in STANDARDS:
+        links = [(name, f"tenants/{file_name(name, standard.stem)}") for name in listed]
+        page = compliance_page(standard, platform, period, verified, links, more)
+        write_page(out / f"{standard.stem}.html", page)
     return WrittenReports(period.first, period.last, str(out / "index.html"), len(names), str(out / "tenants"))
 
 
-def file_name(tenant: str) -> str:
-    """Return the name of a tenant's file. Invalid tenant names, which a lake of unknown origin may have, are hashed."""
+def file_name(tenant: str, standard: str = "") -> str:
+    """Return the name of a tenant's file, or of that for a standard.
+
+    Invalid tenant names, which a lake of unknown origin may have, are hashed.
+    """
+    tail = f".{standard}.html" if standard else ".html"
     try:
-        return f"{check_tenant_name(tenant)}.html"
+        return check_tenant_name(tenant) + tail
     except Invalid:
         stem = re.sub(r"[^a-z0-9-]", "", tenant)[:32]
-        return f"{stem}.{hashlib.sha256(tenant.encode(errors='surrogatepass')).hexdigest()[:16]}.html"
+        return f"{stem}.{hashlib.sha256(tenant.encode(errors='surrogatepass')).hexdigest()[:16]}{tail}"
 
 
 def _period(lake: Lake, from_date: str, to_date: str) -> Period | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.registry import Collector
 
+from tenantq.domain.message import Caller
 from tenantq.engine.queue_state import TenantState
 from tenantq.runtime.clock import Clock
 from tenantq.runtime.loop_slices import next_slice
@@ -43,18 +44,26 @@ class Metrics:
         """Include the metrics of another part."""
         self._collectors.append(other)
 
-    async def text(self, shard: str | None = None, share: int = 1) -> bytes:
-        """Return all metrics in the text format. ``shard`` labels every sample; ``share`` shards share the other labels."""
+    async def text(self, reader: str, shard: str | None = None, share: int = 1) -> bytes:
+        """Return all metrics in the text format. ``shard`` labels every sample; ``share`` shards share the other labels.
+
+        What a reader has seen is remembered under its name, so that the counters of ``_other`` fit its last scrape.
+        """
         text = MetricsText(shard)
-        await self._work.write_all(text, share)
+        await self._work.write_all(text, share, reader)
         await write_collected(text, self._collectors)
         return await text.encoded()
 
-    async def tenant_text(self, tenant: TenantState, may_see: Callable[[str], bool]) -> bytes:
+    async def tenant_text(self, tenant: TenantState, may_see: Callable[[str], bool], reader: str) -> bytes:
         """Return the metrics of one tenant, with those queues that the caller may see."""
         text = MetricsText()
-        await self._work.write_tenant(text, tenant, may_see)
+        await self._work.write_tenant(text, tenant, may_see, reader)
         return await text.encoded()
+
+
+def reader_of(caller: Caller) -> str:
+    """Return the name of a reader: two that differ in credential, address or user agent have their own labels."""
+    return f"{caller.principal} {caller.remote} {caller.user_agent}"
 
 
 async def write_collected(text: MetricsText, collectors: Iterable[Collector]) -> None:

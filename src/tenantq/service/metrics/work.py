@@ -3,72 +3,75 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from operator import add, sub
 from typing import TYPE_CHECKING, Final
 
 from tenantq.engine.queue_state import QueueState, TenantState
-from tenantq.engine.work_counters import PROCESSING, TOTALS, WAITS, TenantCounters, WorkSums
+from tenantq.engine.work_counters import PROCESSING, TOTALS, WAITS, TenantCounters, TenantSums, WorkSums
 from tenantq.gates.worker_registry import WorkerRegistry
 from tenantq.runtime.bounded_dict import BoundedDict
 from tenantq.runtime.clock import Clock
 from tenantq.runtime.loop_slices import next_slice
-from tenantq.service.metrics.labels import OTHER, Labelled, Ranking, hottest
+from tenantq.service.metrics.dead_letter_queues import DeadLetterQueues, find_dead_letter_queues
+from tenantq.service.metrics.labels import OTHER, Ranking, Reader, hottest
 from tenantq.service.metrics.settings import MetricsSettings
-from tenantq.service.metrics.slice_counter import SliceCounter
+from tenantq.service.metrics.slice_counter import STEPS, SliceCounter
 from tenantq.service.metrics.text import MetricsText
 
 if TYPE_CHECKING:
     from tenantq.engine.shard import Shard
 
-_STEPS_OF_QUEUE: Final = 3  # of a slice, to read and write it
-_STEPS_OF_TENANT: Final = 10
 STATES: Final = ("ready", "delayed", "in_flight", "blocked")
-_VIEWS_MAX: Final = 1_000  # tenants with more queues than labels whose own scrapes are remembered
+_STOCK: Final = (*STATES, "bytes", "polls")
+_READY, _DELAYED, _IN_FLIGHT, _BLOCKED, _BYTES, _POLLS = range(len(_STOCK))
+_STEPS_OF_TENANT: Final = 10
+_READERS_MAX: Final = 100  # each remembers what it has seen under labels
+_VIEWS_MAX: Final = 1_000  # the same for readers of one tenant
 
 
 class _QueueSample:
     """The figures of one queue, or of all queues without a label."""
 
-    __slots__ = ("age_ms", "bytes", "dead", "name", "polls", "states", "tenant", "work", "workers")
+    __slots__ = ("age_ms", "dead", "name", "stock", "tenant", "work", "workers")
 
-    def __init__(self, tenant: str, name: str) -> None:
-        self.tenant, self.name = tenant, name
-        self.states = [0] * len(STATES)
-        self.bytes = self.dead = self.polls = self.workers = 0
+    def __init__(self, tenant: str, name: str, work: WorkSums) -> None:
+        self.tenant, self.name, self.work = tenant, name, work
+        self.stock = [0] * len(_STOCK)
+        self.dead = self.workers = 0
         self.age_ms: int | None = None  # None: it was not looked up
-        self.work = WorkSums()
-
-    def add(self, queue: QueueState, dead: int, workers: int) -> None:
-        self.workers += workers
-        self.states = [
-            self.states[0] + queue.ready,
-            self.states[1] + queue.delayed,
-            self.states[2] + queue.in_flight,
-            self.states[3] + queue.blocked,
-        ]
-        self.bytes += queue.bytes
-        self.dead += dead
-        self.polls += len(queue.demands)
-        self.work.merge(queue.work)
 
 
 class _TenantSample:
     """The figures of one tenant, or of all tenants without a label."""
 
-    __slots__ = ("bytes", "counters", "dead", "name", "quotas", "states", "work")
+    __slots__ = ("bytes", "dead", "name", "quotas", "stock", "sums")
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.states = [0] * len(STATES)
+        self.stock = [0] * len(_STOCK)  # without dead letters
         self.bytes = self.dead = 0
-        self.work = WorkSums()
-        self.counters = TenantCounters()
+        self.sums = TenantSums()
         self.quotas: dict[str, float] = {}  # the used part of each quota that is set
 
-    def add(self, states: list[int], dead: int, size: int) -> None:
-        self.states = [mine + theirs for mine, theirs in zip(self.states, states, strict=True)]
-        self.dead += dead
-        self.bytes += size
+    def merge(self, other: _TenantSample) -> None:
+        """Add the figures of another tenant."""
+        self.stock = list(map(add, self.stock, other.stock))
+        self.dead += other.dead
+        self.bytes += other.bytes
+        self.sums.merge(other.sums)
+
+
+def _stock_of(queues: Sequence[QueueState]) -> list[int]:
+    """Return what queues have together, in the order of ``_STOCK``."""
+    return [
+        sum([queue.ready for queue in queues]),
+        sum([level.delayed for queue in queues for level in queue.levels]),
+        sum([queue.in_flight for queue in queues]),
+        sum([queue.blocked for queue in queues]),
+        sum([queue.bytes for queue in queues]),
+        sum([len(queue.demands) for queue in queues]),
+    ]
 
 
 class WorkMetrics:
@@ -78,36 +81,36 @@ class WorkMetrics:
         self._shard, self._workers, self._settings = shard, workers, settings
         self._catalog = shard.state.catalog
         self._ranking = Ranking(self._catalog, clock)
-        self._views: BoundedDict[int, Labelled[QueueState]] = BoundedDict(_VIEWS_MAX)  # of tenants that read their own
+        self._readers: BoundedDict[str, Reader] = BoundedDict(_READERS_MAX)
+        self._views: BoundedDict[tuple[int, str], Reader] = BoundedDict(_VIEWS_MAX)  # of one tenant, by its id
         self._reading = asyncio.Lock()
 
-    async def write_all(self, text: MetricsText, share: int) -> None:
+    async def write_all(self, text: MetricsText, share: int, reader: str) -> None:
         """Write the metrics of all tenants. ``share`` shards share the allowed number of labels."""
         async with self._reading:
             most_tenants = max(1, self._settings.tenants // share)
             most_queues = max(1, self._settings.queues // share)
             await self._ranking.update(most_tenants, most_queues)
-            reading = _Reading(self._shard, self._workers, self._ranking.tenants, self._ranking.queues, _Writing(text))
-            reading.include_deleted(self._catalog.deleted_work, self._catalog.deleted_counters)
+            chosen = self._ranking.tenants, self._ranking.queues
+            seen = self._readers[reader] = self._readers.pop(reader, Reader())
+            reading = _Reading(self._shard, self._workers, *chosen, seen, _Writing(text))
+            reading.include_gone(self._catalog.gone)
             await reading.read(self._catalog.tenants.values())
             reading.write_others()
 
-    async def write_tenant(self, text: MetricsText, tenant: TenantState, may_see: Callable[[str], bool]) -> None:
+    async def write_tenant(
+        self, text: MetricsText, tenant: TenantState, may_see: Callable[[str], bool], reader: str
+    ) -> None:
         """Write the metrics of one tenant, with labels for the queues that the caller may see."""
         async with self._reading:
             await self._ranking.update(*self._ranking.most or (self._settings.tenants, self._settings.queues))
-            queues = self._view(tenant)
-            queues.chosen = await hottest(queues, tenant.queues.values(), self._settings.queues)
-            tenants = Labelled[TenantState]()
-            tenants.chosen = {tenant: None}
-            reading = _Reading(self._shard, self._workers, tenants, queues, _Writing(text, may_see))
+            view = tenant.id, reader
+            seen = self._views[view] = self._views.pop(view, Reader())
+            queues = await hottest(seen.queues.labelled, tenant.queues.values(), self._settings.queues)
+            writing = _Writing(text, may_see)
+            reading = _Reading(self._shard, self._workers, {tenant: None}, queues, seen, writing)
             await reading.read([tenant])
             reading.write_other_queues(tenant.name)
-
-    def _view(self, tenant: TenantState) -> Labelled[QueueState]:
-        view = self._views.pop(tenant.id, None) or Labelled[QueueState]()
-        self._views[tenant.id] = view
-        return view
 
 
 class _Reading:
@@ -121,89 +124,91 @@ class _Reading:
         self,
         shard: Shard,
         workers: WorkerRegistry,
-        tenants: Labelled[TenantState],
-        queues: Labelled[QueueState],
+        tenants: dict[TenantState, None],
+        queues: dict[QueueState, None],
+        reader: Reader,
         writing: _Writing,
     ) -> None:
-        self._shard, self._workers, self._writing = shard, workers, writing
-        self._tenant_labels, self._queue_labels = tenants, queues
+        self._shard, self._workers, self._reader, self._writing = shard, workers, reader, writing
+        self._tenants, self._queues = tenants, queues  # those that have a label
         self._slices = SliceCounter()
-        self._other_tenants, self._other_queues = _TenantSample(OTHER), _QueueSample(OTHER, OTHER)
+        self._others, self._other_queues = _TenantSample(OTHER), _QueueSample(OTHER, OTHER, WorkSums())
+        self._has_others = self._has_other_queues = False
         self._all = TenantCounters()  # of all tenants together
 
-    def include_deleted(self, work: WorkSums, counters: TenantCounters) -> None:
-        """Include the sums of deleted tenants in those without a label."""
-        self._other_tenants.work.merge(work)
-        self._other_queues.work.merge(work)
-        self._other_tenants.counters.merge(counters)
-        self._all.merge(counters)
+    def include_gone(self, sums: TenantSums) -> None:
+        """Include the sums of tenants that do not exist any more in those without a label."""
+        self._others.sums.merge(sums)
+        self._other_queues.work.merge(sums.work)
+        self._all.merge(sums.counters)
 
     async def read(self, tenants: Iterable[TenantState]) -> None:
-        """Read everything, with pauses. What is deleted meanwhile is read as it was."""
+        """Read everything, with pauses. What is deleted meanwhile is read as it was; what is created is not read."""
+        self._reader.begin()
         for tenant in list(tenants):
             await self._read_tenant(tenant)
-            if self._slices.is_full():
-                await next_slice()
-        for gone in self._tenant_labels.finish():
-            self._tenant_labels.exclude(gone.usage.dropped, gone.counters)
-        for queue in self._queue_labels.finish():
-            self._queue_labels.exclude(queue.work)
-        self._other_tenants.work.merge(self._tenant_labels.work)
-        self._other_tenants.counters.merge(self._tenant_labels.counters)
-        self._other_queues.work.merge(self._queue_labels.work)
-
-    async def _read_tenant(self, tenant: TenantState) -> None:
-        work, queues, name_of = WorkSums(), list(tenant.queues.values()), self._shard.state.catalog.dead_letter_name
-        dropped = tenant.usage.dropped
-        work.merge(dropped)
-        self._other_queues.work.merge(dropped)
-        by_name: dict[str, QueueState] = {}
-        for queue in queues:
-            by_name[queue.name] = queue
-            if self._slices.is_full():
-                await next_slice()
-        letters_of: dict[str, QueueState] = {}  # dead-letter queues by the name of the queue they belong to
-        letter_queues: set[str] = set()
-        for queue in queues:
-            if (name := name_of(queue)) != queue.name and name in by_name:
-                letters_of[queue.name] = by_name[name]
-                letter_queues.add(name)
-            if self._slices.is_full():
-                await next_slice()
-        states, dead, size = [0] * len(STATES), 0, 0
-        for queue in queues:
-            work.merge(queue.work)
-            letters = letters_of.get(queue.name)
-            depth = letters.messages if letters is not None else 0
-            has_label = self._queue_labels.visit(queue, queue.work)
-            sample = _QueueSample(tenant.name, queue.name) if has_label else self._other_queues
-            sample.add(queue, depth, self._workers.count(tenant.name, queue.name))
-            if has_label:
-                sample.age_ms = self._shard.reads.oldest_age_ms(queue) if queue.ready or queue.delayed else 0
-                self._writing.write_queue(sample)
-            size += queue.bytes
-            if queue.system_made or queue.name in letter_queues:
-                dead += queue.messages
-            else:
-                states[0] += queue.ready
-                states[1] += queue.delayed
-                states[2] += queue.in_flight
-                states[3] += queue.blocked
-            if self._slices.is_full(_STEPS_OF_QUEUE if has_label else 1):
-                await next_slice()
-        counters = tenant.counters if tenant.has_counters else _NO_COUNTERS
-        has_label = self._tenant_labels.visit(tenant, work, counters)
-        found = _TenantSample(tenant.name) if has_label else self._other_tenants
-        found.add(states, dead, size)
-        found.work.merge(work)
-        if counters is not _NO_COUNTERS:
-            found.counters.merge(counters)
-            self._all.merge(counters)
-        if has_label:
-            found.quotas = self._quotas(tenant)
-            self._writing.write_tenant(found)
             if self._slices.is_full(_STEPS_OF_TENANT):
                 await next_slice()
+        for gone in self._reader.tenants.finish():
+            self._tenants.pop(gone, None)
+        for queue in self._reader.queues.finish():
+            self._queues.pop(queue, None)
+        self._others.sums.merge(self._reader.tenants.correction)
+        self._other_queues.work.merge(self._reader.queues.correction)
+
+    async def _read_tenant(self, tenant: TenantState) -> None:
+        limit, found = self._reader.limit, _TenantSample(tenant.name)
+        queues, dropped = list(tenant.queues.values()), tenant.usage.dropped
+        found.sums.work.merge(dropped)
+        self._other_queues.work.merge(dropped)
+        letters = await find_dead_letter_queues(tenant)
+        for at in range(0, len(queues), STEPS):
+            part = [queue for queue in queues[at : at + STEPS] if queue.serial < limit]
+            self._read_queues(found, part, letters)
+            if self._slices.is_full(len(part)):
+                await next_slice()
+        if tenant.has_counters:
+            found.sums.counters.merge(tenant.counters)
+            self._all.merge(tenant.counters)
+        if tenant in self._tenants:
+            self._reader.tenants.show(tenant, found.sums)
+            found.quotas = self._quotas(tenant)
+            self._writing.write_tenant(found)
+        else:
+            self._has_others = True
+            self._others.merge(found)
+
+    def _read_queues(self, tenant: _TenantSample, queues: Sequence[QueueState], letters: DeadLetterQueues) -> None:
+        """Read some queues at the same moment: those without a label are all of them, less those with one."""
+        others, labelled = self._other_queues, [queue for queue in queues if queue in self._queues]
+        work, stock = WorkSums.total([queue.work for queue in queues]), _stock_of(queues)
+        tenant.sums.work.merge(work)
+        tenant.bytes += stock[_BYTES]
+        dead = _stock_of([queue for queue in queues if queue.system_made or queue.name in letters.names])
+        tenant.dead += sum(dead[: len(STATES)])
+        tenant.stock = list(map(sub, map(add, tenant.stock, stock), dead))
+        others.work.merge(work)
+        others.stock = list(map(add, others.stock, stock))
+        others.dead += letters.depth_of(queues)
+        others.workers += sum(self._workers.counts(tenant.name, [queue.name for queue in queues]))
+        for queue in labelled:
+            sample = self._sample(tenant.name, queue, letters)
+            others.work.merge(sample.work, -1)
+            others.stock = list(map(sub, others.stock, sample.stock))
+            others.dead -= sample.dead
+            others.workers -= sample.workers
+            self._reader.queues.show(queue, sample.work)
+            self._writing.write_queue(sample)
+        self._has_other_queues |= len(labelled) < len(queues)
+
+    def _sample(self, tenant: str, queue: QueueState, letters: DeadLetterQueues) -> _QueueSample:
+        sample = _QueueSample(tenant, queue.name, queue.work)
+        sample.stock = _stock_of((queue,))
+        sample.dead = letters.depth_of((queue,))
+        (sample.workers,) = self._workers.counts(tenant, (queue.name,))
+        has_waiting = sample.stock[_READY] or sample.stock[_DELAYED]
+        sample.age_ms = self._shard.reads.oldest_age_ms(queue) if has_waiting else 0
+        return sample
 
     def _quotas(self, tenant: TenantState) -> dict[str, float]:
         quotas, used = tenant.config.quotas, tenant.usage.used(self._shard.state.wall_ms())
@@ -217,13 +222,13 @@ class _Reading:
     def write_others(self) -> None:
         """Write the sums of all tenants, and of those without a label."""
         self._writing.write_calls(self._all)
-        if self._tenant_labels.has_others or any(self._other_tenants.work.totals):
-            self._writing.write_tenant(self._other_tenants)
+        if self._has_others or any(self._others.sums.work.totals):
+            self._writing.write_tenant(self._others)
         self.write_other_queues(OTHER)
 
     def write_other_queues(self, tenant: str) -> None:
         """Write the sums of queues without a label, as those of ``tenant``."""
-        if self._queue_labels.has_others or any(self._other_queues.work.totals):
+        if self._has_other_queues or any(self._other_queues.work.totals):
             self._other_queues.tenant = tenant
             self._writing.write_queue(self._other_queues)
 
@@ -262,14 +267,14 @@ class _Writing:
         """Write the figures of a tenant."""
         text = self._text
         label = text.labels(tenant=one.name)
-        for state, count in (*zip(STATES, one.states, strict=True), ("dead", one.dead)):
+        for state, count in (*zip(STATES, one.stock, strict=False), ("dead", one.dead)):
             text.add("tenantq_messages", f'{label},state="{state}"', count)
         text.add("tenantq_stored_bytes", label, one.bytes)
-        for name, count in zip(_TENANT_TOTALS, one.work.totals, strict=True):
+        for name, count in zip(_TENANT_TOTALS, one.sums.work.totals, strict=True):
             text.add(name, label, count)
-        for action, times in sorted(one.counters.calls.items()):
+        for action, times in sorted(one.sums.counters.calls.items()):
             text.add_durations(_CALLS, f'{label},action="{action}"', times, coarse=True)
-        text.add_durations(_TURNS, label, one.counters.turns, coarse=True)
+        text.add_durations(_TURNS, label, one.sums.counters.turns, coarse=True)
         for name, _, samples in _TENANT_COUNTERS:
             for key, value, amount in samples(one):
                 text.add(name, f'{label},{key}="{value}"' if key else label, amount)
@@ -280,7 +285,7 @@ class _Writing:
             return
         text = self._text
         label = text.labels(tenant=one.tenant, queue=one.name)
-        for state, count in zip(STATES, one.states, strict=True):
+        for state, count in zip(STATES, one.stock, strict=False):
             text.add("tenantq_queue_messages", f'{label},state="{state}"', count)
         if one.age_ms is not None:
             text.add("tenantq_queue_oldest_age_seconds", label, one.age_ms / 1_000)
@@ -291,8 +296,6 @@ class _Writing:
         for name, _, part in _QUEUE_TIMES:
             text.add_times(name, label, one.work.times[part])
 
-
-_NO_COUNTERS: Final = TenantCounters()
 
 _MEANINGS: Final = (
     "Messages added", "Bytes added", "Deliveries", "Messages finished", "Deliveries returned as failed",
@@ -308,35 +311,35 @@ _Samples = Iterable[tuple[str, str, float]]
 
 
 def _rate_decisions(one: _TenantSample) -> _Samples:
-    counters = one.counters
+    counters = one.sums.counters
     yield "decision", "allowed", counters.rate_allowed - counters.rate_waited
     yield "decision", "waited", counters.rate_waited
     yield "decision", "refused", counters.refused["rate_limited"]
 
 
 def _encryption(one: _TenantSample) -> _Samples:
-    yield "operation", "encrypt", one.counters.encrypted
-    yield "operation", "decrypt", one.counters.decrypted
+    yield "operation", "encrypt", one.sums.counters.encrypted
+    yield "operation", "decrypt", one.sums.counters.decrypted
 
 
 _TENANT_COUNTERS: Final[tuple[tuple[str, str, Callable[[_TenantSample], _Samples]], ...]] = (
     ("tenantq_tenant_refused_total", "Calls of a tenant that were refused, by error code.",
-     lambda one: (("code", code, count) for code, count in sorted(one.counters.refused.items()))),
+     lambda one: (("code", code, count) for code, count in sorted(one.sums.counters.refused.items()))),
     ("tenantq_tenant_rate_limit_total", "Decisions of a tenant's rate limits about calls.", _rate_decisions),
     ("tenantq_tenant_quota_refused_total", "Messages and calls that a quota refused.",
-     lambda one: (("quota", quota, count) for quota, count in sorted(one.counters.quotas_refused.items()))),
+     lambda one: (("quota", quota, count) for quota, count in sorted(one.sums.counters.quotas_refused.items()))),
     ("tenantq_tenant_quota_used_ratio", "Used part of each quota that is set.",
      lambda one: (("quota", quota, used) for quota, used in one.quotas.items())),
     ("tenantq_tenant_cross_tenant_total", "Calls of a tenant's credentials to other tenants without a grant.",
-     lambda one: (("", "", one.counters.cross_tenant),)),
+     lambda one: (("", "", one.sums.counters.cross_tenant),)),
     ("tenantq_tenant_encryption_total", "Bodies and results encrypted and decrypted.", _encryption),
 )  # fmt: skip
 
 _QUEUE_GAUGES: Final[tuple[tuple[str, str, Callable[[_QueueSample], int]], ...]] = (
     ("tenantq_queue_dead_letters", "Messages in the dead-letter queue of a queue.", lambda one: one.dead),
-    ("tenantq_queue_stored_bytes", "Bytes of bodies and attributes stored in a queue.", lambda one: one.bytes),
+    ("tenantq_queue_stored_bytes", "Bytes of bodies and attributes stored in a queue.", lambda one: one.stock[_BYTES]),
     ("tenantq_queue_workers", "Workers that polled a queue lately.", lambda one: one.workers),
-    ("tenantq_queue_waiting_polls", "Polls that wait for messages of a queue.", lambda one: one.polls),
+    ("tenantq_queue_waiting_polls", "Polls that wait for messages of a queue.", lambda one: one.stock[_POLLS]),
 )
 
 _QUEUE_TIMES: Final = (
