@@ -98,6 +98,23 @@ class SpreadParts:
         found = await asyncio.gather(*(self._ask(one, method, *arguments) for one in others))
         return {shard: one for shard, one in zip(others, found, strict=True) if one is not None}
 
+    async def drop_parts(self, tenant: TenantState) -> list[dict[str, int]]:
+        """Delete the other parts of a tenant that is being deleted, for good; return how much each had.
+
+        Raises an error if a shard does not answer that has a part, or was to get one.
+        """
+        assert tenant.part is not None
+        await self._placements.refresh()
+        part = tenant.part
+        others = {*self.parts_of(tenant.name), *part.shards, *part.next_shards, *part.sent, *part.received}
+        arguments = (tenant.name, tenant.id, self._number, tenant.queue_blocks)
+        return await asyncio.gather(
+            *(
+                self._calls.query(one, "parts.drop", *arguments, timeout_ms=ANSWER_MS)
+                for one in sorted(others - {self._number})
+            )
+        )
+
     async def _ask(self, shard: int, method: str, *arguments: Any) -> Any:
         try:
             return await self._calls.query(shard, f"parts.{method}", *arguments, timeout_ms=ANSWER_MS)

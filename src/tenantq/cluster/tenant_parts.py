@@ -65,12 +65,11 @@ class PartQueries:
 
     def units(self, tenant: str) -> list[str]:
         """Return the groups of a tenant's queues on this shard."""
-        found = self._shard.tenant(tenant)
-        return sorted({unit_name(tenant, name) for name in found.queues})
+        return sorted({unit_name(tenant, name) for name in self._part(tenant).queues})
 
     def arriving(self, tenant: str) -> list[str]:
         """Return the groups of a tenant's queues that are on their way to this shard."""
-        return arriving_units(self._shard.state.catalog, self._shard.tenant(tenant))
+        return arriving_units(self._shard.state.catalog, self._part(tenant))
 
     def has_part(self, id: int) -> bool:
         """Return whether this shard has a part of a tenant."""
@@ -79,24 +78,33 @@ class PartQueries:
 
     async def switch(self, tenant: str, shards: list[int]) -> int:
         """Use the shards that this part was prepared for. The directory is read first: it knows which queues stay."""
+        self._part(tenant)
         await self._placements.refresh()
         await self._shard.submit(SwitchPart(self._shard.state.platform, SYSTEM, tenant, tuple(shards)))
         return 0
 
     async def leave(self, tenant: str, confirmed: int, from_home: RightsTransfer) -> RightsTransfer:
         """Send all rights home. Raises Conflict while this part has queues."""
+        self._part(tenant)
         return await self._shard.submit(LeavePart(self._shard.state.platform, SYSTEM, tenant, confirmed, from_home))
 
-    async def drop(self, tenant: str, id: int) -> dict[str, int]:
-        """Delete this part and everything in it; return how much it had."""
+    async def drop(self, tenant: str, id: int, home: int, block: int) -> dict[str, int]:
+        """Delete this part and everything in it, for good; return how much it had. See ``DropPart``."""
         found = self._shard.state.catalog.tenants_by_id.get(id)
-        counts = await self._shard.submit(DropPart(self._shard.state.platform, SYSTEM, tenant, id))
+        counts = await self._shard.submit(DropPart(self._shard.state.platform, SYSTEM, tenant, id, home, block))
         if found is not None and found.gone:
             self._service.admission.forget_tenant(found.name)
             self._service.erasures.forget_keys(found)
         if not await self._shard.erasure.erase_bytes(id):
             raise Unavailable("a snapshot still holds deleted rows of the tenant. Try again later.", tenant=tenant)
         return counts
+
+    def _part(self, tenant: str) -> TenantState:
+        """Return a tenant of this shard. Raises Conflict if it has no part here: a question must not follow it elsewhere."""
+        found = self._shard.state.catalog.tenants.get(tenant)
+        if found is None:
+            raise Conflict("the tenant has no part on this shard", tenant=tenant)
+        return found
 
     # ---- settings ----
 
@@ -157,28 +165,28 @@ class PartQueries:
 
     def queue_names(self, tenant: str) -> list[str]:
         """Return the names of the tenant's queues on this shard."""
-        return list(self._shard.tenant(tenant).queues)
+        return list(self._part(tenant).queues)
 
     def queue_infos(self, tenant: str, names: list[str]) -> list[QueueInfo]:
         """Return those of the named queues that are on this shard."""
-        here = self._shard.tenant(tenant).queues
+        here = self._part(tenant).queues
         return [self._service.queues.info(tenant, name) for name in names if name in here]
 
     def sqs_names(self, tenant: str, prefix: str, dead_letter: str | None) -> list[str]:
         """Return the names of the queues on this shard that match."""
-        return matching_queues(self._shard.tenant(tenant), prefix, dead_letter)
+        return matching_queues(self._part(tenant), prefix, dead_letter)
 
     def workers(self, tenant: str) -> list[WorkerEntry]:
         """Return the workers of the tenant's queues on this shard."""
-        return list(self._service.admission.workers.of(tenant))
+        return list(self._service.admission.workers.of(self._part(tenant).name))
 
     def figures(self, tenant: str) -> TenantFigures:
         """Return the figures of the tenant on this shard."""
-        return figures_of(self._shard, self._shard.tenant(tenant))
+        return figures_of(self._shard, self._part(tenant))
 
     def places(self, tenant: str) -> list[PlaceItem]:
         """Return the places of the tenant's data of this shard."""
-        return self._service.tenants.places(self._shard.tenant(tenant))
+        return self._service.tenants.places(self._part(tenant))
 
     # ---- rights ----
 

@@ -110,6 +110,10 @@ class OtherShards:
         """Return the answers of the tenant's parts on other shards."""
         return {}
 
+    async def drop_parts(self, _tenant: TenantState) -> list[dict[str, int]]:
+        """Delete the tenant's parts on other shards, for good; return how much each had."""
+        return []
+
     async def metrics(self, own: Callable[[], Awaitable[bytes]]) -> bytes:
         """Return the metrics of all shards."""
         return await own()
