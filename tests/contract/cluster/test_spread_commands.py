@@ -11,14 +11,20 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from tenantq.cli import exit_codes
+from tenantq.domain.cluster_view import SPREAD_FORMAT, Member
+from tenantq.store.redis.address import parse_address
+from tenantq.store.redis.registry import RedisRegistry
+from tenantq.store.redis.settings import RedisSettings
 from tests.contract.cluster.hosts import SHARDS, TOKEN, client_of, hosting, tenant_on
-from tests.contract.cluster.test_members import SECRET, pair
+from tests.contract.cluster.test_members import SECRET, pair, until
 from tests.contract.cluster.test_spread import add_one, spread
 from tests.contract.cluster.test_spread_transports import spread_away
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tenantq.domain.cluster_view import ClusterView
+    from tenantq.server.cluster_member import HostServer
     from tests.contract.cluster.hosts import TwoPrimaries
 
 
@@ -82,6 +88,32 @@ async def test_the_command_spreads_a_tenant_and_refuses_what_cannot_be(primaries
         assert str(SHARDS) in (await command(port, tenant, str(SHARDS + 1))).err
         assert (await client.get(f"/v1/cluster/tenants/{tenant}")).json()["spread"] == 1
         assert (await client.put(f"/v1/cluster/tenants/{tenant}", json={"spread": 0})).status_code == 422
+
+
+async def test_no_tenant_is_spread_while_an_older_server_runs(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """The command names the server and changes nothing; afterwards older servers cannot join."""
+    registry = RedisRegistry(parse_address(primaries.url), RedisSettings(name="upgrade"), "os")
+    async with hosting(tmp_path, primaries.url, "upgrade", **SECRET) as server, client_of(server) as client:
+        tenant = await tenant_on(client, [5], "upgraded")
+        older = Member(id="older", peer_address="127.0.0.1:1", version="0.1", draining=True)
+        await asyncio.to_thread(registry.create, None, ())
+        await asyncio.to_thread(registry.heartbeat, older, 1)
+        before = (await client.get(f"/v1/cluster/tenants/{tenant}")).json()
+        refused = await command(server.port, tenant, "3")
+        assert refused.code == exit_codes.CONFLICT, refused
+        assert "cannot serve a part of a tenant (older has 0.1). Upgrade them first" in refused.err
+        assert (await client.get(f"/v1/cluster/tenants/{tenant}")).json() == before
+        await asyncio.to_thread(registry.leave, "older")
+        await until(lambda: "older" not in joined(server).members)
+        assert len(await spread(client, tenant, 3)) == 3
+        await until(lambda: joined(server).cluster.format == SPREAD_FORMAT)
+    await asyncio.to_thread(registry.close)
+
+
+def joined(server: HostServer) -> ClusterView:
+    """Return the cluster as a server sees it."""
+    assert server.membership is not None
+    return server.membership.view
 
 
 async def test_the_doctor_knows_parts(primaries: TwoPrimaries, tmp_path: Path) -> None:
