@@ -159,6 +159,19 @@ class SpreadChanges:
         if await self._placements.replace(name, plain) is None:
             raise Conflict("its placement was changed meanwhile", tenant=name)
 
+    async def replace_lost_parts(self, tenant: TenantState) -> bool:
+        """Create parts again that the directory names, and whose shards have lost them. Return whether there were any."""
+        row = self._placements.row(tenant.name)
+        if row is None or row.next_shards or tenant.part is None or tenant.erasing is not None:
+            return False  # a change prepares them
+        lost = [one for one in row.shards if one != self._number and not await self._has_part(tenant, one)]
+        for shard in lost:
+            await self._prepare(tenant, shard, row.shards, ())
+        return bool(lost)
+
+    async def _has_part(self, tenant: TenantState, shard: int) -> bool:
+        return bool(await self._calls.query(shard, "parts.has_part", tenant.id, timeout_ms=ANSWER_MS))
+
     # ---- steps ----
 
     async def _switch(self, tenant: TenantState, row: TenantPlacement) -> TenantPlacement:
@@ -169,7 +182,7 @@ class SpreadChanges:
         for shard in row.parts:
             if shard != self._number:
                 await self._prepare(tenant, shard, old, new)
-        await self._settings.flush_tenant(tenant, again=True)  # a new part may have got older settings
+        await self._settings.send_again(tenant)  # a new part may have got older settings
         for shard in row.parts:
             units = await self._units(name, shard)
             for unit in units:
@@ -185,7 +198,7 @@ class SpreadChanges:
 
     async def _prepare(self, tenant: TenantState, shard: int, old: tuple[int, ...], new: tuple[int, ...]) -> None:
         platform, block = self._shard.state.platform, 0
-        if not await self._calls.query(shard, "parts.has_part", tenant.id, timeout_ms=ANSWER_MS):
+        if not await self._has_part(tenant, shard):
             await self._submit(ForgetPart(platform, SYSTEM, tenant.name, shard))
             block = await self._shard.submit(
                 ReserveBlock(platform, SYSTEM, tenant.name)
@@ -225,7 +238,7 @@ class SpreadChanges:
         """Delete the parts that are not needed any more. Raises Conflict while one has queues."""
         platform, left = self._shard.state.platform, row.leaving
         for shard in left:
-            if await self._calls.query(shard, "parts.has_part", tenant.id, timeout_ms=ANSWER_MS):
+            if await self._has_part(tenant, shard):
                 await self._escrow.take_back(tenant, shard)
                 arguments = (tenant.name, tenant.id, self._number, tenant.queue_blocks)
                 await self._calls.query(shard, "parts.drop", *arguments, timeout_ms=ANSWER_MS)

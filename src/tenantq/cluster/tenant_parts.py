@@ -5,12 +5,13 @@ from __future__ import annotations
 import msgspec
 
 from tenantq.cluster.escrow import Escrow
+from tenantq.cluster.rights_audit import RightsAudit
 from tenantq.cluster.shared_settings import SharedSettings
 from tenantq.cluster.tenant_directory import TenantPlacements
 from tenantq.domain.message import SYSTEM
 from tenantq.domain.placement import unit_name
 from tenantq.engine.ops.data_keys import PutDataKey, ReplaceDataKey
-from tenantq.engine.ops.rights import LeavePart
+from tenantq.engine.ops.rights import LeavePart, ResetTransfers
 from tenantq.engine.ops.spread import (
     ApplyShared,
     DropPart,
@@ -18,8 +19,8 @@ from tenantq.engine.ops.spread import (
     SharedState,
     SwitchPart,
 )
-from tenantq.engine.part_state import RightsTransfer
-from tenantq.engine.queue_groups import arriving_units
+from tenantq.engine.part_state import PartAccount, RightsTransfer
+from tenantq.engine.queue_groups import account_of, arriving_units, group_of
 from tenantq.engine.queue_state import TenantState
 from tenantq.engine.spread_rules import check_spreadable
 from tenantq.errors import Conflict, Unavailable
@@ -42,9 +43,10 @@ class PartQueries:
         placements: TenantPlacements,
         escrow: Escrow,
         settings: SharedSettings,
+        audit: RightsAudit,
     ) -> None:
         self._number, self._service, self._shard, self._placements = number, service, service.shard, placements
-        self._escrow, self._settings = escrow, settings
+        self._escrow, self._settings, self._audit = escrow, settings, audit
 
     # ---- changes of the spread ----
 
@@ -204,11 +206,41 @@ class PartQueries:
         """Add rights that another part has sent."""
         return await self._escrow.receive(id, sender, sent)
 
-    def usage(self, id: int) -> PartUsage:
-        """Return what this part uses."""
+    def account(self, id: int) -> PartAccount:
+        """Return what this part has recorded about its rights."""
+        return account_of(self._shard.state.catalog, self._by_id(id))
+
+    def serves(self, id: int, unit: str) -> bool:
+        """Return whether this part serves queues of a group."""
+        return bool(group_of(self._by_id(id), unit))
+
+    async def reset_transfers(self, id: int, number: int) -> int:
+        """Number the transfers from and to home anew."""
+        await self._shard.submit(ResetTransfers(self._shard.state.platform, SYSTEM, id, number))
+        return 0
+
+    async def audit(self, id: int, shard: int) -> bool:
+        """At home: check the rights of all parts; return False if the shard that asks should have no part."""
+        tenant = self._shard.state.catalog.tenants_by_id.get(id)
+        if tenant is None or tenant.part is None:
+            return False
+        await self._placements.refresh()
+        row = self._placements.row(tenant.name)
+        known = {*(row.parts if row is not None else ()), *tenant.part.shards, *tenant.part.next_shards}
+        if shard not in known:
+            return False
+        await self._audit.restore(tenant)
+        return True
+
+    def _by_id(self, id: int) -> TenantState:
         tenant = self._shard.state.catalog.tenants_by_id.get(id)
         if tenant is None:
             raise Conflict("the tenant has no part on this shard")
+        return tenant
+
+    def usage(self, id: int) -> PartUsage:
+        """Return what this part uses."""
+        tenant = self._by_id(id)
         wall_ms = self._shard.state.wall_ms()
         hour, day = tenant.usage.windows(wall_ms)
         rights = dict(tenant.part.rights) if tenant.part is not None else {}
