@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,19 +14,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tenantq.cluster.escrow import Escrow
+from tenantq.cluster.rights_audit import RightsAudit
 from tenantq.domain.message import SYSTEM, NewMessage
 from tenantq.engine.ops.lifecycle import DeleteQueue, PutTenant
-from tenantq.engine.ops.rights import LeavePart
+from tenantq.engine.ops.rights import LeavePart, ResetTransfers
 from tenantq.engine.ops.settle import Ack
 from tenantq.engine.ops.spread import ApplyShared, PrepareHome, PreparePart, SwitchPart, shared_state
 from tenantq.engine.ops.suspension import SuspendTenant
-from tenantq.engine.part_state import RightsTransfer
+from tenantq.engine.part_state import PartAccount, RightsTransfer
 from tenantq.engine.polls import Poll
+from tenantq.engine.queue_groups import account_of
 from tenantq.engine.queue_state import TenantState
 from tenantq.engine.settings import ShardSettings
 from tenantq.engine.shard import Shard
 from tenantq.engine.usage import COUNTED
-from tenantq.errors import ShardDown, Unavailable
+from tenantq.errors import Conflict, ShardDown, Unavailable
 from tenantq.runtime.clock import ManualClock
 
 PARTS = (0, 1, 2)
@@ -42,7 +46,7 @@ class LossyCalls:
         """Call the escrow of another shard."""
         del timeout_ms
         name = path.partition(".")[2]
-        method = self._world.leave if name == "leave" else getattr(self._world.escrows[owner], name)
+        method = getattr(self._world.escrows[owner], name, None) or getattr(PartOf(self._world, owner), name)
         fault = self._world.faults.pop(0) if self._world.faults else "none"
         if fault == "request lost":
             raise ShardDown("the request was lost")
@@ -52,6 +56,26 @@ class LossyCalls:
         if fault == "reply lost":
             raise ShardDown("the reply was lost")
         return found
+
+
+class PartOf:
+    """What home asks a part about besides its escrow."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self._world, self._shard = world, world.shards[number]
+        self._tenant = world.tenant(number)
+
+    async def leave(self, name: str, confirmed: int, from_home: RightsTransfer) -> RightsTransfer:
+        """Have the part leave."""
+        return await self._shard.submit(LeavePart(self._shard.state.platform, SYSTEM, name, confirmed, from_home))
+
+    async def account(self, _: int) -> PartAccount:
+        """Return what the part has recorded."""
+        return account_of(self._shard.state.catalog, self._tenant)
+
+    async def reset_transfers(self, id: int, number: int) -> None:
+        """Number the transfers anew."""
+        await self._shard.submit(ResetTransfers(self._shard.state.platform, SYSTEM, id, number))
 
 
 class World:
@@ -110,14 +134,40 @@ class World:
     async def crash(self, number: int) -> None:
         """Forget what a shard has in memory."""
         await self.shards[number].close()
+        await self._reopen(number)
+
+    async def _reopen(self, number: int) -> None:
         self.shards[number] = self._shard(number)
         await self.shards[number].open()
         self.escrows[number] = self._escrow(number)
 
-    async def leave(self, name: str, confirmed: int, from_home: RightsTransfer) -> RightsTransfer:
-        """Have the second part leave."""
-        shard = self.shards[1]
-        return await shard.submit(LeavePart(shard.state.platform, SYSTEM, name, confirmed, from_home))
+    async def save(self, number: int) -> None:
+        """Copy what a shard has stored, as an asynchronous replica does."""
+        await self.shards[number].close()
+        shutil.rmtree(self._directory / f"{number}-replica", ignore_errors=True)
+        shutil.copytree(self._directory / str(number), self._directory / f"{number}-replica")
+        await self._reopen(number)
+
+    async def lose(self, number: int) -> None:
+        """Have a shard lose its commits since the last copy. The next owner has home compare the rights of all parts."""
+        replica = self._directory / f"{number}-replica"
+        if not replica.exists():
+            return
+        await self.shards[number].close()
+        shutil.rmtree(self._directory / str(number))
+        shutil.copytree(replica, self._directory / str(number))
+        await self._reopen(number)
+        self.limits = {"backlog": self.tenant(0).config.quotas.backlog}
+        self.faults.clear()
+        await self.audit()
+
+    async def audit(self) -> None:
+        """Have home compare the rights of all parts, until it has an answer."""
+        calls: Any = LossyCalls(self, 0)
+        audit = RightsAudit(0, self.shards[0], calls, self.escrows[0], lambda _: PARTS, self._send_settings)
+        while True:
+            with contextlib.suppress(ShardDown):
+                return await audit.restore(self.tenant(0))
 
     async def add(self, number: int, count: int) -> int:
         """Add messages on a shard; return how many were added."""
@@ -137,11 +187,14 @@ class World:
         home = self.shards[0]
         await home.submit(PutTenant(home.state.platform, SYSTEM, TENANT, {"quotas": limits}))
         self.limits = limits
-        for number in PARTS[1:]:
-            shard, shared = self.shards[number], shared_state(home.state, self.tenant(0))
-            await shard.submit(ApplyShared(shard.state.platform, SYSTEM, shared))
+        await self._send_settings(self.tenant(0))
         self.faults.clear()
         await self.escrows[0].settle(self.tenant(0))
+
+    async def _send_settings(self, tenant: TenantState) -> None:
+        for shard in self.shards[1:]:
+            shared = shared_state(self.shards[0].state, tenant)
+            await shard.submit(ApplyShared(shard.state.platform, SYSTEM, shared))
 
     def used(self, name: str) -> int:
         """Return how much of a quota all parts use."""
@@ -161,6 +214,7 @@ class World:
                     if sent.number > other.received.get(part.shard, 0):
                         total += sent.amounts.get(name, 0)
             assert total == (self.limits.get(name) or 0), name
+        assert len({self.tenant(one).config.quotas for one in PARTS}) == 1
 
 
 number = st.sampled_from(PARTS)
@@ -168,6 +222,9 @@ steps = st.one_of(
     st.tuples(st.just("add"), number, st.integers(1, 40)),
     st.tuples(st.just("add at once"), st.integers(1, 20)),
     st.tuples(st.just("crash"), number),
+    st.tuples(st.just("audit")),
+    st.tuples(st.just("save"), number),
+    st.tuples(st.just("lose"), number),
     st.tuples(st.just("fault"), st.sampled_from(("request lost", "reply lost", "twice"))),
     st.tuples(st.just("limit"), st.one_of(st.none(), st.integers(0, 150))),
     st.tuples(st.just("remove"), number),
@@ -185,6 +242,14 @@ async def _run(world: World, actions: list[tuple[Any, ...]]) -> None:
             await asyncio.gather(*(world.add(one, arguments[0]) for one in PARTS for _ in range(3)))
         elif action == "crash":
             await world.crash(arguments[0])
+        elif action == "audit":
+            rights = [world.tenant(one).part.rights for one in PARTS]  # type: ignore[union-attr]  # it is spread
+            await world.audit()
+            assert rights == [world.tenant(one).part.rights for one in PARTS]  # type: ignore[union-attr]  # as above
+        elif action == "save":
+            await world.save(arguments[0])
+        elif action == "lose":
+            await world.lose(arguments[0])
         elif action == "fault":
             world.faults.append(arguments[0])
         elif action == "limit":
@@ -341,12 +406,13 @@ async def test_a_late_preparation_does_not_bring_old_settings_back(tmp_path: Pat
         await home.submit(SuspendTenant(home.state.platform, SYSTEM, TENANT, "not paid"))
         await part.submit(ApplyShared(platform, SYSTEM, shared_state(home.state, world.tenant(0))))
         assert world.tenant(1).status == "suspended"
-        await part.submit(PreparePart(platform, SYSTEM, before, 1, 0, PARTS, (0, 1), 1))
+        with pytest.raises(Conflict, match="newer settings"):
+            await part.submit(PreparePart(platform, SYSTEM, before, 1, 0, PARTS, (0, 1), 1))
         await world.crash(1)
         assert world.tenant(1).status == "suspended"
         prepared = world.tenant(1).part
         assert prepared is not None
-        assert prepared.next_shards == (0, 1)
+        assert prepared.next_shards == ()
     finally:
         await world.close()
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tenantq.domain.cluster_view import Member, TenantPlacement
-from tenantq.errors import Invalid, StoreFailed, StoreFormat
+from tenantq.domain.cluster_view import FORMATS, SPREAD_FORMAT, Member, TenantPlacement
+from tenantq.errors import Conflict, Invalid, StoreFailed, StoreFormat
+from tenantq.store import cluster_identity
 from tenantq.store.postgres import registry as postgres_registry
 from tenantq.store.postgres.address import parse_postgres_address
 from tenantq.store.postgres.registry import PostgresRegistry
@@ -88,6 +89,28 @@ def test_regions_are_fixed_when_a_cluster_is_created(open_registry: Open) -> Non
     assert open_registry().create(None, ("eu", "us")).region_of(1) == "us"
     with pytest.raises(Invalid, match=r"cluster.regions: differ"):
         open_registry().create(None, ("us",))
+
+
+def test_a_newer_format_waits_for_members_and_keeps_older_programs_out(
+    open_registry: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member that does not read it prevents it. Afterwards the cluster still grows, and older programs refuse it."""
+    registry = open_registry()
+    registry.create(4, ())
+    registry.heartbeat(member("old", version="1.0"), LEASE_MS)
+    registry.heartbeat(member("new", format=SPREAD_FORMAT), LEASE_MS)
+    with pytest.raises(Conflict, match=r"cannot serve a part of a tenant \(old has 1.0\). Upgrade them first"):
+        registry.raise_format(SPREAD_FORMAT)
+    registry.leave("old")
+    registry.raise_format(SPREAD_FORMAT)
+    registry.raise_format(SPREAD_FORMAT)
+    assert registry.heartbeat(member("new", format=SPREAD_FORMAT), LEASE_MS).cluster.format == SPREAD_FORMAT
+    assert open_registry().create(8, ()).shards == 8
+    monkeypatch.setattr(cluster_identity, "FORMATS", FORMATS[:1])
+    with pytest.raises(StoreFormat, match="has format 2; this program reads format 1"):
+        open_registry().create(None, ())
+    with pytest.raises(StoreFormat, match="has format 2"):
+        registry.heartbeat(member("old"), LEASE_MS)
 
 
 def test_unknown_cluster_format_is_refused_and_left_unchanged(

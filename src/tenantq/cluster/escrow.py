@@ -70,7 +70,7 @@ class Escrow:
             part = tenant.part
             if part is None or part.has_left or not self._short(tenant, part, need):
                 return
-            async with self._lock(tenant):
+            async with self.lock(tenant):
                 if not (short := self._short(tenant, part, need)):
                     return
                 others_busy = await self._ask(tenant, part, short)
@@ -87,7 +87,8 @@ class Escrow:
     def _free(self, tenant: TenantState, part: PartState) -> dict[str, int]:
         return part.available(tenant.usage, self._shard.state.wall_ms())
 
-    def _lock(self, tenant: TenantState) -> asyncio.Lock:
+    def lock(self, tenant: TenantState) -> asyncio.Lock:
+        """Return what prevents transfers to and from home while it is held there."""
         return self._locks.setdefault(tenant.id, asyncio.Lock())
 
     async def _ask(self, tenant: TenantState, part: PartState, short: dict[str, int]) -> bool:
@@ -120,7 +121,7 @@ class Escrow:
         """Send rights to a part that is short of them; return also whether other calls hold reservations."""
         tenant, part = self._home(id)
         is_busy = False
-        async with self._lock(tenant):
+        async with self.lock(tenant):
             if part.sent.get(receiver, RightsTransfer()).number <= confirmed:
                 short = self._short(tenant, part, wanted)
                 if short:
@@ -171,7 +172,7 @@ class Escrow:
         part = tenant.part
         if part is None:
             return
-        async with self._lock(tenant):
+        async with self.lock(tenant):
             for other in self._parts(tenant.name):
                 if other != self._number:
                     for _ in range(2):  # the first answer may be a transfer that was not confirmed
@@ -200,7 +201,7 @@ class Escrow:
         part = tenant.part
         if part is None:
             return
-        async with self._lock(tenant):  # nothing is granted meanwhile
+        async with self.lock(tenant):  # nothing is granted meanwhile
             if other not in part.left:
                 await self._recall_from(tenant, part, other, {})  # a transfer that was not confirmed
             confirmed, last = part.received.get(other, 0), part.sent.get(other, RightsTransfer())

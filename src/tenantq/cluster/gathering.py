@@ -65,7 +65,13 @@ class Gathering(OtherShards):
         self.number = directory.number
         self.service: Service
         self.spread: SpreadParts | None = None  # once the shard is open; only in clusters
+        self._attached = asyncio.Event()
         self.routing: ShardRouting
+
+    def attach(self, spread: SpreadParts) -> None:
+        """Set this shard's parts of spread tenants, once it is open."""
+        self.spread = spread
+        self._attached.set()
 
     def serve(self, service: Service, credentials: ShardCredentials) -> dict[str, object]:
         """Set the service of this shard, once it exists. Return by name the objects whose methods other shards call."""
@@ -243,6 +249,12 @@ class Gathering(OtherShards):
     async def ask_parts(self, tenant: TenantState, method: str, *arguments: Any) -> dict[int, Any]:
         """Return the answers of the tenant's parts on other shards. Raises an error if one does not answer."""
         return await self.spread.ask_each(tenant, method, *arguments) if self.spread is not None else {}
+
+    async def drop_parts(self, tenant: TenantState) -> list[dict[str, int]]:
+        """Delete the tenant's parts on other shards, for good, and return how much each had. Waits for the shard to open."""
+        await self._attached.wait()
+        assert self.spread is not None
+        return await self.spread.drop_parts(tenant)
 
     async def metrics(self, reader: str, _: Callable[[str], Awaitable[bytes]]) -> bytes:
         """Return the metrics of all shards that run, each with a label of its shard, and which shards run."""

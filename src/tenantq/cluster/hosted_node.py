@@ -132,7 +132,7 @@ class HostedNode:
         context.moves[number] = self._moves
         self._spread = SpreadParts(number, service, context.placements, calls)
         self.facets |= self._spread.facets(self.facets)
-        gathering.spread = self._spread
+        gathering.attach(self._spread)
         context.spreads[number] = self._spread
         tenants = service.shard.state.catalog.tenants
         if any(one.part is not None for one in tenants.values()):

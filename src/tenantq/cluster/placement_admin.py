@@ -10,13 +10,14 @@ from tenantq.cluster.placement_plan import Plan, current_shard, plan_dedication,
 from tenantq.cluster.registry import Registry
 from tenantq.cluster.tenant_moves import MoveProgress
 from tenantq.domain.access import Principal
-from tenantq.domain.cluster_view import CLUSTER_SHARDS_MAX
+from tenantq.domain.cluster_view import CLUSTER_SHARDS_MAX, SPREAD_FORMAT
 from tenantq.domain.message import Caller
 from tenantq.domain.names import DEFAULT_TENANT, PROBE_TENANTS
 from tenantq.domain.placement import split_unit
 from tenantq.errors import Conflict, Invalid, no_tenant
 from tenantq.journal.record import entry_of
 from tenantq.service.call import Call, TenantInfo
+from tenantq.store.cluster_identity import check_readers
 from tenantq.wire.cluster import GrowRequest, PlacementReply, PlacementRequest, TenantMoveItem
 
 PROGRESS_MS: Final = 1_000
@@ -103,6 +104,8 @@ class PlacementAdmin:
             plan = await self._plan(call, tenant, request)
             if request.dry_run:
                 return await self._reply(tenant, plan)
+            if plan and request.spread is not None and request.spread > 1:
+                await asyncio.to_thread(self._registry.raise_format, SPREAD_FORMAT)
             if await self._write(plan):
                 break
         else:
@@ -131,6 +134,7 @@ class PlacementAdmin:
             if any(one.moving_to is not None for one in self._placements.units(tenant).values()):
                 raise Conflict("queues of the tenant are moving. Try again later.", tenant=tenant)
             if request.spread > 1:
+                check_readers(self._joined().view.members.values(), SPREAD_FORMAT)
                 await self._context.calls.query(rows[tenant].shard, "parts.check_spreadable", tenant)
             plan = plan_spread(cluster, rows, tenant, request.spread, regions)
         elif request.dedicated:

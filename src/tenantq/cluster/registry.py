@@ -22,6 +22,9 @@ class Registry(Protocol):
     def find(self) -> Cluster | None:
         """Return the cluster; None if it does not exist. Changes nothing. Raises StoreFormat if it has another format."""
 
+    def raise_format(self, format: str) -> None:
+        """Have programs that do not read a format refuse the cluster. Raises Conflict if members do not read it."""
+
     def heartbeat(self, member: Member, assigner_ms: int) -> Heartbeats:
         """Write a member's row, take or renew the assigner's lease for ``assigner_ms`` if it is free, and return all rows.
 

@@ -74,6 +74,10 @@ class SharedSettings:
             except TenantqError as error:
                 log.debug("parts of tenant %s get its settings later: %s", tenant.name, error)
 
+    async def send_again(self, tenant: TenantState) -> None:
+        """Send the parts of a tenant its present settings, also if they had them. Raises Unavailable."""
+        await self.flush_tenant(tenant, again=True)
+
     async def flush_tenant(self, tenant: TenantState, *, again: bool = False) -> None:
         """Return when all parts of a tenant have its present settings. Raises Unavailable if one cannot be reached.
 

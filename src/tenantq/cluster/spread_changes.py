@@ -74,8 +74,18 @@ class SpreadChanges:
             name
             for name, row in self._placements.spread().items()
             if row.shard == self._number
-            and (row.next_shards or row.leaving or len(row.shards) == 1 or self._placements.units(name))
+            and (
+                row.next_shards
+                or row.leaving
+                or len(row.shards) == 1
+                or self._placements.units(name)
+                or not self._is_spread(name)
+            )
         ]
+
+    def _is_spread(self, name: str) -> bool:
+        tenant = self._shard.state.catalog.tenants.get(name)
+        return tenant is not None and tenant.part is not None
 
     def problem(self, tenant: str) -> str:
         """Return why the last attempt to change the spread of a tenant failed; empty if it did not."""
@@ -126,7 +136,12 @@ class SpreadChanges:
         row = self._placements.row(name)
         if row is None or row.shard != self._number:
             return
-        tenant = self._shard.tenant(name)
+        tenant = self._shard.state.catalog.tenants.get(name)
+        if tenant is None or (tenant.part is None and not row.next_shards and len(row.shards) > 1):
+            await self._forget(name, row)
+            return
+        if tenant.erasing is not None:
+            raise Conflict("the tenant is being deleted", tenant=name)
         if row.next_shards:
             row = await self._switch(tenant, row)
         await self._each(row, "switch", name, list(row.shards))
@@ -135,6 +150,27 @@ class SpreadChanges:
             row = await self._leave(tenant, row)
         if len(row.shards) == 1 and not row.leaving:
             await self._end(tenant, row)
+
+    async def _forget(self, name: str, row: TenantPlacement) -> None:
+        """Have the directory forget the spread of a tenant that was deleted: a new one of its name has one shard."""
+        for unit in self._placements.units(name):
+            await self._placements.remove_unit(unit)
+        plain = msgspec.structs.replace(row, shards=(), next_shards=(), leaving=())
+        if await self._placements.replace(name, plain) is None:
+            raise Conflict("its placement was changed meanwhile", tenant=name)
+
+    async def replace_lost_parts(self, tenant: TenantState) -> bool:
+        """Create parts again that the directory names, and whose shards have lost them. Return whether there were any."""
+        row = self._placements.row(tenant.name)
+        if row is None or row.next_shards or tenant.part is None or tenant.erasing is not None:
+            return False  # a change prepares them
+        lost = [one for one in row.shards if one != self._number and not await self._has_part(tenant, one)]
+        for shard in lost:
+            await self._prepare(tenant, shard, row.shards, ())
+        return bool(lost)
+
+    async def _has_part(self, tenant: TenantState, shard: int) -> bool:
+        return bool(await self._calls.query(shard, "parts.has_part", tenant.id, timeout_ms=ANSWER_MS))
 
     # ---- steps ----
 
@@ -146,7 +182,7 @@ class SpreadChanges:
         for shard in row.parts:
             if shard != self._number:
                 await self._prepare(tenant, shard, old, new)
-        await self._settings.flush_tenant(tenant, again=True)  # a new part may have got older settings
+        await self._settings.send_again(tenant)  # a new part may have got older settings
         for shard in row.parts:
             units = await self._units(name, shard)
             for unit in units:
@@ -162,7 +198,7 @@ class SpreadChanges:
 
     async def _prepare(self, tenant: TenantState, shard: int, old: tuple[int, ...], new: tuple[int, ...]) -> None:
         platform, block = self._shard.state.platform, 0
-        if not await self._calls.query(shard, "parts.has_part", tenant.id, timeout_ms=ANSWER_MS):
+        if not await self._has_part(tenant, shard):
             await self._submit(ForgetPart(platform, SYSTEM, tenant.name, shard))
             block = await self._shard.submit(
                 ReserveBlock(platform, SYSTEM, tenant.name)
@@ -202,9 +238,10 @@ class SpreadChanges:
         """Delete the parts that are not needed any more. Raises Conflict while one has queues."""
         platform, left = self._shard.state.platform, row.leaving
         for shard in left:
-            if await self._calls.query(shard, "parts.has_part", tenant.id, timeout_ms=ANSWER_MS):
+            if await self._has_part(tenant, shard):
                 await self._escrow.take_back(tenant, shard)
-                await self._calls.query(shard, "parts.drop", tenant.name, tenant.id, timeout_ms=ANSWER_MS)
+                arguments = (tenant.name, tenant.id, self._number, tenant.queue_blocks)
+                await self._calls.query(shard, "parts.drop", *arguments, timeout_ms=ANSWER_MS)
             await self._submit(ForgetPart(platform, SYSTEM, tenant.name, shard))
             stored = await self._placements.replace(
                 tenant.name, msgspec.structs.replace(row, leaving=tuple(one for one in row.leaving if one != shard))

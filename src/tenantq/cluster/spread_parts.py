@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from tenantq.cluster.escrow import ANSWER_MS, Escrow
 from tenantq.cluster.home_rates import PartRates
+from tenantq.cluster.rights_audit import RightsAudit
 from tenantq.cluster.shard_calls import CallsFromShard
 from tenantq.cluster.shared_settings import CHANGING, SharedSettings
 from tenantq.cluster.spread_changes import SpreadChanges
@@ -29,6 +30,10 @@ FLUSH_EVERY: Final = 10
 """Looks between two checks that all parts have the present settings."""
 
 
+REPLACE_EVERY: Final = 20
+"""Looks between two checks that all parts exist: a failover can lose the commit that created one."""
+
+
 class SpreadParts:
     """The parts of one shard. Used on the event loop of the shard."""
 
@@ -40,8 +45,9 @@ class SpreadParts:
             number, shard, calls, self.escrow, self.parts_of, placements.spread, self._own_tenant
         )
         self.changes = SpreadChanges(number, shard, placements, calls, self.escrow, self.settings)
-        self._queries = PartQueries(number, service, placements, self.escrow, self.settings)
-        self._task: asyncio.Task[None] | None = None
+        self.audit = RightsAudit(number, shard, calls, self.escrow, self.parts_of, self.settings.send_again)
+        self._queries = PartQueries(number, service, placements, self.escrow, self.settings, self.audit)
+        self._tasks: list[asyncio.Task[None]] = []
         shard.state.catalog.placed_here = self._placed_here
         shard.state.home_keys = self
         admission = service.admission
@@ -66,13 +72,15 @@ class SpreadParts:
 
     def start(self) -> None:
         """Look after the parts from now on."""
-        self._task = asyncio.get_running_loop().create_task(self._look())
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._look()), loop.create_task(self._audit_all())]
 
     async def close(self) -> None:
         """Stop."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         await self.changes.close()
 
     async def _look(self) -> None:
@@ -83,12 +91,51 @@ class SpreadParts:
                 await self.escrow.feed(here)
                 if looks % FLUSH_EVERY == 0:
                     await self.settings.flush_all()
+                if looks % REPLACE_EVERY == REPLACE_EVERY - 1:
+                    await self._replace_lost_parts()
             except TenantqError as error:
                 log.debug("parts on shard %d are looked at again: %s", self._number, error)
             except Exception:
                 log.exception("parts on shard %d could not be looked at", self._number)
             looks += 1
             await asyncio.sleep(LOOK_S if here else IDLE_S)
+
+    async def _replace_lost_parts(self) -> None:
+        for tenant in self.settings.homes():
+            if await self.changes.replace_lost_parts(tenant):
+                await self.audit.restore(tenant)
+
+    async def _audit_all(self) -> None:
+        """Have the rights of all parts compared that were here when the shard was opened: commits may have been lost."""
+        pending = {one.id for one in self._service.shard.state.catalog.tenants.values() if one.part is not None}
+        while pending:
+            for id in sorted(pending):
+                try:
+                    await self._audit_one(id)
+                    pending.discard(id)
+                except TenantqError as error:
+                    log.debug("rights on shard %d are compared later: %s", self._number, error)
+                except Exception:
+                    log.exception("rights on shard %d could not be compared", self._number)
+            if pending:
+                await asyncio.sleep(IDLE_S)
+
+    async def _audit_one(self, id: int) -> None:
+        tenant = self._service.shard.state.catalog.tenants_by_id.get(id)
+        if tenant is None or tenant.part is None or tenant.erasing is not None:
+            return
+        part = tenant.part
+        if part.is_home:
+            await self.changes.replace_lost_parts(tenant)
+            await self.audit.restore(tenant)
+            return
+        if await self._calls.query(part.home, "parts.audit", id, self._number, timeout_ms=2 * ANSWER_MS):
+            return
+        await self._placements.refresh()
+        row = self._placements.row(tenant.name)
+        if row is None or self._number not in row.parts or row.shard != part.home:
+            log.warning("the part of tenant %s on shard %d was deleted before: it is deleted again", tenant.name, self._number)
+            await self._queries.drop(tenant.name, id, part.home, tenant.queue_blocks)
 
     # ---- questions to other parts ----
 
@@ -97,6 +144,23 @@ class SpreadParts:
         others = [one for one in self.parts_of(tenant.name) if one != self._number] if tenant.part is not None else []
         found = await asyncio.gather(*(self._ask(one, method, *arguments) for one in others))
         return {shard: one for shard, one in zip(others, found, strict=True) if one is not None}
+
+    async def drop_parts(self, tenant: TenantState) -> list[dict[str, int]]:
+        """Delete the other parts of a tenant that is being deleted, for good; return how much each had.
+
+        Raises an error if a shard does not answer that has a part, or was to get one.
+        """
+        assert tenant.part is not None
+        await self._placements.refresh()
+        part = tenant.part
+        others = {*self.parts_of(tenant.name), *part.shards, *part.next_shards, *part.sent, *part.received}
+        arguments = (tenant.name, tenant.id, self._number, tenant.queue_blocks)
+        return await asyncio.gather(
+            *(
+                self._calls.query(one, "parts.drop", *arguments, timeout_ms=ANSWER_MS)
+                for one in sorted(others - {self._number})
+            )
+        )
 
     async def _ask(self, shard: int, method: str, *arguments: Any) -> Any:
         try:

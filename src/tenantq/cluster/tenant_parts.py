@@ -5,12 +5,13 @@ from __future__ import annotations
 import msgspec
 
 from tenantq.cluster.escrow import Escrow
+from tenantq.cluster.rights_audit import RightsAudit
 from tenantq.cluster.shared_settings import SharedSettings
 from tenantq.cluster.tenant_directory import TenantPlacements
 from tenantq.domain.message import SYSTEM
 from tenantq.domain.placement import unit_name
 from tenantq.engine.ops.data_keys import PutDataKey, ReplaceDataKey
-from tenantq.engine.ops.rights import LeavePart
+from tenantq.engine.ops.rights import LeavePart, ResetTransfers
 from tenantq.engine.ops.spread import (
     ApplyShared,
     DropPart,
@@ -18,8 +19,8 @@ from tenantq.engine.ops.spread import (
     SharedState,
     SwitchPart,
 )
-from tenantq.engine.part_state import RightsTransfer
-from tenantq.engine.queue_groups import arriving_units
+from tenantq.engine.part_state import PartAccount, RightsTransfer
+from tenantq.engine.queue_groups import account_of, arriving_units, group_of
 from tenantq.engine.queue_state import TenantState
 from tenantq.engine.spread_rules import check_spreadable
 from tenantq.errors import Conflict, Unavailable
@@ -42,9 +43,10 @@ class PartQueries:
         placements: TenantPlacements,
         escrow: Escrow,
         settings: SharedSettings,
+        audit: RightsAudit,
     ) -> None:
         self._number, self._service, self._shard, self._placements = number, service, service.shard, placements
-        self._escrow, self._settings = escrow, settings
+        self._escrow, self._settings, self._audit = escrow, settings, audit
 
     # ---- changes of the spread ----
 
@@ -65,12 +67,11 @@ class PartQueries:
 
     def units(self, tenant: str) -> list[str]:
         """Return the groups of a tenant's queues on this shard."""
-        found = self._shard.tenant(tenant)
-        return sorted({unit_name(tenant, name) for name in found.queues})
+        return sorted({unit_name(tenant, name) for name in self._part(tenant).queues})
 
     def arriving(self, tenant: str) -> list[str]:
         """Return the groups of a tenant's queues that are on their way to this shard."""
-        return arriving_units(self._shard.state.catalog, self._shard.tenant(tenant))
+        return arriving_units(self._shard.state.catalog, self._part(tenant))
 
     def has_part(self, id: int) -> bool:
         """Return whether this shard has a part of a tenant."""
@@ -79,24 +80,33 @@ class PartQueries:
 
     async def switch(self, tenant: str, shards: list[int]) -> int:
         """Use the shards that this part was prepared for. The directory is read first: it knows which queues stay."""
+        self._part(tenant)
         await self._placements.refresh()
         await self._shard.submit(SwitchPart(self._shard.state.platform, SYSTEM, tenant, tuple(shards)))
         return 0
 
     async def leave(self, tenant: str, confirmed: int, from_home: RightsTransfer) -> RightsTransfer:
         """Send all rights home. Raises Conflict while this part has queues."""
+        self._part(tenant)
         return await self._shard.submit(LeavePart(self._shard.state.platform, SYSTEM, tenant, confirmed, from_home))
 
-    async def drop(self, tenant: str, id: int) -> dict[str, int]:
-        """Delete this part and everything in it; return how much it had."""
+    async def drop(self, tenant: str, id: int, home: int, block: int) -> dict[str, int]:
+        """Delete this part and everything in it, for good; return how much it had. See ``DropPart``."""
         found = self._shard.state.catalog.tenants_by_id.get(id)
-        counts = await self._shard.submit(DropPart(self._shard.state.platform, SYSTEM, tenant, id))
+        counts = await self._shard.submit(DropPart(self._shard.state.platform, SYSTEM, tenant, id, home, block))
         if found is not None and found.gone:
             self._service.admission.forget_tenant(found.name)
             self._service.erasures.forget_keys(found)
         if not await self._shard.erasure.erase_bytes(id):
             raise Unavailable("a snapshot still holds deleted rows of the tenant. Try again later.", tenant=tenant)
         return counts
+
+    def _part(self, tenant: str) -> TenantState:
+        """Return a tenant of this shard. Raises Conflict if it has no part here: a question must not follow it elsewhere."""
+        found = self._shard.state.catalog.tenants.get(tenant)
+        if found is None:
+            raise Conflict("the tenant has no part on this shard", tenant=tenant)
+        return found
 
     # ---- settings ----
 
@@ -157,28 +167,28 @@ class PartQueries:
 
     def queue_names(self, tenant: str) -> list[str]:
         """Return the names of the tenant's queues on this shard."""
-        return list(self._shard.tenant(tenant).queues)
+        return list(self._part(tenant).queues)
 
     def queue_infos(self, tenant: str, names: list[str]) -> list[QueueInfo]:
         """Return those of the named queues that are on this shard."""
-        here = self._shard.tenant(tenant).queues
+        here = self._part(tenant).queues
         return [self._service.queues.info(tenant, name) for name in names if name in here]
 
     def sqs_names(self, tenant: str, prefix: str, dead_letter: str | None) -> list[str]:
         """Return the names of the queues on this shard that match."""
-        return matching_queues(self._shard.tenant(tenant), prefix, dead_letter)
+        return matching_queues(self._part(tenant), prefix, dead_letter)
 
     def workers(self, tenant: str) -> list[WorkerEntry]:
         """Return the workers of the tenant's queues on this shard."""
-        return list(self._service.admission.workers.of(tenant))
+        return list(self._service.admission.workers.of(self._part(tenant).name))
 
     def figures(self, tenant: str) -> TenantFigures:
         """Return the figures of the tenant on this shard."""
-        return figures_of(self._shard, self._shard.tenant(tenant))
+        return figures_of(self._shard, self._part(tenant))
 
     def places(self, tenant: str) -> list[PlaceItem]:
         """Return the places of the tenant's data of this shard."""
-        return self._service.tenants.places(self._shard.tenant(tenant))
+        return self._service.tenants.places(self._part(tenant))
 
     # ---- rights ----
 
@@ -196,11 +206,41 @@ class PartQueries:
         """Add rights that another part has sent."""
         return await self._escrow.receive(id, sender, sent)
 
-    def usage(self, id: int) -> PartUsage:
-        """Return what this part uses."""
+    def account(self, id: int) -> PartAccount:
+        """Return what this part has recorded about its rights."""
+        return account_of(self._shard.state.catalog, self._by_id(id))
+
+    def serves(self, id: int, unit: str) -> bool:
+        """Return whether this part serves queues of a group."""
+        return bool(group_of(self._by_id(id), unit))
+
+    async def reset_transfers(self, id: int, number: int) -> int:
+        """Number the transfers from and to home anew."""
+        await self._shard.submit(ResetTransfers(self._shard.state.platform, SYSTEM, id, number))
+        return 0
+
+    async def audit(self, id: int, shard: int) -> bool:
+        """At home: check the rights of all parts; return False if the shard that asks should have no part."""
+        tenant = self._shard.state.catalog.tenants_by_id.get(id)
+        if tenant is None or tenant.part is None:
+            return False
+        await self._placements.refresh()
+        row = self._placements.row(tenant.name)
+        known = {*(row.parts if row is not None else ()), *tenant.part.shards, *tenant.part.next_shards}
+        if shard not in known:
+            return False
+        await self._audit.restore(tenant)
+        return True
+
+    def _by_id(self, id: int) -> TenantState:
         tenant = self._shard.state.catalog.tenants_by_id.get(id)
         if tenant is None:
             raise Conflict("the tenant has no part on this shard")
+        return tenant
+
+    def usage(self, id: int) -> PartUsage:
+        """Return what this part uses."""
+        tenant = self._by_id(id)
         wall_ms = self._shard.state.wall_ms()
         hour, day = tenant.usage.windows(wall_ms)
         rights = dict(tenant.part.rights) if tenant.part is not None else {}

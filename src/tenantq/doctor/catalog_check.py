@@ -4,11 +4,20 @@ import msgspec
 
 from tenantq.doctor.report import FindingLog
 from tenantq.domain.names import FIFO_SUFFIX
-from tenantq.engine.catalog import NEXT_TENANT_ID, QUEUE_ROW, TENANT_ROW, QueueRow, TenantRow, tenants_in_transit
+from tenantq.engine.catalog import (
+    NEXT_TENANT_ID,
+    PART_ROW,
+    QUEUE_ROW,
+    TENANT_ROW,
+    QueueRow,
+    TenantRow,
+    tenants_in_transit,
+)
 from tenantq.engine.data_key_rows import DATA_KEY_ROW
+from tenantq.engine.part_state import PartState
 from tenantq.store.interface import StoreReader
 from tenantq.store.keys import PREFIX_BYTES, QUEUE_FAMILIES, after, digest, split_prefix
-from tenantq.store.row_pages import pages_of_items, pages_of_keys
+from tenantq.store.row_pages import pages_of_items, pages_of_keys, rows_under
 from tenantq.vault.stored_keys import is_key
 
 _END = b"\xff" * 65
@@ -54,8 +63,10 @@ def load_queues(store: StoreReader, log: FindingLog) -> dict[bytes, KnownQueue]:
             names.add((tenant_id, row.name))
             erasing = tenant is not None and tenant.erasing is not None
             queues[prefix] = KnownQueue(prefix, _name(tenants, tenant_id), row.name, erasing)
-    log.tenants = {row.name for row in tenants.values()}
-    log.figures.tenants, log.figures.queues = len(tenants), len(queues)
+    parts = _parts(store)
+    log.tenants = {row.name for id, row in tenants.items() if id not in parts}
+    log.parts = {row.name for id, row in tenants.items() if id in parts}
+    log.figures.tenants, log.figures.queues = len(log.tenants), len(queues)
     return queues
 
 
@@ -74,6 +85,12 @@ def _load_tenants(store: StoreReader, log: FindingLog) -> dict[int, TenantRow]:
             names.add(row.name)
             tenants[id] = row
     return tenants
+
+
+def _parts(store: StoreReader) -> set[int]:
+    """Return the ids of the tenants that have a part in this store, and their home on another shard."""
+    rows = rows_under(store, store.meta, PART_ROW)
+    return {int.from_bytes(key[len(PART_ROW) :]) for key, value in rows if not PartState.load(value).is_home}
 
 
 def _name(tenants: dict[int, TenantRow], id: int) -> str:

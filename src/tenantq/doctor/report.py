@@ -58,8 +58,13 @@ class DoctorReport(msgspec.Struct, frozen=True):
         return self.findings_total == 0
 
 
-def joined(reports: Mapping[str, DoctorReport], twice: Iterable[str] = ()) -> DoctorReport:
-    """Combine the reports of several shards. ``twice`` are tenants that exist on two of them."""
+def joined(
+    reports: Mapping[str, DoctorReport], twice: Iterable[str] = (), homeless: Iterable[str] = ()
+) -> DoctorReport:
+    """Combine the reports of several shards.
+
+    ``twice`` are tenants that exist on two of them, ``homeless`` those that have parts and no home.
+    """
     log = FindingLog()
     for shard, report in reports.items():
         for name in StoreFigures.__struct_fields__:
@@ -69,6 +74,8 @@ def joined(reports: Mapping[str, DoctorReport], twice: Iterable[str] = ()) -> Do
         log.findings += [msgspec.structs.replace(one, shard=shard) for one in report.findings]
     for tenant in twice:
         log.found("catalog", "Two shards have a tenant with this name; only one is served.", tenant=tenant)
+    for tenant in homeless:
+        log.found("catalog", "Shards have parts of this tenant, but none is its home.", tenant=tenant)
     del log.findings[FINDINGS_LISTED_MAX:]
     return log.report()
 
@@ -81,6 +88,7 @@ class FindingLog:
         self.findings: list[Finding] = []
         self.unchecked: list[str] = []
         self.tenants: set[str] = set()  # names
+        self.parts: set[str] = set()  # names of tenants whose home is another shard
         self.total = 0
         self._progress = progress
         self._rows = 0

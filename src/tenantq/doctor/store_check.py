@@ -46,24 +46,30 @@ StoreOpener = Callable[[Path], StoreReader]
 def examine_shards(
     shards: Sequence[tuple[str, Path, StoreOpener]], progress: Callable[[str, int], None] | None = None
 ) -> DoctorReport:
-    """Check the stores of all shards, given by name, directory and opener, and that no tenant is on two of them."""
+    """Check the stores of all shards, given by name, directory and opener, and that each tenant has one home."""
     logs = {name: _examine_shard(path, progress, open_store) for name, path, open_store in shards}
-    twice = _found_twice(log.tenants for log in logs.values())
-    if twice:  # unless one has moved meanwhile
-        twice &= _found_twice(_tenants(path, open_store) for _, path, open_store in shards)
-    return joined({name: log.report() for name, log in logs.items()}, sorted(twice))
+    twice, homeless = _found_twice(logs.values()), _homeless(logs.values())
+    if twice or homeless:  # unless one has moved meanwhile
+        again = [_load(path, open_store) for _, path, open_store in shards]
+        twice, homeless = twice & _found_twice(again), homeless & _homeless(again)
+    return joined({name: log.report() for name, log in logs.items()}, sorted(twice), sorted(homeless))
 
 
-def _found_twice(shards: Iterable[set[str]]) -> set[str]:
-    names = Counter(name for tenants in shards for name in tenants - {DEFAULT_TENANT, *PROBE_TENANTS})
+def _found_twice(shards: Iterable[FindingLog]) -> set[str]:
+    names = Counter(name for log in shards for name in log.tenants - {DEFAULT_TENANT, *PROBE_TENANTS})
     return {name for name, count in names.items() if count > 1}
 
 
-def _tenants(data_dir: Path, open_store: StoreOpener) -> set[str]:
+def _homeless(shards: Iterable[FindingLog]) -> set[str]:
+    logs = list(shards)
+    return {name for log in logs for name in log.parts} - {name for log in logs for name in log.tenants}
+
+
+def _load(data_dir: Path, open_store: StoreOpener) -> FindingLog:
     log = FindingLog()
     with _Damage(log, "the catalog cannot be read"), closing(open_store(data_dir)) as store:
         load_queues(store, log)
-    return log.tenants
+    return log
 
 
 def _examine_shard(data_dir: Path, progress: Callable[[str, int], None] | None, open_store: StoreOpener) -> FindingLog:

@@ -12,6 +12,15 @@ CLUSTER_SHARDS: Final = 64
 
 CLUSTER_SHARDS_MAX: Final = 1_024
 
+FIRST_FORMAT: Final = "1"
+"""The format of the rows of a new cluster."""
+
+SPREAD_FORMAT: Final = "2"
+"""The format since the first tenant was spread over shards. Programs that do not know parts of tenants refuse it."""
+
+FORMATS: Final = (FIRST_FORMAT, SPREAD_FORMAT)
+"""The formats that this program reads."""
+
 
 class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One server process of a cluster, as its heartbeat describes it."""
@@ -27,6 +36,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     acquiring: tuple[int, ...] = ()  # shards that it takes as soon as their owners release them
     loads: dict[int, float] = {}  # by shard: smoothed, in units of one busy core
     version: str = ""  # of the program
+    format: str = FIRST_FORMAT  # the newest that it reads
     shards: int = 0  # its setting ``cluster.shards``; 0: it takes the number from the store
     joined_at: int = 0  # wall time in ms
 

@@ -67,6 +67,7 @@ class MovedRow(msgspec.Struct, frozen=True):
     id: int
     target: int  # the shard that it went to
     row: bytes = b""  # its tenant row, or the GroupRow
+    block: int = 0  # of a part that was deleted: new parts have a higher block of queue ids
 
 
 class ArrivingRow(msgspec.Struct, frozen=True):

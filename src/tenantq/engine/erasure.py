@@ -29,9 +29,13 @@ class TenantErasure:
         self._close_snapshots = close_snapshots
 
     async def begin(self, name: str, *, reason: str = "", caller: Caller = LOCAL) -> None:
-        """Destroy the data keys of an encrypted tenant and freeze it until it is deleted. Raises LegalHold."""
+        """Destroy the data keys of an encrypted tenant and freeze it until it is deleted. Raises LegalHold.
+
+        A tenant that is spread over shards is frozen too: its parts are deleted one after the other.
+        """
         tenant = self._state.catalog.tenant(name)
-        if tenant.id in self._state.data_keys.by_tenant or tenant.config.encryption.enabled:
+        is_encrypted = tenant.id in self._state.data_keys.by_tenant or tenant.config.encryption.enabled
+        if is_encrypted or tenant.part is not None:
             await self._loop.submit(DropDataKeys(tenant, caller, reason))
 
     async def drop_data_keys(self, tenant_id: int, *, reason: str = "", caller: Caller = SYSTEM) -> int:
@@ -46,10 +50,12 @@ class TenantErasure:
         await asyncio.shield(self._loop.background.begin(store.scrub, store.meta, lower, upper))
         return count
 
-    async def delete_tenant(self, name: str, *, reason: str = "", caller: Caller = LOCAL) -> ErasureCertificate:
-        """Delete a tenant and everything it has; its data keys first.
+    async def delete_tenant(
+        self, name: str, *, reason: str = "", caller: Caller = LOCAL, is_spread: bool = False
+    ) -> ErasureCertificate:
+        """Delete a tenant and everything it has; its data keys first. ``is_spread``: its parts on other shards are deleted.
 
-        Return the certificate, which is signed after ``erase_bytes``.
+        Return the certificate, which is signed after ``erase_bytes``. Raises SpreadBegun if there may be parts elsewhere.
         """
         if name == DEFAULT_TENANT:
             raise Conflict("the tenant 'default' always exists; delete its queues instead", tenant=name)
@@ -58,7 +64,7 @@ class TenantErasure:
         await self.begin(name, reason=reason, caller=caller)
         if tenant.erasing is not None:
             await self.drop_data_keys(tenant.id, reason=reason, caller=caller)
-        erased = await self._loop.submit(DeleteTenant(self._state.platform, caller, name, reason))
+        erased = await self._loop.submit(DeleteTenant(self._state.platform, caller, name, reason, is_spread))
         return msgspec.structs.replace(erased, link=self._journal.link(erased.seq).hex())
 
     async def erase_bytes(self, tenant_id: int) -> bool:

@@ -43,6 +43,17 @@ class RightsTransfer(msgspec.Struct, frozen=True):
     in_debt: list[str] = []  # from home: quotas of which it uses more than its rights
 
 
+class PartAccount(msgspec.Struct, frozen=True):
+    """What a part has recorded about its rights, as home reads it."""
+
+    rights: dict[str, int]
+    sent: RightsTransfer  # the last one to home
+    received: int  # the number of the last one from home
+    leaving: dict[str, tuple[int, dict[str, int]]]  # groups of queues on their way: to which shard, with which rights
+    shared_version: int  # of the settings that it has
+    changes: int  # differs if rights have changed since another reading
+
+
 class PartRow(msgspec.Struct, frozen=True):
     """A stored part."""
 
@@ -67,6 +78,7 @@ class PartState:
     """What one shard knows about its part of a tenant."""
 
     __slots__ = (
+        "changes",
         "has_left",
         "home",
         "left",
@@ -93,6 +105,7 @@ class PartState:
         self.has_left = False  # all its rights went home, and nothing may be added
         self.owing: frozenset[str] = frozenset()  # quotas of which nothing more is used before home was asked
         self.left: set[int] = set()  # at home: shards whose part has left, and gets no rights
+        self.changes = 0  # of its rights, since the shard was opened; not stored
         self.reserved: dict[str, int] = dict.fromkeys(COUNTED, 0)  # for calls in progress; not stored
 
     @property
@@ -131,11 +144,13 @@ class PartState:
 
     def take(self, amounts: Mapping[str, int]) -> None:
         """Remove rights."""
+        self.changes += 1
         for name, amount in amounts.items():
             self.rights[name] -= amount
 
     def give(self, amounts: Mapping[str, int]) -> None:
         """Add rights."""
+        self.changes += 1
         for name, amount in amounts.items():
             self.rights[name] += amount
 

@@ -7,13 +7,16 @@ import msgspec
 
 from tenantq.domain.placement import GROUP_SEPARATOR, split_unit, unit_name
 from tenantq.engine.catalog import PART_ROW, QUEUE_ROW, Catalog, GroupRow, MovedRow, QueueRow
+from tenantq.engine.part_state import PartAccount, RightsTransfer
 from tenantq.engine.queue_state import QueueState, TenantState
+from tenantq.errors import Conflict
 from tenantq.store.interface import Batch, StoreReader
 from tenantq.store.keys import tenant_prefix
 from tenantq.store.row_pages import rows_under
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_queue = msgspec.msgpack.Decoder(QueueRow).decode
+_decode_group = msgspec.msgpack.Decoder(GroupRow).decode
 
 
 def group_of(tenant: TenantState, unit: str) -> list[QueueState]:
@@ -68,6 +71,20 @@ def units_in_transit(catalog: Catalog, tenant: TenantState) -> list[str]:
 def arriving_units(catalog: Catalog, tenant: TenantState) -> list[str]:
     """Return the groups of a tenant's queues whose rows are being copied to this shard, or that it does not serve yet."""
     return [one for one in _units(catalog, tenant) if one in catalog.arriving]
+
+
+def account_of(catalog: Catalog, tenant: TenantState) -> PartAccount:
+    """Return what a tenant's part on this shard has recorded about its rights. Raises Conflict if it has none."""
+    part = tenant.part
+    if part is None:
+        raise Conflict("its queues are on one shard", tenant=tenant.name)
+    leaving = {
+        unit: (moved.target, _decode_group(moved.row).rights)
+        for unit in _units(catalog, tenant)
+        if (moved := catalog.moved.get(unit)) is not None and moved.row
+    }
+    sent, received = part.sent.get(part.home, RightsTransfer()), part.received.get(part.home, 0)
+    return PartAccount(dict(part.rights), sent, received, leaving, part.shared_version, part.changes)
 
 
 def forget_units(catalog: Catalog, batch: Batch, tenant: TenantState) -> None:

@@ -125,7 +125,7 @@ KNOWN_OPS: Final = frozenset(ACTIONS) | {
     "drop_queue", "trim_journal", "put_data_key", "replace_data_key", "drop_data_keys", "cancel_redrive", "unexplained",
     "checkpoint", "self_check", "restore_backup", "certify_erasure", "suspend_queue", "reopen_queue", "topology",
     "login", "move_tenant", "compliance", "resolve_alert", "remove_segments", "contain", "request_signup",
-    "spread_tenant", "send_rights", "receive_rights",
+    "spread_tenant", "send_rights", "receive_rights", "restore_rights",
     "*",  # refusals of many kinds, coalesced under flood
 }  # fmt: skip
 """The ops of the journal. Rows with any other op are quarantined, because their effect is unknown."""

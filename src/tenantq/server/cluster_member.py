@@ -27,7 +27,7 @@ from tenantq.cluster.shard_memory import ShardMemory
 from tenantq.cluster.shard_spec import Sockets
 from tenantq.cluster.shared_keys import share_keys
 from tenantq.cluster.tenant_directory import TenantPlacements
-from tenantq.domain.cluster_view import Cluster, ClusterView, Member
+from tenantq.domain.cluster_view import FORMATS, Cluster, ClusterView, Member
 from tenantq.domain.placement import Topology, TopologyShard
 from tenantq.domain.urls import is_loopback
 from tenantq.errors import Invalid, StoreFailed, StoreFormat
@@ -245,6 +245,7 @@ class HostServer(ListeningServer):
             region=settings.shard.region or "",
             capacity=settings.cluster.capacity,
             version=VERSION,
+            format=FORMATS[-1],
             shards=settings.cluster.shards or 0,
         )
         assert self._registry is not None

@@ -1,7 +1,7 @@
 """Erasure: deletes tenants for good and certifies it."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -11,6 +11,7 @@ from tenantq.backup.backups import Backups
 from tenantq.domain.message import SYSTEM, Caller
 from tenantq.domain.names import DEFAULT_TENANT
 from tenantq.engine.ops.erasure import CertifyErasure
+from tenantq.engine.ops.lifecycle import SpreadBegun
 from tenantq.engine.queue_state import TenantState, is_home
 from tenantq.engine.shard import Shard
 from tenantq.errors import Conflict, NotFound, TenantqError
@@ -29,7 +30,9 @@ RETRY_MS: Final = 60_000
 """Delay before a failed step is retried."""
 
 
-_PART_COUNTS = ("queues", "messages", "bytes")
+def _summed(home: Mapping[str, int], parts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """Return how much a tenant had at home and in its parts."""
+    return {name: count + sum(one.get(name, 0) for one in parts) for name, count in home.items()}
 
 
 class Erasures:
@@ -138,16 +141,25 @@ class Erasures:
         """Delete a tenant whose keys are destroyed, and return what is to be certified."""
         self._admission.notes.flush()  # no row may follow, where a new tenant of the same name would see it
         with self._retrying(state.name):
-            parts = await self._other_shards.ask_parts(state, "drop", state.name, state.id)
-            erased = await self._shard.erasure.delete_tenant(state.name, reason=reason, caller=caller)
-        counts = {name: sum(found.get(name, 0) for found in parts.values()) for name in _PART_COUNTS}
-        counts = {name: count + counts.get(name, 0) for name, count in erased.counts.items()}
-        erased = msgspec.structs.replace(erased, counts=counts)
+            erased = await self._delete_parts(state, reason, caller)
         self._admission.forget_tenant(state.name)
         self._encryption.forget(state)
         # Erasing the bytes takes long, and the name is free again before that.
         await self._other_shards.announce_deleted(state.name)
         return erased
+
+    async def _delete_parts(self, state: TenantState, reason: str, caller: Caller) -> ErasureCertificate:
+        """Delete a tenant's parts on other shards, and then the tenant itself."""
+        erasure = self._shard.erasure
+        while True:
+            is_spread = state.part is not None
+            await erasure.begin(state.name, reason=reason, caller=caller)  # from here on it gets no new parts
+            parts = await self._other_shards.drop_parts(state) if is_spread else []
+            try:
+                erased = await erasure.delete_tenant(state.name, reason=reason, caller=caller, is_spread=is_spread)
+            except SpreadBegun:
+                continue
+            return msgspec.structs.replace(erased, counts=_summed(erased.counts, parts))
 
     async def _certify(self, erased: ErasureCertificate) -> ErasureCertificate:
         """Return the signed certificate, or the unsigned one if deleted rows are still held; the next attempt follows."""

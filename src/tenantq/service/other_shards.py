@@ -113,6 +113,10 @@ class OtherShards:
         """Return the answers of the tenant's parts on other shards."""
         return {}
 
+    async def drop_parts(self, _tenant: TenantState) -> list[dict[str, int]]:
+        """Delete the tenant's parts on other shards, for good; return how much each had."""
+        return []
+
     async def metrics(self, reader: str, own: Callable[[str], Awaitable[bytes]]) -> bytes:
         """Return the metrics of all shards, for a reader; see ``Metrics.text``."""
         return await own(reader)

@@ -2,16 +2,27 @@
 
 from collections.abc import Iterable
 
-from tenantq.domain.cluster_view import Cluster, Member
-from tenantq.errors import Invalid, StoreFormat
+from tenantq.domain.cluster_view import FORMATS, Cluster, Member
+from tenantq.errors import Conflict, Invalid, StoreFormat
 
 
-def check_format(address: object, name: str, found: str, supported: str) -> None:
-    """Raise StoreFormat if the cluster ``name`` has another format."""
-    if found != supported:
+def check_format(address: object, name: str, found: str) -> None:
+    """Raise StoreFormat if the cluster ``name`` has a format that this program does not read."""
+    if found not in FORMATS:
         raise StoreFormat(
             f"store {address}: cluster {name!r} has format {found or 'unknown'}; this program reads"
-            f" format {supported}. Use the program version that created it."
+            f" format {' and '.join(FORMATS)}. Use the program version of the other servers."
+        )
+
+
+def check_readers(members: Iterable[Member], format: str) -> None:
+    """Raise Conflict if a member does not read a format of the cluster's rows."""
+    older = {one.id: one.version for one in members if int(one.format) < int(format)}
+    if older:
+        named = ", ".join(f"{id} has {version or 'an unknown version'}" for id, version in sorted(older.items()))
+        raise Conflict(
+            f"spread: servers run a version that cannot serve a part of a tenant ({named})."
+            " Upgrade them first, or wait a minute if they were killed."
         )
 
 

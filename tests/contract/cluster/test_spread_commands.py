@@ -11,14 +11,20 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from tenantq.cli import exit_codes
+from tenantq.domain.cluster_view import SPREAD_FORMAT, Member
+from tenantq.store.redis.address import parse_address
+from tenantq.store.redis.registry import RedisRegistry
+from tenantq.store.redis.settings import RedisSettings
 from tests.contract.cluster.hosts import SHARDS, TOKEN, client_of, hosting, tenant_on
-from tests.contract.cluster.test_members import SECRET, pair
-from tests.contract.cluster.test_spread import spread
+from tests.contract.cluster.test_members import SECRET, pair, until
+from tests.contract.cluster.test_spread import add_one, spread
 from tests.contract.cluster.test_spread_transports import spread_away
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tenantq.domain.cluster_view import ClusterView
+    from tenantq.server.cluster_member import HostServer
     from tests.contract.cluster.hosts import TwoPrimaries
 
 
@@ -30,16 +36,22 @@ class Ended(NamedTuple):
     err: str
 
 
-async def command(port: int, *arguments: str) -> Ended:
-    """Run ``tenantq topology spread``."""
-    environment = {**os.environ, "TENANTQ_URL": f"http://127.0.0.1:{port}", "TENANTQ_TOKEN": TOKEN}
+async def tenantq(*arguments: str, **environment: str) -> Ended:
+    """Run a command of the program."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tenantq", "topology", "spread", *arguments,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=environment,
+        sys.executable, "-m", "tenantq", *arguments,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ, **environment},
     )  # fmt: skip
     out, err = await process.communicate()
     assert process.returncode is not None
     return Ended(process.returncode, out.decode(), err.decode())
+
+
+async def command(port: int, *arguments: str) -> Ended:
+    """Run ``tenantq topology spread``."""
+    return await tenantq(
+        "topology", "spread", *arguments, TENANTQ_URL=f"http://127.0.0.1:{port}", TENANTQ_TOKEN=TOKEN
+    )
 
 
 async def test_the_command_spreads_a_tenant_and_refuses_what_cannot_be(primaries: TwoPrimaries, tmp_path: Path) -> None:
@@ -76,6 +88,48 @@ async def test_the_command_spreads_a_tenant_and_refuses_what_cannot_be(primaries
         assert str(SHARDS) in (await command(port, tenant, str(SHARDS + 1))).err
         assert (await client.get(f"/v1/cluster/tenants/{tenant}")).json()["spread"] == 1
         assert (await client.put(f"/v1/cluster/tenants/{tenant}", json={"spread": 0})).status_code == 422
+
+
+async def test_no_tenant_is_spread_while_an_older_server_runs(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """The command names the server and changes nothing; afterwards older servers cannot join."""
+    registry = RedisRegistry(parse_address(primaries.url), RedisSettings(name="upgrade"), "os")
+    async with hosting(tmp_path, primaries.url, "upgrade", **SECRET) as server, client_of(server) as client:
+        tenant = await tenant_on(client, [5], "upgraded")
+        older = Member(id="older", peer_address="127.0.0.1:1", version="0.1", draining=True)
+        await asyncio.to_thread(registry.create, None, ())
+        await asyncio.to_thread(registry.heartbeat, older, 1)
+        before = (await client.get(f"/v1/cluster/tenants/{tenant}")).json()
+        refused = await command(server.port, tenant, "3")
+        assert refused.code == exit_codes.CONFLICT, refused
+        assert "cannot serve a part of a tenant (older has 0.1). Upgrade them first" in refused.err
+        assert (await client.get(f"/v1/cluster/tenants/{tenant}")).json() == before
+        await asyncio.to_thread(registry.leave, "older")
+        await until(lambda: "older" not in joined(server).members)
+        assert len(await spread(client, tenant, 3)) == 3
+        await until(lambda: joined(server).cluster.format == SPREAD_FORMAT)
+    await asyncio.to_thread(registry.close)
+
+
+def joined(server: HostServer) -> ClusterView:
+    """Return the cluster as a server sees it."""
+    assert server.membership is not None
+    return server.membership.view
+
+
+async def test_the_doctor_knows_parts(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """A tenant that several shards have a part of is one tenant, and no finding."""
+    async with hosting(tmp_path / "one", primaries.url, "examined", **SECRET) as server, client_of(server) as client:
+        tenant = await tenant_on(client, [3], "examined")
+        await spread(client, tenant, 3)
+        for number in range(6):
+            assert await add_one(client, f"/v1/tenants/{tenant}/queues/q{number}", "body")
+    environment = {
+        "TENANTQ_STORE": primaries.url, "TENANTQ_REDIS__NAME": "examined", "TENANTQ_SHARD__DURABILITY": "os",
+    }  # fmt: skip
+    done = await tenantq("doctor", "--json", "--data-dir", str(tmp_path / "one"), **environment)
+    report = msgspec.json.decode(done.out)
+    assert report["findings"] == [], done.err
+    assert report["figures"]["tenants"] == SHARDS + 1  # each shard has the tenant "default"
 
 
 async def test_fleets_get_messages_of_queues_that_are_not_at_home(primaries: TwoPrimaries, tmp_path: Path) -> None:

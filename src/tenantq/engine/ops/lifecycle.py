@@ -86,18 +86,26 @@ class PutTenant(Operation[bool]):
         )
 
 
+class SpreadBegun(Conflict):
+    """The tenant has been spread over shards meanwhile."""
+
+
 @dataclass(eq=False)
 class DeleteTenant(Operation[ErasureCertificate]):
     """Delete a tenant and everything it has, by range. Replies what was erased."""
 
     name: str
     reason: str
+    is_spread: bool = False  # its parts on other shards are deleted, and there can be no new ones
     journal_op = "delete_tenant"
     phase = RANGE
 
     def execute(self, effects: Effects) -> None:
+        """Delete all rows of the tenant. Raises SpreadBegun if it has been spread over shards meanwhile."""
         tenant = effects.state.catalog.tenant(self.name)
         tenant.check_hold()
+        if tenant.part is not None and not self.is_spread:
+            raise SpreadBegun(tenant=tenant.name)
         self.reply = self._certificate(effects, tenant)
         put_erasure(effects, self.reply)
         for queue in list(tenant.queues.values()):

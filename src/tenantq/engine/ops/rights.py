@@ -121,6 +121,54 @@ def _amounts(amounts: Mapping[str, int]) -> str:
 
 
 @dataclass(eq=False)
+class ResetTransfers(Operation[None]):
+    """Number the transfers between this part and home anew. What is on its way is void, and the part asks before it uses more.
+
+    It also accepts any settings that home sends next.
+
+    A failover that loses commits leaves numbers behind that contradict each other; see ``cluster/rights_audit.py``.
+    """
+
+    id: int
+    number: int  # higher than any before
+    journal_op = "restore_rights"
+    phase: ClassVar[int] = LAST
+
+    def execute(self, effects: Effects) -> None:
+        """Write the part. Raises Conflict if the tenant has no part here."""
+        tenant = part_of(effects, self.id)
+        part = tenant.part
+        assert part is not None
+        part.sent[part.home], part.received[part.home] = RightsTransfer(self.number), self.number
+        part.owing, part.shared_version = frozenset(COUNTED), 0
+        save_part(effects.batch, effects.store, tenant)
+        effects.log_tenant("restore_rights", tenant, self.caller, f"transfers are numbered from {self.number}")
+
+
+@dataclass(eq=False)
+class RestoreRights(Operation[None]):
+    """At home: add rights that no part has, or remove those that two have, and note transfers that were reset."""
+
+    id: int
+    missing: dict[str, int]  # below zero: too many
+    numbers: dict[int, int]  # by part
+    journal_op = "restore_rights"
+    phase: ClassVar[int] = LAST
+
+    def execute(self, effects: Effects) -> None:
+        """Write the home part. Raises Conflict if the tenant has no part here."""
+        tenant = part_of(effects, self.id)
+        part = tenant.part
+        assert part is not None
+        part.give(self.missing)
+        for shard, number in self.numbers.items():
+            part.sent[shard], part.received[shard] = RightsTransfer(number, in_debt=list(COUNTED)), number
+        save_part(effects.batch, effects.store, tenant)
+        effects.eased[tenant] = None
+        effects.log_tenant("restore_rights", tenant, self.caller, _amounts(self.missing))
+
+
+@dataclass(eq=False)
 class LeavePart(Operation[RightsTransfer]):
     """Send all rights of a part without queues home, with its counts. Replies the transfer.
 

@@ -146,7 +146,7 @@ class PreparePart(_SpreadOperation):
     block: int  # of queue ids, for a new part
 
     def execute(self, effects: Effects) -> None:
-        """Write the part. Raises Conflict if this shard has another tenant of this name."""
+        """Write the part. Raises Conflict if this shard has another tenant of this name, or the request is an old one."""
         catalog, shared = effects.state.catalog, self.shared
         row = _decode_tenant(shared.row)
         tenant = catalog.tenants.get(row.name)
@@ -155,6 +155,9 @@ class PreparePart(_SpreadOperation):
         if catalog.is_in_transit(row.name):
             raise Conflict(f"a tenant of this name is on its way to shard {self.shard}", tenant=row.name)
         if tenant is None:
+            dropped = catalog.moved.get(row.name)
+            if dropped is not None and dropped.id == shared.id and self.block <= dropped.block:
+                raise Conflict(f"the tenant's part on shard {self.shard} was deleted since", tenant=row.name)
             catalog.put_moved(effects.batch, row.name, None)
             own = msgspec.structs.replace(row, next_queue_id=self.block * BLOCK_IDS + 1, since=effects.seq)
             tenant = catalog.add_tenant(shared.id, own)
@@ -164,9 +167,10 @@ class PreparePart(_SpreadOperation):
         assert part is not None
         if part.has_left:
             raise Conflict(f"the tenant's part on shard {self.shard} is leaving", tenant=tenant.name)
+        if shared.version < part.shared_version:
+            raise Conflict("home has sent newer settings since", tenant=tenant.name)
         part.next_shards = self.next_shards
-        if shared.version >= part.shared_version:
-            _apply(effects, tenant, shared)
+        _apply(effects, tenant, shared)
         save_part(effects.batch, effects.store, tenant)
         self.note(effects, tenant.name, f"prepares for shards {_listed(self.next_shards)}")
 
@@ -195,19 +199,28 @@ class SwitchPart(_SpreadOperation):
 
 @dataclass(eq=False)
 class DropPart(Operation[dict[str, int]]):
-    """Delete the part of a tenant whose home is another shard, with everything in it. Replies what it had."""
+    """Delete the part of a tenant whose home is another shard, with everything in it. Replies what it had.
+
+    What remains leads callers with an old directory home, and refuses requests to create the part that were sent before.
+    """
 
     name: str
     id: int
+    home: int
+    block: int  # the last one that home has reserved for a part
     phase: ClassVar[int] = RANGE
     journal_op = "spread_tenant"
 
     def execute(self, effects: Effects) -> None:
-        """Delete all rows of the part, including those still arriving. Does nothing if the part does not exist."""
+        """Delete all rows of the part, including those still arriving, if it exists."""
         state = effects.state
         tenant = state.catalog.tenants_by_id.get(self.id)
         self.reply = {}
-        if tenant is None or tenant.part is None or tenant.part.is_home:
+        if tenant is None:
+            if self.name not in state.catalog.tenants and not state.catalog.is_in_transit(self.name):
+                self._leave_trace(effects)
+            return
+        if tenant.part is None or tenant.part.is_home:
             return
         queues = list(tenant.queues.values())
         self.reply = {
@@ -221,12 +234,14 @@ class DropPart(Operation[dict[str, int]]):
         end_polls(effects, state.early_polls.pop(tenant, deque()), no_tenant(tenant.name))
         delete_rows(effects, tenant.id, tenant.name)
         tenant.gone = True
-        home = tenant.part.home
         state.catalog.drop_tenant(effects.batch, tenant)
-        state.catalog.put_moved(
-            effects.batch, tenant.name, MovedRow(tenant.id, home)
-        )  # for callers with an old directory
-        effects.log_tenant("spread_tenant", tenant, self.caller, "its part on this shard is deleted")
+        self._leave_trace(effects)
+
+    def _leave_trace(self, effects: Effects) -> None:
+        effects.state.catalog.put_moved(effects.batch, self.name, MovedRow(self.id, self.home, b"", self.block))
+        details = "it has no part on this shard any more"
+        entry = JournalEntry("spread_tenant", self.name, "", self.caller.principal, details=details)
+        effects.entries.append(entry)
 
 
 @dataclass(eq=False)

@@ -7,9 +7,9 @@ from typing import Final, Literal
 import msgspec
 from psycopg import Connection
 
-from tenantq.domain.cluster_view import CLUSTER_SHARDS, Cluster, Heartbeats, Member, TenantPlacement
+from tenantq.domain.cluster_view import CLUSTER_SHARDS, FIRST_FORMAT, FORMATS, Cluster, Heartbeats, Member, TenantPlacement
 from tenantq.errors import StoreDamaged, StoreFailed
-from tenantq.store.cluster_identity import check_format, check_growth, check_settings, replaced
+from tenantq.store.cluster_identity import check_format, check_growth, check_readers, check_settings, replaced
 from tenantq.store.postgres.address import PostgresAddress
 from tenantq.store.postgres.server_check import PostgresCheck, SessionLimits
 from tenantq.store.postgres.session import BoundedConnection, PostgresSession, Row, fetch
@@ -17,7 +17,6 @@ from tenantq.store.postgres.settings import PostgresSettings
 from tenantq.store.postgres.statements import Statements
 from tenantq.store.postgres.tables import Tables
 
-FORMAT: Final = "1"
 CHANGES_KEPT: Final = 10_000
 """Directory changes that a member can catch up with; one that missed more reads the whole directory."""
 PATIENCE_MS: Final = 2_000
@@ -55,7 +54,7 @@ class PostgresRegistry:
         self._tables.create(self._session)
         new = {
             "id": secrets.token_hex(8),
-            "format": FORMAT,
+            "format": FIRST_FORMAT,
             "shards": shards or CLUSTER_SHARDS,
             "regions": ",".join(regions),
         }
@@ -70,7 +69,7 @@ class PostgresRegistry:
                     (_decode_member(row) for (row,) in fetch(connection, self._sql["read_members"])), shards or 0
                 )
                 if shards is not None:
-                    fetch(connection, self._sql["grow_cluster"], {"shards": shards, "format": FORMAT})
+                    fetch(connection, self._sql["grow_cluster"], {"shards": shards, "formats": list(FORMATS)})
                 cluster = self._read_cluster(connection)
                 assert cluster is not None
                 check_settings(self._settings.name, cluster, shards, regions)
@@ -93,7 +92,7 @@ class PostgresRegistry:
 
     def _parse_cluster(self, row: Sequence[object]) -> Cluster:
         id, format, shards, regions = (str(one) for one in row)
-        check_format(self._address, self._settings.name, format, FORMAT)
+        check_format(self._address, self._settings.name, format)
         try:
             return Cluster(
                 id=id, format=format, shards=int(shards), regions=tuple(regions.split(",")) if regions else ()
@@ -102,6 +101,17 @@ class PostgresRegistry:
             raise StoreDamaged(
                 f"store {self._address}: the row of cluster {self._settings.name!r} is damaged."
             ) from error
+
+    def raise_format(self, format: str) -> None:
+        """Have programs that do not read a format refuse the cluster. Raises Conflict if members do not read it."""
+
+        def change(connection: BoundedConnection) -> None:
+            with connection.transaction():
+                fetch(connection, self._sql["touch_cluster"])
+                check_readers((_decode_member(row) for (row,) in fetch(connection, self._sql["read_members"])), format)
+                fetch(connection, self._sql["raise_format"], {"format": format})
+
+        self._session.call(change)
 
     # ---- members and assignment ----
 

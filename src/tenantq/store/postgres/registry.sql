@@ -6,7 +6,10 @@ INSERT INTO {schema}.cluster (id, format, shards, regions)
 VALUES (%(id)s, %(format)s, %(shards)s, %(regions)s) ON CONFLICT DO NOTHING;
 
 -- name: grow_cluster
-UPDATE {schema}.cluster SET shards = %(shards)s WHERE format = %(format)s AND shards < %(shards)s;
+UPDATE {schema}.cluster SET shards = %(shards)s WHERE format = ANY(%(formats)s) AND shards < %(shards)s;
+
+-- name: raise_format
+UPDATE {schema}.cluster SET format = %(format)s;
 
 -- name: touch_cluster
 -- Take the lock of the cluster's row. The write also makes a repeated change durable that is found already there.

@@ -20,15 +20,14 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from tenantq.domain.cluster_view import CLUSTER_SHARDS, Cluster, Heartbeats, Member, TenantPlacement
+from tenantq.domain.cluster_view import CLUSTER_SHARDS, FIRST_FORMAT, FORMATS, Cluster, Heartbeats, Member, TenantPlacement
 from tenantq.errors import StoreDamaged, StoreFailed
-from tenantq.store.cluster_identity import check_format, check_growth, check_settings, replaced
+from tenantq.store.cluster_identity import check_format, check_growth, check_readers, check_settings, replaced
 from tenantq.store.redis.address import RedisAddress
 from tenantq.store.redis.durability import DurabilityCheck
 from tenantq.store.redis.link import Script, SlotLink
 from tenantq.store.redis.settings import RedisSettings
 
-FORMAT: Final = "1"
 CHANGES_KEPT: Final = 10_000
 """Directory changes that a member can catch up with; one that missed more reads the whole directory."""
 PATIENCE_MS: Final = 2_000
@@ -67,7 +66,8 @@ class RedisRegistry:
         """Create the cluster, or return the one that exists, with at least ``shards`` shards."""
         members = _pairs(self._link.call("HGETALL", self._members)).values()
         check_growth(map(_decode_member, members), shards or 0)
-        arguments = [secrets.token_hex(8), FORMAT, str(shards or 0), ",".join(regions), str(CLUSTER_SHARDS)]
+        new = [secrets.token_hex(8), FIRST_FORMAT, str(shards or 0), ",".join(regions), str(CLUSTER_SHARDS)]
+        arguments = [*new, *FORMATS]
         found = self._durably(_CREATE, [self._cluster], [one.encode() for one in arguments])
         cluster = self._parse_cluster(_pairs(found))
         check_settings(self._settings.name, cluster, shards, regions)
@@ -82,7 +82,7 @@ class RedisRegistry:
 
     def _parse_cluster(self, row: dict[bytes, bytes]) -> Cluster:
         format = row.get(b"format", b"").decode(errors="replace")
-        check_format(self._address, self._settings.name, format, FORMAT)
+        check_format(self._address, self._settings.name, format)
         try:
             names = row[b"regions"].decode()
             return Cluster(
@@ -95,6 +95,12 @@ class RedisRegistry:
             raise StoreDamaged(
                 f"store {self._address}: the row of cluster {self._settings.name!r} is damaged."
             ) from error
+
+    def raise_format(self, format: str) -> None:
+        """Have programs that do not read a format refuse the cluster. Raises Conflict if members do not read it."""
+        check_readers(map(_decode_member, _pairs(self._link.call("HGETALL", self._members)).values()), format)
+        self._link.call("HSET", self._cluster, "format", format)
+        self._wait()
 
     # ---- members and assignment ----
 
