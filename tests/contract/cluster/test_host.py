@@ -250,6 +250,10 @@ async def test_stopping_server_does_not_delay_a_handover_by_exports(primaries: T
         assert host is not None
         for shard in (3, 4):
             await tenant_on(client, [shard], f"journaled-{shard}")
+        for journal in [one.shard.journal for one in host.threads()]:
+            async with asyncio.timeout(30):
+                while journal.synced_span != journal.span:  # noqa: ASYNC110  # its thread syncs after an interval
+                    await asyncio.sleep(0.02)
         thread = host.thread(3)
         assert thread is not None
         host.successors[3] = "successor"
