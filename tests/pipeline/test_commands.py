@@ -277,3 +277,27 @@ def test_reports_are_scheduled_every_day(tmp_path: Path, capsys: pytest.CaptureF
     assert "OnCalendar=*-*-* 1:10:00" in texts["systemd"]
     assert {"tenantq_pipeline", "tenantq_report"} <= set(re.findall("tenantq_[a-z]+", texts["airflow"]))
     ast.parse(texts["airflow"])
+
+
+def test_scheduled_commands_write_the_reports_for_auditors(
+    processed: ProcessedJournal, tmp_path: Path, small: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The lines for cron run as they are printed, and leave a SOC 2 and a GDPR Art. 30 report."""
+    lake, reports = tmp_path / "lake", tmp_path / "reports"
+    words = ["--journal", str(processed.journal.path), "--lake", str(lake), "--reports", str(reports), "--json"]
+    assert command_line(["pipeline", "schedule", *words]) == 0
+    lines = json.loads(capsys.readouterr().out)["cron"].splitlines()
+    for line in lines[-2:]:
+        command = line.split(" ", 5)[5].replace(r"\%", "%")
+        ended = subprocess.run(
+            ["sh", "-c", command],
+            env=environment(**small),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stderr
+    assert "CC8.1" in (reports / "soc2.html").read_text()
+    assert "30.1.b" in (reports / "gdpr-art30.html").read_text()
+    assert {len(list(reports.glob(f"tenants/*.{stem}.html"))) > 0 for stem in ("soc2", "gdpr-art30")} == {True}

@@ -15,8 +15,9 @@ from tenantq.cli.command_line import run as command_line
 from tenantq.errors import Invalid, NotFound
 from tenantq.pipeline.report.compliance import STANDARDS, compliance_page
 from tenantq.pipeline.report.data import Period, ReportData
+from tenantq.pipeline.report.queries import verification
 from tenantq.pipeline.report.writer import file_name, write_reports
-from tenantq.pipeline.schemas import SEGMENTS, USAGE_HOURLY
+from tenantq.pipeline.schemas import COMPLIANCE, SEGMENTS, USAGE_HOURLY
 from tests.pipeline.chromium import Chromium
 from tests.pipeline.platform_journal import HOSTILE_QUEUE, HOSTILE_TENANT, TENANTS
 
@@ -111,6 +112,20 @@ def test_pages_for_auditors_work_on_phone_desktop_and_paper(reports: Path) -> No
                 assert (seen.requests, seen.complaints) == ([], [])
             browser.open(page, 760, media="print")
             assert re.findall(rb"/Type\s*/Page\b", browser.pdf())
+
+
+def test_a_failed_control_is_not_a_failed_verification(spark: SparkSession, lake: Lake) -> None:
+    """Whether the journal could be verified is what the pipeline found, not what a server's self-check has said."""
+    row = {"control": "PI1.4", "title": "What", "tenant": "", "count": 1, "date": "2026-01-01"}
+    rows = [
+        {**row, "evidence": "audit_chain: 1 of 1 failed, such as audit_integrity: never run", "status": "fail"},
+        {**row, "evidence": "segments verified against manifest", "status": "pass"},
+    ]
+    with lake.locked():
+        lake.stage(spark.createDataFrame(rows, COMPLIANCE), "compliance_soc2")
+        lake.commit()
+    found = verification(spark, lake, Period("2026-01-01", "2026-01-01"))
+    assert [(one["evidence"], one["status"]) for one in found] == [("segments verified against manifest", "pass")]
 
 
 def test_a_control_that_failed_once_counts_as_failed() -> None:

@@ -64,7 +64,7 @@ def report_data(spark: SparkSession, lake: Lake, period: Period, tenant: str | N
 def verification(spark: SparkSession, lake: Lake, period: Period) -> list[Row]:
     """Return the newest evidence in the period about the journal as a whole. It names no tenant."""
     rows = lake.view(spark, "compliance_soc2", period.holds)
-    rows = rows.where((f.col("control") == _VERIFICATION) & (f.col("tenant") == ""))
+    rows = rows.where((f.col("control") == _VERIFICATION) & _is_of_journal())
     found = [row.asDict() for row in rows.orderBy("date", "evidence").collect()]
     return [one for one in found if one["date"] == found[-1]["date"]]
 
@@ -209,10 +209,14 @@ def _evidence(table: Callable[[str], DataFrame]) -> DataFrame:
         table("compliance_soc2").withColumn("framework", f.lit("SOC 2"))
         .unionByName(table("compliance_gdpr_art30").withColumn("framework", f.lit("GDPR Art. 30")))
     )  # fmt: skip
-    of_journal = (f.col("tenant") == "") & f.col("evidence").rlike("^(segments verified|quarantined: )")
-    return whole.where(~of_journal).groupBy(
+    return whole.where(~_is_of_journal()).groupBy(
         "subject", "framework", "control", "title", "evidence", "status"
     ).agg(f.sum("count").alias("count"), f.min("date").alias("first"), f.max("date").alias("last"))  # fmt: skip
+
+
+def _is_of_journal() -> Column:
+    """Whether evidence is what verifying the journal found. Results of self-checks are not."""
+    return (f.col("tenant") == "") & f.col("evidence").rlike("^(segments verified|quarantined: )")
 
 
 def _rank(*order: Column | str) -> Column:

@@ -27,6 +27,8 @@ def report(
 ) -> Output:  # fmt: skip
     """Write HTML reports for the platform and each tenant: usage, growth, service level, invoice, anomalies, evidence.
 
+    For auditors, soc2.html and gdpr-art30.html are next to each report.
+
     Each report is a single file without scripts or network access. The same lake always produces the same bytes.
     """
     options.check_out(out)

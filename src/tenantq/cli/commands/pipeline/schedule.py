@@ -70,7 +70,7 @@ with DAG(
 def schedule(journal: str, lake_path: str, *, prices: Path | None, minute: int, reports: Path | None) -> Output:
     """Print examples for cron, systemd and Airflow that run the pipeline every hour, and write reports every day.
 
-    Reports include the evidence for SOC 2 and GDPR article 30.
+    Reports include one for SOC 2 and one for GDPR article 30, for the platform and each tenant.
     """
     program = shutil.which("tenantq") or str(Path(sys.executable).with_name("tenantq"))
     words = ["--journal", _absolute(journal), "--lake", _absolute(lake_path)]
