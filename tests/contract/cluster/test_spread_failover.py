@@ -9,8 +9,8 @@ import pytest
 
 from tenantq.domain.placement import spread_shard
 from tests.contract.cluster.hosts import client_of, hosting, tenant_on
+from tests.contract.cluster.spreading import add_one, spread
 from tests.contract.cluster.test_members import SECRET, until
-from tests.contract.cluster.test_spread import add_one, spread
 from tests.contract.cluster.test_spread_deletion import shards_with
 from tests.contract.cluster.test_tenant_moves import drained
 
@@ -41,7 +41,7 @@ def promote(primaries: TwoPrimaries, cluster: str, shard: int, replica: dict[byt
         node.restore(key, 0, value)
 
 
-def _node_of(primaries: TwoPrimaries, cluster: str, shard: int):  # type: ignore[no-untyped-def]  # noqa: ANN202  # a client
+def _node_of(primaries: TwoPrimaries, cluster: str, shard: int):  # type: ignore[no-untyped-def]  # a client
     return primaries.nodes[0 if shard in primaries.shards_on(0, cluster) else 1].client()
 
 
