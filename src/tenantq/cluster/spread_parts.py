@@ -134,7 +134,9 @@ class SpreadParts:
         await self._placements.refresh()
         row = self._placements.row(tenant.name)
         if row is None or self._number not in row.parts or row.shard != part.home:
-            log.warning("the part of tenant %s on shard %d was deleted before: it is deleted again", tenant.name, self._number)
+            log.warning(
+                "the part of tenant %s on shard %d was deleted before: it is deleted again", tenant.name, self._number
+            )
             await self._queries.drop(tenant.name, id, part.home, tenant.queue_blocks)
 
     # ---- questions to other parts ----
