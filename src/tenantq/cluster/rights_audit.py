@@ -24,7 +24,7 @@ from typing import Final
 from tenantq.cluster.escrow import ANSWER_MS, Escrow
 from tenantq.cluster.shard_calls import CallsFromShard
 from tenantq.domain.message import SYSTEM
-from tenantq.engine.ops.rights import ResetTransfers, RestoreRights
+from tenantq.engine.ops.rights import RestoreRights
 from tenantq.engine.part_state import PartAccount, PartState, RightsTransfer
 from tenantq.engine.queue_groups import account_of
 from tenantq.engine.queue_state import TenantState

@@ -227,7 +227,7 @@ class PartQueries:
         return bool(group_of(self._by_id(id), unit))
 
     async def reset_transfers(self, id: int, number: int) -> int:
-        """Number the transfers from and to home anew."""
+        """Start new numbers of the transfers from and to home."""
         await self._shard.submit(ResetTransfers(self._shard.state.platform, SYSTEM, id, number))
         return 0
 

@@ -279,10 +279,8 @@ async def test_queues_whose_move_is_decided_are_not_lost_before_they_are_served(
         assert {one["name"]: one["ready"] for one in listed} == {**dict.fromkeys(queues, 1), "work": 0}
 
 
-async def test_a_change_that_a_part_has_not_got_is_not_acknowledged(
-    shared_store: SharedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The caller gets 503, and the part gets the change once it can be reached."""
+def cut_off_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have no settings reach a part."""
     query = CallsFromShard.query
 
     async def cut_off(self: CallsFromShard, owner: int, path: str, /, *arguments: Any, **options: Any) -> Any:
@@ -290,12 +288,19 @@ async def test_a_change_that_a_part_has_not_got_is_not_acknowledged(
             raise ShardDown("the shard is cut off.")
         return await query(self, owner, path, *arguments, **options)
 
+    monkeypatch.setattr(CallsFromShard, "query", cut_off)
+
+
+async def test_a_change_that_a_part_has_not_got_is_not_acknowledged(
+    shared_store: SharedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller gets 503, and the part gets the change once it can be reached."""
     async with hosting(tmp_path, shared_store.url, "cut-off", **SECRET) as server, client_of(server) as client:
         tenant = await tenant_on(client, [3], "cut-off")
         base = f"/v1/tenants/{tenant}"
         shards = await spread(client, tenant, 2)
         away = next(f"q{at}" for at in range(50) if spread_shard(tenant, f"q{at}", shards) != 3)
-        monkeypatch.setattr(CallsFromShard, "query", cut_off)
+        cut_off_settings(monkeypatch)
         refused = await client.post(f"{base}/suspend", json={"reason": "not paid"})
         assert refused.status_code == 503
         assert refused.json()["detail"].startswith("stored, but not all shards of this tenant have the change yet")
@@ -310,17 +315,10 @@ async def test_a_part_out_of_reach_concerns_no_other_tenant(
     shared_store: SharedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Calls about the platform, and about other tenants, do not wait for the settings of a tenant to arrive."""
-    query = CallsFromShard.query
-
-    async def cut_off(self: CallsFromShard, owner: int, path: str, /, *arguments: Any, **options: Any) -> Any:
-        if path == "parts.apply":
-            raise ShardDown("the shard is cut off.")
-        return await query(self, owner, path, *arguments, **options)
-
     async with hosting(tmp_path, shared_store.url, "apart", **SECRET) as server, client_of(server) as client:
         tenant = await tenant_on(client, [0], "apart")
         await spread(client, tenant, 2)
-        monkeypatch.setattr(CallsFromShard, "query", cut_off)
+        cut_off_settings(monkeypatch)
         refused = await client.post(f"/v1/tenants/{tenant}/suspend", json={"reason": "not paid"})
         assert refused.status_code == 503, refused.text
         made = await client.post("/v1/platform/keys", json={"name": "key", "role": "platform-admin"})
