@@ -157,12 +157,13 @@ class SpreadParts:
         part = tenant.part
         others = {*self.parts_of(tenant.name), *part.shards, *part.next_shards, *part.sent, *part.received}
         arguments = (tenant.name, tenant.id, self._number, tenant.queue_blocks)
-        return await asyncio.gather(
+        found: list[dict[str, int]] = await asyncio.gather(
             *(
                 self._calls.query(one, "parts.drop", *arguments, timeout_ms=ANSWER_MS)
                 for one in sorted(others - {self._number})
             )
         )
+        return found
 
     async def _ask(self, shard: int, method: str, *arguments: Any) -> Any:
         try:

@@ -28,14 +28,14 @@ LIMIT = 120
 def replica_of(primaries: TwoPrimaries, cluster: str, shard: int) -> dict[bytes, bytes]:
     """Return the rows of a shard, as a replica has them that gets no more."""
     node = _node_of(primaries, cluster, shard)
-    keys: list[bytes] = node.keys(f"t:{{{cluster}:{shard}}}:*")  # type: ignore[assignment]  # it does not wait
-    return {key: node.dump(key) for key in keys}  # type: ignore[misc]  # as above
+    keys: list[bytes] = node.keys(f"t:{{{cluster}:{shard}}}:*")
+    return {key: node.dump(key) for key in keys}
 
 
 def promote(primaries: TwoPrimaries, cluster: str, shard: int, replica: dict[bytes, bytes]) -> None:
     """Have a shard be as its replica is, without the commits since."""
     node = _node_of(primaries, cluster, shard)
-    for key in node.keys(f"t:{{{cluster}:{shard}}}:*"):  # type: ignore[union-attr]  # it does not wait
+    for key in node.keys(f"t:{{{cluster}:{shard}}}:*"):
         node.delete(key)
     for key, value in replica.items():
         node.restore(key, 0, value)
