@@ -32,6 +32,7 @@ ON_POSTGRES: Final = (
     "test_leases.py",
     "test_snapshots.py",
     "gates/test_isolation.py",
+    "cluster/test_spread_limits.py",
 )
 """Files that run on PostgreSQL in every run."""
 
@@ -63,7 +64,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if kind in {"redis", "postgres"} and here_only:
         kinds = [pytest.param(kind, marks=pytest.mark.skip(reason=here_only))]
     elif kind is None:
-        kinds = ["rocksdb"]
+        kinds = ["redis" if name in ON_POSTGRES and path.parent.name == "cluster" else "rocksdb"]
         if not here_only and not marked("redis_in_full"):
             kinds += ["redis"] if path.parent == _HERE or name in ON_REDIS else []
             kinds += ["postgres"] if name in ON_POSTGRES else []

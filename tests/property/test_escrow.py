@@ -74,7 +74,7 @@ class PartOf:
         return account_of(self._shard.state.catalog, self._tenant)
 
     async def reset_transfers(self, id: int, number: int) -> None:
-        """Number the transfers anew."""
+        """Start new numbers of transfers."""
         await self._shard.submit(ResetTransfers(self._shard.state.platform, SYSTEM, id, number))
 
 

@@ -238,6 +238,16 @@ class Gathering(OtherShards):
         found: _T = await self._calls.query(shard, path, *arguments)
         return found
 
+    async def at_queue(
+        self, tenant: str, queue: str, path: str, local: Callable[..., Awaitable[_T]], call: Call, *arguments: Any
+    ) -> _T:
+        """Make a call on the shard of a tenant's queue, which need not exist."""
+        shard = self._directory.find(tenant, queue)
+        if shard is None or shard == self.number:
+            return await local(call, *arguments)
+        found: _T = await self._calls.call(shard, path, call, *arguments)
+        return found
+
     # ---- parts of a tenant whose queues are spread over shards ----
 
     def reserve(self, tenant: TenantState, need: Mapping[str, int]) -> AbstractAsyncContextManager[Reservation | None]:

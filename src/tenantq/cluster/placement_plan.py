@@ -46,7 +46,11 @@ def _placed(row: TenantPlacement, shard: int, *, dedicated: bool) -> TenantPlace
 
 def _check_whole(rows: Rows, tenant: str) -> None:
     if len(rows[tenant].parts) > 1 or rows[tenant].shards:
-        raise Conflict("its queues are spread over several shards. Set its spread to 1 first.", tenant=tenant)
+        raise Conflict(
+            f"its queues are spread over several shards, and its home is shard {rows[tenant].shard}."
+            " Set its spread to 1 first.",
+            tenant=tenant,
+        )
 
 
 def plan_spread(cluster: Cluster, rows: Rows, tenant: str, spread: int, regions: Sequence[str]) -> Plan:
@@ -75,9 +79,13 @@ def plan_spread(cluster: Cluster, rows: Rows, tenant: str, spread: int, regions:
 
 
 def plan_pin(cluster: Cluster, rows: Rows, tenant: str, shard: int, regions: Sequence[str]) -> Plan:
-    """Return the plan that puts a tenant on a shard. Raises Invalid or Conflict if the shard cannot have it."""
+    """Return the plan that puts a tenant on a shard. Raises Invalid or Conflict if the shard cannot have it.
+
+    A tenant whose queues are spread over shards can be pinned to its home only, which changes nothing else.
+    """
     check_shard(cluster, shard)
-    _check_whole(rows, tenant)
+    if shard != rows[tenant].shard:
+        _check_whole(rows, tenant)
     _check_allowed(cluster, tenant, shard, regions)
     owner = dedicated_shards(rows).get(shard, tenant)
     if owner != tenant:

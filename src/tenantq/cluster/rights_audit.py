@@ -24,7 +24,7 @@ from typing import Final
 from tenantq.cluster.escrow import ANSWER_MS, Escrow
 from tenantq.cluster.shard_calls import CallsFromShard
 from tenantq.domain.message import SYSTEM
-from tenantq.engine.ops.rights import ResetTransfers, RestoreRights
+from tenantq.engine.ops.rights import RestoreRights
 from tenantq.engine.part_state import PartAccount, PartState, RightsTransfer
 from tenantq.engine.queue_groups import account_of
 from tenantq.engine.queue_state import TenantState
@@ -65,12 +65,16 @@ class RightsAudit:
             accounts, moving = await self._read(tenant)
             others = {shard: one for shard, one in accounts.items() if shard != self._number}
             version = self._shard.state.journal.seq
-            wrong = [shard for shard, one in others.items() if _differ(part, shard, one) or one.shared_version > version]
+            wrong = [
+                shard for shard, one in others.items() if _differ(part, shard, one) or one.shared_version > version
+            ]
             numbers = {shard: _next_number(part, shard, others[shard]) for shard in wrong}
             for shard, number in numbers.items():
                 await self._calls.query(shard, "parts.reset_transfers", tenant.id, number, timeout_ms=ANSWER_MS)
             held = _sum(*(one.rights for one in accounts.values()), *moving)
-            held.update(_sum(*(_on_their_way(part, shard, one) for shard, one in others.items() if shard not in numbers)))
+            held.update(
+                _sum(*(_on_their_way(part, shard, one) for shard, one in others.items() if shard not in numbers))
+            )
             quotas = tenant.config.quotas
             missing = {name: lack for name in COUNTED if (lack := (getattr(quotas, name) or 0) - held[name])}
             if missing or numbers:

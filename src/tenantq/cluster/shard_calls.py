@@ -195,6 +195,10 @@ class CallsFromShard:
         work = self._calls.query(owner, path, *arguments, timeout_ms=timeout_ms, **options)
         return await on_loop(self._main, work)
 
+    async def call(self, owner: int, path: str, call: Call, /, *arguments: Any) -> Any:
+        """Execute a method of another shard for a caller, who is authorized there."""
+        return await on_loop(self._main, self._calls.call(owner, path, call, *arguments))
+
     async def query_all(self, path: str, /, *arguments: Any, **options: Any) -> dict[int, Any | TenantqError]:
         """Execute a method that takes no call on all other shards; errors stand in place of results."""
         others = [shard for shard in range(self._calls.count) if shard != self.number]

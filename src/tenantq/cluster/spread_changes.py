@@ -43,7 +43,7 @@ from tenantq.engine.ops.spread import (
 from tenantq.engine.queue_groups import arriving_units
 from tenantq.engine.queue_state import TenantState
 from tenantq.engine.shard import Shard
-from tenantq.errors import Conflict, StoreFailed, TenantMoved, TenantqError
+from tenantq.errors import Conflict, StoreFailed, TenantqError
 
 log = logging.getLogger("tenantq.shards")
 
@@ -231,7 +231,7 @@ class SpreadChanges:
             if shard == self._number:
                 await self._submit(SwitchPart(self._shard.state.platform, SYSTEM, name, tuple(shards)))
                 continue
-            with contextlib.suppress(TenantMoved):  # the part is gone already
+            with contextlib.suppress(Conflict):  # the part is gone already
                 await self._calls.query(shard, f"parts.{method}", name, shards, timeout_ms=ANSWER_MS)
 
     async def _leave(self, tenant: TenantState, row: TenantPlacement) -> TenantPlacement:

@@ -134,7 +134,9 @@ class SpreadParts:
         await self._placements.refresh()
         row = self._placements.row(tenant.name)
         if row is None or self._number not in row.parts or row.shard != part.home:
-            log.warning("the part of tenant %s on shard %d was deleted before: it is deleted again", tenant.name, self._number)
+            log.warning(
+                "the part of tenant %s on shard %d was deleted before: it is deleted again", tenant.name, self._number
+            )
             await self._queries.drop(tenant.name, id, part.home, tenant.queue_blocks)
 
     # ---- questions to other parts ----
@@ -155,12 +157,13 @@ class SpreadParts:
         part = tenant.part
         others = {*self.parts_of(tenant.name), *part.shards, *part.next_shards, *part.sent, *part.received}
         arguments = (tenant.name, tenant.id, self._number, tenant.queue_blocks)
-        return await asyncio.gather(
+        found: list[dict[str, int]] = await asyncio.gather(
             *(
                 self._calls.query(one, "parts.drop", *arguments, timeout_ms=ANSWER_MS)
                 for one in sorted(others - {self._number})
             )
         )
+        return found
 
     async def _ask(self, shard: int, method: str, *arguments: Any) -> Any:
         try:

@@ -29,6 +29,7 @@ from tenantq.domain.placement import GROUP_SEPARATOR, split_unit
 from tenantq.engine.access_store import KEY_ROW, USE_ROW
 from tenantq.engine.catalog import QUEUE_ROW
 from tenantq.engine.operation import Operation
+from tenantq.engine.ops.import_part import IMPORT_ROW
 from tenantq.engine.ops.move import (
     ActivateTenant,
     BeginArrival,
@@ -366,7 +367,7 @@ class _MovingGroup:
     def ranges(self) -> list[tuple[str, bytes]]:
         """Return the families and prefixes of its rows. The names of queues come first."""
         prefixes = [queue.prefix for queue in group_of(self._tenant, self._unit)]
-        names = [("meta", QUEUE_ROW + prefix) for prefix in prefixes]
+        names = [("meta", kind + prefix) for prefix in prefixes for kind in (QUEUE_ROW, IMPORT_ROW)]
         return [*names, *((family, prefix) for prefix in prefixes for family in QUEUE_FAMILIES)]
 
     def fence(self, target: int) -> Operation[None]:

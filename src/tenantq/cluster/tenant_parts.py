@@ -23,7 +23,7 @@ from tenantq.engine.part_state import PartAccount, RightsTransfer
 from tenantq.engine.queue_groups import account_of, arriving_units, group_of
 from tenantq.engine.queue_state import TenantState
 from tenantq.engine.spread_rules import check_spreadable
-from tenantq.errors import Conflict, Unavailable
+from tenantq.errors import Conflict, Invalid, Unavailable
 from tenantq.gates.charge import Charge, RateKind
 from tenantq.gates.worker_registry import WorkerEntry
 from tenantq.service.call import QueueInfo
@@ -107,6 +107,18 @@ class PartQueries:
         if found is None:
             raise Conflict("the tenant has no part on this shard", tenant=tenant)
         return found
+
+    def check_regions(self, tenant: str, regions: list[str]) -> bool:
+        """Raise Invalid if the tenant cannot have these regions because of its part here."""
+        self._service.admission.residency.check_regions(tenant, tuple(regions))
+        here = self._shard.settings.region
+        if here not in regions:
+            raise Invalid(
+                f"regions: shard {self._number} has queues of this tenant, and is in {here or 'no region'}."
+                " Allow it, or set the tenant's spread to 1 first.",
+                tenant=tenant,
+            )
+        return True
 
     # ---- settings ----
 
@@ -215,7 +227,7 @@ class PartQueries:
         return bool(group_of(self._by_id(id), unit))
 
     async def reset_transfers(self, id: int, number: int) -> int:
-        """Number the transfers from and to home anew."""
+        """Start new numbers of the transfers from and to home."""
         await self._shard.submit(ResetTransfers(self._shard.state.platform, SYSTEM, id, number))
         return 0
 

@@ -135,6 +135,8 @@ class GroupCapture(RowCapture):
         """Return whether it is a row of the group, and learn the prefixes of new queues."""
         if change.family != "meta":
             return change.key[:PREFIX_BYTES] in self._prefixes and change.family != "jn"
+        if change.key.startswith(b"import/"):
+            return change.key[len(b"import/") :][:PREFIX_BYTES] in self._prefixes
         if not change.key.startswith(self._queues):
             return False
         prefix = change.key[len(b"queue/") :]

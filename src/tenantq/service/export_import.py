@@ -10,7 +10,7 @@ from tenantq.domain.names import check_queue_name
 from tenantq.domain.validation import check_field
 from tenantq.engine.ops.import_part import ImportedPart, ImportPart, last_imported_part
 from tenantq.engine.shard import Shard
-from tenantq.engine.tenant_snapshot import TenantSnapshot
+from tenantq.engine.tenant_snapshot import MessageCopy, TenantSnapshot
 from tenantq.errors import Conflict, Forbidden, Invalid, TooLarge
 from tenantq.journal.record import entry_of
 from tenantq.runtime.loop_slices import convert
@@ -21,7 +21,9 @@ from tenantq.service.audit_trail import AuditTrail
 from tenantq.service.call import Call
 from tenantq.service.encryption import MessageEncryption
 from tenantq.service.exported_lines import export_id, stored_key, stored_message, stored_result
+from tenantq.service.other_shards import OtherShards
 from tenantq.service.tenant_export import QueueDigest, TenantExport
+from tenantq.store.rows import pack_extras
 from tenantq.wire.exports import ExportedKey, ExportedMessage, ExportedResult, part_digest
 from tenantq.wire.queues import DigestReply
 
@@ -30,10 +32,15 @@ class Exports:
     """Exports tenants and queues, and imports exported parts."""
 
     def __init__(
-        self, shard: Shard, admission: Admission, encryption: MessageEncryption, audit_trail: AuditTrail
+        self,
+        shard: Shard,
+        admission: Admission,
+        encryption: MessageEncryption,
+        audit_trail: AuditTrail,
+        other_shards: OtherShards,
     ) -> None:
         self._shard, self._admission, self._encryption = shard, admission, encryption
-        self._audit_trail = audit_trail
+        self._audit_trail, self._other_shards = audit_trail, other_shards
 
     async def export(self, call: Call, tenant: str | None, queue: str | None = None) -> TenantExport:
         """Start to export everything that a tenant has now, or one queue of it. Close the returned stream in any case."""
@@ -110,17 +117,13 @@ class Exports:
                 f"idempotency: too many bytes of ids in one part ({size}, allowed: {limits.EXPORTED_IDS_BYTES_MAX})"
             )
         with await self._admission.admit_queue(call, tenant, "import", queue) as admitted:
-            if admitted.state.part is not None:
-                raise Conflict(
-                    "exports cannot be imported while the tenant is spread over shards. Set its spread to 1 first.",
-                    tenant=admitted.tenant,
-                )
             digest = await asyncio.to_thread(part_digest, [(one.raw_id, one.body) for one in stored])
             if admitted.state.config.encryption.enabled:
                 stored, kept = await self._encryption.seal_stored(admitted.state, queue, stored, kept)
-            imported = await self._shard.submit(
-                ImportPart(admitted.state, admitted.caller, queue, raw_export, part, stored, kept, known)
-            )
+            async with self._other_shards.reserve(admitted.state, _needed(stored)) as reserved:
+                imported = await self._shard.submit(
+                    ImportPart(admitted.state, admitted.caller, queue, raw_export, part, stored, kept, known, reserved)
+                )
             return msgspec.structs.replace(imported, digest=digest)
 
     async def digest(
@@ -152,6 +155,14 @@ def _check_whole(admitted: AdmittedCall) -> None:
             " ?queue=, or set its spread to 1 first.",
             tenant=admitted.tenant,
         )
+
+
+def _needed(messages: Sequence[MessageCopy]) -> dict[str, int]:
+    """Return how much of the tenant's quotas a part can use."""
+    extras = (pack_extras(one.group, one.attributes, one.encrypted_attributes) for one in messages)
+    size = sum(len(one.body) + len(extra) for one, extra in zip(messages, extras, strict=True))
+    counted = dict.fromkeys(("messages_per_hour", "messages_per_day", "backlog"), len(messages))
+    return {**counted, "stored_bytes": size}
 
 
 def _line_chars(line: tuple[int, ExportedMessage]) -> int:

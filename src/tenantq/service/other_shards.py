@@ -101,6 +101,12 @@ class OtherShards:
         """Call a method on the shard of a tenant, or of the platform if it is empty. ``local`` is the method of this shard."""
         return await local(*arguments)
 
+    async def at_queue(
+        self, _tenant: str, _queue: str, _path: str, local: Callable[..., Awaitable[_T]], call: Call, *arguments: Any
+    ) -> _T:
+        """Make a call on the shard of a tenant's queue, which need not exist. ``local`` is the method of this shard."""
+        return await local(call, *arguments)
+
     # ---- parts of a tenant whose queues are spread over shards ----
 
     def reserve(

@@ -109,7 +109,7 @@ class Service:
             shard, admission, clock, encryption, others, self._audit_trail, self.watch, lambda: self.status.checks,
             backups, compliance,
         )  # fmt: skip
-        self.exports = Exports(shard, admission, encryption, self._audit_trail)
+        self.exports = Exports(shard, admission, encryption, self._audit_trail, others)
         self.sqs_lookup = SqsLookup(shard, admission, others)
         self.placement = NoPlacement(admission)
         self.metrics = Metrics(

@@ -13,7 +13,7 @@ from tenantq.engine.access_store import PLATFORM
 from tenantq.engine.ops.template import DeleteTemplate, PutTemplate
 from tenantq.engine.queue_state import TenantState
 from tenantq.engine.shard import Shard
-from tenantq.errors import Conflict, Invalid, NotFound, TenantqError
+from tenantq.errors import Invalid, NotFound, TenantqError
 from tenantq.service.admission import Admission
 from tenantq.service.call import Call
 from tenantq.service.other_shards import OtherShards
@@ -91,17 +91,13 @@ class Templates:
             check_tenant_name(owner)
         target, caller, user = await self._admit(call, tenant, "put_queue")
         with self._admission.notes.noting_failure(caller, target.name, "put_queue"):
-            if target.part is not None:
-                raise Conflict(
-                    "templates cannot be applied while the tenant is spread over shards. Set its spread to 1 first.",
-                    tenant=target.name,
-                )
             template = await self._find((target.name, "") if owner is None else (owner,), name, user)
         applied = []
         if template.settings:
             applied.append(await self._apply_settings(call, target, template.settings, dry_run=dry_run))
+        known = await self._queue_configs(target, tuple(template.queues))
         for queue, changes in template.queues.items():
-            applied.append(await self._apply_queue(call, target, queue, changes, dry_run=dry_run))
+            applied.append(await self._apply_queue(call, target, queue, known.get(queue), changes, dry_run=dry_run))
         return applied
 
     async def _find(self, owners: tuple[str, ...], name: str, user: str) -> Template:
@@ -114,11 +110,23 @@ class Templates:
                 return found
         raise NotFound(f"template {name!r} does not exist, or is not shared with this tenant")
 
+    async def _queue_configs(self, target: TenantState, names: Sequence[str]) -> dict[str, QueueConfig]:
+        """Return the settings of those of the named queues that exist, on whichever shard."""
+        found = {name: target.queues[name].config for name in names if name in target.queues}
+        others = await self._other_shards.ask_parts(target, "queue_infos", target.name, [*names])
+        return found | {one.name: one.config for infos in others.values() for one in infos}
+
     async def _apply_queue(
-        self, call: Call, target: TenantState, queue: str, changes: dict[str, Any], *, dry_run: bool
+        self,
+        call: Call,
+        target: TenantState,
+        queue: str,
+        found: QueueConfig | None,
+        changes: dict[str, Any],
+        *,
+        dry_run: bool,
     ) -> AppliedItem:
-        found = target.queues.get(queue)
-        before = found.config if found is not None else target.config.defaults
+        before = found if found is not None else target.config.defaults
         try:
             changed = _differences(before, change_config(before, changes))
             if found is not None and not changed:
@@ -126,7 +134,9 @@ class Templates:
             if dry_run:
                 await self._admission.authorize(call, target.name, "put_queue", queue)
             else:
-                await self._queues.put(call, target.name, queue, changes)
+                await self._other_shards.at_queue(
+                    target.name, queue, "queues.put", self._queues.put, call, target.name, queue, changes
+                )
         except TenantqError as error:
             return AppliedItem(queue=queue, outcome="refused", error=error.message)
         return AppliedItem(queue=queue, outcome="created" if found is None else "changed", changes=changed)

@@ -55,7 +55,7 @@ class Tenants:
             with notes.noting_failure(caller, "", "put_tenant"):
                 raise Conflict("this tenant belongs to the server's isolation probe", tenant=tenant)
         with notes.noting_failure(caller, tenant, "put_tenant"):
-            self._check_regions(tenant, check_settings(changes))
+            await self._check_regions(tenant, check_settings(changes))
             check_field("reason", changes.get("reason", ""), limits.OptionalReason)
             await self._check_encryption(tenant, changes)
             self._check_alert_targets(changes)
@@ -65,7 +65,7 @@ class Tenants:
         )
         return created, self._info(tenant)
 
-    def _check_regions(self, tenant: str, changes: dict[str, Any]) -> None:
+    async def _check_regions(self, tenant: str, changes: dict[str, Any]) -> None:
         """Raise Conflict if the change would force the tenant to move to another shard of this server."""
         if not changes.get("regions"):
             return
@@ -74,11 +74,7 @@ class Tenants:
         if tenant not in self._shard.state.catalog.tenants:
             return
         state = self._shard.state.catalog.tenants[tenant]
-        if state.part is not None:
-            raise Conflict(
-                "regions: cannot be changed while its queues are spread over shards. Set its spread to 1 first.",
-                tenant=tenant,
-            )
+        await self._other_shards.ask_parts(state, "check_regions", tenant, list(regions))
         here = self._shard.settings.region
         if here not in regions and self._other_shards.has_shard_in(regions):
             raise Conflict(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import httpx
 import msgspec
@@ -14,6 +14,7 @@ from tenantq.cluster.settings import ClusterSettings
 from tenantq.domain.placement import jump_hash, tenant_key
 from tenantq.server.cluster_member import HostServer
 from tenantq.settings import OFF, ServerSettings
+from tenantq.store.postgres.settings import PostgresSettings
 from tenantq.store.redis.settings import RedisSettings
 from tests.redis_servers import RedisServer, eventually
 
@@ -23,6 +24,14 @@ if TYPE_CHECKING:
 
 TOKEN = "administrator-of-the-tests"  # noqa: S105  # for these tests only
 SHARDS = 8
+
+
+class SharedStore(Protocol):
+    """A store that servers share."""
+
+    @property
+    def url(self) -> str:
+        """The address as ``--store`` takes it."""
 
 
 class TwoPrimaries:
@@ -76,6 +85,7 @@ def host_settings(directory: Path, store: str, name: str, **options: Any) -> Ser
         "rpc": OFF,
         "store": store,
         "redis": RedisSettings(name=name, lease_ms=3_000),
+        "postgres": PostgresSettings(name=name.replace("-", "_"), lease_ms=3_000),
         "cluster": ClusterSettings(shards=SHARDS),
         "shard": {"durability": "os"},
         **options,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import httpx
 
     from tenantq.server.cluster_member import HostServer
-    from tests.contract.cluster.hosts import TwoPrimaries
+    from tests.contract.cluster.hosts import SharedStore, TwoPrimaries
 
 SECRET = {"cluster": {"shards": SHARDS, "secret": "known to all servers"}}
 
@@ -37,10 +37,10 @@ class Pair:
         return sorted(host.owned())
 
 
-async def pair(stack: AsyncExitStack, tmp_path: Path, primaries: TwoPrimaries, name: str, **settings: Any) -> Pair:
+async def pair(stack: AsyncExitStack, tmp_path: Path, store: SharedStore, name: str, **settings: Any) -> Pair:
     """Start two servers, one after the other, and wait until each owns shards."""
     servers = [
-        await stack.enter_async_context(hosting(tmp_path / str(number), primaries.url, name, **SECRET, **settings))
+        await stack.enter_async_context(hosting(tmp_path / str(number), store.url, name, **SECRET, **settings))
         for number in range(2)
     ]
     clients = [await stack.enter_async_context(client_of(server)) for server in servers]

@@ -18,8 +18,9 @@ from tenantq.errors import ShardDown
 from tenantq.kms.keyring import KeyringFile, Unlock
 from tenantq.kms.server_keyring import create_keyring
 from tests.contract.cluster.hosts import client_of, hosting, tenant_on
+from tests.contract.cluster.spreading import add_one, added_status, spread, wait_until_spread
 from tests.contract.cluster.test_members import SECRET, pair
-from tests.contract.cluster.test_tenant_moves import drained, placement
+from tests.contract.cluster.test_tenant_moves import drained
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,35 +28,13 @@ if TYPE_CHECKING:
     import httpx
 
     from tenantq.engine.operation import Operation
-    from tests.contract.cluster.hosts import TwoPrimaries
+    from tests.contract.cluster.hosts import SharedStore
 
 
-async def spread(client: httpx.AsyncClient, tenant: str, shards: int, seconds: float = 60.0) -> list[int]:
-    """Spread a tenant, wait until nothing moves, and return its shards."""
-    reply = await client.put(f"/v1/cluster/tenants/{tenant}", json={"spread": shards})
-    assert reply.status_code == 200, reply.text
-    return await wait_until_spread(client, tenant, seconds)
-
-
-async def wait_until_spread(client: httpx.AsyncClient, tenant: str, seconds: float = 60.0) -> list[int]:
-    """Wait until nothing of a tenant moves, and return its shards."""
-    found: dict[str, Any] = {}
-    try:
-        async with asyncio.timeout(seconds):
-            while True:
-                found = await placement(client, tenant)
-                if not found["changing"] and not found["moves"]:
-                    shards: list[int] = found["shards"]
-                    return shards
-                await asyncio.sleep(0.05)
-    except TimeoutError:
-        raise AssertionError(found) from None
-
-
-async def test_queues_are_spread_and_come_back(primaries: TwoPrimaries, tmp_path: Path) -> None:
+async def test_queues_are_spread_and_come_back(shared_store: SharedStore, tmp_path: Path) -> None:
     """Every call works through any server; messages, leases and settings survive each change of the spread."""
     async with AsyncExitStack() as stack:
-        both = await pair(stack, tmp_path, primaries, "spread-wide")
+        both = await pair(stack, tmp_path, shared_store, "spread-wide")
         admin = both.clients[0]
         name = await tenant_on(admin, [2], "wide")
         key = (await admin.post(f"/v1/tenants/{name}/keys", json={"name": "key", "role": "tenant-admin"})).json()
@@ -99,102 +78,14 @@ async def test_queues_are_spread_and_come_back(primaries: TwoPrimaries, tmp_path
         assert usage["quotas"]["messages_per_hour"]["used"] == 72
 
 
-async def add_one(client: httpx.AsyncClient, path: str, body: str) -> bool:
-    """Add a message; return whether it was added, and fail unless a quota refused it."""
-    reply = await client.post(f"{path}/messages", json={"messages": [{"body": body}]})
-    if reply.status_code == 429:
-        assert reply.json()["code"] == "quota_exceeded", reply.text
-        return False
-    assert reply.status_code == 200, reply.text
-    [result] = reply.json()["messages"]
-    if result.get("error") is not None:
-        assert result["error"]["code"] == "quota_exceeded", reply.text
-        return False
-    return True
-
-
-async def test_quotas_are_exact_over_all_shards(primaries: TwoPrimaries, tmp_path: Path) -> None:
-    """64 callers through two servers add exactly as many messages as each quota allows, on whichever shard."""
-    async with AsyncExitStack() as stack:
-        both = await pair(stack, tmp_path, primaries, "quotas")
-        admin = both.clients[0]
-        name = await tenant_on(admin, [1], "limited")
-        base = f"/v1/tenants/{name}"
-        assert len(await spread(admin, name, 4)) == 4
-        changed = await admin.put(base, json={"quotas": {"backlog": 300}})
-        assert changed.status_code == 200, changed.text
-        queues = [f"{base}/queues/q{number}" for number in range(16)]
-
-        async def flood(caller: int, limit: int) -> int:
-            """Add until a quota refuses twice in a row."""
-            count = refused = 0
-            while refused < 2 and count < limit:
-                path = queues[(caller + count) % len(queues)]
-                is_added = await add_one(both.clients[caller % 2], path, f"{caller}-{count}")
-                count += is_added
-                refused = 0 if is_added else refused + 1
-            return count
-
-        assert sum(await asyncio.gather(*(flood(caller, 1_000) for caller in range(64)))) == 300
-        used = (await admin.get(f"{base}/usage")).json()["quotas"]
-        assert used["backlog"]["used"] == 300
-        emptied = queues[0]
-        freed = len(await drained(both.clients[1], emptied))
-        assert freed > 0
-        assert sum(await asyncio.gather(*(flood(caller, 1_000) for caller in range(64)))) == freed
-        lowered = await admin.put(base, json={"quotas": {"backlog": 250}})
-        assert lowered.status_code == 200, lowered.text
-        assert sum(await asyncio.gather(*(flood(caller, 1_000) for caller in range(8)))) == 0
-        raised = await admin.put(base, json={"quotas": {"backlog": None, "messages_per_day": 500 + freed}})
-        assert raised.status_code == 200, raised.text
-        assert sum(await asyncio.gather(*(flood(caller, 1_000) for caller in range(64)))) == 200
-        assert await spread(admin, name, 1) == [1]
-        used = (await admin.get(f"{base}/usage")).json()["quotas"]
-        assert used["messages_per_day"]["used"] == 500 + freed
-        assert used["backlog"]["used"] == 500
-        assert not await add_one(admin, queues[3], "one too many")
-
-
-async def test_leases_and_queues_are_limited_over_all_shards(primaries: TwoPrimaries, tmp_path: Path) -> None:
-    """Polls of all shards together lease no more than ``in_flight``, and waiting polls get leases that others free."""
-    async with AsyncExitStack() as stack:
-        both = await pair(stack, tmp_path, primaries, "leases")
-        admin = both.clients[0]
-        name = await tenant_on(admin, [3], "leased")
-        base = f"/v1/tenants/{name}"
-        await spread(admin, name, 3)
-        queues = [f"{base}/queues/q{number}" for number in range(9)]
-        for path in queues:
-            await admin.post(f"{path}/messages", json={"messages": [{"body": str(at)} for at in range(5)]})
-        limits = {"quotas": {"in_flight": 7, "queues": 12}}
-        assert (await admin.put(base, json=limits)).status_code == 200
-        got: list[tuple[str, str]] = []
-        for _ in range(2):
-            for at, path in enumerate(queues):
-                reply = await both.clients[at % 2].post(f"{path}/poll", json={"max": 2})
-                if reply.status_code == 200:
-                    got += [(path, one["receipt"]) for one in reply.json()["messages"]]
-                else:
-                    assert reply.json()["code"] == "quota_exceeded", reply.text
-        assert len(got) == 7
-        assert (await admin.get(f"{base}/usage")).json()["quotas"]["in_flight"]["used"] == 7
-        path, receipt = got[0]
-        assert (await admin.post(f"{path}/ack", json={"receipts": [receipt]})).json()["results"][0]["ok"]
-        again = await both.clients[1].post(f"{queues[8]}/poll", json={"max": 2, "wait_ms": 5_000})
-        assert again.status_code == 200, again.text
-        assert len(again.json()["messages"]) == 1
-        made = [await both.clients[at % 2].put(f"{base}/queues/more{at}", json={}) for at in range(6)]
-        assert sorted(one.status_code for one in made) == [201, 201, 429, 429, 429, 429]
-
-
-async def test_settings_hold_on_all_shards_at_once(primaries: TwoPrimaries, tmp_path: Path) -> None:
+async def test_settings_hold_on_all_shards_at_once(shared_store: SharedStore, tmp_path: Path) -> None:
     """Grants, suspension, legal hold, encryption, rate limits and deletion apply to queues of every shard."""
     async with AsyncExitStack() as stack:
         keyring, master_key = tmp_path / "keyring.json", tmp_path / "master.key"  # all servers need them
         create_keyring(keyring, master_key)
         kms = {"local": {"keyring": str(keyring), "master_key_file": str(master_key)}}
         KeyringFile(keyring, Unlock("master_key", master_key.read_bytes())).add_key("shared", 0)
-        both = await pair(stack, tmp_path, primaries, "settings", kms=kms)
+        both = await pair(stack, tmp_path, shared_store, "settings", kms=kms)
         admin, other = both.clients
         name = await tenant_on(admin, [4], "settled")
         guest = await tenant_on(admin, [5], "guest")
@@ -259,10 +150,10 @@ def _confirmed(path: str) -> dict[str, str]:
     return {"confirm": path.rpartition("/")[2], "reason": "this is only a test"}
 
 
-async def test_dead_letters_stay_with_their_queue(primaries: TwoPrimaries, tmp_path: Path) -> None:
+async def test_dead_letters_stay_with_their_queue(shared_store: SharedStore, tmp_path: Path) -> None:
     """A message that used up its attempts is in the dead-letter queue of its shard, and comes back from there."""
     async with AsyncExitStack() as stack:
-        both = await pair(stack, tmp_path, primaries, "letters")
+        both = await pair(stack, tmp_path, shared_store, "letters")
         admin, other = both.clients
         name = await tenant_on(admin, [6], "letters")
         base = f"/v1/tenants/{name}/queues"
@@ -296,7 +187,7 @@ LEAVING = ("parts.leave", "parts.drop")
 @pytest.mark.parametrize("step", [*STEPS, *LEAVING])
 @pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
 async def test_next_owner_completes_a_killed_change(
-    primaries: TwoPrimaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, *, is_done: bool
+    shared_store: SharedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, *, is_done: bool
 ) -> None:
     """The server is killed around any step; after a restart every message is there once, and no quota is lost."""
     name = f"spread-killed-{[*STEPS, *LEAVING].index(step)}-{is_done}".lower()
@@ -317,7 +208,7 @@ async def test_next_owner_completes_a_killed_change(
 
     loop, wanted = asyncio.get_running_loop(), 1 if step in LEAVING else 3
     bodies = [str(number) for number in range(20)]
-    async with hosting(tmp_path, primaries.url, name, **SECRET) as server, client_of(server) as client:
+    async with hosting(tmp_path, shared_store.url, name, **SECRET) as server, client_of(server) as client:
         tenant = await tenant_on(client, [2], "killed")
         base = f"/v1/tenants/{tenant}"
         await client.put(base, json={"quotas": {"backlog": 100, "messages_per_day": 200}})
@@ -331,7 +222,7 @@ async def test_next_owner_completes_a_killed_change(
         assert reply.status_code == 200, reply.text
         await asyncio.wait_for(reached.wait(), 30)
     monkeypatch.undo()
-    async with hosting(tmp_path, primaries.url, name, **SECRET) as server, client_of(server) as client:
+    async with hosting(tmp_path, shared_store.url, name, **SECRET) as server, client_of(server) as client:
         assert len(await wait_until_spread(client, tenant)) == wanted
         used = (await client.get(f"{base}/usage")).json()["quotas"]
         assert (used["backlog"]["used"], used["messages_per_day"]["used"]) == (80, 80)
@@ -346,7 +237,7 @@ async def test_next_owner_completes_a_killed_change(
 
 
 async def test_queues_whose_move_is_decided_are_not_lost_before_they_are_served(
-    primaries: TwoPrimaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared_store: SharedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Home keeps the row that decides a move until the new shard serves the queue, however long that takes."""
     query, attempt, clean_up = CallsFromShard.query, TenantMoves._attempt, SpreadChanges._clean_up
@@ -370,7 +261,7 @@ async def test_queues_whose_move_is_decided_are_not_lost_before_they_are_served(
             if decided:
                 cleaned.set()
 
-    async with hosting(tmp_path, primaries.url, "decided", **SECRET) as server, client_of(server) as client:
+    async with hosting(tmp_path, shared_store.url, "decided", **SECRET) as server, client_of(server) as client:
         tenant = await tenant_on(client, [2], "decided")
         base = f"/v1/tenants/{tenant}/queues"
         queues = [f"q{number}" for number in range(3)]
@@ -388,10 +279,8 @@ async def test_queues_whose_move_is_decided_are_not_lost_before_they_are_served(
         assert {one["name"]: one["ready"] for one in listed} == {**dict.fromkeys(queues, 1), "work": 0}
 
 
-async def test_a_change_that_a_part_has_not_got_is_not_acknowledged(
-    primaries: TwoPrimaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The caller gets 503, and the part gets the change once it can be reached."""
+def cut_off_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have no settings reach a part."""
     query = CallsFromShard.query
 
     async def cut_off(self: CallsFromShard, owner: int, path: str, /, *arguments: Any, **options: Any) -> Any:
@@ -399,12 +288,19 @@ async def test_a_change_that_a_part_has_not_got_is_not_acknowledged(
             raise ShardDown("the shard is cut off.")
         return await query(self, owner, path, *arguments, **options)
 
-    async with hosting(tmp_path, primaries.url, "cut-off", **SECRET) as server, client_of(server) as client:
+    monkeypatch.setattr(CallsFromShard, "query", cut_off)
+
+
+async def test_a_change_that_a_part_has_not_got_is_not_acknowledged(
+    shared_store: SharedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller gets 503, and the part gets the change once it can be reached."""
+    async with hosting(tmp_path, shared_store.url, "cut-off", **SECRET) as server, client_of(server) as client:
         tenant = await tenant_on(client, [3], "cut-off")
         base = f"/v1/tenants/{tenant}"
         shards = await spread(client, tenant, 2)
         away = next(f"q{at}" for at in range(50) if spread_shard(tenant, f"q{at}", shards) != 3)
-        monkeypatch.setattr(CallsFromShard, "query", cut_off)
+        cut_off_settings(monkeypatch)
         refused = await client.post(f"{base}/suspend", json={"reason": "not paid"})
         assert refused.status_code == 503
         assert refused.json()["detail"].startswith("stored, but not all shards of this tenant have the change yet")
@@ -416,28 +312,16 @@ async def test_a_change_that_a_part_has_not_got_is_not_acknowledged(
 
 
 async def test_a_part_out_of_reach_concerns_no_other_tenant(
-    primaries: TwoPrimaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared_store: SharedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Calls about the platform, and about other tenants, do not wait for the settings of a tenant to arrive."""
-    query = CallsFromShard.query
-
-    async def cut_off(self: CallsFromShard, owner: int, path: str, /, *arguments: Any, **options: Any) -> Any:
-        if path == "parts.apply":
-            raise ShardDown("the shard is cut off.")
-        return await query(self, owner, path, *arguments, **options)
-
-    async with hosting(tmp_path, primaries.url, "apart", **SECRET) as server, client_of(server) as client:
+    async with hosting(tmp_path, shared_store.url, "apart", **SECRET) as server, client_of(server) as client:
         tenant = await tenant_on(client, [0], "apart")
         await spread(client, tenant, 2)
-        monkeypatch.setattr(CallsFromShard, "query", cut_off)
+        cut_off_settings(monkeypatch)
         refused = await client.post(f"/v1/tenants/{tenant}/suspend", json={"reason": "not paid"})
         assert refused.status_code == 503, refused.text
         made = await client.post("/v1/platform/keys", json={"name": "key", "role": "platform-admin"})
         assert made.status_code == 201, made.text
         other = await client.put("/v1/tenants/default", json={"weight": 2})
         assert other.status_code == 200, other.text
-
-
-async def added_status(client: httpx.AsyncClient, path: str) -> int:
-    """Add a message, and return the status of the reply."""
-    return (await client.post(f"{path}/messages", json={"messages": [{"body": "x"}]})).status_code

@@ -16,8 +16,8 @@ from tenantq.store.redis.address import parse_address
 from tenantq.store.redis.registry import RedisRegistry
 from tenantq.store.redis.settings import RedisSettings
 from tests.contract.cluster.hosts import SHARDS, TOKEN, client_of, hosting, tenant_on
+from tests.contract.cluster.spreading import add_one, spread
 from tests.contract.cluster.test_members import SECRET, pair, until
-from tests.contract.cluster.test_spread import add_one, spread
 from tests.contract.cluster.test_spread_transports import spread_away
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tenantq.domain.cluster_view import ClusterView
     from tenantq.server.cluster_member import HostServer
-    from tests.contract.cluster.hosts import TwoPrimaries
+    from tests.contract.cluster.hosts import SharedStore, TwoPrimaries
 
 
 class Ended(NamedTuple):
@@ -49,14 +49,14 @@ async def tenantq(*arguments: str, **environment: str) -> Ended:
 
 async def command(port: int, *arguments: str) -> Ended:
     """Run ``tenantq topology spread``."""
-    return await tenantq(
-        "topology", "spread", *arguments, TENANTQ_URL=f"http://127.0.0.1:{port}", TENANTQ_TOKEN=TOKEN
-    )
+    return await tenantq("topology", "spread", *arguments, TENANTQ_URL=f"http://127.0.0.1:{port}", TENANTQ_TOKEN=TOKEN)
 
 
-async def test_the_command_spreads_a_tenant_and_refuses_what_cannot_be(primaries: TwoPrimaries, tmp_path: Path) -> None:
+async def test_the_command_spreads_a_tenant_and_refuses_what_cannot_be(
+    shared_store: SharedStore, tmp_path: Path
+) -> None:
     """It returns when all queues have moved; wrong input gets one sentence and its exit code, and changes nothing."""
-    async with hosting(tmp_path, primaries.url, "command", **SECRET) as server, client_of(server) as client:
+    async with hosting(tmp_path, shared_store.url, "command", **SECRET) as server, client_of(server) as client:
         tenant, port = await tenant_on(client, [5], "commanded"), server.port
         planned = await command(port, tenant, "3", "--dry-run", "--json")
         assert planned.code == exit_codes.OK, planned.err
@@ -132,10 +132,10 @@ async def test_the_doctor_knows_parts(primaries: TwoPrimaries, tmp_path: Path) -
     assert report["figures"]["tenants"] == SHARDS + 1  # each shard has the tenant "default"
 
 
-async def test_fleets_get_messages_of_queues_that_are_not_at_home(primaries: TwoPrimaries, tmp_path: Path) -> None:
+async def test_fleets_get_messages_of_queues_that_are_not_at_home(shared_store: SharedStore, tmp_path: Path) -> None:
     """Also within the quota of leases of the whole tenant, with and without its name, waiting or not."""
     async with AsyncExitStack() as stack:
-        both = await pair(stack, tmp_path, primaries, "spread-fleet")
+        both = await pair(stack, tmp_path, shared_store, "spread-fleet")
         admin, other = both.clients
         name = await spread_away(admin, "jobs", "fleet")
         base = f"/v1/tenants/{name}/queues/jobs"

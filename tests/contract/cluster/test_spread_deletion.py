@@ -11,8 +11,8 @@ from tenantq.cluster.shard_calls import CallsFromShard
 from tenantq.cluster.tenant_directory import TenantDirectory
 from tenantq.service.erasure import Erasures
 from tests.contract.cluster.hosts import client_of, hosting, tenant_on
+from tests.contract.cluster.spreading import add_one, added_status, spread
 from tests.contract.cluster.test_members import SECRET, until
-from tests.contract.cluster.test_spread import add_one, added_status, spread
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import httpx
 
     from tenantq.server.cluster_member import HostServer
-    from tests.contract.cluster.hosts import TwoPrimaries
+    from tests.contract.cluster.hosts import SharedStore
 
 
 def shards_with(server: HostServer, tenant: str) -> list[int]:
@@ -47,7 +47,7 @@ async def check_new_tenant(server: HostServer, client: httpx.AsyncClient, tenant
 
 
 async def test_a_request_for_a_part_that_arrives_after_the_deletion_is_refused(
-    primaries: TwoPrimaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared_store: SharedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The deletion ends the change of the spread, and a late message of the change creates nothing."""
     query = CallsFromShard.query
@@ -63,7 +63,7 @@ async def test_a_request_for_a_part_that_arrives_after_the_deletion_is_refused(
         finally:
             loop.call_soon_threadsafe(late.set)
 
-    async with hosting(tmp_path, primaries.url, "late-part", **SECRET) as server, client_of(server) as client:
+    async with hosting(tmp_path, shared_store.url, "late-part", **SECRET) as server, client_of(server) as client:
         tenant = await tenant_on(client, [2], "late")
         monkeypatch.setattr(CallsFromShard, "query", delays)
         reply = await client.put(f"/v1/cluster/tenants/{tenant}", json={"spread": 3})
@@ -81,7 +81,7 @@ async def test_a_request_for_a_part_that_arrives_after_the_deletion_is_refused(
 @pytest.mark.parametrize("step", ["parts.drop", "home", "directory"])
 @pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
 async def test_next_owner_completes_a_killed_deletion(
-    primaries: TwoPrimaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, *, is_done: bool
+    shared_store: SharedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, *, is_done: bool
 ) -> None:
     """The server is killed around any step of a deletion; after a restart nothing is left, and the name is free."""
     name = f"deleted-{step.rpartition('.')[2]}-{is_done}".lower()
@@ -94,14 +94,14 @@ async def test_next_owner_completes_a_killed_deletion(
             if is_done:
                 await method(*arguments, **options)
             loop.call_soon_threadsafe(reached.set)
-            await asyncio.Event().wait()
+            return await asyncio.Event().wait()
 
         return stops
 
     CallsFromShard_query = CallsFromShard.query  # noqa: N806  # a method
     targets = {"parts.drop": (CallsFromShard, "query"), "home": (Erasures, "_delete_parts"), "directory": (TenantDirectory, "announce")}  # fmt: skip
     owner, attribute = targets[step]
-    async with hosting(tmp_path, primaries.url, name, **SECRET) as server, client_of(server) as client:
+    async with hosting(tmp_path, shared_store.url, name, **SECRET) as server, client_of(server) as client:
         tenant = await tenant_on(client, [2], "gone")
         await spread(client, tenant, 3)
         for number in range(6):
@@ -111,7 +111,7 @@ async def test_next_owner_completes_a_killed_deletion(
         await asyncio.wait_for(reached.wait(), 30)
         deleting.cancel()
     monkeypatch.undo()
-    async with hosting(tmp_path, primaries.url, name, **SECRET) as server, client_of(server) as client:
+    async with hosting(tmp_path, shared_store.url, name, **SECRET) as server, client_of(server) as client:
         await until(lambda: shards_with(server, tenant) == [])
         assert await added_status(client, f"/v1/tenants/{tenant}/queues/q1") == 404
         await check_new_tenant(server, client, tenant)

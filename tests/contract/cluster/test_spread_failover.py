@@ -9,8 +9,8 @@ import pytest
 
 from tenantq.domain.placement import spread_shard
 from tests.contract.cluster.hosts import client_of, hosting, tenant_on
+from tests.contract.cluster.spreading import add_one, spread
 from tests.contract.cluster.test_members import SECRET, until
-from tests.contract.cluster.test_spread import add_one, spread
 from tests.contract.cluster.test_spread_deletion import shards_with
 from tests.contract.cluster.test_tenant_moves import drained
 
@@ -28,20 +28,20 @@ LIMIT = 120
 def replica_of(primaries: TwoPrimaries, cluster: str, shard: int) -> dict[bytes, bytes]:
     """Return the rows of a shard, as a replica has them that gets no more."""
     node = _node_of(primaries, cluster, shard)
-    keys: list[bytes] = node.keys(f"t:{{{cluster}:{shard}}}:*")  # type: ignore[assignment]  # it does not wait
-    return {key: node.dump(key) for key in keys}  # type: ignore[misc]  # as above
+    keys: list[bytes] = node.keys(f"t:{{{cluster}:{shard}}}:*")
+    return {key: node.dump(key) for key in keys}
 
 
 def promote(primaries: TwoPrimaries, cluster: str, shard: int, replica: dict[bytes, bytes]) -> None:
     """Have a shard be as its replica is, without the commits since."""
     node = _node_of(primaries, cluster, shard)
-    for key in node.keys(f"t:{{{cluster}:{shard}}}:*"):  # type: ignore[union-attr]  # it does not wait
+    for key in node.keys(f"t:{{{cluster}:{shard}}}:*"):
         node.delete(key)
     for key, value in replica.items():
         node.restore(key, 0, value)
 
 
-def _node_of(primaries: TwoPrimaries, cluster: str, shard: int):  # type: ignore[no-untyped-def]  # noqa: ANN202  # a client
+def _node_of(primaries: TwoPrimaries, cluster: str, shard: int):  # type: ignore[no-untyped-def]  # a client
     return primaries.nodes[0 if shard in primaries.shards_on(0, cluster) else 1].client()
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from tenantq.domain.placement import spread_shard
 from tenantq.rpc.kj_loop import kj_loop
 from tests.contract.cluster.hosts import TOKEN, tenant_on
+from tests.contract.cluster.spreading import spread
 from tests.contract.cluster.test_members import pair
-from tests.contract.cluster.test_spread import spread
 from tests.contract.rpc.client import RpcClient
 from tests.contract.shards.test_rpc import work_with_queue
 from tests.contract.sqs.sqs_server import client_of as sqs_client_of
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from tests.contract.cluster.hosts import TwoPrimaries
+    from tests.contract.cluster.hosts import SharedStore
 
 
 SYNCED = {"durability": "os", "sync_every_ms": 1}
@@ -37,10 +37,10 @@ async def spread_away(admin: httpx.AsyncClient, queue: str, prefix: str) -> str:
     raise AssertionError("the hash puts the queue at home every time")
 
 
-async def test_sqs_reaches_queues_of_all_shards(primaries: TwoPrimaries, tmp_path: Path) -> None:
+async def test_sqs_reaches_queues_of_all_shards(shared_store: SharedStore, tmp_path: Path) -> None:
     """Queues are created, listed, used and deleted through any server."""
     async with AsyncExitStack() as stack:
-        both = await pair(stack, tmp_path, primaries, "sqs")
+        both = await pair(stack, tmp_path, shared_store, "sqs")
         admin = both.clients[0]
         name = await spread_away(admin, "work0", "sqs")
         made = (await admin.post(f"/v1/tenants/{name}/keys", json={"name": "k", "role": "tenant-admin"})).json()
@@ -64,10 +64,10 @@ async def test_sqs_reaches_queues_of_all_shards(primaries: TwoPrimaries, tmp_pat
         assert names == {"work", *(f"work{number}" for number in range(6))}
 
 
-async def test_rpc_reaches_a_queue_away_from_home(primaries: TwoPrimaries, tmp_path: Path) -> None:
+async def test_rpc_reaches_a_queue_away_from_home(shared_store: SharedStore, tmp_path: Path) -> None:
     """Every call about a queue works."""
     async with AsyncExitStack() as stack:
-        both = await pair(stack, tmp_path, primaries, "rpc", rpc="127.0.0.1:0", shard=SYNCED)
+        both = await pair(stack, tmp_path, shared_store, "rpc", rpc="127.0.0.1:0", shard=SYNCED)
         name = await spread_away(both.clients[0], "mail", "rpc")
         await stack.enter_async_context(kj_loop())
         for server in both.servers:

@@ -14,6 +14,7 @@ from tenantq.engine.operation import BYTES_PER_COST, Operation
 from tenantq.engine.ops.add import not_encrypted, put_key
 from tenantq.engine.queue_state import QueueState
 from tenantq.engine.quota_checks import RemainingQuota
+from tenantq.engine.reservation import Reservation
 from tenantq.engine.tenant_snapshot import MessageCopy, StoredIdempotencyKey, StoredResult
 from tenantq.engine.work_counters import ADDED, ADDED_BYTES
 from tenantq.errors import Conflict, Draining
@@ -60,6 +61,7 @@ class ImportPart(Operation[ImportedPart]):
     messages: Sequence[MessageCopy]
     results: Sequence[StoredResult]
     idempotency: Sequence[StoredIdempotencyKey] = ()
+    reservation: Reservation | None = None
     journal_op = "add"
     stores_messages = True
 
@@ -98,7 +100,7 @@ class ImportPart(Operation[ImportedPart]):
             len(one.body) + len(extra) - (ENCRYPTION_BYTES if one.encrypted else 0)
             for one, extra in zip(fresh, extras, strict=True)
         ]
-        room = RemainingQuota(self.tenant, now + wall)
+        room = RemainingQuota(self.tenant, now + wall, self.reservation)
         for size in sizes:
             refused = room.take(size)
             if refused is not None:

@@ -15,6 +15,7 @@ from tenantq.engine.access_store import KEY_ROW, USE_ROW
 from tenantq.engine.catalog import QUEUE_ROW, TENANT_ROW, ArrivingRow, GroupRow, MovedRow, TenantRow
 from tenantq.engine.effects import Effects
 from tenantq.engine.operation import BYTES_PER_COST, LAST, RANGE, Operation
+from tenantq.engine.ops.import_part import forget_imports
 from tenantq.engine.ops.lifecycle import delete_range, delete_rows, end_polls, forget_queue
 from tenantq.engine.part_state import LEVELS
 from tenantq.engine.queue_groups import (
@@ -339,6 +340,7 @@ def _serve_group(effects: Effects, id: int, row: bytes) -> None:
 def _delete_group(effects: Effects, prefixes: Iterable[bytes]) -> None:
     for prefix in prefixes:
         delete_range(effects, prefix)
+        forget_imports(effects, prefix)
         effects.batch.delete(QUEUE_ROW + prefix, effects.store.meta.handle)
         effects.store.name_queue(prefix, None)
 

@@ -20,7 +20,15 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from tenantq.domain.cluster_view import CLUSTER_SHARDS, FIRST_FORMAT, FORMATS, Cluster, Heartbeats, Member, TenantPlacement
+from tenantq.domain.cluster_view import (
+    CLUSTER_SHARDS,
+    FIRST_FORMAT,
+    FORMATS,
+    Cluster,
+    Heartbeats,
+    Member,
+    TenantPlacement,
+)
 from tenantq.errors import StoreDamaged, StoreFailed
 from tenantq.store.cluster_identity import check_format, check_growth, check_readers, check_settings, replaced
 from tenantq.store.redis.address import RedisAddress

@@ -1,0 +1,91 @@
+"""Quotas of a tenant whose queues are spread over shards: exact over all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+from tests.contract.cluster.hosts import tenant_on
+from tests.contract.cluster.spreading import add_one, spread
+from tests.contract.cluster.test_members import pair
+from tests.contract.cluster.test_tenant_moves import drained
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.contract.cluster.hosts import SharedStore
+
+
+async def test_quotas_are_exact_over_all_shards(shared_store: SharedStore, tmp_path: Path) -> None:
+    """64 callers through two servers add exactly as many messages as each quota allows, on whichever shard."""
+    async with AsyncExitStack() as stack:
+        both = await pair(stack, tmp_path, shared_store, "quotas")
+        admin = both.clients[0]
+        name = await tenant_on(admin, [1], "limited")
+        base = f"/v1/tenants/{name}"
+        assert len(await spread(admin, name, 4)) == 4
+        changed = await admin.put(base, json={"quotas": {"backlog": 300}})
+        assert changed.status_code == 200, changed.text
+        queues = [f"{base}/queues/q{number}" for number in range(16)]
+
+        async def flood(caller: int, limit: int) -> int:
+            """Add until a quota refuses twice in a row."""
+            count = refused = 0
+            while refused < 2 and count < limit:
+                path = queues[(caller + count) % len(queues)]
+                is_added = await add_one(both.clients[caller % 2], path, f"{caller}-{count}")
+                count += is_added
+                refused = 0 if is_added else refused + 1
+            return count
+
+        assert sum(await asyncio.gather(*(flood(caller, 1_000) for caller in range(64)))) == 300
+        used = (await admin.get(f"{base}/usage")).json()["quotas"]
+        assert used["backlog"]["used"] == 300
+        emptied = queues[0]
+        freed = len(await drained(both.clients[1], emptied))
+        assert freed > 0
+        assert sum(await asyncio.gather(*(flood(caller, 1_000) for caller in range(64)))) == freed
+        lowered = await admin.put(base, json={"quotas": {"backlog": 250}})
+        assert lowered.status_code == 200, lowered.text
+        assert sum(await asyncio.gather(*(flood(caller, 1_000) for caller in range(8)))) == 0
+        raised = await admin.put(base, json={"quotas": {"backlog": None, "messages_per_day": 500 + freed}})
+        assert raised.status_code == 200, raised.text
+        assert sum(await asyncio.gather(*(flood(caller, 1_000) for caller in range(64)))) == 200
+        assert await spread(admin, name, 1) == [1]
+        used = (await admin.get(f"{base}/usage")).json()["quotas"]
+        assert used["messages_per_day"]["used"] == 500 + freed
+        assert used["backlog"]["used"] == 500
+        assert not await add_one(admin, queues[3], "one too many")
+
+
+async def test_leases_and_queues_are_limited_over_all_shards(shared_store: SharedStore, tmp_path: Path) -> None:
+    """Polls of all shards together lease no more than ``in_flight``, and waiting polls get leases that others free."""
+    async with AsyncExitStack() as stack:
+        both = await pair(stack, tmp_path, shared_store, "leases")
+        admin = both.clients[0]
+        name = await tenant_on(admin, [3], "leased")
+        base = f"/v1/tenants/{name}"
+        await spread(admin, name, 3)
+        queues = [f"{base}/queues/q{number}" for number in range(9)]
+        for path in queues:
+            await admin.post(f"{path}/messages", json={"messages": [{"body": str(at)} for at in range(5)]})
+        limits = {"quotas": {"in_flight": 7, "queues": 12}}
+        assert (await admin.put(base, json=limits)).status_code == 200
+        got: list[tuple[str, str]] = []
+        for _ in range(2):
+            for at, path in enumerate(queues):
+                reply = await both.clients[at % 2].post(f"{path}/poll", json={"max": 2})
+                if reply.status_code == 200:
+                    got += [(path, one["receipt"]) for one in reply.json()["messages"]]
+                else:
+                    assert reply.json()["code"] == "quota_exceeded", reply.text
+        assert len(got) == 7
+        assert (await admin.get(f"{base}/usage")).json()["quotas"]["in_flight"]["used"] == 7
+        path, receipt = got[0]
+        assert (await admin.post(f"{path}/ack", json={"receipts": [receipt]})).json()["results"][0]["ok"]
+        again = await both.clients[1].post(f"{queues[8]}/poll", json={"max": 2, "wait_ms": 5_000})
+        assert again.status_code == 200, again.text
+        assert len(again.json()["messages"]) == 1
+        made = [await both.clients[at % 2].put(f"{base}/queues/more{at}", json={}) for at in range(6)]
+        assert sorted(one.status_code for one in made) == [201, 201, 429, 429, 429, 429]
