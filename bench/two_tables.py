@@ -7,20 +7,27 @@ from __future__ import annotations
 
 import sys
 import time
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import duckdb
-from pyspark.sql import functions as f
+import numpy as np
+import pyarrow.parquet as pq
 
-from tenantq.pipeline.bronze.rows import RowRules, bronze
+from tenantq.pipeline.exchange import FileRows
 from tenantq.pipeline.gold.slo_daily import slo_daily
 from tenantq.pipeline.gold.usage_hourly import usage_hourly
-from tenantq.pipeline.schemas import QUEUE_HOURS, SEGMENT_ROW
+from tenantq.pipeline.schemas import QUEUE_HOURS, QUEUE_RESETS, SEGMENT_ROW
 from tenantq.pipeline.session import open_session
-from tenantq.pipeline.silver.message_lives import life_events, message_lives
+from tenantq.pipeline.silver.message_lives import message_lives
 from tenantq.pipeline.silver.queue_hours import queue_hours
 from tenantq.pipeline.silver.queue_resets import queue_resets
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    import pyarrow as pa
 
 _USAGE: Final = (
     "tenant", "queue", "date", "hour", "operations", "messages_in", "messages_out", "bytes_in", "bytes_out", "byte_ms",
@@ -37,27 +44,41 @@ def by_spark(journal: Path, into: Path, memory: str) -> float:
     """Write both tables; return the seconds without the startup of Spark."""
     spark = open_session(None, {"spark.driver.memory": memory})
     started = time.perf_counter()
-    files = [str(file) for file in sorted(journal.glob("date=*/*/*/*.parquet"))]
-    rows = bronze(spark.read.schema(SEGMENT_ROW).parquet(*files), RowRules(unique=True))
-    resets = queue_resets(rows).coalesce(1).persist()
-    events = life_events(rows)
-    removed = rows.where("op = 'remove' AND outcome = 'ok'").select("tenant", "message_id")
-    of_removed_messages = events.join(
-        f.broadcast(removed), ["tenant", "message_id"], "left_semi"
-    )  # a few rows, so that not all events are shuffled
-    of_removed = message_lives(of_removed_messages, None, resets)
+    files = sorted(journal.glob("date=*/*/*/*.parquet"))
+    rows = FileRows(spark, files)
+    raw = spark.read.schema(SEGMENT_ROW).parquet(*rows.files)
+    resets = spark.createDataFrame(queue_resets(raw).coalesce(1).toArrow(), QUEUE_RESETS)
+    lives_at = into / "message_lives"
+    lives_at.mkdir(parents=True, exist_ok=True)
+    message_lives(rows, None, resets).write(partial(_write, place=str(lives_at)))
+    lives = FileRows(spark, sorted(lives_at.glob("*.parquet")))
     hours = str(into / "queue_hours")
-    queue_hours(rows, of_removed, resets).write.mode("overwrite").parquet(hours)
+    queue_hours(rows, lives, resets).write.mode("overwrite").parquet(hours)
     usage_hourly(spark.read.schema(QUEUE_HOURS).parquet(hours), resets).write.mode("overwrite").parquet(
         str(into / "usage_hourly")
     )
-    seen = rows.select("ts", f.date_from_unix_date(f.floor(f.unix_millis("ts") / 86_400_000).cast("int")).alias("day"))
-    newest, days = seen.agg(f.unix_millis(f.max("ts")), f.collect_set("day")).collect()[0]
-    levels = slo_daily(rows, message_lives(events, None, resets), [str(day) for day in days], newest)
+    newest = _newest(files)
+    first = min(file.parts[-4] for file in files).removeprefix("date=")
+    days = np.arange(np.datetime64(first), np.datetime64(newest.date()) + 1)
+    levels = slo_daily(rows, lives, [str(day) for day in days], round(newest.timestamp() * 1_000))
     levels.write.mode("overwrite").parquet(str(into / "slo_daily"))
     spent = time.perf_counter() - started
     spark.stop()
     return spent
+
+
+def _write(part: int, rows: pa.Table, place: str) -> None:
+    pq.write_table(rows, f"{place}/{part:05d}.parquet", compression="zstd", store_schema=False)
+
+
+def _newest(files: list[Path]) -> datetime:
+    """Return the newest time in segments, from their statistics."""
+    times: list[datetime] = []
+    for file in files:
+        meta = pq.read_metadata(file)
+        at = meta.schema.names.index("ts")
+        times += [meta.row_group(group).column(at).statistics.max for group in range(meta.num_row_groups)]
+    return max(times)
 
 
 def by_duckdb(journal: Path, spark_tables: Path) -> tuple[float, int, int]:

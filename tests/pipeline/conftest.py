@@ -7,8 +7,9 @@ import io
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import local
 from typing import NamedTuple
 
 import pyarrow.parquet as pq
@@ -17,7 +18,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tenantq.journal.export_target import DirectoryTarget
 from tenantq.journal.signing import SigningKey
+from tenantq.pipeline.exchange import Exchange, FileRows
 from tenantq.pipeline.lake.lake import Lake
+from tenantq.pipeline.lake.pieces import Pieces
 from tenantq.pipeline.run import run
 from tenantq.pipeline.run_options import RunOptions, RunReport
 from tenantq.pipeline.session import open_session
@@ -71,25 +74,38 @@ def spark() -> Iterator[SparkSession]:
 
 
 class WatchedLake(Lake):
-    """A lake that records which tables Spark's plan of each staged table reads."""
+    """A lake that records which tables each staged table was computed from."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.read_from: dict[str, set[str]] = {}
+        self._read = local()  # a thread computes one table at a time
+
+    def file_rows(self, spark: SparkSession, table: str, wanted: Callable[[str], bool]) -> FileRows:
+        """Record that the files of a table are read."""
+        self._read.tables = {*getattr(self._read, "tables", ()), table}
+        return super().file_rows(spark, table, wanted)
 
     def stage(
         self,
-        rows: DataFrame,
+        rows: DataFrame | Exchange,
         table: str,
         covers: Callable[[str], bool] = lambda _: True,
-        sizes: Mapping[str, int] | None = None,
+        pieces: Pieces | None = None,
         *,
         few: bool = False,
     ) -> None:
         """Record the files that the rows come from, then stage them."""
-        found = {re.sub(r"^.*/lake/(_staging/[^/]*/)?", "", file).split("/")[0] for file in rows.inputFiles()}
-        self.read_from[table] = {"journal" if name == "file:" else name for name in found} - {table}
-        super().stage(rows, table, covers, sizes, few=few)
+        if isinstance(rows, Exchange):
+            sources = [one.rows for one in rows.inputs]
+            files = [file for one in sources for file in (one.files if isinstance(one, FileRows) else one.inputFiles())]
+        else:
+            files = rows.inputFiles()
+        found = {re.sub(r"^.*/lake/(_staging/[^/]*/)?", "", file).split("/")[0] for file in files}
+        found = {"journal" if name in {"file:", ""} else name for name in found} | getattr(self._read, "tables", set())
+        self.read_from[table] = found - {table}
+        self._read.tables = set()
+        super().stage(rows, table, covers, pieces, few=few)
 
 
 @pytest.fixture(scope="session")

@@ -31,7 +31,7 @@ from tenantq.pipeline.schemas import (
     TENANT_CHANGES,
     USAGE_HOURLY,
 )
-from tenantq.pipeline.silver.message_lives import life_events, message_lives
+from tenantq.pipeline.silver.message_lives import message_lives
 from tenantq.pipeline.silver.ops_daily import ops_daily
 from tenantq.pipeline.silver.places_daily import places_daily
 from tenantq.pipeline.silver.queue_hours import queue_hours
@@ -305,7 +305,7 @@ def test_deleting_a_tenant_ends_its_messages_and_its_name_can_be_reused(spark: S
         ],
     )  # fmt: skip
     resets = queue_resets(rows).localCheckpoint()
-    lives = message_lives(life_events(rows), nothing(spark, MESSAGE_LIVES), resets).localCheckpoint()
+    lives = message_lives(rows, nothing(spark, MESSAGE_LIVES), resets).frame().localCheckpoint()
     ends = {one["message_id"]: (one["outcome"], one["ended_at"]) for one in lives.collect()}
     assert ends[old][0] == "dropped"
     assert ends[old][1].astimezone(UTC) == datetime(2026, 1, 1, 0, 2, tzinfo=UTC)
@@ -329,7 +329,7 @@ def test_a_tenant_recreated_on_another_shard_starts_at_zero(spark: SparkSession)
         ],
     )
     resets = queue_resets(rows).localCheckpoint()
-    lives = message_lives(life_events(rows), None, resets).localCheckpoint()
+    lives = message_lives(rows, None, resets).frame().localCheckpoint()
     assert {one["message_id"]: one["outcome"] for one in lives.collect()} == {old: "dropped", new: "waiting"}
     hours = usage_hourly(queue_hours(rows, lives, resets), resets).collect()
     found = {one["hour"]: (int(one["byte_ms"]), one["messages_stored"]) for one in hours if one["queue"] == "work"}
@@ -353,13 +353,13 @@ def test_a_message_migrated_to_another_shard_ends_there(spark: SparkSession) -> 
     ]
     end = [row(6, START + HOUR + 2, "ack", shard="1", bytes=5, message_id=done, process_ms=1)]
     resets = queue_resets(frame(spark, gone)).localCheckpoint()
-    whole = message_lives(life_events(frame(spark, before + back + end)), None, resets).localCheckpoint()
+    whole = message_lives(frame(spark, before + back + end), None, resets).frame().localCheckpoint()
     found = {one["message_id"]: one for one in whole.collect()}
     assert {id: one["outcome"] for id, one in found.items()} == {done: "acked", open_: "waiting"}
     assert (found[done]["first_wait_ms"], found[done]["attempts"], found[done]["shard"]) == (1, 2, "0")
     known: DataFrame | None = None
     for part in (before, back, end):
-        known = message_lives(life_events(frame(spark, part)), known, resets).localCheckpoint()
+        known = message_lives(frame(spark, part), known, resets).frame().localCheckpoint()
     assert known is not None
     assertDataFrameEqual(known, whole)
 

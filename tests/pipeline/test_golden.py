@@ -12,7 +12,7 @@ from pyspark.testing import assertDataFrameEqual
 from tenantq.domain.names import PROBE_TENANTS
 from tenantq.journal.segment import ROW_COLUMNS
 from tenantq.pipeline.bronze.quarantine import row_faults
-from tenantq.pipeline.bronze.rows import RowRules, bronze
+from tenantq.pipeline.bronze.rows import RowRules, valid_rows
 from tenantq.pipeline.gold.anomalies import anomalies, denial_bursts, new_places, probing, unusual_volume
 from tenantq.pipeline.gold.compliance_gdpr_art30 import compliance_gdpr_art30
 from tenantq.pipeline.gold.compliance_soc2 import compliance_soc2
@@ -29,7 +29,7 @@ from tenantq.pipeline.schemas import (
     SEGMENTS,
     USAGE_HOURLY,
 )
-from tenantq.pipeline.silver.message_lives import life_events, message_lives
+from tenantq.pipeline.silver.message_lives import message_lives
 from tenantq.pipeline.silver.ops_daily import ops_daily
 from tenantq.pipeline.silver.places_daily import places_daily
 from tenantq.pipeline.silver.queue_hours import queue_hours
@@ -56,7 +56,7 @@ def row(seq: int, ts: int, op: str, n: int = 0, **columns: Any) -> dict[str, Any
 
 def frame(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
     """Return bronze with these rows, computed once like in a lake for any number of tables."""
-    return bronze(spark.createDataFrame(rows, JOURNAL), RowRules(now_ms=NOW)).localCheckpoint()
+    return valid_rows(spark.createDataFrame(rows, JOURNAL), RowRules(now_ms=NOW)).localCheckpoint()
 
 
 def nothing(spark: SparkSession, schema: Any) -> DataFrame:
@@ -67,7 +67,7 @@ def nothing(spark: SparkSession, schema: Any) -> DataFrame:
 def life(spark: SparkSession, rows: list[dict[str, Any]], known: DataFrame | None = None) -> DataFrame:
     """Return the message lives in these rows."""
     before = known if known is not None else nothing(spark, MESSAGE_LIVES)
-    return message_lives(life_events(frame(spark, rows)), before, nothing(spark, QUEUE_RESETS))
+    return message_lives(frame(spark, rows), before, nothing(spark, QUEUE_RESETS)).frame()
 
 
 def one_life() -> list[dict[str, Any]]:
@@ -158,7 +158,7 @@ def test_bad_rows_are_reported_with_reason_and_count(spark: SparkSession) -> Non
     raw, rules = spark.createDataFrame([{**one, "file": "a"} for one in rows], SEGMENT_OF_FILE), RowRules(now_ms=NOW)
     found = {one["reason"]: one["count"] for one in row_faults(raw, rules).collect()}
     assert found == {"unknown_op": 2, "negative_value": 1, "future_timestamp": 1, "missing_value": 1}
-    assert bronze(raw, rules).count() == 1
+    assert valid_rows(raw, rules).count() == 1
 
 
 def test_a_lease_ended_by_a_remove_counts_only_in_its_hour(spark: SparkSession) -> None:
@@ -168,7 +168,7 @@ def test_a_lease_ended_by_a_remove_counts_only_in_its_hour(spark: SparkSession) 
         row(2, START + MINUTE, "poll", bytes=5),
         row(3, START + HOUR, "remove", bytes=5),
     ]
-    lives = message_lives(life_events(frame(spark, early)), None, nothing(spark, QUEUE_RESETS))
+    lives = message_lives(frame(spark, early), None, nothing(spark, QUEUE_RESETS)).frame()
     hours = {
         at: queue_hours(frame(spark, rows), lives, nothing(spark, QUEUE_RESETS)).collect()
         for at, rows in (("00", early[:2]), ("01", early[2:]))
@@ -186,7 +186,7 @@ def test_a_lease_ended_by_a_remove_counts_on_the_current_shard(spark: SparkSessi
         row(2 + at, START + (1 + at) * MINUTE, op, shard="b", bytes=5)
         for at, op in enumerate(("add", "poll", "remove"))
     ]
-    lives = message_lives(life_events(frame(spark, rows)), None, nothing(spark, QUEUE_RESETS))
+    lives = message_lives(frame(spark, rows), None, nothing(spark, QUEUE_RESETS)).frame()
     hours = queue_hours(frame(spark, rows), lives, nothing(spark, QUEUE_RESETS)).collect()
     assert {one["shard"]: (one["messages_net"], one["in_flight_net"]) for one in hours} == {"a": (1, 0), "b": (0, 0)}
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tenantq.pipeline.bronze.row_summary import RowSummary, combined, summarize, summary_of
-from tenantq.pipeline.bronze.rows import RowRules, bronze
+from tenantq.pipeline.bronze.rows import RowRules, valid_rows
 from tenantq.pipeline.bronze.segment_check import verdict
 from tenantq.pipeline.schemas import SEGMENT_ROW
 from tests.pipeline.journals import DAY, HOUR, START, JournalWriter, entry, message_id
@@ -75,7 +75,7 @@ def test_spark_and_the_verification_summarize_alike(spark: SparkSession, journal
     name, rows = written(journal)
     raw = spark.createDataFrame(rows.to_pylist(), SEGMENT_ROW).repartition(3)
     _, found = verdict(journal, name, None, RULES)
-    on_spark = summarize(bronze(raw, RowRules(unique=True)))
+    on_spark = summarize(valid_rows(raw, RowRules(unique=True)))
     assert (on_spark.rows, on_spark.hours, on_spark.lives, on_spark.first_reset_ms) == (
         found.rows, found.hours, found.lives, found.first_reset_ms,
     )  # fmt: skip

@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import functions as f
 
 from bench.synthetic_journal import Plan, make_journal
 from tenantq.journal.manifest import MANIFESTS
-from tenantq.pipeline.bronze.rows import RowRules, bronze
-from tenantq.pipeline.gold.slo_daily import values
-from tenantq.pipeline.lake.data_files import with_pieces
+from tenantq.pipeline.exchange import FileRows
+from tenantq.pipeline.gold.service_times import time_exchange
 from tenantq.pipeline.lake.lake import Lake
+from tenantq.pipeline.lake.pieces import Pieces
 from tenantq.pipeline.run import run
 from tenantq.pipeline.run_options import RunOptions
-from tenantq.pipeline.schemas import MESSAGE_LIVES, QUEUE_RESETS, SEGMENT_ROW
-from tenantq.pipeline.silver.message_lives import life_events
-from tenantq.pipeline.silver.queue_hours import changes_placed, slices
+from tenantq.pipeline.schemas import QUEUE_RESETS
+from tenantq.pipeline.silver.message_lives import message_lives
+from tenantq.pipeline.silver.queue_hours import hour_exchange
 from tenantq.pipeline.tables import TABLES
 from tests.pipeline.conftest import NOW, digests
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-_TASKS = 8
 _PIECE_ROWS = {"bronze": 400, "message_lives": 200}
 
 
@@ -73,41 +71,23 @@ def test_a_large_partition_is_split_into_files_deterministically(
     assert max(len(list(hour.iterdir())) for hour in (whole.path / "bronze").glob("[!_]*/*")) >= 2
 
 
-@pytest.fixture
-def eight_tasks(spark: SparkSession) -> Iterator[SparkSession]:
-    """Return a session whose shuffles always use eight tasks."""
-    settings = {"spark.sql.shuffle.partitions": str(_TASKS), "spark.sql.adaptive.enabled": "false"}
-    before = {name: spark.conf.get(name) for name in settings}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    yield spark
-    for name, old in before.items():
-        spark.conf.set(name, str(old))
-
-
-def test_the_work_of_a_giant_tenant_is_spread_over_tasks(eight_tasks: SparkSession, giant: Path) -> None:
-    """In every large shuffle, most tasks get some of the giant's rows and none gets most of them."""
-    spark = eight_tasks
-    files = [str(file) for file in giant.glob("date=*/*/*/*.parquet")]
-    rows = bronze(spark.read.schema(SEGMENT_ROW).parquet(*files), RowRules(now_ms=NOW, unique=True))
-    changes = changes_placed(rows, spark.createDataFrame([], MESSAGE_LIVES), spark.createDataFrame([], QUEUE_RESETS))
-    table = TABLES["message_lives"]
-    assert table.split is not None
-    days = {"date=2026-01-01": 32 * table.split.rows}
-    shuffled = {
-        "lives": with_pieces(life_events(rows), table, days).repartition("date", "piece"),
-        "hours": slices(changes),
-        "values": values(rows),
-    }
-    for name, spread in shuffled.items():
-        sizes = _of_giant(spread)
-        assert len(sizes) >= _TASKS - 2, (name, sizes)
-        assert max(sizes) < 0.4 * sum(sizes), (name, sizes)
-    (alone,) = _of_giant(rows.repartition("tenant"))  # what splitting avoids
-    assert alone > 0.75 * rows.count()
-
-
-def _of_giant(rows: DataFrame) -> list[int]:
-    """Return the number of the giant's rows in each task that has any."""
-    counted = rows.where(f.col("tenant") == "giant").groupBy(f.spark_partition_id()).count()
-    return [row["count"] for row in counted.collect()]
+def test_the_work_of_a_giant_tenant_is_spread_over_tasks(spark: SparkSession, giant: Path) -> None:
+    """In every exchange, most parts of the lives get some of the giant's rows, and hours and days get few from each file."""
+    files = [pq.read_table(file) for file in sorted(giant.glob("date=*/*/*/*.parquet"))]
+    rows = [table for table in files if "giant" in table["tenant"].to_pylist()]
+    total = sum(map(len, rows))
+    split = TABLES["message_lives"].split
+    assert split is not None
+    pieces = Pieces({"date=2026-01-01": 32 * split.rows}, split.rows)
+    resets = spark.createDataFrame([], QUEUE_RESETS)
+    source = FileRows(spark, giant.glob("date=*/*/*/*.parquet"))
+    (lives,) = message_lives(source, None, resets, pieces).inputs
+    sizes = Counter[int]()
+    for table in rows:
+        for part, _, sent in lives.send(table):
+            sizes[part] += sent.num_rows
+    assert len(sizes) == pieces.count
+    assert max(sizes.values()) < 3 * total / pieces.count
+    for exchange in (hour_exchange(source, source, resets), time_exchange(source, source, 0, 0)):
+        sent = sum(sent.num_rows for table in rows for _, _, sent in exchange.inputs[0].send(table))
+        assert sent < 0.8 * total  # added up before they are sent

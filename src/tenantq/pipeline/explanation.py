@@ -10,7 +10,7 @@ from tenantq.errors import Invalid, NotFound
 from tenantq.pipeline.lake.archive import need_warm
 from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.silver.places_daily import offset
-from tenantq.pipeline.silver.queue_hours import change_counts, message_change
+from tenantq.pipeline.silver.queue_changes import change_counts, message_change
 from tenantq.pipeline.silver.queue_resets import is_reset
 
 

@@ -16,7 +16,7 @@ from tenantq.engine.work_counters import TOTALS
 from tenantq.errors import Invalid
 from tenantq.pipeline.lake.archive import need_warm
 from tenantq.pipeline.lake.lake import Lake
-from tenantq.pipeline.silver.queue_hours import change_counts, message_change, queue_changes
+from tenantq.pipeline.silver.queue_changes import change_counts, message_change, queue_changes
 from tenantq.store.interface import StoreReader
 from tenantq.store.rocks import RocksStore
 

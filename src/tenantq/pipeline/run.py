@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from decimal import Decimal
@@ -16,10 +16,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tenantq.pipeline.bronze.ingestion import LOCAL_ROWS, NewSegments, overlap
 from tenantq.pipeline.bronze.rows import RowRules
+from tenantq.pipeline.exchange import FileRows
 from tenantq.pipeline.journal_source import FETCH, JournalFiles, local_journal
 from tenantq.pipeline.lake.archive import bring_back, deleted_dates
-from tenantq.pipeline.lake.data_files import with_pieces
 from tenantq.pipeline.lake.lake import Lake
+from tenantq.pipeline.lake.pieces import Pieces
 from tenantq.pipeline.run_options import RunOptions, RunReport
 from tenantq.pipeline.scopes import NEEDED, Selection, Selector
 from tenantq.pipeline.session import MEDIUM_ROWS, SMALL_ROWS
@@ -113,7 +114,8 @@ class _Run:
             unique = not overlap([one for one in known.values() if not one["reason"]])
             rules = msgspec.structs.replace(rules, unique=unique)
             with self._timed(READ):
-                new.read(files.root, rules, self._restore, lambda: lake.read(self._spark, "bronze"))
+                restore = self._restore if any(day.is_cold for day in state.archived) else None
+                new.read(files.root, rules, restore, lambda: lake.read(self._spark, "bronze"))
         report.rows = new.summary.rows
         self._selector = Selector(lambda: self._spark, lake, self._options, new, lake.state(), report, self._new_rows)
 
@@ -165,42 +167,38 @@ class _Run:
     def _compute(self, table: LakeTable, selection: Selection) -> None:
         with self._timed(table.name):
             known = {name for name in self._lake.partitions(table.name, staged=False) if selection.covers(name)}
-            sizes = self._sizes(table, known)
-            frames = [self._frame(one, table, selection, known, sizes) for one in table.inputs]
-            values = self._values(selection)
+            pieces = self._pieces(table, known)
+            frames = [self._input(one, selection, known) for one in table.inputs]
+            values: dict[str, Callable[[], Any]] = {**self._values(selection), "pieces": lambda: pieces}
             rows = table.function(*frames, **{name: values[name]() for name in table.parameters})
             if table.appends and known:
+                assert isinstance(rows, DataFrame), table.name
                 rows = self._lake.view(self._spark, table.name, known.__contains__).unionByName(rows)
-            self._lake.stage(rows, table.name, selection.covers, sizes, few=self._rows <= MEDIUM_ROWS)
+            self._lake.stage(rows, table.name, selection.covers, pieces, few=self._rows <= MEDIUM_ROWS)
 
     def _new_rows(self, name: str) -> DataFrame:
-        """Return the rows that this run adds to a table that appends. They depend on nothing but the journal."""
-        table = TABLES[name]
-        assert table.appends, name
-        given = [
-            self._in_one(self._new.frame(one.part)) if one.table == JOURNAL else self._new_rows(one.table)
-            for one in table.inputs
-        ]
-        return table.function(*given, **({"rules": self._new.rules} if "rules" in table.parameters else {}))
+        """Return the rows that this run adds to bronze or to queue_resets. They depend on nothing but the journal."""
+        return self._new.rows if name == "bronze" else self._new.frame("resets")
 
     def _is_large(self, table: LakeTable) -> bool:
         """Return whether a table is computed from many rows. Only then it pays off to compile code."""
-        of_rows = [one.part == "rows" if one.table == JOURNAL else TABLES[one.table].split for one in table.inputs]
+        of_rows = [TABLES[one.table].split and not one.files for one in table.inputs if one.table != JOURNAL]
         return self._rows > SMALL_ROWS and any(of_rows)
 
-    def _sizes(self, table: LakeTable, known: set[str]) -> Mapping[str, int] | None:
-        """Return how many rows each partition of a split table will have; None for tables that are not split."""
+    def _pieces(self, table: LakeTable, known: set[str]) -> Pieces | None:
+        """Return the files that the partitions of a split table will have; None for tables that are not split."""
         if table.split is None:
             return None
         new = {"bronze": self._new.summary.hours, "message_lives": self._new.summary.lives}[table.name]
-        return Counter(new) + Counter(self._lake.sizes(table.name, known))
+        sizes = self._lake.sizes(table.name, known)
+        return Pieces({name: sizes.get(name, 0) + new.get(name, 0) for name in {*sizes, *new}}, table.split.rows)
 
-    def _frame(
-        self, one: Input, table: LakeTable, selection: Selection, known: set[str], sizes: Mapping[str, int] | None
-    ) -> DataFrame | None:
+    def _input(self, one: Input, selection: Selection, known: set[str]) -> DataFrame | FileRows | None:
         """Return the part of a table that an input asks for."""
-        if one.table == JOURNAL:
-            return self._in_one(self._new.frame(one.part))
+        if one.part == "new":
+            return self._new.source()
+        if one.table == JOURNAL or one.part == "resets":
+            return self._new.frame(one.part)
         if one.part == "known" and not known:
             return None
         if one.part == "all" and TABLES[one.table].small:
@@ -208,18 +206,13 @@ class _Run:
                 if one.table not in self._small:
                     self._small[one.table] = self._lake.local_view(self._spark, one.table)
             return self._small[one.table]
-        if one.part == "new":
-            rows = self._new_rows(one.table)
-        else:
-            wanted = {"all": lambda _: True, "selected": selection.covers, "known": known.__contains__}[one.part]
-            rows = self._in_one(
-                self._lake.view(self._spark, one.table, wanted), few=self._lake.has_few_bytes(one.table, wanted)
-            )
-        if one.through is not None:
-            rows = one.through(rows)
-        # Rows that are merged into a split table get their piece first, so one shuffle does for merging and writing.
-        merged = sizes is not None and one.part in {"new", "known"}
-        return with_pieces(rows, table, sizes or {}) if merged else rows
+        wanted = {"all": lambda _: True, "selected": selection.covers, "known": known.__contains__}[one.part]
+        if one.files:
+            return self._lake.file_rows(self._spark, one.table, wanted)
+        rows = self._in_one(
+            self._lake.view(self._spark, one.table, wanted), few=self._lake.has_few_bytes(one.table, wanted)
+        )
+        return one.through(rows) if one.through is not None else rows
 
     def _in_one(self, rows: DataFrame, *, few: bool = False) -> DataFrame:
         """Return rows of a small run, or ``few`` of a larger one, in one partition, so that nothing is shuffled."""
@@ -228,7 +221,6 @@ class _Run:
     def _values(self, selection: Selection) -> dict[str, Callable[[], Any]]:
         """Return the values that tables may name as parameters of their function."""
         return {
-            "rules": lambda: self._new.rules,
             "from_date": lambda: selection.first,
             "days": lambda: sorted({day_of(one) for one in self._lake.partitions("bronze") if selection.covers(one)}),
             "dates": lambda: sorted(day_of(one) for one in self._lake.partitions("ops_daily")),

@@ -7,16 +7,19 @@ table, write its function in a file of its own, its columns in ``schemas.py``, a
 from collections.abc import Callable
 from enum import Enum
 from graphlib import TopologicalSorter
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
+import pyarrow as pa
+from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from tenantq.pipeline import schemas
 from tenantq.pipeline.bronze.quarantine import quarantine
-from tenantq.pipeline.bronze.rows import bronze
+from tenantq.pipeline.bronze.rows import bronze, hour_places
 from tenantq.pipeline.bronze.segments import segments
+from tenantq.pipeline.exchange import Exchange
 from tenantq.pipeline.gold.anomalies import anomalies
 from tenantq.pipeline.gold.compliance_evidence import evaluations
 from tenantq.pipeline.gold.compliance_gdpr_art30 import compliance_gdpr_art30
@@ -26,7 +29,7 @@ from tenantq.pipeline.gold.invoice_lines import invoice_lines
 from tenantq.pipeline.gold.slo_daily import slo_daily
 from tenantq.pipeline.gold.tenant_growth import tenant_growth
 from tenantq.pipeline.gold.usage_hourly import usage_hourly
-from tenantq.pipeline.silver.message_lives import life_events, message_lives
+from tenantq.pipeline.silver.message_lives import life_places, message_lives
 from tenantq.pipeline.silver.ops_daily import ops_daily
 from tenantq.pipeline.silver.places_daily import places_daily
 from tenantq.pipeline.silver.queue_hours import queue_hours
@@ -57,11 +60,13 @@ class Input(msgspec.Struct, frozen=True):
     """A table that a function reads, and which part of it.
 
     ``all``: the whole table. ``selected``: the partitions that the scope selects. ``new``: the rows that this run added.
-    ``known``: what the table itself has in the selected partitions, None if nothing. The other parts are the journal's.
+    ``resets``: those of the new rows that empty a queue. ``known``: what the table itself has in the selected partitions,
+    None if nothing. The other parts are the journal's.
     """
 
     table: str
-    part: Literal["all", "selected", "new", "known", "verdicts", "strays", "faults", "rows"] = "all"
+    part: Literal["all", "selected", "new", "resets", "known", "verdicts", "strays", "faults"] = "all"
+    files: bool = False  # the function takes FileRows
     through: Callable[[DataFrame], DataFrame] | None = None  # applied to the rows
 
 
@@ -71,7 +76,7 @@ class Split(msgspec.Struct, frozen=True):
     The number of files depends on nothing but the number of rows.
     """
 
-    by: tuple[str, ...]  # hashed columns
+    places: Callable[[pa.Table], tuple[NDArray[Any], NDArray[Any]]]  # when the partition of a row begins, and its hash
     counted: str  # rows in which this column is not null are counted
     rows: int  # of a file, about
 
@@ -88,7 +93,7 @@ class LakeTable(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     layer: Literal["bronze", "silver", "gold"]
-    function: Callable[..., DataFrame]  # takes the inputs in order, then ``parameters`` by name
+    function: Callable[..., DataFrame | Exchange]  # takes the inputs in order, then ``parameters`` by name
     inputs: tuple[Input, ...]
     scope: Scope
     columns: StructType
@@ -112,7 +117,7 @@ class LakeTable(msgspec.Struct, frozen=True, kw_only=True):
         return "tenant" in self.columns.names
 
 
-_EVALUATIONS: Final = Input("bronze", "selected", evaluations)
+_EVALUATIONS: Final = Input("bronze", "selected", through=evaluations)
 _EVIDENCE: Final = ("control", "tenant", "evidence")
 
 
@@ -129,34 +134,35 @@ _REGISTERED: Final = (
     ),
     LakeTable(
         name="bronze", layer="bronze", function=bronze, scope=Scope.NEW_HOURS,
-        inputs=(Input(JOURNAL, "rows"),), parameters=("rules",), appends=True,
+        inputs=(Input(JOURNAL, "new", files=True), Input("bronze", "known", files=True)), parameters=("pieces",),
         columns=schemas.BRONZE, partitions=("date", "hour"), order=("tenant", "shard", "seq", "n"),
-        split=Split(("shard", "seq"), "seq", 1_000_000), archivable=True,
+        split=Split(hour_places, "seq", 1_000_000), archivable=True,
     ),
     LakeTable(
         name="queue_resets", layer="silver", function=queue_resets, scope=Scope.RESETS,
-        inputs=(Input("bronze", "new"),), appends=True, small=True,
+        inputs=(Input("bronze", "resets"),), appends=True, small=True,
         columns=schemas.QUEUE_RESETS, partitions=(), order=("shard", "seq", "n"),
     ),
     LakeTable(
         name="message_lives", layer="silver", function=message_lives, scope=Scope.LIFE_DAYS,
-        inputs=(Input("bronze", "new", life_events), Input("message_lives", "known"), Input("queue_resets")),
+        inputs=(Input("bronze", "new", files=True), Input("message_lives", "known", files=True), Input("queue_resets")),
+        parameters=("pieces",),
         columns=schemas.MESSAGE_LIVES, order=("tenant", "message_id"),
         # A message is added once, so adds can be counted before they are merged into lives.
-        split=Split(("message_id",), "added_at", 250_000), archivable=True,
+        split=Split(life_places, "added_at", 250_000), archivable=True,
     ),
     LakeTable(
         name="queue_hours", layer="silver", function=queue_hours, scope=Scope.LEVEL_HOURS,
-        inputs=(Input("bronze", "selected"), Input("message_lives"), Input("queue_resets")),
+        inputs=(Input("bronze", "selected", files=True), Input("message_lives", files=True), Input("queue_resets")),
         columns=schemas.QUEUE_HOURS, partitions=("date", "hour"), order=("tenant", "queue", "shard", "epoch"),
     ),
     LakeTable(
         name="ops_daily", layer="silver", function=ops_daily, scope=Scope.NEW_DAYS,
-        inputs=(Input("bronze", "selected"),), columns=schemas.OPS_DAILY, order=("tenant", "op", "outcome"),
+        inputs=(Input("bronze", "selected", files=True),), columns=schemas.OPS_DAILY, order=("tenant", "op", "outcome"),
     ),
     LakeTable(
         name="places_daily", layer="silver", function=places_daily, scope=Scope.NEW_DAYS,
-        inputs=(Input("bronze", "selected"),), columns=schemas.PLACES_DAILY, order=("tenant", "principal", "network"),
+        inputs=(Input("bronze", "selected", files=True),), columns=schemas.PLACES_DAILY, order=("tenant", "principal", "network"),
     ),
     LakeTable(
         name="tenant_changes", layer="silver", function=tenant_changes, scope=Scope.NEW_DAYS,
@@ -169,7 +175,8 @@ _REGISTERED: Final = (
     ),
     LakeTable(
         name="slo_daily", layer="gold", function=slo_daily, scope=Scope.SINCE_OBJECTIVE,
-        inputs=(Input("bronze", "selected"), Input("message_lives")), parameters=("days", "as_of_ms", "objective"),
+        inputs=(Input("bronze", "selected", files=True), Input("message_lives", files=True)),
+        parameters=("days", "as_of_ms", "objective"),
         columns=schemas.SLO_DAILY, order=("tenant", "queue"), archivable=True,
     ),
     LakeTable(

@@ -1,6 +1,7 @@
 """Ingestion: verifies a journal's new segments, with a summary of what their rows affect, and reads the accepted ones."""
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -9,27 +10,31 @@ import msgspec
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.types import StringType, StructField, StructType
 
 from tenantq.pipeline.bronze.quarantine import row_faults
 from tenantq.pipeline.bronze.row_summary import RowSummary, combined, summarize
-from tenantq.pipeline.bronze.rows import RowRules, bronze
+from tenantq.pipeline.bronze.rows import RowRules, valid_rows
 from tenantq.pipeline.bronze.segments import verdicts, verify
-from tenantq.pipeline.schemas import BRONZE, QUARANTINE, SEGMENT_ROW, SEGMENTS, local_frame
+from tenantq.pipeline.exchange import FileRows
+from tenantq.pipeline.schemas import BRONZE, QUARANTINE, QUEUE_RESETS, SEGMENT_ROW, SEGMENTS, local_frame
 
 _FILES_PER_TASK: Final = 4
 LOCAL_ROWS: Final = 1_200_000
 """So many rows are verified in this process while Java starts. Spark workers would begin later, and take as long."""
+_RESET: Final = StructType([*QUEUE_RESETS.fields, StructField("outcome", StringType())])
 _FILE: Final = r"(date=[^/]*/hour=[^/]*/shard=[^/]*/[^/]*)$"
 
 
 class NewSegments:
-    """The new segments of a journal. ``rows`` under ``rules`` are the rows that are new in bronze."""
+    """The new segments of a journal, and their rows that are new in bronze."""
 
     def __init__(self, spark: Callable[[], SparkSession]) -> None:
         self.verdicts: list[dict[str, Any]] = []  # rows of SEGMENTS
         self.strays: list[str] = []  # segments that no manifest names
-        self.rows: DataFrame | None = None
         self.rules = RowRules(unique=True)
+        self._files: tuple[str, ...] = ()
+        self._rows: DataFrame | None = None
         self.faults: DataFrame | None = None
         self.summary = RowSummary()
         self._cached: list[DataFrame] = []
@@ -53,42 +58,62 @@ class NewSegments:
         self.verdicts = sorted((row for row, _ in found), key=lambda one: str(one["manifest"]))
         self.summary = combined(summary for _, summary in found)
 
-    def read(self, journal: str, rules: RowRules, restore: Callable[[DataFrame], object], known: Callable[[], DataFrame]) -> None:  # fmt: skip
-        """Read the rows of accepted segments, without those already ``known`` in bronze.
+    def read(self, journal: str, rules: RowRules, restore: Callable[[DataFrame], object] | None, known: Callable[[], DataFrame]) -> None:  # fmt: skip
+        """Find the rows of accepted segments, without those already ``known`` in bronze.
 
-        ``restore`` gets the rows first, and brings back archived days that they belong to.
+        ``restore``, if given, gets the rows first, and brings back archived days that they belong to.
         """
-        files = [str(Path(journal) / one["file"]) for one in self.accepted]
-        raw = self._spark().read.schema(SEGMENT_ROW).parquet(*files).drop("link", "payload")
+        self._files = tuple(str(Path(journal) / one["file"]) for one in self.accepted)
         inexact = self.summary.faulty or bool(rules.erased) or not rules.unique
         if self.summary.faulty:
             self.faults = row_faults(
-                raw.withColumn("file", f.regexp_extract(f.col("_metadata.file_path"), _FILE, 1)), rules
+                self._raw.withColumn("file", f.regexp_extract(f.col("_metadata.file_path"), _FILE, 1)), rules
             )
         else:
             rules = msgspec.structs.replace(rules, now_ms=None)
-        restore(bronze(raw, rules))
-        self.rows, self.rules = raw, rules
+        if restore is not None:
+            restore(valid_rows(self._raw, rules))
+        self.rules = rules
         if not rules.unique:
-            new = bronze(raw, rules).join(known().select("shard", "seq", "n"), ["shard", "seq", "n"], "left_anti")
-            self.rows = new.select(*BRONZE.names).persist(StorageLevel.MEMORY_AND_DISK)
-            self.rules = RowRules(unique=True)
-            self._cached.append(self.rows)
+            new = valid_rows(self._raw, rules).join(
+                known().select("shard", "seq", "n"), ["shard", "seq", "n"], "left_anti"
+            )
+            self._rows = new.select(*BRONZE.names).persist(StorageLevel.MEMORY_AND_DISK)
+            self._cached.append(self._rows)
         if inexact:
-            self.summary = summarize(bronze(self.rows, self.rules))
+            self.summary = summarize(self.rows)
+
+    @cached_property
+    def _raw(self) -> DataFrame:
+        return self._spark().read.schema(SEGMENT_ROW).parquet(*self._files).drop("link", "payload")
+
+    @property
+    def rows(self) -> DataFrame:
+        """The rows that are new in bronze."""
+        if self._rows is None:
+            self._rows = valid_rows(self._raw, self.rules) if self._files else local_frame(self._spark(), [], BRONZE)
+        return self._rows
+
+    def source(self) -> DataFrame | FileRows:
+        """Return the same rows, in files if every row of them is new in bronze."""
+        if not self.rules.accept_all:
+            return self.rows
+        return FileRows(self._spark(), map(Path, self._files))
 
     def frame(self, part: str) -> DataFrame:
-        """Return one of the inputs that tables have from the journal: verdicts, strays, faults or rows."""
+        """Return one of the inputs that tables have from the journal: verdicts, strays, faults or resets."""
+        spark = self._spark()
         if part == "verdicts":
-            return local_frame(self._spark(), self.verdicts, SEGMENTS)
+            return local_frame(spark, self.verdicts, SEGMENTS)
         if part == "strays":
             details = "no manifest names this segment"
             lost = [("missing_manifest", file, "", 0, 0, 1, details) for file in self.strays]
+            return local_frame(spark, [dict(zip(QUARANTINE.names, one, strict=True)) for one in lost], QUARANTINE)
+        if part == "resets":
             return local_frame(
-                self._spark(), [dict(zip(QUARANTINE.names, one, strict=True)) for one in lost], QUARANTINE
+                spark, [dict(zip(_RESET.names, (*one, "ok"), strict=True)) for one in self.summary.resets], _RESET
             )
-        found, columns = {"faults": (self.faults, QUARANTINE), "rows": (self.rows, BRONZE)}[part]
-        return found if found is not None else local_frame(self._spark(), [], columns)
+        return self.faults if self.faults is not None else local_frame(spark, [], QUARANTINE)
 
     def close(self) -> None:
         """Release cached rows."""

@@ -12,17 +12,18 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 
+from tenantq.pipeline.arrow_columns import numbers, whole
 from tenantq.pipeline.bronze.rows import FUTURE_MS, NOT_NEGATIVE, RowRules
 from tenantq.pipeline.schemas import KNOWN_OPS
-from tenantq.pipeline.silver.message_lives import DAY_MS, DONE, LAST_DAY, STATES
+from tenantq.pipeline.silver.life_days import life_days
+from tenantq.pipeline.silver.message_lives import changes_of_lives
 from tenantq.pipeline.silver.queue_resets import RESETS
 
 _HOUR_MS: Final = 3_600_000
-_ID_CHARS: Final = 36
-_TIME_DIGITS: Final = (*range(8), *range(9, 13))  # of an id's text: its first 48 bits are milliseconds
-_DIGIT_VALUES: Final = np.zeros(256, "i8")
-_DIGIT_VALUES[np.frombuffer(b"0123456789abcdef", "u1")] = np.arange(16)
-_USED: Final = ("ts", "op", "outcome", "message_id")
+Reset = tuple[str, str, str, int, int, int, str]
+"""A row that emptied a queue: shard, tenant, queue, seq, n, microseconds and op."""
+_OF_RESETS: Final = ("shard", "tenant", "queue", "seq", "n", "ts", "op")
+_USED: Final = (*_OF_RESETS, "outcome", "message_id")
 
 
 class RowSummary(msgspec.Struct, frozen=True):
@@ -32,19 +33,24 @@ class RowSummary(msgspec.Struct, frozen=True):
     faulty: bool = False  # whether some of them may be invalid
     hours: dict[str, int] = {}  # partition of bronze -> rows
     lives: dict[str, int] = {}  # partition of message_lives -> lives that begin; 0 where one only continues
-    first_reset_ms: int | None = None  # when the first of them emptied a queue
+    resets: list[Reset] = []  # those of them that emptied a queue, or all queues of a tenant
+
+    @property
+    def first_reset_ms(self) -> int | None:
+        """When the first of them emptied a queue."""
+        return min((one[5] // 1_000 for one in self.resets), default=None)
 
 
 def combined(parts: Iterable[RowSummary]) -> RowSummary:
     """Return the summary of all rows of these parts."""
-    rows, faulty, resets = 0, False, []
+    rows, faulty, resets = 0, False, list[Reset]()
     hours, lives = Counter[str](), Counter[str]()
     for part in parts:
         rows, faulty = rows + part.rows, faulty or part.faulty
         hours.update(part.hours)
         lives.update(part.lives)
-        resets += [part.first_reset_ms] if part.first_reset_ms is not None else []
-    return RowSummary(rows, faulty, dict(hours), dict(lives), min(resets, default=None))
+        resets += part.resets
+    return RowSummary(rows, faulty, dict(hours), dict(lives), resets)
 
 
 def summary_of(rows: pa.Table, rules: RowRules) -> RowSummary:
@@ -55,10 +61,10 @@ def summary_of(rows: pa.Table, rules: RowRules) -> RowSummary:
         f"{datetime.fromtimestamp(hour * _HOUR_MS // 1_000, UTC):date=%Y-%m-%d/hour=%H}" for hour in hours.tolist()
     ]
     ok = pc.equal(rows["outcome"], "ok")
-    resets = pc.and_(pc.is_in(rows["op"], pa.array(RESETS)), ok).to_numpy()
+    resets = rows.select(_OF_RESETS).filter(pc.and_(pc.is_in(rows["op"], pa.array(RESETS)), ok))
     return RowSummary(
         rows.num_rows, _may_be_faulty(rows, names, ms, rules), dict(zip(names, counts.tolist(), strict=True)), _lives(rows),
-        int(ms[resets].min()) if resets.any() else None,
+        list(zip(*[numbers(column).tolist() if name == "ts" else column.to_pylist() for name, column in zip(_OF_RESETS, resets.columns, strict=True)], strict=True)),
     )  # fmt: skip
 
 
@@ -77,30 +83,13 @@ def _may_be_faulty(rows: pa.Table, hours: list[str], ms: NDArray[Any], rules: Ro
 
 def _lives(rows: pa.Table) -> dict[str, int]:
     """Return how many lives begin on each day, 0 where some only continue."""
-    changes = pc.and_(pc.is_in(rows["outcome"], pa.array(DONE)), pc.is_in(rows["op"], pa.array(list(STATES))))
-    told = rows.select(["op", "message_id"]).filter(pc.and_(changes, pc.not_equal(rows["message_id"], "")))
-    ids = pa.array(told["message_id"].combine_chunks(), pa.string())
-    days = np.zeros(len(ids), "i8")  # ids of another form belong to the first day
-    proper = pc.equal(pc.binary_length(ids), _ID_CHARS).to_numpy(zero_copy_only=False)
-    days[proper] = _creation_days(ids.filter(pa.array(proper)))
-    found, places = np.unique(days, return_inverse=True)
+    told = rows.select(["op", "message_id"]).filter(changes_of_lives(rows))
+    found, places = np.unique(life_days(whole(told["message_id"])), return_inverse=True)
     begins = np.bincount(places, pc.equal(told["op"], "add").to_numpy(), len(found))
     return {
         f"date={np.datetime64(day, 'D')}": int(count)
         for day, count in zip(found.tolist(), begins.tolist(), strict=True)
     }
-
-
-def _creation_days(ids: pa.StringArray) -> NDArray[Any]:
-    """Return the day in which each id was created. All ids have the same length."""
-    if not len(ids):
-        return np.zeros(0, "i8")
-    text = np.frombuffer(pa.concat_arrays([ids]).buffers()[2], "u1")[: len(ids) * _ID_CHARS].reshape(-1, _ID_CHARS)
-    ms = np.zeros(len(ids), "i8")
-    for place in _TIME_DIGITS:
-        ms = ms * 16 + _DIGIT_VALUES[text[:, place]]
-    days: NDArray[Any] = np.minimum(ms // DAY_MS, LAST_DAY)
-    return days
 
 
 def summarize(rows: DataFrame) -> RowSummary:

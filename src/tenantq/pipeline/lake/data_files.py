@@ -1,41 +1,99 @@
 """The Parquet files of a table: how rows are divided into files, how files are named, and what Delta records of them."""
 
 import os
-import shutil
-from collections.abc import Mapping
+import uuid
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
+from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from tenantq.pipeline.arrow_columns import Vocabulary, by_part, group_starts
+from tenantq.pipeline.exchange import Exchange, SentRows, joined
+from tenantq.pipeline.lake.pieces import Pieces
 from tenantq.pipeline.tables import LakeTable
 
-PIECE: Final = "piece"
-"""The column that says to which file of its partition a row belongs."""
+_GROUP_ROWS: Final = 100_000  # of a row group
+_DISTINCT: Final = ("message_id", "request_id")  # columns whose values hardly repeat
 
 
-def with_pieces(rows: DataFrame, table: LakeTable, sizes: Mapping[str, int]) -> DataFrame:
-    """Add the column ``piece`` to rows of a split table, or to rows that will be merged into one."""
-    split = table.split
-    assert split is not None, table.name
-    pieces = [
-        (*[part.partition("=")[2] for part in name.split("/")], 1 + (size - 1) // split.rows)
-        for name, size in sorted(sizes.items())
-        if size > split.rows
-    ]
-    count = f.lit(1)
-    if pieces:
-        columns = ", ".join([*[f"{name} string" for name in table.partitions], "_pieces int"])
-        rows = rows.join(
-            f.broadcast(rows.sparkSession.createDataFrame(pieces, columns)), list(table.partitions), "left"
-        )
-        count = f.coalesce(f.col("_pieces"), count)
-    return rows.withColumn(PIECE, f.pmod(f.xxhash64(*split.by), count).cast("int")).drop("_pieces")
+def split_rows(rows: DataFrame, table: LakeTable, pieces: Pieces) -> Exchange:
+    """Return rows of a split table in its files."""
+    assert table.split is not None, table.name
+    send = partial(_send_pieces, places=table.split.places, pieces=pieces)
+    merge = partial(_sorted_rows, order=table.order)
+    inputs = [SentRows(rows, tuple(table.columns.names), send)]
+    return Exchange(rows.sparkSession, inputs, pieces.count, merge, table.columns)
+
+
+def _send_pieces(
+    rows: pa.Table, places: Callable[[pa.Table], tuple[NDArray[Any], NDArray[Any]]], pieces: Pieces
+) -> Iterator[tuple[int, int, pa.Table]]:
+    for part, sent in by_part(pieces.parts(*places(rows)), rows):
+        yield part, 0, sent
+
+
+def _sorted_rows(_: int, sent: list[list[pa.Table]], order: tuple[str, ...]) -> pa.Table:
+    return joined(sent[0]).sort_by([(name, "ascending") for name in order])
+
+
+def write_rows(rows: pa.Table, place: Path, table: LakeTable) -> None:
+    """Write the rows of a table that is not split below ``place``: a file for each partition, one without partitions."""
+    columns = to_arrow_schema(table.columns, timezone="UTC")
+    rows = rows.select(columns.names).cast(columns)
+    rows = rows.take(_order(rows, (*table.partitions, *table.order)))
+    ranks = [Vocabulary(rows[name]).ranks[0] for name in table.partitions]
+    starts = group_starts(*ranks).tolist() if ranks else [0]
+    for start, end in pairwise([*starts, rows.num_rows]):
+        part = rows.slice(start, end - start)
+        partition = "/".join(f"{name}={part[name][0].as_py()}" for name in table.partitions)
+        (place / partition).mkdir(parents=True, exist_ok=True)
+        kept = part.drop_columns(list(table.partitions))
+        pq.write_table(kept, place / partition / "0.parquet", compression="zstd", store_schema=False)
+
+
+def _order(rows: pa.Table, names: tuple[str, ...]) -> pa.Array:
+    """Return the order of rows by some columns, with nulls first, as Spark sorts them."""
+    keys: dict[str, pa.ChunkedArray] = {}
+    for name in names:
+        if rows[name].null_count:
+            keys[f"{name} is there"] = pc.cast(pc.is_valid(rows[name]), pa.int8())
+        keys[name] = rows[name]
+    return pc.sort_indices(pa.table(keys), [(name, "ascending") for name in keys])
+
+
+def write_piece(part: int, rows: pa.Table, place: str, pieces: Pieces, columns: pa.Schema) -> None:
+    """Write a file of a split table below ``place``. Equal rows give equal files, whichever task writes them last."""
+    if not rows.num_rows:
+        return
+    partition, number = pieces.place(part)
+    directory = Path(place) / partition
+    directory.mkdir(parents=True, exist_ok=True)
+    keys = partition_values(partition)
+    file, draft = directory / f"{number:05d}.parquet", directory / f"{number:05d}.{uuid.uuid4().hex}"
+    shaped = pa.table(
+        {
+            one.name: rows[one.name] if pa.types.is_dictionary(rows[one.name].type) else rows[one.name].cast(one.type)
+            for one in columns
+            if one.name not in keys
+        }
+    )
+    repeated = [one.name for one in columns if one.name in shaped.column_names and one.name not in _DISTINCT]
+    pq.write_table(
+        shaped, draft, row_group_size=_GROUP_ROWS, compression="zstd", use_dictionary=repeated, store_schema=False
+    )
+    draft.rename(file)
 
 
 def count_rows(rows: DataFrame, table: LakeTable) -> dict[str, int]:
@@ -64,11 +122,7 @@ def nullable_columns(rows: DataFrame, columns: StructType, keys: tuple[str, ...]
 
 
 def name_files(root: Path, token: str) -> dict[str, list[Path]]:
-    """Give the files that Spark wrote unique names; return them in order, by partition. "." is the table itself."""
-    for piece in list(root.rglob(f"{PIECE}=*")):
-        (file,) = piece.glob("*.parquet")  # fails if rows were not partitioned by piece
-        file.rename(piece.parent / f"{int(piece.name.partition('=')[2]):05d}.parquet")
-        shutil.rmtree(piece)
+    """Give new files unique names; return them in order, by partition. "." is the table itself."""
     found: dict[str, list[Path]] = {}
     for file in sorted(root.rglob("*.parquet")):
         leaf = found.setdefault(file.parent.relative_to(root).as_posix(), [])

@@ -12,18 +12,30 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from tenantq.errors import Conflict, Invalid, NotFound
-from tenantq.pipeline.lake.data_files import PIECE, count_rows, name_files, nullable_columns, same_rows, with_pieces
+from tenantq.pipeline.exchange import Exchange, FileRows
+from tenantq.pipeline.lake.data_files import (
+    count_rows,
+    name_files,
+    nullable_columns,
+    same_rows,
+    split_rows,
+    write_piece,
+    write_rows,
+)
 from tenantq.pipeline.lake.delta_tables import DeltaTables
+from tenantq.pipeline.lake.pieces import Pieces
 from tenantq.pipeline.lake.state import LakeState
 from tenantq.pipeline.lake.versions import VERSIONS, VersionSet, drop_torn_entry
 from tenantq.pipeline.schemas import local_frame
@@ -33,9 +45,9 @@ from tenantq.runtime.clock import Clock, SystemClock
 _STAGING: Final = "_staging"
 _INCOMING: Final = "_incoming"
 _LOCK: Final = "_lock"
-_FEW_BYTES: Final = 2_000_000  # about 100,000 rows
 ROW_GROUP_BYTES: Final = 16_000_000
 """Rows are sorted by tenant, so a query for one tenant reads only the row groups whose statistics include it."""
+_FEW_BYTES: Final = 2_000_000  # about 100,000 rows
 
 
 class Lake:
@@ -148,6 +160,11 @@ class Lake:
             found = part if found is None else found.unionByName(part)
         return found if found is not None else local_frame(spark, [], known.columns)
 
+    def file_rows(self, spark: SparkSession, table: str, wanted: Callable[[str], bool]) -> FileRows:
+        """Return the same rows as ``view``, in files that tasks read."""
+        found = self.files(table, wanted, staged=True)
+        return FileRows(spark, (file for name in sorted(found) for file in found[name]))
+
     def has_few_bytes(self, table: str, wanted: Callable[[str], bool] = lambda _: True) -> bool:
         """Return whether the files that ``view`` reads are small enough for one task."""
         files = self.files(table, wanted, staged=True).values()
@@ -184,35 +201,39 @@ class Lake:
 
     def stage(
         self,
-        rows: DataFrame,
+        rows: DataFrame | Exchange,
         table: str,
         covers: Callable[[str], bool] = lambda _: True,
-        sizes: Mapping[str, int] | None = None,
+        pieces: Pieces | None = None,
         *,
         few: bool = False,
     ) -> None:
         """Write rows that replace every partition that ``covers`` accepts. Partitions that get no rows are removed.
 
-        A partition is one file. Partitions of a split table may be several (see ``with_pieces``), by their ``sizes``, which
-        are counted if not given. Rows that already have a piece must be partitioned and sorted as the table is. ``few`` rows
-        are written by one task.
+        A partition is one file. Spark writes it, or this process if the rows are ``few``. Partitions of a split table may be
+        several files: their ``pieces``, which are counted if not given. Rows of an exchange are in these pieces already.
         """
         known = TABLES[table]
         place = self._place(table)
-        keys = known.partitions
         if known.split is not None:
-            keys = (*keys, PIECE)
-            if PIECE not in rows.columns:
-                rows = with_pieces(rows, known, count_rows(rows, known) if sizes is None else sizes).repartition(*keys)
-        elif keys and not few:
-            rows = rows.repartition(*keys)
+            if pieces is None:
+                assert isinstance(rows, DataFrame), table
+                pieces = Pieces(count_rows(rows, known), known.split.rows)
+            given = split_rows(rows, known, pieces) if isinstance(rows, DataFrame) else rows
+            columns = to_arrow_schema(known.columns, timezone="UTC")
+            given.write(partial(write_piece, place=str(place.absolute()), pieces=pieces, columns=columns))
         else:
-            rows = rows.coalesce(1)
-        sorted_rows = rows.sortWithinPartitions(*keys, *known.order)
-        writer = nullable_columns(sorted_rows, known.columns, keys).write.mode("overwrite")
-        writer = writer.option("parquet.block.size", ROW_GROUP_BYTES)
-        writer = writer.option("parquet.enable.dictionary#message_id", value=False)  # ids hardly repeat
-        (writer.partitionBy(*keys) if keys else writer).parquet(str(place))
+            assert isinstance(rows, DataFrame), table
+            if few:
+                write_rows(rows.toArrow(), place, known)
+            else:
+                keys = known.partitions
+                sorted_rows = (rows.repartition(*keys) if keys else rows.coalesce(1)).sortWithinPartitions(
+                    *keys, *known.order
+                )
+                writer = nullable_columns(sorted_rows, known.columns, keys).write.mode("overwrite")
+                writer = writer.option("parquet.block.size", ROW_GROUP_BYTES)
+                (writer.partitionBy(*keys) if keys else writer).parquet(str(place))
         removed: dict[str, list[Path]] = {name: [] for name in self.partitions(table, staged=False) if covers(name)}
         written = name_files(place, self._staging.rpartition("/")[2])
         self._staged[table] = {**removed, **({} if known.partitions and set(written) == {"."} else written)}

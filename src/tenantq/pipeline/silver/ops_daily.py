@@ -1,14 +1,46 @@
 """Silver ``ops_daily``: the number of operations by tenant, operation, outcome and day."""
 
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as f
 
+from tenantq.pipeline.arrow_columns import by_part, decoded, numbers
+from tenantq.pipeline.exchange import Exchange, FileRows, SentRows, part_count
 from tenantq.pipeline.schemas import OPS_DAILY
+from tenantq.pipeline.silver.life_days import DAY_US, date_texts
+
+_READ: Final = ("tenant", "op", "outcome", "principal", "count", "ts")
+_KEY: Final = ("tenant", "op", "outcome", "date")
 
 
-def ops_daily(rows: DataFrame) -> DataFrame:
+def ops_daily(rows: DataFrame | FileRows) -> DataFrame:
     """Return calls by tenant, op and outcome."""
-    grouped = rows.groupBy("tenant", "op", "outcome", "date").agg(
-        f.sum("count").alias("calls"), f.count("*").alias("rows"), f.countDistinct("principal").alias("principals")
+    parts = part_count(rows)
+    sent = SentRows(rows, _READ, partial(_send, parts=parts))
+    return Exchange(rows.sparkSession, [sent], parts, _merged, OPS_DAILY).frame()
+
+
+def _send(rows: pa.Table, parts: int) -> Iterator[tuple[int, int, pa.Table]]:
+    """Add up the rows of each principal, because a day counts how many there are."""
+    us = numbers(rows["ts"])
+    rows = rows.append_column("date", date_texts(us)).append_column("day", pa.array(us // DAY_US))
+    counted = rows.group_by([*_KEY, "principal", "day"], use_threads=False).aggregate(
+        [("count", "sum"), ("count", "count")]
     )
-    return grouped.select(*OPS_DAILY.names)
+    for part, sent in by_part(numbers(counted["day"]) % parts, counted):
+        yield part, 0, sent
+
+
+def _merged(_: int, sent: list[list[pa.Table]]) -> pa.Table:
+    rows = pa.concat_tables(map(decoded, sent[0]))
+    by_principal = rows.group_by([*_KEY, "principal"], use_threads=False).aggregate(
+        [("count_sum", "sum"), ("count_count", "sum")]
+    )
+    counted = by_principal.group_by(list(_KEY), use_threads=False).aggregate(
+        [("count_sum_sum", "sum"), ("count_count_sum", "sum"), ("principal", "count")]
+    )
+    names = {"count_sum_sum_sum": "calls", "count_count_sum_sum": "rows", "principal_count": "principals"}
+    return counted.rename_columns([names.get(name, name) for name in counted.column_names])

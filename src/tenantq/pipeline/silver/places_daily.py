@@ -1,16 +1,22 @@
 """Silver ``places_daily``: the networks from which each principal called, by day."""
 
-from decimal import Decimal
-from typing import Final
+import re
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, Final
 
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
+from tenantq.pipeline.arrow_columns import Vocabulary, by_part, combined, decoded, group_starts, numbers, ordered, times
+from tenantq.pipeline.exchange import Exchange, FileRows, SentRows, part_count
 from tenantq.pipeline.schemas import PLACES_DAILY
+from tenantq.pipeline.silver.life_days import DAY_US, date_texts
 
-_DAY_MS: Final = 86_400_000
-_ROWS: Final = Decimal(10**10)  # more than a record can have
-_RECORD_ROWS: Final = Decimal(10**29)  # more than a shard can have records, times _ROWS
+_READ: Final = ("tenant", "principal", "remote", "outcome", "count", "shard", "seq", "n", "ts")
 
 
 def offset(row: str = "") -> Column:
@@ -18,38 +24,64 @@ def offset(row: str = "") -> Column:
     return f.format_string("%s:%d.%d", f.col(f"{row}shard"), f.col(f"{row}seq"), f.col(f"{row}n"))
 
 
-def places_daily(rows: DataFrame) -> DataFrame:
+def places_daily(rows: DataFrame | FileRows) -> DataFrame:
     """Return the networks (/24, /48) that each principal called from with success."""
-    used = rows.where((f.col("remote") != "") & (f.col("principal") != "system") & (f.col("outcome") == "ok"))
-    by_address = used.groupBy("tenant", "principal", "remote", "shard", "date").agg(
-        f.sum("count").alias("calls"), f.min(_packed()).alias("packed")
-    )
-    host = f.regexp_replace("remote", r":[0-9]+$", "")
-    v4 = f.regexp_extract(host, r"^([0-9]+\.[0-9]+\.[0-9]+)\.[0-9]+$", 1)
-    v6 = f.regexp_extract("remote", r"^\[?((?:[0-9a-fA-F]+:){3})", 1)
-    network = f.when(v4 != "", f.concat(v4, f.lit(".0/24"))).when(v6 != "", f.concat(v6, f.lit(":/48"))).otherwise(host)
-    grouped = by_address.groupBy("tenant", "principal", network.alias("network"), "date").agg(
-        f.sum("calls").alias("calls"), f.min(_unpacked()).alias("first")
-    )
-    return grouped.withColumns({"first_at": f.col("first.ts"), "evidence": offset("first.")}).select(
-        *PLACES_DAILY.names
-    )
+    parts = part_count(rows)
+    sent = SentRows(rows, _READ, partial(_send, parts=parts))
+    return Exchange(rows.sparkSession, [sent], parts, _merged, PLACES_DAILY).frame()
 
 
-def _packed() -> Column:
-    """Return time of day, record and row as one number: Spark aggregates fixed-width values without sorting."""
-    day_ms, wide = f.unix_millis("ts") % _DAY_MS, "decimal(19,0)"
-    return (
-        day_ms.cast("decimal(8,0)") * f.lit(_RECORD_ROWS)
-        + f.col("seq").cast(wide) * f.lit(_ROWS)
-        + f.col("n").cast("decimal(10,0)")
-    ).cast("decimal(38,0)")
+def _send(rows: pa.Table, parts: int) -> Iterator[tuple[int, int, pa.Table]]:
+    words = {name: Vocabulary(rows[name]) for name in ("remote", "principal", "outcome")}
+    wanted = words["outcome"].marked(words["outcome"].ranks[0], ("ok",))
+    for name, without in (("remote", ""), ("principal", "system")):
+        ranks = words[name].ranks[0]
+        wanted &= (ranks >= 0) & ~words[name].marked(ranks, (without,))
+    found = _first_calls(rows.filter(pa.array(wanted)), "remote", numbers(rows["count"])[wanted])
+    for part, sent in by_part(numbers(found["us"]) // DAY_US % parts, found):
+        yield part, 0, sent
 
 
-def _unpacked() -> Column:
-    packed, rest = f.col("packed"), f.col("packed") % f.lit(_RECORD_ROWS)
-    day_ms = f.floor(packed / f.lit(_RECORD_ROWS)).cast("bigint")
-    seq = ((rest - rest % f.lit(_ROWS)) / f.lit(_ROWS)).cast("bigint")
-    ts = f.timestamp_millis(f.unix_millis(f.col("date").cast("timestamp")) + day_ms)
-    n = (rest % f.lit(_ROWS)).cast("int")
-    return f.struct(ts.alias("ts"), "shard", seq.alias("seq"), n.alias("n"))
+def _first_calls(rows: pa.Table, place: str, calls: NDArray[Any]) -> pa.Table:
+    """Return per tenant, principal, place and day the calls, and the first one's time, shard, record and row."""
+    words = [Vocabulary(rows[name]) for name in ("tenant", "principal", place, "shard")]
+    us, seq, n = numbers(rows["us" if "us" in rows.column_names else "ts"]), numbers(rows["seq"]), numbers(rows["n"])
+    day = us // DAY_US
+    if not len(us):
+        key = day
+    else:
+        key = combined(
+            [*[one.ranks[0] for one in words[:3]], day - day.min()],
+            [*[len(one.words) for one in words[:3]], int(np.ptp(day)) + 1],
+        )
+    order = np.argsort(key, kind="stable")
+    starts = group_starts(key[order])
+    sizes = np.diff(np.append(starts, len(order)))
+    sums = np.add.reduceat(calls[order], starts) if len(starts) else calls
+    first_us = np.minimum.reduceat(us[order], starts) if len(starts) else us
+    candidates = order[us[order] == np.repeat(first_us, sizes)]  # few; of these, the first in the journal
+    ranked = candidates[ordered([one[candidates] for one in (key, words[3].ranks[0], seq, n)])]
+    first = ranked[group_starts(key[ranked])]
+    names = ("tenant", "principal", place, "shard")
+    texts = {name: one.array(one.ranks[0][first]) for name, one in zip(names, words, strict=True)}
+    return pa.table({**texts, "calls": sums, "us": us[first], "seq": seq[first], "n": n[first]})
+
+
+def _merged(_: int, sent: list[list[pa.Table]]) -> pa.Table:
+    rows = pa.concat_tables(map(decoded, sent[0])).combine_chunks()
+    networks = pa.array([network(one) for one in rows["remote"].to_pylist()], pa.string())
+    found = _first_calls(rows.append_column("network", networks), "network", numbers(rows["calls"]))
+    us = numbers(found["us"])
+    offsets = zip(*(found[name].to_pylist() for name in ("shard", "seq", "n")), strict=True)
+    return found.append_column("first_at", times(us)).append_column("date", date_texts(us)).append_column(
+        "evidence", pa.array([f"{shard}:{seq}.{n}" for shard, seq, n in offsets], pa.string())
+    )  # fmt: skip
+
+
+def network(remote: str) -> str:
+    """Return the network of an address with or without a port: /24, /48, or the text itself if it is no address."""
+    host = re.sub(r":[0-9]+$", "", remote)
+    if v4 := re.search(r"^([0-9]+\.[0-9]+\.[0-9]+)\.[0-9]+$", host):
+        return f"{v4.group(1)}.0/24"
+    v6 = re.search(r"^\[?((?:[0-9a-fA-F]+:){3})", remote)
+    return f"{v6.group(1)}:/48" if v6 else host

@@ -3,208 +3,331 @@
 Levels (messages stored, bytes, leases) are sums of changes since the last reset of the queue. Each reset begins an ``epoch``.
 An hour has its own changes and their peak above its start. Hours can therefore be computed independently, and
 ``usage_hourly`` adds them up.
+
+Tasks first add up the rows of a file by queue and by round. So a large queue is spread over the tasks, and the merge of
+an hour needs memory for its rounds only.
 """
 
-from typing import Final
+import re
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as f
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
 
-from tenantq.domain.access import VIEWS
-from tenantq.pipeline.schemas import BYTE_MS, QUEUE_HOURS
-from tenantq.pipeline.silver.queue_resets import with_resets
-
-_TARGET: Final = r"^to ([^:]*)"
-_PURGED: Final = r"^([0-9]+) messages"
-_MOVES: Final = ("dead_letter", "redrive")
-_CALL: Final = "redrive call"
-_MOVED_IN: Final = "moved in"
-_LEASE_REMOVED: Final = "lease removed"
-"""Effects of rows in addition to their own op. Names of ops have no spaces."""
-_COUNTS: Final = (
-    "operations", "messages_in", "messages_out", "bytes_in", "bytes_out", "acked", "nacked", "lease_expired", "dead",
-    "expired", "removed", "healed", "refused", "throttled", "denied",
+from tenantq.pipeline.arrow_columns import Vocabulary, by_part, combined, decoded, group_starts, numbers, ordered, whole
+from tenantq.pipeline.exchange import Exchange, FileRows, SentRows, part_count
+from tenantq.pipeline.schemas import QUEUE_HOURS
+from tenantq.pipeline.silver.queue_changes import (
+    CALL,
+    COUNTS,
+    LEASE_REMOVED,
+    LEASES,
+    MESSAGES,
+    MOVED_IN,
+    MOVES,
+    PURGED,
+    TARGET,
+    change_table,
+    selected_table,
 )  # fmt: skip
-_LEVELS: Final = ("backlog", "in_flight")
+from tenantq.pipeline.silver.queue_resets import ResetIndex
+
 _HOUR_MS: Final = 3_600_000
-_SLICE_MS: Final = 300_000
-_LIMB: Final = 4_096
-"""Byte-milliseconds are added up in two integers with this base: an hour of petabytes or a billion rows fits into each."""
-_KEY: Final = ("tenant", "queue", "shard", "epoch", "hour_number")
+_LIMB_BITS: Final = 12
+"""Byte-milliseconds are added up in two integers: an hour of petabytes or a billion rows fits into each."""
+_READ: Final = (
+    "shard", "seq", "n", "ts", "tenant", "queue", "op", "message_id", "principal", "bytes", "outcome", "count", "details",
+)  # fmt: skip
+_READ_LIVES: Final = ("tenant", "outcome", "leased_at_end", "last")
+_KEY: Final = ("tenant", "queue", "shard", "epoch", "hour")
+_SUMS: Final = ("rows", "calls", "bytes", "purged", "high", "low")
+_SUMMED, _ROUNDS, _SUMMED_LEASES, _ROUNDS_OF_LEASES = range(4)  # kinds of sent tables; leases of removed messages
 
 
-def queue_hours(rows: DataFrame, lives: DataFrame, resets: DataFrame) -> DataFrame:
+def queue_hours(rows: DataFrame | FileRows, lives: DataFrame | FileRows, resets: DataFrame) -> DataFrame:
     """Return rows of QUEUE_HOURS. ``rows`` (bronze) must have whole hours.
 
     ``lives`` says which removed messages were leased; the journal row of a remove does not.
     """
-    changes = changes_placed(rows, lives, resets)
-    hours = (
-        _sums(changes).join(_tops(slices(changes)), list(_KEY), "left").fillna(0, [f"{name}_top" for name in _LEVELS])
+    return hour_exchange(rows, lives, resets).frame()
+
+
+def hour_exchange(rows: DataFrame | FileRows, lives: DataFrame | FileRows, resets: DataFrame) -> Exchange:
+    """Return the exchange that computes ``queue_hours``."""
+    parts = part_count(rows)
+    index = ResetIndex.of(resets)
+    inputs = (
+        SentRows(rows, _READ, partial(_send_changes, resets=index, parts=parts)),
+        SentRows(lives, _READ_LIVES, partial(_send_removed, resets=index, parts=parts)),
     )
-    begin = f.timestamp_seconds(f.col("hour_number") * (_HOUR_MS // 1_000))
-    hours = hours.withColumnsRenamed(
-        {"messages": "messages_net", "stored": "bytes_net", "in_flight": "in_flight_net"}
-    ).withColumns({"date": f.date_format(begin, "yyyy-MM-dd"), "hour": f.date_format(begin, "HH")})
-    return hours.select(*QUEUE_HOURS.names)
+    return Exchange(rows.sparkSession, inputs, parts, _merged, QUEUE_HOURS, kinds=4)
 
 
-def changes_placed(rows: DataFrame, lives: DataFrame, resets: DataFrame) -> DataFrame:
-    """Return the changes of each queue, with their epoch and the milliseconds until the epoch or the hour ends."""
-    changes = queue_changes(rows).unionByName(_leases_removed(rows, lives), allowMissingColumns=True)
-    placed = with_resets(changes, resets, "queue")
-    here = f.struct(f.col("seq"), f.col("n"))
-    passed = f.filter("resets", lambda one: f.struct(one["seq"], one["n"]) < here)
-    coming = f.get(f.filter("resets", lambda one: f.struct(one["seq"], one["n"]) >= here), f.lit(0))
-    emptied = f.col("resets").isNotNull()
-    ms = f.unix_millis("ts")
-    end_ms = f.least(  # skips nulls, which mean that no reset follows
-        ms - f.pmod(ms, f.lit(_HOUR_MS)) + _HOUR_MS, f.when(emptied, f.unix_millis(coming["ts"]))
-    )
-    return placed.withColumns(
-        {
-            "ms": ms,
-            "hour_number": f.floor(ms / _HOUR_MS),
-            "epoch": f.when(emptied, f.size(passed)).otherwise(f.lit(0)),
-            "left_ms": end_ms - ms,
-        }
-    )
+class _Effects:
+    """Effects of rows on queues, a row each."""
+
+    def __init__(self, columns: dict[str, Any]) -> None:
+        self._columns = columns
+        self.tenants, self.queues, self.shards, self.ops, self.outcomes = (
+            Vocabulary(columns[name]) for name in ("tenant", "queue", "shard", "op", "outcome")
+        )
+        self.op, self.outcome = self.ops.ranks[0], self.outcomes.ranks[0]
+        self.seq, self.n, self.ms = columns["seq"], columns["n"], columns["us"] // 1_000
+        self.hour = self.ms // _HOUR_MS
+
+    def place(self, resets: ResetIndex) -> None:
+        """Find the epoch of each row, and the milliseconds until it or the hour ends."""
+        around = resets.around(
+            (self.shards, self.shards.ranks[0]), (self.tenants, self.tenants.ranks[0]), (self.queues, self.queues.ranks[0]),
+            self.seq, self.n, tie_passed=False,
+        )  # fmt: skip
+        end_ms = (self.hour + 1) * _HOUR_MS
+        end_ms = np.where(around.next_at >= 0, np.minimum(end_ms, around.next_at // 1_000), end_ms)
+        self.epoch, self.left_ms = around.passed, end_ms - self.ms
+        ranks = (self.tenants, self.queues, self.shards)
+        self.key = combined(
+            [*[one.ranks[0] for one in ranks], self.epoch, self.hour - self.hour.min()],
+            [*[len(one.words) for one in ranks], int(self.epoch.max()) + 1, int(np.ptp(self.hour)) + 1],
+        )
+
+    def sums(self) -> pa.Table:
+        """Add up the rows of each queue, hour, op and outcome. What a row counts for depends on nothing else."""
+        size, asked = self._columns["bytes"], self._columns["asked"]
+        kind = (self.op * (len(self.outcomes.words) + 1) + self.outcome + 1) * 2 + asked
+        key = combined([self.key, kind], [int(self.key.max()) + 1, int(kind.max()) + 1])
+        order = np.argsort(key, kind="stable")
+        starts = group_starts(key[order])
+        high, low = size >> _LIMB_BITS, size & ((1 << _LIMB_BITS) - 1)
+        values = (np.ones(len(size), "i8"), self._columns["count"], size, self._columns["purged"], high * self.left_ms, low * self.left_ms)  # fmt: skip
+        first = order[starts]
+        return pa.table({
+            **self._named(first), "op": self.ops.array(self.op[first]), "outcome": self.outcomes.array(self.outcome[first]),
+            "asked": pa.array(asked[first]),
+            **{name: np.add.reduceat(one[order], starts) for name, one in zip(_SUMS, values, strict=True)},
+        })  # fmt: skip
+
+    def rounds(self) -> pa.Table:
+        """Return how each round changed the levels of queues.
+
+        A round is one point in time: what it adds and delivers at once never waited.
+        """
+        messages = change_table(self.ops.words, self.outcomes.words, MESSAGES)[self.op, self.outcome]
+        leases = change_table(self.ops.words, self.outcomes.words, LEASES)[self.op, self.outcome]
+        rows = np.flatnonzero((messages != 0) | (leases != 0))
+        key, ms, seq = self.key[rows], self.ms[rows], self.seq[rows]
+        order, starts = _in_rounds(key, ms, seq)
+        rows = rows[order]
+        first = rows[starts]
+        if not len(rows):
+            starts = starts[:0]
+        return pa.table({
+            **self._named(first), "ms": self.ms[first], "seq": self.seq[first],
+            "backlog": _summed((messages - leases)[rows], starts), "in_flight": _summed(leases[rows], starts),
+        })  # fmt: skip
+
+    def _named(self, rows: NDArray[Any]) -> dict[str, Any]:
+        """Return the columns of _KEY for some rows."""
+        return {
+            "tenant": self.tenants.array(self.tenants.ranks[0][rows]), "queue": self.queues.array(self.queues.ranks[0][rows]),
+            "shard": self.shards.array(self.shards.ranks[0][rows]), "epoch": self.epoch[rows], "hour": self.hour[rows],
+        }  # fmt: skip
 
 
-def _sums(changes: DataFrame) -> DataFrame:
-    """Add up what can be added in any order.
-
-    What a row counts for depends on its op and outcome, so rows are added up by these first, which leaves few rows.
-    """
-    size, left_ms = f.col("bytes"), f.col("left_ms")
-    low, high = size.bitwiseAND(f.lit(_LIMB - 1)), f.shiftright("bytes", _LIMB.bit_length() - 1)
-    done = changes.groupBy(*_KEY, "op", "outcome", "asked").agg(
-        f.count("*").alias("rows"), f.sum("count").alias("calls"), f.sum("bytes").alias("bytes"), f.sum("purged").alias("purged"),
-        f.sum(high * left_ms).alias("high"), f.sum(low * left_ms).alias("low"),
-    )  # fmt: skip
-    wide, sign = "decimal(30,0)", message_change()
-    byte_ms = sign * (f.col("high").cast(wide) * _LIMB + f.col("low").cast(wide))
-    counts = change_counts()
-    none = f.lit(0).cast("bigint")
-    return done.groupBy(*_KEY).agg(
-        *[f.coalesce(f.sum(counts[name]), none).alias(name) for name in _COUNTS],
-        f.coalesce(f.sum(sign * f.col("rows")), none).alias("messages"),
-        f.coalesce(f.sum(_in_flight() * f.col("rows")), none).alias("in_flight"),
-        f.coalesce(f.sum(sign * f.col("bytes")), none).alias("stored"),
-        f.coalesce(f.sum(byte_ms), f.lit(0)).cast(BYTE_MS).alias("byte_ms"),
-    )  # fmt: skip
+def _send_changes(rows: pa.Table, resets: ResetIndex, parts: int) -> Iterator[tuple[int, int, pa.Table]]:
+    """Add up the effects of rows of bronze."""
+    if not rows.num_rows:
+        return
+    yield from _sent(_Effects(_effects(rows)), resets, parts, (_SUMMED, _ROUNDS))
 
 
-def slices(changes: DataFrame) -> DataFrame:
-    """Return how each slice of an hour changed the queue's levels, and their peak above its start.
-
-    A round is one point in time: what it adds and delivers at once never waited. Slices spread a large queue over tasks.
-    """
-    key = ("slice", *_KEY)
-    moved = changes.withColumns({"messages": message_change(), "in_flight": _in_flight()})
-    rounds = (
-        moved.where((f.col("messages") != 0) | (f.col("in_flight") != 0))
-        .groupBy(f.floor(f.col("ms") / _SLICE_MS).alias("slice"), *_KEY, "ms", "seq")
-        .agg(f.sum(f.col("messages") - f.col("in_flight")).alias("backlog"), f.sum("in_flight").alias("in_flight"))
-    )
-    so_far = Window.partitionBy(*key).orderBy("ms", "seq").rowsBetween(Window.unboundedPreceding, 0)
-    tops = {f"{name}_top": f.sum(name).over(so_far) for name in _LEVELS}
-    sums = [f.sum(name).alias(name) for name in _LEVELS]
-    return rounds.withColumns(tops).groupBy(*key).agg(*sums, *_highest())
+def _sent(
+    effects: _Effects, resets: ResetIndex, parts: int, kinds: tuple[int, int]
+) -> Iterator[tuple[int, int, pa.Table]]:
+    effects.place(resets)
+    for kind, table in zip(kinds, (effects.sums(), effects.rounds()), strict=True):
+        for part, sent in by_part(numbers(table["hour"]) % parts, table):
+            yield part, kind, sent
 
 
-def _tops(pieces: DataFrame) -> DataFrame:
-    """Return the peak of the levels above the start of each hour."""
-    before = Window.partitionBy(*_KEY).orderBy("slice").rowsBetween(Window.unboundedPreceding, -1)
-    for name in _LEVELS:
-        start = f.coalesce(f.sum(name).over(before), f.lit(0).cast("bigint"))
-        pieces = pieces.withColumn(f"{name}_top", f.col(f"{name}_top") + start)
-    return pieces.groupBy(*_KEY).agg(*_highest())
-
-
-def _highest() -> list[Column]:
-    """Return the highest rise of each level, at least 0: if it only fell, the start was the peak."""
-    return [f.greatest(f.max(f"{name}_top"), f.lit(0)).alias(f"{name}_top") for name in _LEVELS]
-
-
-def message_change() -> Column:
-    """Return by how many messages a row changes its queue: 1, -1 or 0."""
-    op, outcome = f.col("op"), f.col("outcome")
-    gone = (
-        (op.isin("ack", "remove", "redrive") & (outcome == "ok"))
-        | ((op == "expire") & (outcome == "expired"))
-        | ((op == "dead_letter") & (outcome == "dead"))
-    )
-    come = ((op == "add") & (outcome == "ok")) | (op == _MOVED_IN)
-    return f.when(come, f.lit(1)).when(gone, f.lit(-1)).otherwise(f.lit(0)).cast("bigint")
-
-
-def _in_flight() -> Column:
-    """Return by how many leases a row changes its queue."""
-    op, ok = f.col("op"), f.col("outcome") == "ok"
-    settled = (op.isin("ack", "nack", "release") & ok) | op.isin("lease_expired", _LEASE_REMOVED)
-    return f.when((op == "poll") & ok, f.lit(1)).when(settled, f.lit(-1)).otherwise(f.lit(0)).cast("bigint")
-
-
-def change_counts() -> dict[str, Column]:
-    """Return the columns that rows of one op and outcome count for, from their ``rows``, ``calls``, ``bytes`` and ``purged``."""
-    op, outcome = f.col("op"), f.col("outcome")
-    rows, calls, size = f.col("rows"), f.col("calls"), f.col("bytes")
-    ok = outcome == "ok"
-    return {
-        "operations": f.when(ok & f.col("asked") & ~op.isin(*VIEWS), calls),
-        "messages_in": f.when((op == "add") & ok, rows),
-        "messages_out": f.when((op == "poll") & ok, rows),
-        "bytes_in": f.when((op == "add") & ok, size),
-        "bytes_out": f.when((op == "poll") & ok, size),
-        "acked": f.when((op == "ack") & ok, rows),
-        "nacked": f.when((op == "nack") & ok, rows),
-        "lease_expired": f.when(op == "lease_expired", rows),
-        "dead": f.when((op == "dead_letter") & (outcome == "dead"), rows),
-        "expired": f.when((op == "expire") & (outcome == "expired"), rows),
-        "removed": f.when(op.isin("remove", "redrive") & ok, rows).when((op == "purge") & ok, f.col("purged")),
-        "healed": f.when(op == "heal", rows),
-        "refused": f.when(outcome == "refused", calls),
-        "throttled": f.when(outcome == "throttled", calls),
-        "denied": f.when(outcome == "denied", calls),
-    }
-
-
-def queue_changes(rows: DataFrame) -> DataFrame:
-    """Return the effects of ``rows`` (bronze) on queues, one row each: on their own queue, and on the target of a move."""
-    return _own(rows).unionByName(_moved_in(rows), allowMissingColumns=True)
-
-
-def _own(rows: DataFrame) -> DataFrame:
-    """Return the effect of each row on its own queue, and whether a caller asked for it.
+def _effects(rows: pa.Table) -> dict[str, Any]:
+    """Return the effects of rows: on their own queue, and of moves on the target queue.
 
     The call that starts a redrive has a row without a message; only the rows of its messages remove them.
     """
-    purged = f.regexp_extract("details", _PURGED, 1)
-    return rows.select(
-        "shard", "seq", "n", "ts", "tenant", "queue",
-        f.when((f.col("op") == "redrive") & (f.col("message_id") == ""), f.lit(_CALL)).otherwise(f.col("op")).alias("op"),
-        "outcome", "bytes", "count",
-        f.coalesce(f.col("principal") != "system", f.lit(False)).alias("asked"),
-        f.when((f.col("op") == "purge") & (purged != ""), purged.cast("bigint")).alias("purged"),
-    )  # fmt: skip
+    own: dict[str, Any] = {name: numbers(rows[name]) for name in ("seq", "n", "bytes", "count")}
+    own |= {name: whole(rows[name]) for name in ("shard", "tenant", "queue", "op", "outcome")}
+    own["us"] = numbers(rows["ts"])
+    principals, ops, outcomes = Vocabulary(rows["principal"]), Vocabulary(own["op"]), Vocabulary(own["outcome"])
+    op = ops.ranks[0]
+    own["asked"] = ~principals.marked(principals.ranks[0], ("system",)) & (principals.ranks[0] >= 0)
+    moves = ops.marked(op, MOVES)
+    unnamed = np.zeros(len(op), "?")
+    if moves.any():
+        unnamed = pc.equal(whole(rows["message_id"]), "").fill_null(True).to_numpy(zero_copy_only=False)
+    calls = unnamed & ops.marked(op, ("redrive",))
+    if calls.any():
+        own["op"] = pc.if_else(pa.array(calls), CALL, ops.array(op).cast(pa.string()))
+    own["purged"] = np.zeros(len(op), "i8")
+    purges = np.flatnonzero(ops.marked(op, ("purge",)))
+    own["purged"][purges] = [int(one or 0) for one in _matches(PURGED, rows["details"], purges)]
+    moved = np.flatnonzero(moves & ~unnamed & outcomes.marked(outcomes.ranks[0], ("ok", "dead")))
+    if not len(moved):
+        return own
+    targets = pa.array(_matches(TARGET, rows["details"], moved), pa.string())
+    return {
+        name: np.concatenate([column, column[moved] if name in {"seq", "n", "us", "bytes"} else np.zeros(len(moved), column.dtype)])
+        if isinstance(column, np.ndarray)
+        else pa.chunked_array([_plain(column), _moved_in(name, column, targets, moved)])
+        for name, column in own.items()
+    }  # fmt: skip
 
 
-def _moved_in(rows: DataFrame) -> DataFrame:
-    """Return what dead letters and redriven messages add to their target queue."""
-    moved = rows.where(f.col("op").isin(*_MOVES) & f.col("outcome").isin("ok", "dead") & (f.col("message_id") != ""))
-    return moved.select(
-        "shard", "seq", "n", "ts", "tenant",
-        f.regexp_extract("details", _TARGET, 1).alias("queue"),
-        f.lit(_MOVED_IN).alias("op"),
-        "bytes",
-    )  # fmt: skip
+def _moved_in(name: str, column: pa.Array, targets: pa.Array, moved: NDArray[Any]) -> pa.Array:
+    """Return a text column of what moves add to their target queue."""
+    if name == "queue":
+        return targets
+    if name == "op":
+        return pa.repeat(MOVED_IN, len(moved))
+    return pa.nulls(len(moved), pa.string()) if name == "outcome" else _plain(column.take(pa.array(moved)))
 
 
-def _leases_removed(rows: DataFrame, lives: DataFrame) -> DataFrame:
-    """Return the leases that ended because their message was removed."""
-    leased = lives.where((f.col("outcome") == "removed") & f.col("leased_at_end")).select("tenant", "message_id")
-    removes = rows.where((f.col("op") == "remove") & (f.col("outcome") == "ok"))
-    return removes.join(leased, ["tenant", "message_id"], "left_semi").select(
-        "shard", "seq", "n", "ts", "tenant", "queue", f.lit(_LEASE_REMOVED).alias("op")
+def _plain(column: pa.Array) -> pa.Array:
+    return column.cast(pa.string())
+
+
+def _matches(pattern: str, details: pa.ChunkedArray, rows: NDArray[Any]) -> list[str]:
+    """Return the first group of a pattern in the details of some rows; empty if they do not match."""
+    found = (re.search(pattern, one or "") for one in whole(details).take(pa.array(rows)).to_pylist())
+    return [one.group(1) if one else "" for one in found]
+
+
+def _send_removed(lives: pa.Table, resets: ResetIndex, parts: int) -> Iterator[tuple[int, int, pa.Table]]:
+    """Send the leases that ended because their message was removed, at the place of the remove."""
+    removed = lives.filter(pc.and_(pc.equal(whole(lives["outcome"]), "removed"), whole(lives["leased_at_end"])))
+    if not removed.num_rows:
+        return
+    last = whole(removed["last"])
+    none = np.zeros(len(last), "i8")
+    effects = _Effects({
+        "tenant": whole(removed["tenant"]), "queue": last.field("queue"), "shard": last.field("shard"),
+        "op": pa.repeat(LEASE_REMOVED, len(last)), "outcome": pa.nulls(len(last), pa.string()),
+        "seq": numbers(last.field("seq")), "n": numbers(last.field("place")), "us": numbers(last.field("at")),
+        "bytes": none, "count": none, "purged": none, "asked": none.astype("?"),
+    })  # fmt: skip
+    yield from _sent(effects, resets, parts, (_SUMMED_LEASES, _ROUNDS_OF_LEASES))
+
+
+def _merged(_: int, sent: list[list[pa.Table]]) -> pa.Table:
+    """Return the hours of a part."""
+    tables = [[decoded(one) for one in some] for some in sent]
+    tables[_ROUNDS].append(_NO_ROUNDS)
+    if not tables[_SUMMED]:
+        return _NONE  # leases that ended in other hours than those of the rows
+    hours_of_rows = pa.array(np.unique(np.concatenate([numbers(one["hour"]) for one in tables[_SUMMED]])))
+    summed, changes = (
+        pa.concat_tables(
+            [*tables[of_rows], *(one.filter(pc.is_in(one["hour"], hours_of_rows)) for one in tables[of_leases])]
+        ).combine_chunks()
+        for of_rows, of_leases in ((_SUMMED, _SUMMED_LEASES), (_ROUNDS, _ROUNDS_OF_LEASES))
     )
+    names = ("tenant", "queue", "shard")
+    words = {name: Vocabulary(summed[name], changes[name]) for name in names}
+    hours, epochs = ([numbers(one[name]) for one in (summed, changes)] for name in ("hour", "epoch"))
+    first = int(hours[0].min())
+    spans = [*[len(words[name].words) for name in names], max(int(one.max(initial=0)) for one in epochs) + 1, int(np.ptp(hours[0])) + 1]  # fmt: skip
+    columns = [*[words[name].ranks for name in names], epochs, [one - first for one in hours]]
+    keys = combined([np.concatenate(one) for one in columns], spans)
+    of_summed, of_changes = keys[: len(summed)], keys[len(summed) :]
+    tops = _tops(changes, of_changes, np.unique(of_summed))
+    return _hours(summed, of_summed, tops, [(name, words[name]) for name in names], epochs[0], hours[0])
+
+
+def _hours(
+    summed: pa.Table, key: NDArray[Any], tops: dict[str, NDArray[Any]], words: list[tuple[str, Vocabulary]],
+    epochs: NDArray[Any], hours: NDArray[Any],
+) -> pa.Table:  # fmt: skip
+    """Add up the sums of all ops and outcomes of each queue and hour."""
+    order = np.argsort(key, kind="stable")
+    starts = group_starts(key[order])
+    first = order[starts]
+    ops, outcomes = Vocabulary(summed["op"]), Vocabulary(summed["outcome"])
+    kind = (ops.ranks[0], outcomes.ranks[0])
+    asked = whole(summed["asked"]).to_numpy(zero_copy_only=False)
+    values = {name: numbers(summed[name]) for name in _SUMS}
+
+    def added(column: NDArray[Any]) -> NDArray[Any]:
+        return np.add.reduceat(column[order], starts)
+
+    def counted(name: str) -> NDArray[Any]:
+        found = np.zeros(len(key), "i8")
+        for rule in COUNTS[name]:
+            chosen = selected_table(ops.words, outcomes.words, rule)[kind] * (asked if rule.asked else 1)
+            found += chosen * values[rule.value]
+        return added(found)
+
+    sign, leases = (change_table(ops.words, outcomes.words, one)[kind] for one in (MESSAGES, LEASES))
+    begins = hours[first].astype("datetime64[h]")
+    return pa.table({
+        **{name: one.array(one.ranks[0][first]) for name, one in words},
+        "epoch": pa.array(epochs[first], pa.int32()),
+        **{name: counted(name) for name in COUNTS},
+        "messages_net": added(sign * values["rows"]), "bytes_net": added(sign * values["bytes"]),
+        "in_flight_net": added(leases * values["rows"]), **tops,
+        "byte_ms": _byte_ms(added(sign * values["high"]), added(sign * values["low"])),
+        "date": [str(one)[:10] for one in begins], "hour": [str(one)[11:13] for one in begins],
+    })  # fmt: skip
+
+
+def _tops(changes: pa.Table, key: NDArray[Any], wanted: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """Return the highest rise of each level above the start of the hour, at least 0: if it only fell, the start was the peak."""
+    ms, seq = numbers(changes["ms"]), numbers(changes["seq"])
+    order, starts = _in_rounds(key, ms, seq)
+    found = {}
+    keys = key[order][starts]
+    of_key = group_starts(keys)
+    at = np.searchsorted(wanted, keys[of_key])
+    for name in ("backlog", "in_flight"):
+        top = np.zeros(len(wanted), "i8")
+        level = np.cumsum(_summed(numbers(changes[name])[order], starts))
+        if len(of_key):
+            before = np.concatenate([np.zeros(1, "i8"), level])[of_key]
+            top[at] = np.maximum(np.maximum.reduceat(level, of_key) - before, 0)
+        found[f"{name}_top"] = top
+    return found
+
+
+def _in_rounds(key: NDArray[Any], ms: NDArray[Any], seq: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the order of changes by key and time, and where each round begins. Most are in order within their key."""
+    order = np.argsort(key, kind="stable")
+    sorted_key, sorted_ms, sorted_seq = key[order], ms[order], seq[order]
+    later = (sorted_ms[1:] > sorted_ms[:-1]) | ((sorted_ms[1:] == sorted_ms[:-1]) & (sorted_seq[1:] >= sorted_seq[:-1]))
+    if not (later | (sorted_key[1:] != sorted_key[:-1])).all():
+        order = ordered([key, ms, seq])
+        sorted_key, sorted_ms, sorted_seq = key[order], ms[order], seq[order]
+    return order, group_starts(sorted_key, sorted_ms, sorted_seq)
+
+
+def _summed(values: NDArray[Any], starts: NDArray[Any]) -> NDArray[Any]:
+    return np.add.reduceat(values, starts) if len(starts) else np.zeros(0, "i8")
+
+
+def _byte_ms(high: NDArray[Any], low: NDArray[Any]) -> pa.Array:
+    wide = pa.decimal128(19, 0)
+    base = pa.scalar(1 << _LIMB_BITS, pa.decimal128(4, 0))
+    found = pc.add(pc.multiply(pa.array(high).cast(wide), base), pa.array(low).cast(wide))
+    return found.cast(pa.decimal128(38, 0))
+
+
+_NO_ROUNDS: Final = pa.table(
+    {
+        name: pa.array([], pa.string() if name in _KEY[:3] else pa.int64())
+        for name in (*_KEY, "ms", "seq", "backlog", "in_flight")
+    }
+)
+_NONE: Final = to_arrow_schema(QUEUE_HOURS, timezone="UTC").empty_table()

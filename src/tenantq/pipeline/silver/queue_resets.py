@@ -1,10 +1,15 @@
 """Silver ``queue_resets``: when queues became empty by a purge, a drop or the deletion of their tenant."""
 
-from typing import Final
+from collections.abc import Iterable
+from typing import Any, Final
 
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
+from tenantq.pipeline.arrow_columns import Vocabulary, ordered
 from tenantq.pipeline.schemas import QUEUE_RESETS
 
 RESETS: Final = ("purge", "drop_queue", "delete_tenant")
@@ -42,3 +47,80 @@ def with_resets(rows: DataFrame, resets: DataFrame, queue: str, shard: str = "sh
         .withColumn("resets", f.coalesce("_of_queue", "_of_tenant"))
         .drop("_of_queue", "_of_tenant")
     )
+
+
+class Surroundings(msgspec.Struct, frozen=True):
+    """The resets around rows of the journal."""
+
+    passed: NDArray[Any]  # how many resets of its queue came before the row
+    next_at: NDArray[Any]  # when the next one is, in microseconds; -1: none
+    next_purges: NDArray[Any]  # whether it is a purge
+
+
+Place = tuple[Vocabulary, NDArray[Any]]
+"""A column of rows: its vocabulary, and the rank of each row."""
+_Reset = tuple[int, int, int, str]  # seq, n, microseconds, op
+
+
+class ResetIndex:
+    """All resets by queue. Only resets of the same shard count, as in ``with_resets``."""
+
+    def __init__(self, resets: Iterable[tuple[str, str, str, int, int, int, str]]) -> None:
+        self._of_queue: dict[tuple[str, str, str], list[_Reset]] = {}
+        for shard, tenant, queue, seq, n, us, op in resets:
+            self._of_queue.setdefault((shard, tenant, queue), []).append((seq, n, us, op))
+        self._tenants = {key[1] for key in self._of_queue}
+
+    @classmethod
+    def of(cls, resets: DataFrame) -> "ResetIndex":
+        """Return the index of rows of QUEUE_RESETS, which are few."""
+        names = ("shard", "tenant", "queue", "seq", "n", f.unix_micros("ts"), "op")
+        return cls(tuple(row) for row in resets.select(*names).collect())
+
+    def around(
+        self, shard: Place, tenant: Place, queue: Place, seq: NDArray[Any], n: NDArray[Any], *, tie_passed: bool
+    ) -> Surroundings:
+        """Return the resets around rows. A reset at the very place of a row has passed, or is the next one."""
+        count = len(seq)
+        found = Surroundings(np.zeros(count, "i8"), np.full(count, -1), np.zeros(count, "?"))
+        rows = np.flatnonzero(tenant[0].marked(tenant[1], self._tenants))
+        if not len(rows):
+            return found
+        ranks = [one[1][rows] for one in (shard, tenant, queue)]
+        key = (ranks[0] * (len(tenant[0].words) + 1) + ranks[1]) * (len(queue[0].words) + 1) + ranks[2]
+        _, first, of = np.unique(key, return_index=True, return_inverse=True)
+        words = (shard[0].words, tenant[0].words, queue[0].words)
+        lists = [self._resets(*(some[rank[at]] for some, rank in zip(words, ranks, strict=True))) for at in first]
+        flat = [one for some in lists for one in some]
+        if not flat:
+            return found
+        starts = np.concatenate([[0], np.cumsum([len(some) for some in lists])])
+        before = self._before(of, seq[rows], n[rows], lists, flat, tie_passed=tie_passed)
+        found.passed[rows] = before - starts[of]
+        coming = before < starts[of + 1]
+        nexts = before[coming]
+        found.next_at[rows[coming]] = np.array([one[2] for one in flat])[nexts]
+        found.next_purges[rows[coming]] = np.array([one[3] == "purge" for one in flat])[nexts]
+        return found
+
+    def _resets(self, shard: str, tenant: str, queue: str) -> list[_Reset]:
+        """Return the resets of a queue and of its tenant, in order."""
+        of_tenant = self._of_queue.get((shard, tenant, ""), [])
+        return sorted([*(self._of_queue.get((shard, tenant, queue), []) if queue else []), *of_tenant])
+
+    @staticmethod
+    def _before(
+        of: NDArray[Any], seq: NDArray[Any], n: NDArray[Any], lists: list[list[_Reset]], flat: list[_Reset], *,
+        tie_passed: bool,
+    ) -> NDArray[Any]:  # fmt: skip
+        """Return how many of the resets, in the order of queues and records, come before each row."""
+        of_reset = np.repeat(np.arange(len(lists)), [len(some) for some in lists])
+        is_row = np.repeat([0, 1] if tie_passed else [1, 0], [len(flat), len(of)])
+        keys = [
+            np.concatenate([of_reset, of]), np.concatenate([[one[0] for one in flat], seq]),
+            np.concatenate([[one[1] for one in flat], n]), is_row,
+        ]  # fmt: skip
+        order = ordered(keys)
+        before = np.empty(len(order), "i8")
+        before[order] = np.cumsum(order < len(flat))
+        return before[len(flat) :]
