@@ -89,8 +89,8 @@ class _Watch:
             entered[operation] = shard.loop.figures.rounds
             return await submit(operation)
 
-        def watched_pick(lines: FairLines, *, large_syncs: bool = False) -> list[Any]:
-            operations = pick(lines, large_syncs=large_syncs)
+        def watched_pick(lines: FairLines, now_ms: int, *, large_syncs: bool = False) -> list[Any]:
+            operations = pick(lines, now_ms, large_syncs=large_syncs)
             self.rounds += [
                 float(shard.loop.figures.rounds - entered.pop(one)) for one in operations if one.tenant.name == tenant
             ]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from tenantq.client.async_client import AsyncClient
 from tests.contract.cluster.hosts import SHARDS, TOKEN, tenant_on
+from tests.contract.cluster.spreading import spread
 from tests.contract.cluster.test_members import pair, until
-from tests.contract.cluster.test_spread import spread
 
 if TYPE_CHECKING:
     from pathlib import Path
