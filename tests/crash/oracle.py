@@ -115,11 +115,11 @@ class Oracle:
             self.wrong("doubled", f"{name} was added as {known} and again as {id}")
         if name in self.over:
             if duplicate == "0":
-                self.wrong("doubled", f"{name} had ended ({self.over[name]}) and its key was accepted anew")
+                self.wrong("doubled", f"{name} had ended ({self.over[name]}) and its key was accepted again")
             return
         token = self.tokens[name]
         if duplicate == "0" and token.added:
-            self.wrong("doubled", f"{name} was added before, and its key was accepted anew")
+            self.wrong("doubled", f"{name} was added before, and its key was accepted again")
         self._confirmed.append((name, "add"))
         token.adding -= 1
         token.added, token.id = True, id

@@ -138,7 +138,7 @@ def _in_whole_list(text: str, name: str, before: int) -> str:
 
 
 def _with_any_items(hint: Any) -> tuple[Any, Any]:
-    """Return a list type with any items, and the type of the items; None if it is no list."""
+    """Return a list type with any items, and the type of the items; None if it is not a list."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         changed, item = _with_any_items(arguments[0])

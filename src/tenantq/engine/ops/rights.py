@@ -122,7 +122,7 @@ def _amounts(amounts: Mapping[str, int]) -> str:
 
 @dataclass(eq=False)
 class ResetTransfers(Operation[None]):
-    """Number the transfers between this part and home anew. What is on its way is void, and the part asks before it uses more.
+    """Renumber the transfers between this part and home. What is on its way is void, and the part asks before it uses more.
 
     It also accepts any settings that home sends next.
 

@@ -79,7 +79,7 @@ def _merged(_: int, sent: list[list[pa.Table]]) -> pa.Table:
 
 
 def network(remote: str) -> str:
-    """Return the network of an address with or without a port: /24, /48, or the text itself if it is no address."""
+    """Return the network of an address with or without a port: /24, /48, or the text itself if it is not an address."""
     host = re.sub(r":[0-9]+$", "", remote)
     if v4 := re.search(r"^([0-9]+\.[0-9]+\.[0-9]+)\.[0-9]+$", host):
         return f"{v4.group(1)}.0/24"
