@@ -69,10 +69,10 @@ def test_an_erased_tenant_is_gone_from_every_table_and_stays_gone(
         again.commit()
     run(spark, str(processed.journal.path), again, RunOptions(now_ms=NOW))
     layers = ("bronze", "message_lives", "queue_hours", "ops_daily", "usage_hourly", "invoice_lines", "queue_resets")
-    kept, again = (
+    kept, rebuilt = (
         {name: digest for name, digest in digests(one).items() if name.startswith(layers)} for one in (lake, again)
     )
-    assert kept == again
+    assert kept == rebuilt
     with pytest.raises(NotFound, match="no rows of this tenant"):
         erase(spark, lake, GONE, "asked once more", NOW)
 
