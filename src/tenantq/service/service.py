@@ -92,7 +92,7 @@ class Service:
         self.redrives = Redrives(shard, admission)
         self.containment = Containments(shard, admission, others, containment)
         self.watch = AlertWatch(
-            shard, admission, clock, exporter, alerts,
+            shard, admission, clock, exporter, alerts, other_shards=others,
             react=self.containment.react, journaled=lambda: alert_rows(self._audit_trail),
         )  # fmt: skip
         self.alerts = Alerts(admission, clock, others, self.watch)

@@ -64,7 +64,7 @@ class Watch:
         others = OtherShards()
         self.watch = AlertWatch(
             harness.shard, harness.admission, harness.clock, None, settings,
-            targets=targets, react=react, journaled=lambda: alert_rows(AuditTrail(harness.shard)),
+            other_shards=others, targets=targets, react=react, journaled=lambda: alert_rows(AuditTrail(harness.shard)),
         )  # fmt: skip
         self.alerts = Alerts(harness.admission, harness.clock, others, self.watch)
         harness.service.tenants = Tenants(

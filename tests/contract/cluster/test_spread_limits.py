@@ -59,6 +59,32 @@ async def test_quotas_are_exact_over_all_shards(shared_store: SharedStore, tmp_p
         assert not await add_one(admin, queues[3], "one too many")
 
 
+async def test_quota_alerts_compare_the_usage_of_all_shards(shared_store: SharedStore, tmp_path: Path) -> None:
+    """No shard alone uses 80 % of the quota; together they do. The alert ends when they do not any more."""
+    async with AsyncExitStack() as stack:
+        both = await pair(stack, tmp_path, shared_store, "quota-alerts", alerts={"every_ms": 1_000})
+        admin = both.clients[0]
+        name = await tenant_on(admin, [2], "alerted")
+        base = f"/v1/tenants/{name}"
+        settings = {"quotas": {"backlog": 20}, "alerts": {"quota_percent": 80}}
+        assert (await admin.put(base, json=settings)).status_code == 200
+        await spread(admin, name, 4)
+        queues = [f"{base}/queues/q{number}" for number in range(16)]
+        assert all([await add_one(admin, path, "one") for path in queues])
+
+        async def wait_for_alerts(*wanted: str) -> None:
+            found: list[str] | None = None
+            while found != [*wanted]:
+                await asyncio.sleep(0.1)
+                found = [one["text"] for one in (await admin.get(f"{base}/alerts")).json()["alerts"]]
+
+        async with asyncio.timeout(30):
+            await wait_for_alerts("quota backlog: 16 of 20 in use (threshold 80 %)")
+            for path in queues[:8]:
+                await drained(admin, path)
+            await wait_for_alerts()
+
+
 async def test_leases_and_queues_are_limited_over_all_shards(shared_store: SharedStore, tmp_path: Path) -> None:
     """Polls of all shards together lease no more than ``in_flight``, and waiting polls get leases that others free."""
     async with AsyncExitStack() as stack:

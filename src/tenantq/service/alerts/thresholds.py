@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tenantq.domain.alert_rules import AlertRules
 from tenantq.domain.formatting import plural, show_age, show_duration
 from tenantq.domain.names import PROBE_TENANTS
-from tenantq.engine.queue_state import QueueState, TenantState
+from tenantq.engine.queue_state import QueueState, TenantState, is_home
 from tenantq.engine.shard import Shard
+from tenantq.errors import TenantqError
 from tenantq.runtime.loop_slices import next_slice
 from tenantq.service.alerts.book import Excess, Subject
 from tenantq.service.alerts.settings import AlertSettings
 from tenantq.service.metrics.slice_counter import SliceCounter
-from tenantq.service.tenant_figures import usage_items
+from tenantq.service.other_shards import OtherShards
+from tenantq.service.tenant_figures import UsedElsewhere, usage_items
+from tenantq.wire.tenants import UsageItem
 
 if TYPE_CHECKING:
     from tenantq.journal.exporter import Exporter  # needs pyarrow
@@ -33,8 +37,11 @@ class _ThrottledMinute(NamedTuple):
 class Thresholds:
     """Finds the thresholds that are exceeded on a shard."""
 
-    def __init__(self, shard: Shard, settings: AlertSettings, exporter: Exporter | None) -> None:
-        self._shard, self._settings, self._exporter = shard, settings, exporter
+    def __init__(
+        self, shard: Shard, other_shards: OtherShards, settings: AlertSettings, exporter: Exporter | None
+    ) -> None:
+        self._shard, self._other_shards, self._settings, self._exporter = shard, other_shards, settings, exporter
+        self._parts_usage: dict[str, tuple[UsedElsewhere, ...]] = {}  # of spread tenants, as last known
         self._throttled: dict[str, _ThrottledMinute] = {}  # by tenant
 
     def rules_of(self, tenant: str) -> AlertRules:
@@ -60,7 +67,8 @@ class Thresholds:
             if tenant.gone or tenant.name in PROBE_TENANTS:
                 continue
             rules = self.rules_of(tenant.name)
-            found.update(self._quotas(tenant, rules))
+            if rules.watches_quotas and is_home(tenant):
+                found.update(self._quotas(tenant, rules, await self._usage(tenant)))
             found.update(self._throttling(tenant, rules, now_ms))
             queues, letters = list(tenant.queues.values()) if rules.watches_queues else [], set[str]()
             for queue in queues:
@@ -86,10 +94,18 @@ class Thresholds:
             text = f"{self._exporter.lag_records:,} journal records of shard {self._shard.name} wait for export (threshold {most:,})"
             yield Subject("journal_lag", detail=self._shard.name), self.finding("", text, is_critical=True)
 
-    def _quotas(self, tenant: TenantState, rules: AlertRules) -> Iterator[tuple[Subject, Excess]]:
-        if not rules.watches_quotas:
-            return
-        for name, item in usage_items(self._shard, tenant).items():
+    async def _usage(self, tenant: TenantState) -> dict[str, UsageItem]:
+        """Return the usage of a tenant on all shards. A part that does not answer counts with what it used before."""
+        if tenant.part is not None:
+            with suppress(TenantqError):
+                parts = await self._other_shards.ask_parts(tenant, "usage", tenant.id)
+                self._parts_usage[tenant.name] = tuple(parts.values())
+        return usage_items(self._shard, tenant, self._parts_usage.get(tenant.name, ()))
+
+    def _quotas(
+        self, tenant: TenantState, rules: AlertRules, usage: dict[str, UsageItem]
+    ) -> Iterator[tuple[Subject, Excess]]:
+        for name, item in usage.items():
             percent = rules.percent_of(name)
             if percent is not None and item.limit and item.used * 100 >= item.limit * percent:
                 text = f"quota {name}: {item.used:,} of {item.limit:,} in use (threshold {percent} %)"
@@ -127,3 +143,5 @@ class Thresholds:
         tenants = self._shard.state.catalog.tenants
         for name in [name for name in self._throttled if name not in tenants]:
             del self._throttled[name]
+        for name in [name for name in self._parts_usage if name not in tenants or tenants[name].part is None]:
+            del self._parts_usage[name]

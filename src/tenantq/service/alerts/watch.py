@@ -22,6 +22,7 @@ from tenantq.service.alerts.settings import AlertSettings
 from tenantq.service.alerts.targets import Target, open_targets
 from tenantq.service.alerts.thresholds import Thresholds
 from tenantq.service.metrics.slice_counter import SliceCounter
+from tenantq.service.other_shards import OtherShards
 
 if TYPE_CHECKING:
     from tenantq.journal.exporter import Exporter  # needs pyarrow
@@ -43,13 +44,14 @@ class AlertWatch:
         settings: AlertSettings = NO_ALERTS,
         server: str = "tenantq",
         *,
+        other_shards: OtherShards,
         targets: dict[str, Target] | None = None,  # None: those of the settings
         react: Callable[[Alert], None] = lambda _: None,  # to an alert that starts
         journaled: Callable[[], Awaitable[Sequence[JournalRow]]] | None = None,  # begins and ends, newest first
     ) -> None:
         self._shard, self._admission, self._clock = shard, admission, clock
         self._settings, self.server, self._react = settings, server, react
-        self._thresholds = Thresholds(shard, settings, exporter)
+        self._thresholds = Thresholds(shard, other_shards, settings, exporter)
         self.book = AlertBook(server, settings.repeat_ms)
         self.notifications = NotificationQueue(targets if targets is not None else open_targets(settings, clock), clock)
         self._journaled = journaled  # None: nothing to restore, or restored
