@@ -98,7 +98,7 @@ class Escrow:
         confirmed = part.received.get(part.home, 0)
         try:
             sent, is_busy = await self._calls.query(
-                part.home, "parts.grant", tenant.id, self._number, confirmed, short, timeout_ms=ANSWER_MS
+                part.home, "rights.grant", tenant.id, self._number, confirmed, short, timeout_ms=ANSWER_MS
             )
         except (ShardDown, Conflict) as error:
             raise Unavailable(
@@ -159,7 +159,7 @@ class Escrow:
     ) -> bool:
         try:
             sent, is_busy = await self._calls.query(
-                other, "parts.give", tenant.id, part.received.get(other, 0), short, settle, timeout_ms=ANSWER_MS
+                other, "rights.give", tenant.id, part.received.get(other, 0), short, settle, timeout_ms=ANSWER_MS
             )
         except (Conflict, TenantMoved):
             return False  # it has no part, or has none any more
@@ -189,10 +189,10 @@ class Escrow:
         platform = self._shard.state.platform
         try:
             confirmed = await self._calls.query(
-                other, "parts.receive", tenant.id, self._number, last, timeout_ms=ANSWER_MS
+                other, "rights.receive", tenant.id, self._number, last, timeout_ms=ANSWER_MS
             )
             sent = await self._shard.submit(SendRights(platform, SYSTEM, tenant.id, other, confirmed, {}))
-            await self._calls.query(other, "parts.receive", tenant.id, self._number, sent, timeout_ms=ANSWER_MS)
+            await self._calls.query(other, "rights.receive", tenant.id, self._number, sent, timeout_ms=ANSWER_MS)
         except (Conflict, TenantMoved):
             return  # it has no part yet, or has none any more
 
@@ -205,7 +205,7 @@ class Escrow:
             if other not in part.left:
                 await self._recall_from(tenant, part, other, {})  # a transfer that was not confirmed
             confirmed, last = part.received.get(other, 0), part.sent.get(other, RightsTransfer())
-            sent = await self._calls.query(other, "parts.leave", tenant.name, confirmed, last, timeout_ms=ANSWER_MS)
+            sent = await self._calls.query(other, "rights.leave", tenant.name, confirmed, last, timeout_ms=ANSWER_MS)
             await self._receive(tenant, other, sent)
 
     # ---- at other parts ----

@@ -18,6 +18,7 @@ from tenantq.cluster.link_calls import KIND, LinkCalls, LinkedShard
 from tenantq.cluster.link_certificate import LinkCertificate, client_context
 from tenantq.cluster.link_heartbeats import LinkHeartbeats
 from tenantq.cluster.member_queries import MemberQueries
+from tenantq.cluster.part_rights import RightsQueries
 from tenantq.cluster.peer_server import PeerServer
 from tenantq.cluster.routed_service import shard_methods
 from tenantq.cluster.shard_calls import ShardCalls
@@ -97,7 +98,7 @@ class MemberLinks:
         self._background = background
         methods = shard_methods(
             extra,
-            {"member": ClusterMemberQueries, "arrivals": TenantArrivals, "parts": PartQueries},
+            {"member": ClusterMemberQueries, "arrivals": TenantArrivals, "parts": PartQueries, "rights": RightsQueries},
             {"moves.progress": TenantMoves.progress, "spread.problem": SpreadChanges.problem},
         )
         self._calls = LinkCalls(methods, calls.release, background)

@@ -70,7 +70,7 @@ class RightsAudit:
             ]
             numbers = {shard: _next_number(part, shard, others[shard]) for shard in wrong}
             for shard, number in numbers.items():
-                await self._calls.query(shard, "parts.reset_transfers", tenant.id, number, timeout_ms=ANSWER_MS)
+                await self._calls.query(shard, "rights.reset_transfers", tenant.id, number, timeout_ms=ANSWER_MS)
             held = _sum(*(one.rights for one in accounts.values()), *moving)
             held.update(
                 _sum(*(_on_their_way(part, shard, one) for shard, one in others.items() if shard not in numbers))
@@ -106,7 +106,7 @@ class RightsAudit:
 
     async def _account(self, shard: int, tenant: TenantState) -> PartAccount | None:
         try:
-            found: PartAccount = await self._calls.query(shard, "parts.account", tenant.id, timeout_ms=ANSWER_MS)
+            found: PartAccount = await self._calls.query(shard, "rights.account", tenant.id, timeout_ms=ANSWER_MS)
         except Conflict:
             return None  # it has no part
         return found
@@ -122,7 +122,7 @@ class RightsAudit:
 
     async def _serves(self, tenant: TenantState, shard: int, unit: str) -> bool:
         try:
-            return bool(await self._calls.query(shard, "parts.serves", tenant.id, unit, timeout_ms=ANSWER_MS))
+            return bool(await self._calls.query(shard, "rights.serves", tenant.id, unit, timeout_ms=ANSWER_MS))
         except Conflict:
             return False
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from tenantq.cluster.escrow import ANSWER_MS, Escrow
 from tenantq.cluster.home_rates import PartRates
+from tenantq.cluster.part_rights import RightsQueries
 from tenantq.cluster.rights_audit import RightsAudit
 from tenantq.cluster.shard_calls import CallsFromShard
 from tenantq.cluster.shared_settings import CHANGING, SharedSettings
@@ -46,7 +47,8 @@ class SpreadParts:
         )
         self.changes = SpreadChanges(number, shard, placements, calls, self.escrow, self.settings)
         self.audit = RightsAudit(number, shard, calls, self.escrow, self.parts_of, self.settings.send_again)
-        self._queries = PartQueries(number, service, placements, self.escrow, self.settings, self.audit)
+        self._queries = PartQueries(number, service, placements, self.settings)
+        self._rights = RightsQueries(shard, placements, self.escrow, self.audit)
         self._tasks: list[asyncio.Task[None]] = []
         shard.state.catalog.placed_here = self._placed_here
         shard.state.home_keys = self
@@ -56,7 +58,7 @@ class SpreadParts:
     def facets(self, known: Mapping[str, object]) -> dict[str, object]:
         """Return the objects whose methods other shards can call, in place of those that are known."""
         sharing = {name: self.settings.sharing(known[name]) for name in CHANGING}
-        return {**sharing, "parts": self._queries, "spread": self.changes}
+        return {**sharing, "parts": self._queries, "rights": self._rights, "spread": self.changes}
 
     def parts_of(self, tenant: str) -> tuple[int, ...]:
         """Return the shards that may have a part of a tenant, its home first."""
@@ -129,7 +131,7 @@ class SpreadParts:
             await self.changes.replace_lost_parts(tenant)
             await self.audit.restore(tenant)
             return
-        if await self._calls.query(part.home, "parts.audit", id, self._number, timeout_ms=2 * ANSWER_MS):
+        if await self._calls.query(part.home, "rights.audit", id, self._number, timeout_ms=2 * ANSWER_MS):
             return
         await self._placements.refresh()
         row = self._placements.row(tenant.name)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from tenantq.cluster.escrow import Escrow
-from tenantq.cluster.rights_audit import RightsAudit
+from tenantq.cluster.part_rights import part_by_id
 from tenantq.cluster.shared_settings import SharedSettings
 from tenantq.cluster.tenant_directory import TenantPlacements
 from tenantq.domain.message import SYSTEM
 from tenantq.domain.placement import unit_name
 from tenantq.engine.ops.data_keys import PutDataKey, ReplaceDataKey
-from tenantq.engine.ops.rights import LeavePart, ResetTransfers
 from tenantq.engine.ops.spread import (
     ApplyShared,
     DropPart,
@@ -19,8 +17,8 @@ from tenantq.engine.ops.spread import (
     SharedState,
     SwitchPart,
 )
-from tenantq.engine.part_state import PartAccount, RightsTransfer
-from tenantq.engine.queue_groups import account_of, arriving_units, group_of
+from tenantq.engine.part_state import RightsTransfer
+from tenantq.engine.queue_groups import arriving_units
 from tenantq.engine.queue_state import TenantState
 from tenantq.engine.spread_rules import check_spreadable
 from tenantq.errors import Conflict, Invalid, Unavailable
@@ -41,12 +39,10 @@ class PartQueries:
         number: int,
         service: Service,
         placements: TenantPlacements,
-        escrow: Escrow,
         settings: SharedSettings,
-        audit: RightsAudit,
     ) -> None:
         self._number, self._service, self._shard, self._placements = number, service, service.shard, placements
-        self._escrow, self._settings, self._audit = escrow, settings, audit
+        self._settings = settings
 
     # ---- changes of the spread ----
 
@@ -84,11 +80,6 @@ class PartQueries:
         await self._placements.refresh()
         await self._shard.submit(SwitchPart(self._shard.state.platform, SYSTEM, tenant, tuple(shards)))
         return 0
-
-    async def leave(self, tenant: str, confirmed: int, from_home: RightsTransfer) -> RightsTransfer:
-        """Send all rights home. Raises Conflict while this part has queues."""
-        self._part(tenant)
-        return await self._shard.submit(LeavePart(self._shard.state.platform, SYSTEM, tenant, confirmed, from_home))
 
     async def drop(self, tenant: str, id: int, home: int, block: int) -> dict[str, int]:
         """Delete this part and everything in it, for good; return how much it had. See ``DropPart``."""
@@ -202,57 +193,9 @@ class PartQueries:
         """Return the places of the tenant's data of this shard."""
         return self._service.tenants.places(self._part(tenant))
 
-    # ---- rights ----
-
-    async def grant(
-        self, id: int, receiver: int, confirmed: int, wanted: dict[str, int]
-    ) -> tuple[RightsTransfer, bool]:
-        """Send rights to a part that is short of them."""
-        return await self._escrow.grant(id, receiver, confirmed, wanted)
-
-    async def give(self, id: int, confirmed: int, wanted: dict[str, int], settle: bool) -> tuple[RightsTransfer, bool]:  # noqa: FBT001  # it travels
-        """Send rights home that are not used here."""
-        return await self._escrow.give(id, confirmed, wanted, settle)
-
-    async def receive(self, id: int, sender: int, sent: RightsTransfer) -> int:
-        """Add rights that another part has sent."""
-        return await self._escrow.receive(id, sender, sent)
-
-    def account(self, id: int) -> PartAccount:
-        """Return what this part has recorded about its rights."""
-        return account_of(self._shard.state.catalog, self._by_id(id))
-
-    def serves(self, id: int, unit: str) -> bool:
-        """Return whether this part serves queues of a group."""
-        return bool(group_of(self._by_id(id), unit))
-
-    async def reset_transfers(self, id: int, number: int) -> int:
-        """Start new numbers of the transfers from and to home."""
-        await self._shard.submit(ResetTransfers(self._shard.state.platform, SYSTEM, id, number))
-        return 0
-
-    async def audit(self, id: int, shard: int) -> bool:
-        """At home: check the rights of all parts; return False if the shard that asks should have no part."""
-        tenant = self._shard.state.catalog.tenants_by_id.get(id)
-        if tenant is None or tenant.part is None:
-            return False
-        await self._placements.refresh()
-        row = self._placements.row(tenant.name)
-        known = {*(row.parts if row is not None else ()), *tenant.part.shards, *tenant.part.next_shards}
-        if shard not in known:
-            return False
-        await self._audit.restore(tenant)
-        return True
-
-    def _by_id(self, id: int) -> TenantState:
-        tenant = self._shard.state.catalog.tenants_by_id.get(id)
-        if tenant is None:
-            raise Conflict("the tenant has no part on this shard")
-        return tenant
-
     def usage(self, id: int) -> PartUsage:
         """Return what this part uses."""
-        tenant = self._by_id(id)
+        tenant = part_by_id(self._service.shard, id)
         wall_ms = self._shard.state.wall_ms()
         hour, day = tenant.usage.windows(wall_ms)
         rights = dict(tenant.part.rights) if tenant.part is not None else {}

@@ -181,7 +181,7 @@ async def test_dead_letters_stay_with_their_queue(shared_store: SharedStore, tmp
 
 
 STEPS = ("parts.prepare", "parts.units", "parts.switch", "arrivals.begin", "arrivals.receive", "arrivals.activate")
-LEAVING = ("parts.leave", "parts.drop")
+LEAVING = ("rights.leave", "parts.drop")
 
 
 @pytest.mark.parametrize("step", [*STEPS, *LEAVING])

@@ -85,7 +85,7 @@ class Shown(Generic[S, F]):
         return gone
 
 
-class Reader:
+class ReaderState:
     """What one reader of the metrics has seen. Each reader has its own, so that its series add up."""
 
     def __init__(self) -> None:

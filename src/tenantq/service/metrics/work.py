@@ -14,7 +14,7 @@ from tenantq.runtime.bounded_dict import BoundedDict
 from tenantq.runtime.clock import Clock
 from tenantq.runtime.loop_slices import next_slice
 from tenantq.service.metrics.dead_letter_queues import DeadLetterQueues, find_dead_letter_queues
-from tenantq.service.metrics.labels import OTHER, Ranking, Reader, hottest
+from tenantq.service.metrics.labels import OTHER, Ranking, ReaderState, hottest
 from tenantq.service.metrics.settings import MetricsSettings
 from tenantq.service.metrics.slice_counter import STEPS, SliceCounter
 from tenantq.service.metrics.text import MetricsText
@@ -81,8 +81,8 @@ class WorkMetrics:
         self._shard, self._workers, self._settings = shard, workers, settings
         self._catalog = shard.state.catalog
         self._ranking = Ranking(self._catalog, clock)
-        self._readers: BoundedDict[str, Reader] = BoundedDict(_READERS_MAX)
-        self._views: BoundedDict[tuple[int, str], Reader] = BoundedDict(_VIEWS_MAX)  # of one tenant, by its id
+        self._readers: BoundedDict[str, ReaderState] = BoundedDict(_READERS_MAX)
+        self._views: BoundedDict[tuple[int, str], ReaderState] = BoundedDict(_VIEWS_MAX)  # of one tenant, by its id
         self._reading = asyncio.Lock()
 
     async def write_all(self, text: MetricsText, share: int, reader: str) -> None:
@@ -92,7 +92,7 @@ class WorkMetrics:
             most_queues = max(1, self._settings.queues // share)
             await self._ranking.update(most_tenants, most_queues)
             chosen = self._ranking.tenants, self._ranking.queues
-            seen = self._readers[reader] = self._readers.pop(reader, Reader())
+            seen = self._readers[reader] = self._readers.pop(reader, ReaderState())
             reading = _Reading(self._shard, self._workers, *chosen, seen, _Writing(text))
             reading.include_gone(self._catalog.gone)
             await reading.read(self._catalog.tenants.values())
@@ -105,7 +105,7 @@ class WorkMetrics:
         async with self._reading:
             await self._ranking.update(*self._ranking.most or (self._settings.tenants, self._settings.queues))
             view = tenant.id, reader
-            seen = self._views[view] = self._views.pop(view, Reader())
+            seen = self._views[view] = self._views.pop(view, ReaderState())
             queues = await hottest(seen.queues.labelled, tenant.queues.values(), self._settings.queues)
             writing = _Writing(text, may_see)
             reading = _Reading(self._shard, self._workers, {tenant: None}, queues, seen, writing)
@@ -126,7 +126,7 @@ class _Reading:
         workers: WorkerRegistry,
         tenants: dict[TenantState, None],
         queues: dict[QueueState, None],
-        reader: Reader,
+        reader: ReaderState,
         writing: _Writing,
     ) -> None:
         self._shard, self._workers, self._reader, self._writing = shard, workers, reader, writing
