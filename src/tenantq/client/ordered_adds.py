@@ -3,11 +3,14 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
+from msgspec.structs import replace
+
 from tenantq.client.batcher import BYTES_MAX, ITEMS_MAX, ONE_MAY_BE_AT_FAULT
-from tenantq.client.outgoing_message import OutgoingMessage, new_message, prepare_message
+from tenantq.client.bodies import to_bytes
+from tenantq.client.outgoing_message import OutgoingMessage, new_message, prepare_message, prepare_text
 from tenantq.client.queue_calls import QueueCalls
 from tenantq.client.values import Added
-from tenantq.domain.message import NewMessage
+from tenantq.domain.message import NewMessage, is_plain
 from tenantq.errors import Invalid, Limited, TenantqError
 
 
@@ -17,7 +20,8 @@ class OrderedAdds:
     def __init__(self, calls: QueueCalls, **options: Any) -> None:
         """Prepare to add to one queue. ``options`` are for messages that are not a ``NewMessage``."""
         self._calls = calls
-        self._options = options
+        self._template = new_message("", **options)
+        self._plain = is_plain(self._template)
         self._outcomes: list[Added | TenantqError] = []  # of valid messages
         self._refused: dict[int, TenantqError] = {}  # by index: invalid messages, which are not sent
         self._waits = 0  # for a limit, since a message was added
@@ -34,9 +38,7 @@ class OrderedAdds:
         size = 0
         for index, message in enumerate(messages):
             try:
-                ready = prepare_message(
-                    message if isinstance(message, NewMessage) else new_message(message, **self._options)
-                )
+                ready = self._prepare(message)
             except TenantqError as error:
                 self._refused[index] = error
                 continue
@@ -47,6 +49,12 @@ class OrderedAdds:
             size += ready.size
         if batch:
             yield batch
+
+    def _prepare(self, message: object) -> OutgoingMessage:
+        if isinstance(message, NewMessage):
+            return prepare_message(message)
+        plain = prepare_text(message, self._template.priority) if self._plain and type(message) is str else None
+        return plain or prepare_message(replace(self._template, body=to_bytes(message)))
 
     async def send(self, batch: list[OutgoingMessage]) -> None:
         """Add a batch, in as many requests as needed. Raises errors that are neither a message's nor a limit's."""

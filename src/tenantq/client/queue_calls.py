@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -91,11 +92,10 @@ class QueueCalls:
     async def add(self, ready: OutgoingMessage) -> Added:
         """Add one message, together with concurrent adds."""
         self.session.check_open()
-        batcher = self._adds if self.session.settings.coalesce else Batcher(self.session, self.send_adds)
-        if self.session.tracing is None:
-            return await batcher.put(ready, ready.size)
-        with self.session.tracing.sending(self._queue, [ready]) as (traced,):
-            return await batcher.put(traced, traced.size)
+        with self.sending([ready]) as (traced,):
+            if self.session.settings.coalesce:
+                return await self._adds.put(traced, traced.size)
+            return _only(await self.send_adds([traced], patient=True))
 
     def sending(self, batch: list[OutgoingMessage]) -> AbstractContextManager[list[OutgoingMessage]]:
         """Return a block that adds these messages, with the context of its span if the application is traced."""
@@ -111,12 +111,15 @@ class QueueCalls:
             return _UNTRACED
         return tracing.requesting(operation, self._queue, (one.trace for one in batch))
 
-    async def send_adds(self, batch: Sequence[OutgoingMessage]) -> list[Added | TenantqError]:
-        """Send one request and return a result per message. Its idempotency key makes retries safe."""
+    async def send_adds(self, batch: Sequence[OutgoingMessage], *, patient: bool = False) -> list[Added | TenantqError]:
+        """Send one request and return a result per message. Its idempotency key makes retries safe.
+
+        With ``patient`` it is retried at a limit.
+        """
         body = AddRequest(messages=[one.message for one in batch], key=new_key())
         with self._requesting("send", batch) as trace:
             reply = await self.session.request(
-                "POST", f"{self.path}/messages", AddReply, body, patient=False, traceparent=trace
+                "POST", f"{self.path}/messages", AddReply, body, patient=patient, traceparent=trace
             )
         _check_count(batch, reply.messages)
         return [self._added(one, item) for one, item in zip(batch, reply.messages, strict=True)]
@@ -134,7 +137,7 @@ class QueueCalls:
         try:
             for start in range(0, len(leases), ITEMS_MAX):
                 receipts = [one.item.receipt for one in leases[start : start + ITEMS_MAX]]
-                await self._settle_call("release", ReleaseRequest(receipts=receipts))
+                await self._settle_call("release", ReleaseRequest(receipts=receipts), patient=False, traceparent="")
         except TenantqError as error:
             log.info(
                 "%s: cannot release %d unwanted messages; their leases will expire: %s", self._queue, len(leases), error
@@ -146,15 +149,11 @@ class QueueCalls:
         ``operation`` is ("ack",), ("nack", delay_ms, reason), ("release",) or ("extend", lease_ms).
         """
         self.session.check_open()
+        if not self.session.settings.coalesce:
+            return _only(await self.send_settle(operation, [settlement], patient=True))
         batcher = self._settles.get(operation)
         if batcher is None:
-
-            async def send(batch: Sequence[LeaseSettlement]) -> list[int | TenantqError | None]:
-                return await self.send_settle(operation, batch)
-
-            batcher = Batcher(self.session, send)
-            if self.session.settings.coalesce:
-                self._settles[operation] = batcher
+            batcher = self._settles[operation] = Batcher(self.session, partial(self.send_settle, operation))
         try:
             return await batcher.put(settlement, settlement.size)
         finally:
@@ -174,9 +173,9 @@ class QueueCalls:
         return await _each(self.settle(("ack",), one) for one in batch)
 
     async def send_settle(
-        self, operation: tuple[Any, ...], batch: Sequence[LeaseSettlement]
+        self, operation: tuple[Any, ...], batch: Sequence[LeaseSettlement], *, patient: bool = False
     ) -> list[int | TenantqError | None]:
-        """Send one request and return the result of each lease.
+        """Send one request and return the result of each lease. With ``patient`` it is retried at a limit.
 
         If the reply to an earlier attempt was lost, a receipt may be refused because that attempt settled it. While the lease
         cannot have ended, that is the only explanation, so the settlement counts as done. Otherwise the caller gets LeaseLost.
@@ -195,7 +194,9 @@ class QueueCalls:
             body = ReleaseRequest(receipts=receipts)
         answer_ms = max(_EXTEND_MS_MIN, arguments[0] // _ATTEMPTS_PER_LEASE) if kind == "extend" else None
         with self._requesting(kind, batch) as trace:
-            items, doubtful = await self._settle_call(kind, body, answer_ms, trace)
+            items, doubtful = await self._settle_call(
+                kind, body, patient=patient, answer_ms=answer_ms, traceparent=trace
+            )
         _check_count(batch, items)
         now = self.session.clock.monotonic_ms()
         outcomes: list[int | TenantqError | None] = []
@@ -212,14 +213,18 @@ class QueueCalls:
             outcomes.append(error)
         return outcomes
 
-    async def _settle_call(
-        self, kind: str, body: msgspec.Struct, answer_ms: int | None = None, traceparent: str = ""
-    ) -> tuple[list[SettledItem], bool]:
-        target = f"{self.path}/{kind}"
-        answer = await self.session.answer(
-            api_request("POST", target, SettleReply, body, patient=False, answer_ms=answer_ms, traceparent=traceparent)
-        )
+    async def _settle_call(self, kind: str, body: msgspec.Struct, **options: Any) -> tuple[list[SettledItem], bool]:
+        """``options`` are further fields of ApiRequest."""
+        answer = await self.session.answer(api_request("POST", f"{self.path}/{kind}", SettleReply, body, **options))
         return answer.value.results, answer.doubtful
+
+
+def _only(outcomes: Sequence[T | TenantqError]) -> T:
+    """Return the result of a request with one item, or raise its error."""
+    (outcome,) = outcomes
+    if isinstance(outcome, TenantqError):
+        raise outcome
+    return outcome
 
 
 def _check_count(asked: Sequence[object], answered: Sequence[object]) -> None:

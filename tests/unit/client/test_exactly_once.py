@@ -30,7 +30,16 @@ from tenantq.errors import (
 )
 from tenantq.runtime.clock import ManualClock
 from tenantq.testing import FakeServer
-from tests.unit.client.doubles import ScriptedTransport, make_session, make_settings, problem, reply, until
+from tests.unit.client.doubles import (
+    ScriptedTransport,
+    faulty_server,
+    hang,
+    make_session,
+    make_settings,
+    problem,
+    reply,
+    until,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -342,3 +351,27 @@ async def test_over_a_flaky_network_every_message_is_added_once_and_acked_once(s
         stats = await queue.stats()
         assert (stats.ready, stats.in_flight, stats.acked_total) == (0, 0, 400)
         assert hazard.broken > 5
+
+
+async def test_single_calls_without_coalescing_wait_at_a_limit_too() -> None:
+    """An add and an ack are retried after the delay that the server asks for; an error of the message is raised."""
+    refused = problem("rate_limited", 429, retry_after_ms=700)
+    calls, transport = calls_over(refused, added, refused, settled(None), settled("lease_lost"), coalesce=False)
+    assert (await calls.add(prepare_message(NewMessage(body=b"x")))).id == "id-x"
+    await calls.settle(("ack",), LeaseSettlement("r", sure_until_ms=0))
+    with pytest.raises(LeaseLost):
+        await calls.settle(("ack",), LeaseSettlement("r", sure_until_ms=0))
+    assert [request.target.rsplit("/", 1)[1] for request in transport.requests] == ["messages"] * 2 + ["ack"] * 3
+
+
+async def test_calls_without_coalescing_get_closed_when_the_client_closes() -> None:
+    """The error says that the add may have been executed."""
+    async with faulty_server() as server:
+        server.behave = [hang]
+        client = AsyncClient(server.url, coalesce=False)
+        adding = asyncio.create_task(client.queue("mail").add("x"))
+        await server.arrived.wait()
+        await client.close()
+        with pytest.raises(Closed) as caught:
+            await adding
+        assert caught.value.maybe_done
