@@ -196,12 +196,14 @@ class AccessStore:
         self.review_grant(batch, tenant_id, tenant, principal, now_ms)
         self.version += 1
 
-    def review_grant(self, batch: Batch, tenant_id: int, tenant: str, principal: str, now_ms: int) -> None:
-        """Store that a grant was reviewed. Raises NotFound."""
-        if principal not in self._grants.get(tenant, {}):
+    def review_grant(self, batch: Batch, tenant_id: int, tenant: str, principal: str, now_ms: int) -> Grant:
+        """Store that a grant was reviewed, and return it. Raises NotFound."""
+        grant = self._grants.get(tenant, {}).get(principal)
+        if grant is None:
             raise NotFound("the grant does not exist")
         batch.put(REVIEW_ROW + _grant_key(tenant_id, principal), _encode(now_ms), self._store.meta.handle)
         self._reviewed[tenant, principal] = now_ms
+        return grant
 
     def drop_grant(self, batch: Batch, tenant_id: int, tenant: str, principal: str) -> None:
         """Delete a principal's grant in a tenant."""

@@ -129,8 +129,7 @@ class Access:
         """Record that a principal's grant was reviewed and is still needed. Raises NotFound."""
         check_field("principal", principal, limits.PrincipalName)
         with await self._admission.admit(call, tenant, "review_grant") as admitted:
-            await self._shard.submit(ReviewGrant(admitted.state, admitted.caller, principal))
-            (grant,) = self._shard.state.access.grants(admitted.tenant, principal)
+            grant = await self._shard.submit(ReviewGrant(admitted.state, admitted.caller, principal))
             return self._grant_item(admitted.tenant, principal, grant)
 
     async def list_grants(self, call: Call, tenant: str | None) -> list[GrantItem]:

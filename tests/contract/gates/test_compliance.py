@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING
 
@@ -83,6 +84,17 @@ async def test_grants_are_reviewed(server: Server, clock: ManualClock) -> None:
         await access.review_grant(CALL, "acme", "jwt:bob")
     await access.delete_grant(CALL, "acme", "jwt:ann")
     assert (await control(server, "grants_reviewed")).status == "not_applicable"
+
+
+async def test_grant_can_be_deleted_while_it_is_reviewed(server: Server) -> None:
+    """The review still returns what was reviewed."""
+    access = server.service.access
+    await access.put_grant(CALL, "acme", "jwt:ann", Grant(role="viewer"))
+    item, _ = await asyncio.gather(
+        access.review_grant(CALL, "acme", "jwt:ann"), access.delete_grant(CALL, "acme", "jwt:ann")
+    )
+    assert (item.principal, item.role) == ("jwt:ann", "viewer")
+    assert await access.list_grants(CALL, "acme") == []
 
 
 async def test_unused_keys_must_be_revoked(server: Server, clock: ManualClock) -> None:

@@ -64,15 +64,16 @@ class PutGrant(Operation[None]):
 
 
 @dataclass(eq=False)
-class ReviewGrant(Operation[None]):
-    """Store that a principal's grant in a tenant was reviewed."""
+class ReviewGrant(Operation[Grant]):
+    """Store that a principal's grant in a tenant was reviewed, and return it."""
 
     principal: str
     journal_op = "review_grant"
 
     def execute(self, effects: Effects) -> None:
         tenant, wall_ms = self.tenant, effects.now + effects.wall
-        effects.state.access.review_grant(effects.batch, tenant.id, tenant.name, self.principal, wall_ms)
+        access = effects.state.access
+        self.reply = access.review_grant(effects.batch, tenant.id, tenant.name, self.principal, wall_ms)
         effects.log_tenant("review_grant", tenant, self.caller, self.principal)
 
 
