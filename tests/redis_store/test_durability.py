@@ -18,6 +18,7 @@ from tenantq.server.cluster_member import HostServer
 from tenantq.service.call import Call
 from tenantq.settings import ServerSettings
 from tenantq.store.redis.settings import RedisSettings
+from tenantq.store.redis.store import RedisStore
 from tests.administration import put_tenant
 from tests.redis_servers import OnRedis, RedisServer, eventually
 from tests.shards import Q, T, message
@@ -82,8 +83,8 @@ async def test_redis_settings_that_can_lose_confirmed_writes_are_refused(
 async def test_losing_durable_redis_settings_at_runtime_stops_the_shard(
     server: RedisServer, tmp_path: Path, name: str, value: str, text: str
 ) -> None:
-    """Even an idle owner rechecks the settings."""
-    shard = shard_on(server, tmp_path)
+    """Even an idle owner rechecks the settings. A log that is off is waited for, but not longer than the patience."""
+    shard = shard_on(server, tmp_path, patience_ms=1_000)
     await shard.open()
     try:
         server.client().config_set(name, value)
@@ -91,6 +92,36 @@ async def test_losing_durable_redis_settings_at_runtime_stops_the_shard(
         assert text in str(shard.failure)
     finally:
         await shard.close()
+
+
+@pytest.mark.parametrize("reconnects", [True, False])
+async def test_shard_waits_for_a_primary_whose_log_is_off(
+    server: RedisServer, tmp_path: Path, *, reconnects: bool
+) -> None:
+    """A replica that was promoted during a full resync starts its log later. Nothing is confirmed before."""
+    redis = server.client()
+    async with shard_on(server, tmp_path, patience_ms=30_000) as shard:
+        store = shard.state.store
+        assert isinstance(store, RedisStore)
+        *used_by_calls, renewals = store._links
+        confirmed_early: list[bool] = []
+
+        def start_log_when_waited_for() -> None:  # in a thread: a commit that waits for Redis blocks the event loop
+            eventually(lambda: any(link.retries > 1 for link in used_by_calls))  # the first finds a closed connection
+            confirmed_early.append(adding.done())
+            redis.config_set("appendonly", "yes")
+
+        redis.config_set("appendonly", "no")
+        if reconnects:
+            redis.client_kill_filter(_type="normal")
+        else:
+            await asyncio.to_thread(eventually, lambda: renewals.retries > 0)
+        adding = asyncio.create_task(shard.add(T, Q, [message()]))
+        starting = asyncio.get_running_loop().run_in_executor(None, start_log_when_waited_for)
+        await adding
+        await starting
+        assert confirmed_early == [False]
+        assert shard.failure is None
 
 
 async def test_redis_fsync_setting_replaces_a_forbidden_config_command(server: RedisServer, tmp_path: Path) -> None:
@@ -123,6 +154,12 @@ async def test_redis_fsync_setting_replaces_a_forbidden_config_command(server: R
     assert "s3cret" not in str(wrong.value)
 
 
+def _has_replica(server: RedisServer) -> bool:
+    """Return whether a primary counts its replica as connected, which is later than the replica does."""
+    told = server.client().info("replication")
+    return bool(told["connected_slaves"] == 1 and told["slave0"]["state"] == "online")
+
+
 async def test_nothing_is_confirmed_without_the_configured_replicas(server: RedisServer, tmp_path: Path) -> None:
     """Once the replica is connected, confirmed messages are on it."""
     with pytest.raises(StoreFailed, match="0 replicas follow the primary"):
@@ -131,7 +168,7 @@ async def test_nothing_is_confirmed_without_the_configured_replicas(server: Redi
         tmp_path / "replica", f"replicaof 127.0.0.1 {server.port}", "appendonly yes", "repl-diskless-sync-delay 0"
     )
     try:
-        eventually(lambda: replica.client().info("replication")["master_link_status"] == "up")
+        eventually(lambda: _has_replica(server))
         async with shard_on(server, tmp_path / "two", replicas=1) as shard:
             await shard.add(T, Q, [message("on both")])
             (name,) = [key for key in replica.client().keys("*") if key.endswith(b":m")]
@@ -146,7 +183,7 @@ async def test_next_owner_confirms_nothing_that_no_replica_has(server: RedisServ
         tmp_path / "replica", f"replicaof 127.0.0.1 {server.port}", "appendonly yes", "repl-diskless-sync-delay 0"
     )
     try:
-        eventually(lambda: replica.client().info("replication")["master_link_status"] == "up")
+        eventually(lambda: _has_replica(server))
         shard = shard_on(server, tmp_path / "one", replicas=1, patience_ms=2_000)
         await shard.open()
         await shard.add(T, Q, [message("first")])

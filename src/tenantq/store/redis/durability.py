@@ -28,7 +28,8 @@ class DurabilityCheck:
     def __call__(self, ask: Ask) -> bytes:
         """Return the id of the server, if it is a primary with durable settings.
 
-        Raises ConnectionError for a replica; otherwise Invalid, or StoreFailed once the store is in use.
+        Raises ConnectionError for a replica, and once the store is in use for a server without AOF: a replica that was promoted
+        during a full resync starts it later. Raises Invalid for other settings, or StoreFailed once the store is in use.
         """
         info = read_info(ask("INFO"))
         if info.get("role") == "slave":
@@ -61,7 +62,11 @@ class DurabilityCheck:
         """Return whether writes reach the disk only after waiting for it. Raises Invalid if they may never."""
         unsafe = "so confirmed writes may not be on disk. Set appendonly yes and appendfsync always"
         if info.get("aof_enabled") != "1":
-            raise self._refusal(f'appendonly is no, {unsafe}, or set durability = "os".')
+            text = f'appendonly is no, {unsafe}, or set durability = "os".'
+            if not self.in_use:
+                raise self._refusal(text)
+            self.server = b""  # links that were connected before check it too, and confirm nothing meanwhile
+            raise exceptions.ConnectionError(text)
         try:
             flat = ask("CONFIG", "GET", *_KNOBS)
         except exceptions.ResponseError as error:
