@@ -1,6 +1,7 @@
 """Targets of the export: a directory, or any fsspec URL. Files are written atomically."""
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -55,13 +56,19 @@ class DirectoryTarget:
         return sorted(self._walk(self.path / under))
 
     def _walk(self, directory: Path) -> Iterator[str]:
-        for path in directory.rglob("*"):
-            if path.is_file() and not path.name.startswith("."):
-                yield path.relative_to(self.path).as_posix()
+        for where, _, files in os.walk(directory, onerror=_raise_unless_missing):
+            below = Path(where).relative_to(self.path).as_posix()
+            start = "" if below == "." else f"{below}/"
+            yield from (start + name for name in files if not name.startswith("."))
 
     def delete(self, name: str) -> None:
         """Remove a file."""
         (self.path / name).unlink(missing_ok=True)
+
+
+def _raise_unless_missing(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 class RemoteTarget:

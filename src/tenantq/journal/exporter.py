@@ -17,7 +17,7 @@ from tenantq.errors import Invalid, StoreDamaged, TenantqError
 from tenantq.journal.export_settings import ExportSettings
 from tenantq.journal.export_target import ExportTarget
 from tenantq.journal.manifest import Head, Manifest, manifest_names, read_head, read_manifest, segment_name
-from tenantq.journal.record import LiveJournal
+from tenantq.journal.record import LiveJournal, decode_record
 from tenantq.journal.segment_batch import SegmentBatch
 from tenantq.journal.segment_index import SegmentIndex
 from tenantq.journal.segment_process import encode_segment
@@ -139,7 +139,9 @@ class Exporter:
             await self._find_lag()
         end = self._source.synced_span[1]
         while self.exported_seq < end:
+            self._found_watermark = False  # a segment that fails half-way is removed before the next attempt
             await asyncio.to_thread(self._export_one, end)
+            self._found_watermark = True
 
     async def _find_lag(self) -> None:
         """Find the watermark and measure the lag. If the target is unreachable, all stored records count."""
@@ -192,14 +194,13 @@ class Exporter:
         """Read the watermark from the manifests, after checking that they belong to this journal."""
         first, last = self._source.synced_span
         names = manifest_names(self._target, self._source.shard_name)
-        self._remove_unlisted(names)
         if not names:
             if first > 1:
                 raise Invalid(
                     f"export: the journal starts at record {first}, but the target has no earlier segments. "
                     "Set export.target to where they were exported."
                 )
-            self.exported_seq, self._found_watermark = 0, True
+            self._begin_after(0)
             return
         newest = read_manifest(self._target, names[-1])
         seq = newest.last_seq
@@ -211,6 +212,17 @@ class Exporter:
             raise StoreDamaged(f"export: records {seq + 1} to {first - 1} were trimmed, but no segment contains them")
         if seq >= first - 1 and self._source.link(seq).hex() != newest.last_link:
             raise StoreDamaged(f"export: the segments at the target belong to another journal (record {seq} differs)")
+        self._begin_after(seq)
+
+    def _begin_after(self, seq: int) -> None:
+        """Export the records after ``seq`` from now on. Removes a segment of them without a manifest, which a crash left behind."""
+        for _, stored in self._source.scan(seq + 1, seq + 1, 1):
+            record = decode_record(stored)[1]
+            directory = segment_name(self._source.shard_name, record.ts, seq + 1, seq + 1).rpartition("/")[0]
+            for name in self._target.names(directory):
+                if name.rpartition("/")[2].startswith(f"{seq + 1:020d}-"):
+                    log.warning("removing the unfinished segment %s", name)
+                    self._target.delete(name)
         self.exported_seq, self._found_watermark = seq, True
 
     def _sum_bytes(self, first_seq: int, last_seq: int) -> int:
@@ -219,19 +231,6 @@ class Exporter:
             total += sum(len(value) for _, value in page)
             first_seq = page[-1][0] + 1
         return total
-
-    def _remove_unlisted(self, names: list[str]) -> None:
-        """Remove segments of this shard without a manifest, which a crash left behind."""
-        known = {name.rpartition("/")[2].removesuffix(".json") for name in names}
-        mine = f"/shard={self._source.shard_name}/"
-        for name in self._target.names(""):
-            if (
-                name.endswith(".parquet")
-                and mine in name
-                and name.rpartition("/")[2].removesuffix(".parquet") not in known
-            ):
-                log.warning("removing the unfinished segment %s", name)
-                self._target.delete(name)
 
     def _export_one(self, end: int) -> None:
         """Write the next segment, up to its maximum size, the end of the hour, or ``end``."""

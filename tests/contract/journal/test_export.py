@@ -149,6 +149,58 @@ async def test_crash_between_the_steps_exports_nothing_twice(
     await exporter.close()
     assert exported_rows(target) == live_rows(shard)
     assert verify().clean
+    assert segments_without_manifest(target) == []
+
+
+def segments_without_manifest(target: DirectoryTarget) -> list[str]:
+    """Return the segments that no manifest names."""
+    listed = {read_manifest(target, name).file for name in manifest_names(target)}
+    return [name for name in target.names("") if name.endswith(".parquet") and name not in listed]
+
+
+async def test_failing_attempt_leaves_no_segment_behind(
+    shard: Shard, make_exporter: MakeExporter, target: DirectoryTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next attempt has more records, so its segment has another name."""
+    exporter = make_exporter(shard)
+    await some_work(shard)
+    write = target.write
+
+    def refuse_manifests(name: str, data: bytes) -> None:
+        if not name.endswith(".parquet"):
+            raise OSError(28, "No space left on device")
+        write(name, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(target, "write", refuse_manifests)
+        with pytest.raises(OSError, match="No space"):
+            await exporter.export_now()
+    assert len(segments_without_manifest(target)) == 1
+    await some_work(shard)
+    await exporter.export_now()
+    assert segments_without_manifest(target) == []
+    assert exported_rows(target) == live_rows(shard)
+
+
+async def test_start_lists_no_segments_of_other_shards_or_hours(
+    shard: Shard, make_exporter: MakeExporter, target: DirectoryTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shards that share a target move often, and each start would otherwise list all that was ever exported."""
+    await some_work(shard)
+    await make_exporter(shard).export_now()
+    await some_work(shard)
+    names, listed = target.names, list[str]()
+
+    def list_names(under: str) -> list[str]:
+        listed.append(under)
+        return names(under)
+
+    monkeypatch.setattr(target, "names", list_names)
+    exporter = make_exporter(shard)
+    await exporter.start()
+    await exporter.close(to_end=False)
+    assert listed[0] == f"manifest/shard={shard.name}"
+    assert [one.rpartition("/")[2] for one in listed[1:]] == [f"shard={shard.name}"]
 
 
 async def test_failing_target_loses_nothing_and_is_retried(
