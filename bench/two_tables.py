@@ -7,27 +7,30 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import duckdb
+import msgspec
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql.pandas.types import to_arrow_schema
 
-from tenantq.pipeline.exchange import FileRows
+from tenantq.pipeline.bronze.row_summary import RESET_COLUMNS, resets_of
+from tenantq.pipeline.exchange import Exchange, FileRows, SentRows
 from tenantq.pipeline.gold.slo_daily import slo_daily
 from tenantq.pipeline.gold.usage_hourly import usage_hourly
-from tenantq.pipeline.schemas import QUEUE_HOURS, QUEUE_RESETS, SEGMENT_ROW
+from tenantq.pipeline.schemas import QUEUE_HOURS, QUEUE_RESETS
 from tenantq.pipeline.session import open_session
 from tenantq.pipeline.silver.message_lives import message_lives
 from tenantq.pipeline.silver.queue_hours import queue_hours
-from tenantq.pipeline.silver.queue_resets import queue_resets
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from datetime import datetime
-
-    import pyarrow as pa
 
 _USAGE: Final = (
     "tenant", "queue", "date", "hour", "operations", "messages_in", "messages_out", "bytes_in", "bytes_out", "byte_ms",
@@ -40,31 +43,56 @@ _SLO: Final = (
 """The compared columns. Percentiles are rounded, because both interpolate in another order."""
 
 
-def by_spark(journal: Path, into: Path, memory: str) -> float:
-    """Write both tables; return the seconds without the startup of Spark."""
+class Stages(msgspec.Struct):
+    """The seconds of each stage."""
+
+    spent: dict[str, float] = {}
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Time a stage."""
+        started = time.perf_counter()
+        yield
+        self.spent[name] = round(time.perf_counter() - started, 2)
+
+
+def by_spark(journal: Path, into: Path, memory: str) -> dict[str, float]:
+    """Write both tables; return the seconds of each stage, without the startup of Spark."""
     spark = open_session(None, {"spark.driver.memory": memory})
-    started = time.perf_counter()
-    files = sorted(journal.glob("date=*/*/*/*.parquet"))
-    rows = FileRows(spark, files)
-    raw = spark.read.schema(SEGMENT_ROW).parquet(*rows.files)
-    resets = spark.createDataFrame(queue_resets(raw).coalesce(1).toArrow(), QUEUE_RESETS)
-    lives_at = into / "message_lives"
-    lives_at.mkdir(parents=True, exist_ok=True)
-    message_lives(rows, None, resets).write(partial(_write, place=str(lives_at)))
-    lives = FileRows(spark, sorted(lives_at.glob("*.parquet")))
-    hours = str(into / "queue_hours")
-    queue_hours(rows, lives, resets).write.mode("overwrite").parquet(hours)
-    usage_hourly(spark.read.schema(QUEUE_HOURS).parquet(hours), resets).write.mode("overwrite").parquet(
-        str(into / "usage_hourly")
-    )
-    newest = _newest(files)
-    first = min(file.parts[-4] for file in files).removeprefix("date=")
-    days = np.arange(np.datetime64(first), np.datetime64(newest.date()) + 1)
-    levels = slo_daily(rows, lives, [str(day) for day in days], round(newest.timestamp() * 1_000))
-    levels.write.mode("overwrite").parquet(str(into / "slo_daily"))
-    spent = time.perf_counter() - started
+    stages = Stages()
+    with stages.timed("queue_resets"):
+        files = sorted(journal.glob("date=*/*/*/*.parquet"))
+        rows = FileRows(spark, files)
+        sent = SentRows(rows, (*RESET_COLUMNS, "outcome"), _send_resets)
+        resets = Exchange(spark, [sent], 1, lambda _, found: pa.concat_tables(found[0]), QUEUE_RESETS).frame().toArrow()
+        resets = spark.createDataFrame(resets, QUEUE_RESETS)
+    with stages.timed("message_lives"):
+        lives_at = into / "message_lives"
+        lives_at.mkdir(parents=True, exist_ok=True)
+        message_lives(rows, None, resets).write(partial(_write, place=str(lives_at)))
+        lives = FileRows(spark, sorted(lives_at.glob("*.parquet")))
+    with stages.timed("queue_hours"):
+        hours = str(into / "queue_hours")
+        queue_hours(rows, lives, resets).write.mode("overwrite").parquet(hours)
+    with stages.timed("usage_hourly"):
+        usage = usage_hourly(spark.read.schema(QUEUE_HOURS).parquet(hours), resets)
+        usage.write.mode("overwrite").parquet(str(into / "usage_hourly"))
+    with stages.timed("slo_daily"):
+        newest = _newest(files)
+        first = min(file.parts[-4] for file in files).removeprefix("date=")
+        days = np.arange(np.datetime64(first), np.datetime64(newest.date()) + 1)
+        levels = slo_daily(rows, lives, [str(day) for day in days], round(newest.timestamp() * 1_000))
+        levels.write.mode("overwrite").parquet(str(into / "slo_daily"))
     spark.stop()
-    return spent
+    return stages.spent
+
+
+def _send_resets(rows: pa.Table) -> Iterator[tuple[int, int, pa.Table]]:
+    found = resets_of(rows)
+    if found:
+        columns = [pa.array(column) for column in zip(*found, strict=True)]
+        resets = pa.table(columns, names=RESET_COLUMNS)
+        yield 0, 0, resets.cast(to_arrow_schema(QUEUE_RESETS, timezone="UTC"))
 
 
 def _write(part: int, rows: pa.Table, place: str) -> None:
@@ -101,4 +129,4 @@ def by_duckdb(journal: Path, spark_tables: Path) -> tuple[float, int, int]:
 
 
 if __name__ == "__main__":  # a separate process, so that its memory can be measured
-    print(by_spark(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]))
+    print(msgspec.json.encode(by_spark(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])).decode())

@@ -1,4 +1,7 @@
-"""Kill the pipeline's commands repeatedly at random times: the result must equal that of an uninterrupted run.
+"""Kill the pipeline's commands repeatedly: the result must equal that of an uninterrupted run.
+
+Each kill waits for a step that the command takes on disk, such as the staging or the commit of a table. The steps are those
+of the uninterrupted run.
 
 python -m tests.pipeline.kills --kills 20
 """
@@ -26,6 +29,18 @@ LEFT_OVER: Final = ("_staging", "_incoming")
 _NOT_FOUND: Final = 3
 _MARK: Final = re.compile(r"(\.[0-9a-f]{8}|-[^-/]*)(?=\.parquet$)")
 _GONE_S: Final = 30
+_POLL_S: Final = 0.002
+_DELAYS_S: Final = (0.0, 0.0, 0.01, 0.05)  # from a step to the kill
+
+
+def steps(lake: Path, cold: Path) -> Counter[str]:
+    """Return the steps that commands have taken on a lake and its archive, as files show them, and how often."""
+    staged = (path.name for path in lake.glob("_staging/*/*"))
+    commits = (path.parts[-3] for path in lake.glob("*/_delta_log/*.json"))
+    archived = ("/".join(path.parts[-3:-1]) for path in cold.glob("*/*/*.parquet"))
+    certificates = (path.name for path in lake.glob("erasures/*.json"))
+    named = {"stage": staged, "commit": commits, "archive": archived, "certify": certificates}
+    return Counter(f"{kind} {name}" for kind, names in named.items() for name in names)
 
 
 class KillRun:
@@ -34,31 +49,39 @@ class KillRun:
     def __init__(self, root: Path, seed: int) -> None:
         self._root, self._chance = root, random.Random(seed)
         self.kills: Counter[str] = Counter()
-        self.took: dict[str, float] = {}  # duration of an uninterrupted command in seconds
+        self.missed: Counter[str] = (
+            Counter()
+        )  # kills that were too late, because the command did not take the step again
+        self.steps: dict[str, list[str]] = {}  # of an uninterrupted command, in their order
         self.expected: dict[str, dict[str, str]] = {}  # its result
         (root / "journal").mkdir()
         write_history(DirectoryTarget(root / "journal"), seed=seed, rounds=20, every_ms=150 * MINUTE)
 
     def run_uninterrupted(self) -> None:
-        """Record the result and the duration of each command."""
+        """Record the result and the steps of each command."""
         for name in ("run", "archive", "erase"):
-            begun = time.monotonic()
-            self._end(name, "uninterrupted", self._begin(name, "uninterrupted"))
-            self.took[name] = time.monotonic() - begun
+            before, seen = self._steps("uninterrupted"), dict[str, None]()
+            process = self._begin(name, "uninterrupted")
+            while process.poll() is None:
+                seen |= dict.fromkeys(self._steps("uninterrupted") - before)
+                time.sleep(_POLL_S)
+            self._end(name, "uninterrupted", process)
+            self.steps[name] = list(seen)
             self.expected[name] = self._result("uninterrupted")
-        self.took["stream"], self.expected["stream"] = self.took["run"], self.expected["run"]
+        self.steps["stream"], self.expected["stream"] = self.steps["run"], self.expected["run"]
 
     def run_interrupted(self, lake: str, kills: int) -> None:
         """Run the commands on a lake, killing each up to ``kills`` times, and compare the result of each."""
         for name in (self._chance.choice(("run", "stream")), "archive", "erase"):
             for _ in range(self._chance.randint(1, kills)):
+                first, before = self._chance.randrange(len(self.steps[name])), self._steps(lake)
                 process = self._begin(name, lake)
-                try:
-                    process.wait(self.took[name] * self._chance.uniform(0.15, 1.0))
-                except subprocess.TimeoutExpired:
-                    self._kill(name, process)
-                else:
+                step = self._await_step(self.steps[name][first:], lake, before, process)
+                if not step:  # an earlier kill came after these steps
                     self._end(name, lake, process)
+                    self.missed[name] += 1
+                    break
+                self._kill(name, step, process)
             self._end(name, lake, self._begin(name, lake))
             if self._result(lake) != self.expected[name]:
                 differing = dict(self._result(lake).items() ^ self.expected[name].items())
@@ -77,7 +100,20 @@ class KillRun:
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment()
         )
 
-    def _kill(self, name: str, process: subprocess.Popen[str]) -> None:
+    def _steps(self, lake: str) -> Counter[str]:
+        return steps(self._root / lake, self._root / f"{lake}-cold")
+
+    def _await_step(self, wanted: list[str], lake: str, before: Counter[str], process: subprocess.Popen[str]) -> str:
+        """Wait until a command takes a wanted step that it had not taken ``before``; return it, or "" if the command ends."""
+        while process.poll() is None:
+            taken = self._steps(lake) - before
+            step = next((one for one in wanted if taken[one]), "")
+            time.sleep(self._chance.choice(_DELAYS_S) if step else _POLL_S)
+            if step and process.poll() is None:
+                return step
+        return ""
+
+    def _kill(self, name: str, step: str, process: subprocess.Popen[str]) -> None:
         """Kill the command alone or with its children; in both cases all of them must end soon."""
         started = descendants(process.pid)
         if self._chance.random() < 0.5:
@@ -86,7 +122,7 @@ class KillRun:
             kill_tree(process.pid)
         process.communicate()
         self.kills[name] += 1
-        print(f"killed {name}, {self.kills.total()} in total", flush=True)
+        print(f"killed {name} at {step}, {self.kills.total()} in total", flush=True)
         end = time.monotonic() + _GONE_S
         while alive(started):
             if time.monotonic() > end:
@@ -133,8 +169,8 @@ def main() -> None:
             kill_run.run_interrupted(f"lake{number}", kills=4)
     each = ", ".join(f"{name} {count}" for name, count in sorted(kill_run.kills.items()))
     print(
-        f"{kill_run.kills.total()} kills ({each}) on {number} lakes in {time.monotonic() - begun:.0f} s, seed {given.seed}: "
-        "every file has the rows of an uninterrupted run"
+        f"{kill_run.kills.total()} kills ({each}), {kill_run.missed.total()} too late, on {number} lakes in "
+        f"{time.monotonic() - begun:.0f} s, seed {given.seed}: every file has the rows of an uninterrupted run"
     )
 
 

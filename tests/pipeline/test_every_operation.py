@@ -42,7 +42,7 @@ ORPHAN = bytes.fromhex("018bcfe5680070008000000000000001")
 NOT_IN_ROWS = {"", "note_entries"}
 """Operations whose rows have other names."""
 
-ONLY_IN_CLUSTERS = {"move_tenant", "spread_tenant", "send_rights", "receive_rights", "restore_rights"}
+ONLY_IN_CLUSTERS = {"move_tenant", "spread_tenant", "send_rights", "receive_rights", "restore_rights", "quota_warning"}
 """Operations that a server with one shard does not have."""
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
 
-from tenantq.pipeline.arrow_columns import Vocabulary, id_hashes
-from tenantq.pipeline.exchange import joined
+from tenantq.pipeline.arrow_columns import Vocabulary, distinct, id_hashes, in_order, ordered
+from tenantq.pipeline.exchange import FileRows, PeriodParts, joined
 from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.lake.pieces import HOUR_US, Pieces
 from tenantq.pipeline.run import run
 from tenantq.pipeline.run_options import RunOptions
+from tenantq.pipeline.schemas import BRONZE
+from tenantq.pipeline.silver.ops_daily import ops_daily
 from tenantq.pipeline.silver.queue_resets import ResetIndex
 from tests.pipeline.conftest import NOW, ProcessedJournal, digests
 
@@ -21,6 +26,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+_NUMBERS = ("seq", "n", "bytes", "priority", "attempt", "wait_ms", "process_ms", "count")
 
 
 def test_tasks_compute_the_same_files_as_this_process(
@@ -42,6 +49,45 @@ def test_tables_of_files_and_of_spark_are_joined() -> None:
     frame = pa.table({"tenant": ["c", None]})
     for tables in ([file, frame], [frame, file]):
         assert sorted(map(str, joined(tables)["tenant"].to_pylist())) == ["None", "a", "b", "c"]
+
+
+def test_row_groups_may_have_different_dictionaries(spark: SparkSession, tmp_path: Path) -> None:
+    """Texts are dictionaries by row group in a file; sums by text need one for all."""
+    columns = to_arrow_schema(BRONZE, timezone="UTC")
+    rows = [
+        {**dict.fromkeys(columns.names, ""), **dict.fromkeys(_NUMBERS, 1), "ts": datetime(2026, 1, 1, tzinfo=UTC), "tenant": tenant}
+        for tenant in ("acme", "umbrella", "acme")
+    ]  # fmt: skip
+    pq.write_table(pa.Table.from_pylist(rows, columns), tmp_path / "rows.parquet", row_group_size=1)
+    found = ops_daily(FileRows(spark, [tmp_path / "rows.parquet"])).collect()
+    assert {row["tenant"]: row["calls"] for row in found} == {"acme": 2, "umbrella": 1}
+
+
+def test_rows_are_sorted_like_by_numpy() -> None:
+    """Small numbers, numbers that leave no room for the place of a row, and rows that are sorted already."""
+    chance = np.random.default_rng(5)
+    for most in (3, 1_000, 1 << 62):
+        keys = [chance.integers(-most, most, 500), chance.integers(0, 4, 500)]
+        assert in_order(keys[0]).tolist() == np.argsort(keys[0], kind="stable").tolist()
+        assert ordered(keys).tolist() == np.lexsort(keys[::-1]).tolist()
+        assert in_order(np.sort(keys[0])).tolist() == list(range(500))
+        found, places = distinct(keys[0])
+        assert (found.tolist(), found[places].tolist()) == (sorted(set(keys[0].tolist())), keys[0].tolist())
+
+
+def test_tasks_send_to_the_parts_of_their_days_only(spark: SparkSession, tmp_path: Path) -> None:
+    """A large day is spread over several parts. More days have more parts, but no day has more than before."""
+    for day in range(8):
+        place = tmp_path / f"date=2026-01-0{day + 1}"
+        place.mkdir()
+        (place / "rows.parquet").write_bytes(bytes(350 if day == 1 else 100))
+    files = sorted(tmp_path.glob("*/*.parquet"))
+    tenants = pa.chunked_array([[f"tenant-{number}" for number in range(200)]])
+    for days, count in ((2, 5), (8, 11)):
+        parts = PeriodParts.by_date(FileRows(spark, files[:days]), 100)
+        assert (parts.width, parts.count) == (4, count)
+        assert len(set(parts.parts(np.full(200, 20_000), tenants).tolist())) == 4
+        assert set(parts.parts(np.arange(200), tenants).tolist()) == set(range(count))
 
 
 def test_a_row_belongs_to_one_file_of_its_hour() -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 from bench.synthetic_journal import Plan, make_journal
 from tenantq.journal.manifest import MANIFESTS
-from tenantq.pipeline.exchange import FileRows
+from tenantq.pipeline.bronze.rows import bronze
+from tenantq.pipeline.exchange import Exchange, FileRows, file_groups, packed, read_rows
 from tenantq.pipeline.gold.service_times import time_exchange
 from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.lake.pieces import Pieces
@@ -26,8 +29,6 @@ from tenantq.pipeline.tables import TABLES
 from tests.pipeline.conftest import NOW, digests
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
 _PIECE_ROWS = {"bronze": 400, "message_lives": 200}
@@ -71,23 +72,87 @@ def test_a_large_partition_is_split_into_files_deterministically(
     assert max(len(list(hour.iterdir())) for hour in (whole.path / "bronze").glob("[!_]*/*")) >= 2
 
 
-def test_the_work_of_a_giant_tenant_is_spread_over_tasks(spark: SparkSession, giant: Path) -> None:
-    """In every exchange, most parts of the lives get some of the giant's rows, and hours and days get few from each file."""
-    files = [pq.read_table(file) for file in sorted(giant.glob("date=*/*/*/*.parquet"))]
-    rows = [table for table in files if "giant" in table["tenant"].to_pylist()]
-    total = sum(map(len, rows))
-    split = TABLES["message_lives"].split
-    assert split is not None
-    pieces = Pieces({"date=2026-01-01": 32 * split.rows}, split.rows)
-    resets = spark.createDataFrame([], QUEUE_RESETS)
+def _sent(exchange: Exchange) -> Counter[int]:
+    """Return how many rows each part gets from the journal."""
+    (source, *_) = exchange.inputs
+    assert isinstance(source.rows, FileRows)
+    found = Counter[int]()
+    for file in source.rows.files:
+        for part, _, sent in source.send(read_rows(file, source.columns)):
+            found[part] += sent.num_rows
+    return found
+
+
+def _most(sizes: Counter[int], parts: int) -> float:
+    """Return the share of the largest part, compared with the average part."""
+    return max(sizes.values()) * parts / sizes.total()
+
+
+def test_rows_of_a_giant_tenant_are_spread_over_parts(spark: SparkSession, giant: Path) -> None:
+    """Files and lives are divided by row and by message: no part gets much more than the average."""
     source = FileRows(spark, giant.glob("date=*/*/*/*.parquet"))
-    (lives,) = message_lives(source, None, resets, pieces).inputs
-    sizes = Counter[int]()
-    for table in rows:
-        for part, _, sent in lives.send(table):
-            sizes[part] += sent.num_rows
-    assert len(sizes) == pieces.count
-    assert max(sizes.values()) < 3 * total / pieces.count
-    for exchange in (hour_exchange(source, source, resets), time_exchange(source, source, 0, 0)):
-        sent = sum(sent.num_rows for table in rows for _, _, sent in exchange.inputs[0].send(table))
-        assert sent < 0.8 * total  # added up before they are sent
+    total = sum(pq.read_metadata(file).num_rows for file in source.files)
+    hours = Counter[str]()
+    for file in source.files:
+        begins = pc.strftime(pq.read_table(file, columns=["ts"])["ts"], "date=%Y-%m-%d/hour=%H")
+        hours.update(begins.to_pylist())
+    rows = bronze(source, None, Pieces(hours, 150))
+    pieces = Pieces({"date=2026-01-01": 3_200}, 100)
+    lives = message_lives(source, None, spark.createDataFrame([], QUEUE_RESETS), pieces)
+    for exchange, parts, most in ((rows, rows.parts, 1.5), (lives, pieces.count, 1.5)):
+        sizes = _sent(exchange)
+        assert parts >= 20
+        assert len(sizes) == parts
+        assert sizes.total() > 0.9 * total
+        assert _most(sizes, parts) < most
+
+
+def test_sums_of_a_giant_tenant_are_spread_over_parts(
+    spark: SparkSession, giant: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks add up rows before they send them. An hour or a day that is still large is divided by queue."""
+    source = FileRows(spark, giant.glob("date=*/*/*/*.parquet"))
+    total = sum(pq.read_metadata(file).num_rows for file in source.files)
+    resets = spark.createDataFrame([], QUEUE_RESETS)
+    for module in ("silver.queue_hours", "gold.service_times"):
+        monkeypatch.setattr(f"tenantq.pipeline.{module}._PART_BYTES", sum(source.sizes) // 12)
+    hours, times = hour_exchange(source, source, resets), time_exchange(source, source, 0, 0)
+    for exchange, most in (
+        (hours, 0.35),
+        (times, 0.6),
+    ):  # the giant has half of its rows in one queue, over three hours
+        sizes = _sent(exchange)
+        assert exchange.parts >= 12
+        assert sizes.total() < 0.8 * total
+        assert max(sizes.values()) < most * sizes.total()
+
+
+def test_tasks_read_about_the_same_number_of_bytes(
+    spark: SparkSession, giant: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever tenant the files belong to."""
+    source = FileRows(spark, sorted(giant.glob("date=*/*/*/*.parquet")))
+    most = 2 * max(source.sizes)
+    monkeypatch.setattr("tenantq.pipeline.exchange.TASK_BYTES", most)
+    groups = file_groups(source)
+    sizes = [sum(Path(file).stat().st_size for file in group) for group in groups]
+    assert [file for group in groups for file in group] == list(source.files)
+    assert max(sizes) <= most
+    assert len(groups) < len(source.files)
+
+
+def test_a_task_sends_before_it_holds_many_rows(
+    spark: SparkSession, giant: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So its memory depends on the rows of one file, not on how well the files are compressed."""
+    monkeypatch.setattr("tenantq.pipeline.exchange.HELD_ROWS", 500)
+    source = FileRows(spark, sorted(giant.glob("date=*/*/*/*.parquet")))
+    (lives,) = message_lives(
+        source, None, spark.createDataFrame([], QUEUE_RESETS), Pieces({"date=2026-01-01": 1}, 1)
+    ).inputs
+    tables = [read_rows(file, lives.columns) for file in source.files]
+    values = [
+        pa.ipc.open_stream(batch["rows"][0].as_buffer()).read_all().num_rows for batch in packed(tables, lives.send, 0)
+    ]
+    assert sum(values) > 0.9 * sum(map(len, tables))
+    assert max(values) < 500 + max(map(len, tables))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Sequence
+from math import prod
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +17,7 @@ _ID_CHARS: Final = 36
 _WORDS: Final = (0, 8, 16, 24, 28)  # where 8 bytes of an id's text begin
 _MULTIPLIERS: Final = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _SHIFTS: Final = (np.uint64(30), np.uint64(27), np.uint64(31))
+_NEAR: Final = 100_000  # numbers that are so near to each other are told apart by a table, without sorting them
 
 
 def whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
@@ -124,10 +126,12 @@ def by_part(parts: NDArray[Any], rows: pa.Table) -> Iterable[tuple[int, pa.Table
     if (parts == parts[0]).all():
         yield int(parts[0]), rows
         return
-    order = np.argsort(parts, kind="stable")
-    found, starts = np.unique(parts[order], return_index=True)
+    order = in_order(parts)
+    starts = group_starts(parts[order])
     taken = rows.take(pa.array(order))
-    for part, start, end in zip(found.tolist(), starts.tolist(), [*starts.tolist()[1:], len(parts)], strict=True):
+    for part, start, end in zip(
+        parts[order[starts]].tolist(), starts.tolist(), [*starts.tolist()[1:], len(parts)], strict=True
+    ):
         yield part, taken.slice(start, end - start)
 
 
@@ -140,9 +144,44 @@ def group_starts(*sorted_keys: NDArray[Any]) -> NDArray[Any]:
     return np.flatnonzero(changes)
 
 
+def in_order(key: NDArray[Any]) -> NDArray[Any]:
+    """Return the stable order of rows by an integer.
+
+    The place of each row becomes a part of its number, because sorting numbers is mostly faster than ``argsort``: 1.5 times
+    with many different keys, but slower with few.
+    """
+    key, count = np.asarray(key, "i8"), len(key)
+    if not count or (key[1:] >= key[:-1]).all():
+        return np.arange(count)
+    low, bits = int(key.min()), count.bit_length()
+    if (int(key.max()) - low + 1) << bits >= 1 << 63:
+        return np.argsort(key, kind="stable")
+    places = ((key - low) << bits) | np.arange(count)
+    places.sort()
+    found: NDArray[Any] = places & ((1 << bits) - 1)
+    return found
+
+
 def ordered(keys: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Return the stable order of rows by ``keys``, the most important first."""
-    return np.lexsort(keys[::-1])
+    """Return the stable order of rows by ``keys``, integers, the most important first."""
+    if not len(keys[0]):
+        return np.zeros(0, "i8")
+    lows = [int(key.min()) for key in keys]
+    spans = [int(key.max()) - low + 1 for key, low in zip(keys, lows, strict=True)]
+    if prod(spans) >= 1 << 62:
+        return np.lexsort(keys[::-1])
+    return in_order(combined([key - low for key, low in zip(keys, lows, strict=True)], spans))
+
+
+def distinct(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the different integers in their order, and the place of each row's value among them."""
+    if not len(values) or int(values.max()) - int(values.min()) > _NEAR:
+        found, places = np.unique(values, return_inverse=True)
+        return found, places
+    low = values.min()
+    there = np.zeros(int(values.max() - low) + 1, "?")
+    there[values - low] = True
+    return np.flatnonzero(there) + low, (np.cumsum(there) - 1)[values - low]
 
 
 def combined(columns: Sequence[NDArray[Any]], spans: Sequence[int]) -> NDArray[Any]:
@@ -150,7 +189,7 @@ def combined(columns: Sequence[NDArray[Any]], spans: Sequence[int]) -> NDArray[A
     found, span = columns[0], spans[0]
     for column, width in zip(columns[1:], spans[1:], strict=True):
         if span * width >= 1 << 62:
-            kept, found = np.unique(found, return_inverse=True)
+            kept, found = distinct(found)
             span = len(kept)
         found, span = found * width + column, span * width
     return found

@@ -6,24 +6,34 @@ process, without a Spark job.
 
 from __future__ import annotations
 
+import re
+import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial, reduce
+from operator import itemgetter
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from tenantq.pipeline.arrow_columns import decoded
+from tenantq.pipeline.arrow_columns import Vocabulary, decoded, mixed
 
 FEW_BYTES: Final = 4_000_000
 """Files of this size have so few rows, about 200,000, that tasks would take longer to begin than this process to read them."""
-_TASK_BYTES: Final = 16_000_000  # of files that one task reads; a task has a fixed cost of about 50 ms
+TASK_BYTES: Final = 16_000_000  # of files that one task reads; a task has a fixed cost of about 50 ms
+HELD_ROWS: Final = 1_000_000
+"""Rows that a task holds before it sends them, besides those of one file. Files of the same size may have very different rows."""
 _PARTS: Final = 4  # at least
-_SENT: Final = "part int, kind int, rows binary"
+_LAST: Final = (1 << 31) - 1
+_OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4")  # compressed here, values pass Java and its shuffle faster
+_SENT: Final = "part int, kind int, place int, rows binary"
 _REPEATED: Final = (
     "shard", "tenant", "queue", "op", "principal", "outcome", "error_code", "remote", "user_agent",
 )  # fmt: skip
@@ -32,7 +42,7 @@ _REPEATED: Final = (
 Send = Callable[[pa.Table], Iterable[tuple[int, int, pa.Table]]]
 """Returns what a table has for each part, by kind. Tables of one kind have the same columns."""
 Merge = Callable[[int, list[list[pa.Table]]], pa.Table]
-"""Returns the rows of a part, from the tables that were sent to it, by kind. They come in any order."""
+"""Returns the rows of a part, from the tables that were sent to it, by kind: first those of files, in the order of the files."""
 
 
 class FileRows:
@@ -45,9 +55,50 @@ class FileRows:
         self.few = sum(self.sizes) <= FEW_BYTES
 
 
-def part_count(rows: DataFrame | FileRows) -> int:
-    """Return how many parts suit results that have far fewer rows than ``rows``."""
-    return max(_PARTS, sum(rows.sizes) // _TASK_BYTES) if isinstance(rows, FileRows) else _PARTS
+class PeriodParts(msgspec.Struct, frozen=True):
+    """Parts of rows by day or hour. A large period is spread over several parts.
+
+    A task reads few periods, so it sends to few parts, however many days there are.
+    """
+
+    count: int
+    width: int = 1  # parts of a period
+
+    @classmethod
+    def by_date(cls, rows: DataFrame | FileRows, part_bytes: int) -> PeriodParts:
+        """Return parts by day, for which tasks read at most ``part_bytes`` each."""
+        return cls._of(rows, r"date=[^/]*", part_bytes)
+
+    @classmethod
+    def by_hour(cls, rows: DataFrame | FileRows, part_bytes: int) -> PeriodParts:
+        """Return parts by hour, for which tasks read at most ``part_bytes`` each."""
+        return cls._of(rows, r"date=[^/]*/hour=[^/]*", part_bytes)
+
+    @classmethod
+    def _of(cls, rows: DataFrame | FileRows, period: str, part_bytes: int) -> PeriodParts:
+        if not isinstance(rows, FileRows):
+            return cls(_PARTS)
+        sizes = Counter[str]()
+        for file, size in zip(rows.files, rows.sizes, strict=True):
+            found = re.search(period, file)
+            sizes[found.group() if found else ""] += size
+        width = 1 + max(sizes.values(), default=0) // part_bytes
+        return cls(max(_PARTS, min(len(sizes) * width, 1 + sizes.total() // part_bytes)), width)
+
+    def spread(self, periods: NDArray[Any], hashes: NDArray[Any]) -> NDArray[Any]:
+        """Return the part of each row, given the number of its period and a hash."""
+        found: NDArray[Any] = (periods * self.width + (hashes % np.uint64(self.width)).astype("i8")) % self.count
+        return found
+
+    def parts(self, periods: NDArray[Any], *texts: pa.ChunkedArray) -> NDArray[Any]:
+        """Return the part of each row, given the number of its period; rows with the same ``texts`` are in the same part."""
+        if self.width == 1:
+            return periods % self.count
+        hashes = np.zeros(len(periods), "u8")
+        for words in map(Vocabulary, texts):
+            of_word = np.array([*(zlib.crc32(word.encode()) for word in words.words), 0], "u8")
+            hashes = mixed(hashes ^ of_word[words.ranks[0]])
+        return self.spread(periods, hashes)
 
 
 class SentRows(msgspec.Struct, frozen=True):
@@ -66,7 +117,8 @@ class Exchange:
         kinds: int = 1,
     ) -> None:  # fmt: skip
         self.inputs = tuple(inputs)
-        self._spark, self._parts, self._merge, self._columns, self._kinds = spark, parts, merge, columns, kinds
+        self.parts = parts
+        self._spark, self._merge, self._columns, self._kinds = spark, merge, columns, kinds
         self._here = all(isinstance(one.rows, FileRows) and one.rows.few for one in inputs)
 
     def frame(self, *names: str) -> DataFrame:
@@ -104,22 +156,22 @@ class Exchange:
     def _sent(self) -> DataFrame:
         """Return the sent tables, each part in a task of its own."""
         sent = [self._sent_by(one) for one in self.inputs]
-        return reduce(DataFrame.unionAll, sent).repartitionById(max(1, self._parts), "part")
+        return reduce(DataFrame.unionAll, sent).repartitionById(max(1, self.parts), "part")
 
     def _sent_by(self, one: SentRows) -> DataFrame:
         if isinstance(one.rows, DataFrame):
             rows = one.rows.select(*one.columns)
             return rows.mapInArrow(partial(_sent_batches, send=one.send), _SENT)
-        groups = _groups(one.rows)
+        groups = file_groups(one.rows)
         numbers = self._spark.range(0, len(groups), 1, max(1, len(groups)))
         send = partial(_sent_files, groups=groups, columns=one.columns, send=one.send)
         return numbers.mapInArrow(send, _SENT)
 
 
 def read_rows(file: str, columns: Sequence[str]) -> pa.Table:
-    """Return columns of a Parquet file."""
+    """Return columns of a Parquet file. Each has one dictionary, because row groups may have different ones."""
     with pq.ParquetFile(file, read_dictionary=[name for name in columns if name in _REPEATED]) as opened:
-        return opened.read(columns=list(columns), use_threads=False)
+        return opened.read(columns=list(columns), use_threads=False).unify_dictionaries()
 
 
 def joined(tables: Sequence[pa.Table]) -> pa.Table:
@@ -144,14 +196,14 @@ def _shaped(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def _groups(rows: FileRows) -> list[list[str]]:
+def file_groups(rows: FileRows) -> list[list[str]]:
     """Divide files into groups of about the same size, in their order."""
     found: list[list[str]] = []
     room = 0
     for file, size in zip(rows.files, rows.sizes, strict=True):
         if room < size or not found:
             found.append([])
-            room = _TASK_BYTES
+            room = TASK_BYTES
         found[-1].append(file)
         room -= size
     return found
@@ -162,29 +214,38 @@ def _sent_files(
 ) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for number in batch.column(0).to_pylist():
-            yield from _packed((read_rows(file, columns) for file in groups[number]), send)
+            yield from packed((read_rows(file, columns) for file in groups[number]), send, number)
 
 
 def _sent_batches(batches: Iterator[pa.RecordBatch], send: Send) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         if batch.num_rows:
-            yield from _packed([pa.Table.from_batches([batch])], send)
+            yield from packed([pa.Table.from_batches([batch])], send, _LAST)
 
 
-def _packed(tables: Iterable[pa.Table], send: Send) -> Iterator[pa.RecordBatch]:
-    """Yield what is sent to each part as one value for each kind."""
+def packed(tables: Iterable[pa.Table], send: Send, place: int) -> Iterator[pa.RecordBatch]:
+    """Yield what is sent to each part as one value for each kind, or as more if a task sends many rows."""
     parts: dict[tuple[int, int], list[pa.Table]] = {}
+    held = 0
     for table in tables:
         for part, kind, rows in send(table):
             parts.setdefault((part, kind), []).append(rows)
+            held += rows.num_rows
+        if held >= HELD_ROWS:
+            yield from _values(parts, place)
+            parts, held = {}, 0
+    yield from _values(parts, place)
+
+
+def _values(parts: dict[tuple[int, int], list[pa.Table]], place: int) -> Iterator[pa.RecordBatch]:
     for (part, kind), sent in parts.items():
         sink = pa.BufferOutputStream()
         rows = joined(sent)
-        with pa.ipc.new_stream(sink, rows.schema) as stream:
+        with pa.ipc.new_stream(sink, rows.schema, options=_OPTIONS) as stream:
             stream.write_table(rows)
         yield pa.RecordBatch.from_arrays(
-            [pa.array([part], pa.int32()), pa.array([kind], pa.int32()), _value(sink.getvalue())],
-            ["part", "kind", "rows"],
+            [*[pa.array([one], pa.int32()) for one in (part, kind, place)], _value(sink.getvalue())],
+            ["part", "kind", "place", "rows"],
         )
 
 
@@ -196,13 +257,13 @@ def _value(data: pa.Buffer) -> pa.Array:
 
 def _unpacked(batches: Iterator[pa.RecordBatch], kinds: int) -> Iterator[tuple[int, list[list[pa.Table]]]]:
     """Yield the part of this task with its tables, if it got any."""
-    number, found = -1, [list[pa.Table]() for _ in range(kinds)]
+    number, found = -1, [list[tuple[int, pa.Table]]() for _ in range(kinds)]
     for batch in batches:
-        for part, kind, rows in zip(*batch.columns, strict=True):
+        for part, kind, place, rows in zip(*batch.columns, strict=True):
             number = part.as_py()
-            found[kind.as_py()].append(pa.ipc.open_stream(rows.as_buffer()).read_all())
+            found[kind.as_py()].append((place.as_py(), pa.ipc.open_stream(rows.as_buffer()).read_all()))
     if number >= 0:
-        yield number, found
+        yield number, [[rows for _, rows in sorted(some, key=itemgetter(0))] for some in found]
 
 
 def _merged_rows(

@@ -181,9 +181,12 @@ class _Run:
         return self._new.rows if name == "bronze" else self._new.frame("resets")
 
     def _is_large(self, table: LakeTable) -> bool:
-        """Return whether a table is computed from many rows. Only then it pays off to compile code."""
+        """Return whether a table is computed from many rows. Only then it pays off to compile code.
+
+        If there are very many, that is true of most tables, and the others need not wait for their turn.
+        """
         of_rows = [TABLES[one.table].split and not one.files for one in table.inputs if one.table != JOURNAL]
-        return self._rows > SMALL_ROWS and any(of_rows)
+        return self._rows > MEDIUM_ROWS or (self._rows > SMALL_ROWS and any(of_rows))
 
     def _pieces(self, table: LakeTable, known: set[str]) -> Pieces | None:
         """Return the files that the partitions of a split table will have; None for tables that are not split."""

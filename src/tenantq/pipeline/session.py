@@ -25,6 +25,8 @@ _JAVA_MIN: Final = 17
 _END_S: Final = 20  # how long Java may take to end
 _ENDING_S: Final = 1
 _LIBRARIES: Final = {"pyspark": "Spark", "py4j": "Spark", "pyarrow": "Arrow"}
+_LOCAL_JAVA: Final = " -XX:+UseParallelGC -XX:TieredStopAtLevel=1"
+"""Large tables are computed in Python. Java's second compiler would take 20 s of CPU and save less."""
 _LOCAL_PARTITIONS: Final = 64  # of a shuffle, before Spark coalesces small ones; each is a file per task
 _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
@@ -58,8 +60,6 @@ _MEDIUM_SETTINGS: Final = {
     "spark.sql.adaptive.enabled": "false",  # planning each stage again costs more than it saves
     "spark.sql.shuffle.partitions": "4",
 }
-_MEDIUM_JAVA: Final = " -XX:TieredStopAtLevel=1"  # Java's best compiler takes 40 s of CPU, which pays off only later
-
 
 _FUNCTIONS: Final = (
     "col",
@@ -113,11 +113,10 @@ def open_session(
     java = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}"
     wanted = {**_SETTINGS, "spark.driver.extraJavaOptions": java}
     if local:  # this Java does all the work
-        wanted["spark.driver.extraJavaOptions"] += " -XX:+UseParallelGC"
+        wanted["spark.driver.extraJavaOptions"] += _LOCAL_JAVA
         wanted["spark.sql.shuffle.partitions"] = f"{_LOCAL_PARTITIONS}"
         if rows is not None and rows <= MEDIUM_ROWS:
             wanted |= _MEDIUM_SETTINGS | (_SMALL_SETTINGS if rows <= SMALL_ROWS else {})
-            wanted["spark.driver.extraJavaOptions"] += _MEDIUM_JAVA
     wanted |= settings or {}
     conf = SparkConf().setAppName("tenantq pipeline").setMaster(master or "local[*]").setAll(list(wanted.items()))
     if SparkContext._active_spark_context is not None:  # noqa: SLF001  # a new connection to Java has no active session

@@ -19,7 +19,6 @@ from tenantq.pipeline.bronze.segments import verdicts, verify
 from tenantq.pipeline.exchange import FileRows
 from tenantq.pipeline.schemas import BRONZE, QUARANTINE, QUEUE_RESETS, SEGMENT_ROW, SEGMENTS, local_frame
 
-_FILES_PER_TASK: Final = 4
 LOCAL_ROWS: Final = 1_200_000
 """So many rows are verified in this process while Java starts. Spark workers would begin later, and take as long."""
 _RESET: Final = StructType([*QUEUE_RESETS.fields, StructField("outcome", StringType())])
@@ -52,9 +51,7 @@ class NewSegments:
         if rows <= LOCAL_ROWS:
             found = list(verdicts(manifests, journal, public_key, rules))
         else:
-            tasks = max(1, len(manifests) // _FILES_PER_TASK)
-            names = self._spark().createDataFrame([(name,) for name in manifests], "manifest string").repartition(tasks)
-            found = verify(names, journal, public_key, rules)
+            found = verify(self._spark().sparkContext, manifests, journal, public_key, rules)
         self.verdicts = sorted((row for row, _ in found), key=lambda one: str(one["manifest"]))
         self.summary = combined(summary for _, summary in found)
 

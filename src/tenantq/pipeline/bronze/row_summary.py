@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 
-from tenantq.pipeline.arrow_columns import numbers, whole
+from tenantq.pipeline.arrow_columns import Vocabulary, distinct, numbers, whole
 from tenantq.pipeline.bronze.rows import FUTURE_MS, NOT_NEGATIVE, RowRules
 from tenantq.pipeline.schemas import KNOWN_OPS
 from tenantq.pipeline.silver.life_days import life_days
@@ -22,8 +22,8 @@ from tenantq.pipeline.silver.queue_resets import RESETS
 _HOUR_MS: Final = 3_600_000
 Reset = tuple[str, str, str, int, int, int, str]
 """A row that emptied a queue: shard, tenant, queue, seq, n, microseconds and op."""
-_OF_RESETS: Final = ("shard", "tenant", "queue", "seq", "n", "ts", "op")
-_USED: Final = (*_OF_RESETS, "outcome", "message_id")
+RESET_COLUMNS: Final = ("shard", "tenant", "queue", "seq", "n", "ts", "op")
+_USED: Final = (*RESET_COLUMNS, "outcome", "message_id")
 
 
 class RowSummary(msgspec.Struct, frozen=True):
@@ -56,16 +56,26 @@ def combined(parts: Iterable[RowSummary]) -> RowSummary:
 def summary_of(rows: pa.Table, rules: RowRules) -> RowSummary:
     """Summarize the rows of a segment. If it is ``faulty``, invalid rows are counted like the others."""
     ms = rows["ts"].cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).to_numpy()
-    hours, counts = np.unique(ms // _HOUR_MS, return_counts=True)
+    hours, places = distinct(ms // _HOUR_MS)
+    counts = np.bincount(places, minlength=len(hours))
     names = [
         f"{datetime.fromtimestamp(hour * _HOUR_MS // 1_000, UTC):date=%Y-%m-%d/hour=%H}" for hour in hours.tolist()
     ]
-    ok = pc.equal(rows["outcome"], "ok")
-    resets = rows.select(_OF_RESETS).filter(pc.and_(pc.is_in(rows["op"], pa.array(RESETS)), ok))
     return RowSummary(
         rows.num_rows, _may_be_faulty(rows, names, ms, rules), dict(zip(names, counts.tolist(), strict=True)), _lives(rows),
-        list(zip(*[numbers(column).tolist() if name == "ts" else column.to_pylist() for name, column in zip(_OF_RESETS, resets.columns, strict=True)], strict=True)),
+        resets_of(rows),
     )  # fmt: skip
+
+
+def resets_of(rows: pa.Table) -> list[Reset]:
+    """Return the rows that emptied a queue, or all queues of a tenant."""
+    ops, outcomes = Vocabulary(rows["op"]), Vocabulary(rows["outcome"])
+    found = np.flatnonzero(ops.marked(ops.ranks[0], RESETS) & outcomes.marked(outcomes.ranks[0], ("ok",)))
+    if not len(found):
+        return []
+    columns = rows.select(RESET_COLUMNS).take(pa.array(found))
+    values = [numbers(columns[name]).tolist() if name == "ts" else columns[name].to_pylist() for name in RESET_COLUMNS]
+    return list(zip(*values, strict=True))
 
 
 def _may_be_faulty(rows: pa.Table, hours: list[str], ms: NDArray[Any], rules: RowRules) -> bool:
@@ -84,7 +94,7 @@ def _may_be_faulty(rows: pa.Table, hours: list[str], ms: NDArray[Any], rules: Ro
 def _lives(rows: pa.Table) -> dict[str, int]:
     """Return how many lives begin on each day, 0 where some only continue."""
     told = rows.select(["op", "message_id"]).filter(changes_of_lives(rows))
-    found, places = np.unique(life_days(whole(told["message_id"])), return_inverse=True)
+    found, places = distinct(life_days(whole(told["message_id"])))
     begins = np.bincount(places, pc.equal(told["op"], "add").to_numpy(), len(found))
     return {
         f"date={np.datetime64(day, 'D')}": int(count)

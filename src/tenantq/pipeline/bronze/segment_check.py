@@ -4,8 +4,8 @@ This runs in Spark workers, on whole columns.
 """
 
 import hashlib
-import io
-from collections.abc import Iterator, Sequence
+import struct
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tenantq.errors import Invalid, StoreDamaged
+from tenantq.errors import Invalid
 from tenantq.journal.export_target import ExportTarget
 from tenantq.journal.manifest import SCHEMA_VERSION, Manifest, read_manifest
-from tenantq.journal.record import JournalEntry, Record, decode_record
+from tenantq.journal.record import JournalEntry, Record
 from tenantq.journal.segment import SCHEMA
 from tenantq.journal.signing import PublicKey
 from tenantq.pipeline.bronze.row_summary import RowSummary, summary_of
@@ -26,7 +26,10 @@ from tenantq.pipeline.bronze.rows import RowRules
 
 ID_BYTES: Final = 16
 _TEXT: Final = 36
-_DIGITS: Final = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), "u1").reshape(256, 2)
+_DIGITS: Final = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), "u2")
+_ARRAY: Final = struct.Struct(">BI")  # the head of a MessagePack array: its mark and length
+_ARRAY_MARK: Final = 0xDD
+_decode: Final = msgspec.msgpack.Decoder(list[Record]).decode
 _GROUPS: Final = ((0, 4, 0), (4, 6, 9), (6, 8, 14), (8, 10, 19), (10, 16, 24))
 """Bytes from, to, and where their text begins."""
 
@@ -87,7 +90,8 @@ def _checked(target: ExportTarget, manifest: Manifest) -> pa.Table:
     except OSError as error:
         raise SegmentRefused("unreadable_segment", str(error)) from error
     try:
-        table = pq.read_table(io.BytesIO(data))
+        file = pq.ParquetFile(pa.BufferReader(data), memory_map=False)
+        table = file.read(use_threads=False)  # a task has one core
     except (pa.ArrowException, OSError) as error:
         raise SegmentRefused("truncated", "the segment is not complete Parquet") from error
     if table.schema.names != SCHEMA.names or not table.schema.equals(SCHEMA):
@@ -96,30 +100,39 @@ def _checked(target: ExportTarget, manifest: Manifest) -> pa.Table:
         raise SegmentRefused("changed_segment", "the file differs from its manifest")
     if table.num_rows != manifest.rows:
         raise SegmentRefused("changed_segment", f"{table.num_rows} rows; the manifest says {manifest.rows}")
-    wrong = _differing(table, list(_records(table, manifest)))
+    wrong = _differing(table, _records(table, manifest))
     if wrong:
         raise SegmentRefused("rows_differ", f"the rows differ from the journal: {wrong}")
     return table
 
 
-def _records(table: pa.Table, manifest: Manifest) -> Iterator[Record]:
-    """Yield the records of a segment in the order of the chain."""
-    payloads, links = table["payload"], table["link"]
-    there = links.is_valid()
-    seq, link = manifest.first_seq - 1, bytes.fromhex(manifest.previous_link)
-    for stored, payload in zip(links.filter(there).to_pylist(), payloads.filter(there).to_pylist(), strict=True):
-        try:
-            _, record = decode_record(stored + (payload or b""), link)
-        except StoreDamaged as error:
-            raise SegmentRefused(
-                "broken_chain", f"record {seq + 1} was changed, or the record before it was removed"
-            ) from error
-        seq, link = seq + 1, stored
+def _records(table: pa.Table, manifest: Manifest) -> list[Record]:
+    """Return the records of a segment in the order of the chain."""
+    there = table["link"].is_valid()
+    links, payloads = (table[name].filter(there).to_pylist() for name in ("link", "payload"))
+    _check_chain(links, payloads, manifest)
+    try:
+        records = _decode(_ARRAY.pack(_ARRAY_MARK, len(payloads)) + b"".join(payloads))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise SegmentRefused("broken_chain", "some records cannot be read") from error
+    for seq, record in enumerate(records, manifest.first_seq):
         if record.seq != seq:
             raise SegmentRefused("broken_chain", f"found record {record.seq} instead of record {seq}")
-        yield record
-    if seq != manifest.last_seq or link.hex() != manifest.last_link:
-        raise SegmentRefused("broken_chain", f"the segment ends at record {seq}, its manifest says {manifest.last_seq}")
+    return records
+
+
+def _check_chain(links: list[bytes], payloads: list[bytes | None], manifest: Manifest) -> None:
+    """Compare the hash of each record with the hash over its predecessor and its payload."""
+    link = bytes.fromhex(manifest.previous_link)
+    for seq, (stored, payload) in enumerate(zip(links, payloads, strict=True), manifest.first_seq):
+        if payload is None or hashlib.sha256(link + payload).digest() != stored:
+            raise SegmentRefused("broken_chain", f"record {seq} was changed, or the record before it was removed")
+        link = stored
+    last = manifest.first_seq + len(links) - 1
+    if last != manifest.last_seq or link.hex() != manifest.last_link:
+        raise SegmentRefused(
+            "broken_chain", f"the segment ends at record {last}, its manifest says {manifest.last_seq}"
+        )
 
 
 def _differing(table: pa.Table, records: list[Record]) -> str:
@@ -147,7 +160,7 @@ def _differing(table: pa.Table, records: list[Record]) -> str:
         "n": pa.array(np.arange(len(of_entry)) - first_row[of_record]),
         "message_id": _message_ids(ids, of_entry),
         **{name: _array(name, by_field[name]).take(pa.array(of_entry)) for name in _SAME_FOR_ALL},
-        **{name: _spread(by_field[field], counts.tolist()) for name, field in _OF_EACH_ROW.items()},
+        **{name: _spread(by_field[field], counts) for name, field in _OF_EACH_ROW.items()},
     }
     return next((name for name, column in expected.items() if not _equal(table, name, column)), "")
 
@@ -183,23 +196,29 @@ def _message_ids(ids: list[bytes], of_entry: NDArray[Any]) -> pa.Array:
     return pc.if_else(pa.array(without), "", id_texts(b"".join(one or bytes(ID_BYTES) for one in ids)))
 
 
-def _spread(values: Sequence[list[int] | int], counts: list[int]) -> pa.Array:
+def _spread(values: Sequence[list[int] | int], counts: NDArray[Any]) -> pa.Array:
     """Return a number for each row. An entry has one for all its rows, or a list."""
-    spread: list[int] = []
-    for value, count in zip(values, counts, strict=True):
-        spread += value if isinstance(value, list) else [value] * count
+    lists = np.array([kind is list for kind in map(type, values)])
     try:
-        return pa.array(spread, pa.int64())
+        if not lists.any():
+            return pa.array(np.repeat(np.array(values, "i8"), counts))
+        spread = np.repeat(np.array([0 if type(value) is list else value for value in values], "i8"), counts)
+        listed = np.array([one for value in values if isinstance(value, list) for one in value], "i8")
     except OverflowError:
         return pa.array([], pa.int64())
+    of_lists = np.repeat(lists, counts)
+    if len(listed) != np.count_nonzero(of_lists):
+        return pa.array([], pa.int64())
+    spread[of_lists] = listed
+    return pa.array(spread)
 
 
 def id_texts(ids: bytes) -> Any:
     """Return an Arrow array with the text of each id. ``ids`` are 16 bytes each, concatenated."""
     raw = np.frombuffer(ids, "u1").reshape(-1, ID_BYTES)
     text = np.full((len(raw), _TEXT), ord("-"), "u1")
-    digits = _DIGITS[raw]
+    digits = _DIGITS[raw].view("u1")
     for first, last, at in _GROUPS:
-        text[:, at : at + 2 * (last - first)] = digits[:, first:last].reshape(len(raw), 2 * (last - first))
+        text[:, at : at + 2 * (last - first)] = digits[:, 2 * first : 2 * last]
     offsets = np.arange(0, (len(raw) + 1) * _TEXT, _TEXT, dtype="i4")
     return pa.StringArray.from_buffers(len(raw), pa.py_buffer(offsets), pa.py_buffer(text))

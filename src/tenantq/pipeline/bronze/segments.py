@@ -1,11 +1,12 @@
 """Bronze ``segments``: one row per journal segment, with the result of its verification."""
 
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 import msgspec
-import pyarrow as pa
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
@@ -15,17 +16,20 @@ from tenantq.journal.signing import PublicKey
 from tenantq.pipeline.bronze.rows import RowRules
 from tenantq.pipeline.bronze.segment_check import Verdict, verdict
 
+_FILES_PER_TASK: Final = 8
 
-def verify(manifests: DataFrame, journal: str, public_key: Path | None, rules: RowRules) -> list[Verdict]:
-    """Return the verdict on the segment of each manifest name (column ``manifest``). Spark workers read the files."""
 
-    def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for found in verdicts(batch.column("manifest").to_pylist(), journal, public_key, rules):
-                yield pa.RecordBatch.from_pylist([{"verdict": msgspec.json.encode(found)}])
+def verify(
+    context: SparkContext, manifests: Sequence[str], journal: str, public_key: Path | None, rules: RowRules
+) -> list[Verdict]:
+    """Return the verdict on the segment of each manifest name. Spark workers read the files."""
 
-    found = manifests.select("manifest").mapInArrow(check, "verdict binary").collect()
-    return [msgspec.json.decode(bytes(row[0]), type=Verdict) for row in found]
+    def check(names: Iterable[str]) -> Iterator[bytes]:
+        return (msgspec.json.encode(found) for found in verdicts(names, journal, public_key, rules))
+
+    tasks = max(1, len(manifests) // _FILES_PER_TASK)
+    found = context.parallelize(manifests, tasks).mapPartitions(check).collect()
+    return [msgspec.json.decode(one, type=Verdict) for one in found]
 
 
 def verdicts(manifests: Iterable[str], journal: str, public_key: Path | None, rules: RowRules) -> Iterator[Verdict]:

@@ -6,7 +6,6 @@ different times of a queue and day.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
@@ -24,12 +23,12 @@ from tenantq.pipeline.arrow_columns import (
     combined,
     decoded,
     group_starts,
-    mixed,
+    in_order,
     numbers,
     ordered,
     whole,
 )
-from tenantq.pipeline.exchange import Exchange, FileRows, SentRows, part_count
+from tenantq.pipeline.exchange import Exchange, FileRows, PeriodParts, SentRows
 from tenantq.pipeline.silver.life_days import DAY_MS, DAY_US, date_texts
 
 _READ: Final = ("tenant", "queue", "op", "outcome", "wait_ms", "process_ms", "ts")
@@ -41,6 +40,7 @@ _KINDS: Final = {
 }  # fmt: skip
 _OTHER: Final = 5  # counts for nothing, but the queue has a row
 _OPS: Final = ("poll", "ack", "nack", "lease_expired", "dead_letter", "expire")
+_PART_BYTES: Final = 32_000_000  # of rows whose times are merged by one task
 _PERCENTILES: Final = (0.5, 0.95, 0.99)
 _TIMES, _AGES = range(2)  # kinds of sent tables
 _long, _list = LongType(), ArrayType(DoubleType())
@@ -62,15 +62,15 @@ def service_times(rows: DataFrame | FileRows, lives: DataFrame | FileRows, as_of
 
 def time_exchange(rows: DataFrame | FileRows, lives: DataFrame | FileRows, as_of_ms: int, slow_ms: int) -> Exchange:
     """Return the exchange that computes ``service_times``."""
-    parts = part_count(rows)
+    parts = PeriodParts.by_date(rows, _PART_BYTES)
     inputs = (
         SentRows(rows, _READ, partial(_send_times, parts=parts)),
         SentRows(lives, _READ_LIVES, partial(_send_ages, parts=parts, as_of_ms=as_of_ms)),
     )
-    return Exchange(rows.sparkSession, inputs, parts, partial(_merged, slow_ms=slow_ms), _COLUMNS, kinds=2)
+    return Exchange(rows.sparkSession, inputs, parts.count, partial(_merged, slow_ms=slow_ms), _COLUMNS, kinds=2)
 
 
-def _send_times(rows: pa.Table, parts: int) -> Iterator[tuple[int, int, pa.Table]]:
+def _send_times(rows: pa.Table, parts: PeriodParts) -> Iterator[tuple[int, int, pa.Table]]:
     """Count how often each time occurred in a queue and day."""
     ops, queues = Vocabulary(rows["op"]), Vocabulary(rows["queue"])
     wanted = ops.marked(ops.ranks[0], _OPS) & ~queues.marked(queues.ranks[0], ("",)) & (queues.ranks[0] >= 0)
@@ -85,7 +85,9 @@ def _send_times(rows: pa.Table, parts: int) -> Iterator[tuple[int, int, pa.Table
     lows = [int(one.min()) for one in columns]
     spans = [int(one.max()) - low + 1 for one, low in zip(columns, lows, strict=True)]
     key = combined([one - low for one, low in zip(columns, lows, strict=True)], spans)
-    _, first, counts = np.unique(key, return_index=True, return_counts=True)
+    order = in_order(key)
+    starts = group_starts(key[order])
+    first, counts = order[starts], np.diff(np.append(starts, len(order)))
     tenant, queue, day, kind, value = (one[first] for one in columns)
     found = pa.table({
         "tenant": tenants.array(tenant), "queue": queues.array(queue), "day": day, "kind": kind, "value": value, "calls": counts,
@@ -97,7 +99,7 @@ def _kind(op: str, outcome: str | None) -> int:
     return FAILED if op == "lease_expired" else _KINDS.get((op, outcome or ""), _OTHER)
 
 
-def _send_ages(lives: pa.Table, parts: int, as_of_ms: int) -> Iterator[tuple[int, int, pa.Table]]:
+def _send_ages(lives: pa.Table, parts: PeriodParts, as_of_ms: int) -> Iterator[tuple[int, int, pa.Table]]:
     """Find the oldest message in each queue at the end of each day."""
     gone = pc.if_else(
         pc.equal(whole(lives["outcome"]), "dead"), whole(lives["last"]).field("at"), whole(lives["ended_at"])
@@ -118,13 +120,10 @@ def _send_ages(lives: pa.Table, parts: int, as_of_ms: int) -> Iterator[tuple[int
     yield from _sent(oldest.aggregate([("age", "max")]), _AGES, parts)
 
 
-def _sent(rows: pa.Table, kind: int, parts: int) -> Iterator[tuple[int, int, pa.Table]]:
+def _sent(rows: pa.Table, kind: int, parts: PeriodParts) -> Iterator[tuple[int, int, pa.Table]]:
     """Send the rows of a queue and day to the same part."""
-    hashes = numbers(rows["day"]).astype("u8")
-    for name in ("tenant", "queue"):
-        words = Vocabulary(rows[name])
-        hashes = mixed(hashes ^ np.array([zlib.crc32(word.encode()) for word in words.words], "u8")[words.ranks[0]])
-    for part, sent in by_part((hashes % parts).astype("i8"), rows):
+    found = parts.parts(numbers(rows["day"]), rows["tenant"], rows["queue"])
+    for part, sent in by_part(found, rows):
         yield part, kind, sent
 
 
@@ -136,7 +135,11 @@ def _merged(_: int, sent: list[list[pa.Table]], slow_ms: int) -> pa.Table:
     days = np.concatenate([numbers(times["day"]), numbers(ages["day"])])
     spans = [len(tenants.words), len(queues.words), int(np.ptp(days)) + 1]
     key = combined([np.concatenate(tenants.ranks), np.concatenate(queues.ranks), days - days.min()], spans)
-    found, first, group = np.unique(key, return_index=True, return_inverse=True)
+    order = in_order(key)
+    starts = group_starts(key[order])
+    found, first = key[order][starts], order[starts]
+    group = np.empty(len(order), "i8")
+    group[order] = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(order))))
     of_times, of_ages = group[: len(times)], group[len(times) :]
     oldest = np.zeros(len(found), "i8")
     np.maximum.at(oldest, of_ages, numbers(ages["age_max"]))

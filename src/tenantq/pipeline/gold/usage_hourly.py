@@ -26,6 +26,7 @@ def usage_hourly(hours: DataFrame, resets: DataFrame, from_date: str = "") -> Da
     key = ("tenant", "queue", "shard", "epoch")
     at = f.to_timestamp(f.concat_ws(" ", "date", "hour"), "yyyy-MM-dd HH")
     hours = hours.withColumn("at", at)
+    newest = hours.agg(f.max("at").alias("newest"))
     before = Window.partitionBy(*key).orderBy("at").rowsBetween(Window.unboundedPreceding, -1)
     following = Window.partitionBy(*key).orderBy("at")
     for name in _LEVELS:
@@ -34,25 +35,26 @@ def usage_hourly(hours: DataFrame, resets: DataFrame, from_date: str = "") -> Da
     hours = hours.withColumn("next_at", f.lead("at").over(following))
     end = f.get("resets", f.col("epoch"))["ts"]
     hours = with_resets(hours, resets, "queue").withColumn("epoch_end", end).drop("resets")
-    rows = _usage(hours.unionByName(_silent(hours)))
+    rows = _usage(_with_silent(hours, newest))
     if from_date:
         rows = rows.where(f.date_format("at", "yyyy-MM-dd") >= from_date)
     return _by_queue(exclude_probe_tenants(rows))
 
 
-def _silent(hours: DataFrame) -> DataFrame:
-    """Return the hours in between, in which messages were only stored: hours that begin with these levels and change nothing."""
-    newest = hours.agg(f.max("at").alias("newest"))
-    left = {f"{name}_before": f.col(f"{name}_before") + f.col(f"{name}_net") for name in _LEVELS}
-    stored = (f.col("messages_before") != 0) | (f.col("bytes_before") != 0)
-    after = hours.crossJoin(f.broadcast(newest)).withColumns(left).where(stored)
-    first = f.col("at") + f.expr(_HOUR)
+def _with_silent(hours: DataFrame, newest: DataFrame) -> DataFrame:
+    """Add the hours in between, in which messages were only stored: hours that begin with these levels and change nothing."""
+    left = {name: f.col(f"{name}_before") + f.col(f"{name}_net") for name in _LEVELS}
+    stored = (left["messages"] != 0) | (left["bytes"] != 0)
     last = f.least(
         f.coalesce(f.col("next_at") - f.expr(_HOUR), f.col("newest")), f.date_trunc("hour", f.col("epoch_end"))
     )
-    filled = after.where(last >= first).withColumn("at", f.explode(f.sequence(first, last, f.expr(_HOUR))))
-    none = dict.fromkeys((*_COUNTS, *(f"{name}_net" for name in _LEVELS), *_TOPS), f.lit(0).cast("bigint"))
-    return filled.withColumns({**none, "byte_ms": f.lit(0).cast(BYTE_MS)}).select(*hours.columns)
+    last = f.when(stored & (last > f.col("at")), last).otherwise(f.col("at"))
+    spread = f.explode(f.sequence(f.col("at"), last, f.expr(_HOUR)))
+    silent = f.col("at") > f.col("own")
+    found = hours.crossJoin(f.broadcast(newest)).withColumns({"own": f.col("at"), "at": spread})
+    none = {name: f.lit(0).cast("bigint") for name in (*_COUNTS, *(f"{name}_net" for name in _LEVELS), *_TOPS)}
+    then = {**none, **{f"{name}_before": one for name, one in left.items()}, "byte_ms": f.lit(0).cast(BYTE_MS)}
+    return found.withColumns({name: f.when(silent, one).otherwise(f.col(name)) for name, one in then.items()})
 
 
 def _usage(hours: DataFrame) -> DataFrame:

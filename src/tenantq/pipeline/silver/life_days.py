@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tenantq.pipeline.arrow_columns import id_text
+from tenantq.pipeline.arrow_columns import distinct, id_text
 
 LAST_DAY: Final = 2_932_896  # of the year 9999
 DAY_MS: Final = 86_400_000
@@ -40,5 +40,5 @@ def life_days(ids: pa.Array) -> NDArray[Any]:
 
 def date_texts(us: NDArray[Any]) -> pa.DictionaryArray:
     """Return the date of each time."""
-    days, at = np.unique(us // DAY_US, return_inverse=True)
+    days, at = distinct(us // DAY_US)
     return pa.DictionaryArray.from_arrays(pa.array(at, pa.int32()), pa.array([str(np.datetime64(int(day), "D")) for day in days], pa.string()))  # fmt: skip

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tenantq.pipeline.arrow_columns import TIME, Vocabulary, group_starts, numbers, ordered, times, whole
+from tenantq.pipeline.arrow_columns import TIME, Vocabulary, group_starts, in_order, numbers, ordered, times, whole
 from tenantq.pipeline.exchange import joined
 from tenantq.pipeline.silver.life_days import DAY_US, date_texts, life_days
 from tenantq.pipeline.silver.queue_resets import ResetIndex
@@ -52,6 +52,17 @@ class _Parts(msgspec.Struct):
     end_shard: NDArray[Any]
     shard: NDArray[Any]
     queue: NDArray[Any]
+
+    def in_journal_order(self) -> NDArray[Any]:
+        """Return all rows in the order of what happened to each life on one shard. Most come in this order."""
+        order = in_order(self.key)
+        key, seq, place = self.key[order], self.seq[order], self.place[order]
+        later = (seq[1:] > seq[:-1]) | ((seq[1:] == seq[:-1]) & (place[1:] > place[:-1]))
+        wrong = key[1:][(key[1:] == key[:-1]) & ~later]
+        if len(wrong):
+            again = np.flatnonzero(np.isin(key, wrong))
+            order[again] = self.order(order[again], by_time=False)
+        return order
 
     def order(self, rows: NDArray[Any], *, by_time: bool) -> NDArray[Any]:
         """Return rows in the order of what happened to each life."""
@@ -132,10 +143,7 @@ class _LifeMerge:
     def _group(self) -> None:
         """Find the rows of each life, its last event, and whether it was on two shards."""
         parts = self._parts
-        order = ordered([parts.key, parts.seq, parts.place])
-        keys = (parts.key[order], parts.seq[order], parts.place[order])
-        if len(group_starts(*keys)) < len(order):
-            order = parts.order(np.arange(len(parts.key)), by_time=False)
+        order = parts.in_journal_order()
         self._order, self._starts = order, group_starts(parts.key[order])
         sizes = np.diff(np.append(self._starts, len(order)))
         self._of = np.empty(len(order), "i8")  # the life of each row
@@ -234,7 +242,7 @@ class _LifeMerge:
             value: np.concatenate([numbers(self._events[value])[new], numbers(flat[value])]),
         }
         group = np.concatenate([self._of[new], np.repeat(self._of[len(self._events) :], lengths)])
-        order = np.argsort(group, kind="stable")
+        order = in_order(group)
         counts = np.bincount(group, minlength=len(self._starts))
         several = np.flatnonzero((counts > 1)[group[order]])
         if len(several):  # most lives have one

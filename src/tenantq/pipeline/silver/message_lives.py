@@ -20,7 +20,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tenantq.pipeline.arrow_columns import Vocabulary, by_part, id_hashes, whole
-from tenantq.pipeline.exchange import Exchange, FileRows, SentRows, part_count
+from tenantq.pipeline.exchange import Exchange, FileRows, PeriodParts, SentRows
 from tenantq.pipeline.lake.pieces import Pieces
 from tenantq.pipeline.schemas import MESSAGE_LIVES
 from tenantq.pipeline.silver.life_days import DAY_MS, DAY_US, LAST_DAY, life_days
@@ -32,6 +32,7 @@ __all__ = ["OPEN", "STATES", "life_date", "life_events", "message_lives"]
 DONE: Final = ("ok", "expired", "dead")
 _TARGET: Final = re.compile(r"^to ([^:]*)")
 _READ: Final = (*EVENTS[:-1], "outcome", "details")
+_PART_BYTES: Final = 20_000_000  # of rows whose lives are merged by one task
 _EVENTS, _KNOWN = range(2)  # kinds of sent tables
 
 
@@ -57,14 +58,12 @@ def message_lives(
 
     ``pieces`` are the files of the lives; without them, lives are computed in some parts.
     """
-    parts = pieces or part_count(rows)
+    parts = pieces or PeriodParts.by_date(rows, _PART_BYTES)
     inputs = [SentRows(rows, _READ, partial(_send_events, parts=parts))]
     if known is not None:
         inputs.append(SentRows(known, LIVES, partial(_send_lives, parts=parts, kind=_KNOWN)))
     merge = partial(_merged, resets=ResetIndex.of(resets))
-    return Exchange(
-        rows.sparkSession, inputs, parts.count if isinstance(parts, Pieces) else parts, merge, MESSAGE_LIVES, kinds=2
-    )
+    return Exchange(rows.sparkSession, inputs, parts.count, merge, MESSAGE_LIVES, kinds=2)
 
 
 def life_places(rows: pa.Table) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -80,7 +79,7 @@ def changes_of_lives(rows: pa.Table) -> pa.Array:
     return pc.and_(pa.array(told), pc.not_equal(whole(rows["message_id"]), "").fill_null(False))
 
 
-def _send_events(rows: pa.Table, parts: Pieces | int) -> Iterator[tuple[int, int, pa.Table]]:
+def _send_events(rows: pa.Table, parts: Pieces | PeriodParts) -> Iterator[tuple[int, int, pa.Table]]:
     told = changes_of_lives(rows)
     if not pc.all(told).as_py():
         rows = rows.filter(told)
@@ -89,10 +88,10 @@ def _send_events(rows: pa.Table, parts: Pieces | int) -> Iterator[tuple[int, int
         yield from _send_lives(events, parts, _EVENTS)
 
 
-def _send_lives(rows: pa.Table, parts: Pieces | int, kind: int) -> Iterator[tuple[int, int, pa.Table]]:
+def _send_lives(rows: pa.Table, parts: Pieces | PeriodParts, kind: int) -> Iterator[tuple[int, int, pa.Table]]:
     """Yield rows of messages for each file of lives."""
     begins, hashes = life_places(rows)
-    found = parts.parts(begins, hashes) if isinstance(parts, Pieces) else (hashes % parts).astype("i8")
+    found = parts.parts(begins, hashes) if isinstance(parts, Pieces) else parts.spread(begins // DAY_US, hashes)
     for part, sent in by_part(found, rows):
         yield part, kind, sent
 

@@ -8,29 +8,30 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from tenantq.pipeline.arrow_columns import by_part, decoded, numbers
-from tenantq.pipeline.exchange import Exchange, FileRows, SentRows, part_count
+from tenantq.pipeline.exchange import Exchange, FileRows, PeriodParts, SentRows
 from tenantq.pipeline.schemas import OPS_DAILY
 from tenantq.pipeline.silver.life_days import DAY_US, date_texts
 
 _READ: Final = ("tenant", "op", "outcome", "principal", "count", "ts")
+_PART_BYTES: Final = 128_000_000  # of rows whose sums are merged by one task
 _KEY: Final = ("tenant", "op", "outcome", "date")
 
 
 def ops_daily(rows: DataFrame | FileRows) -> DataFrame:
     """Return calls by tenant, op and outcome."""
-    parts = part_count(rows)
+    parts = PeriodParts.by_date(rows, _PART_BYTES)
     sent = SentRows(rows, _READ, partial(_send, parts=parts))
-    return Exchange(rows.sparkSession, [sent], parts, _merged, OPS_DAILY).frame()
+    return Exchange(rows.sparkSession, [sent], parts.count, _merged, OPS_DAILY).frame()
 
 
-def _send(rows: pa.Table, parts: int) -> Iterator[tuple[int, int, pa.Table]]:
+def _send(rows: pa.Table, parts: PeriodParts) -> Iterator[tuple[int, int, pa.Table]]:
     """Add up the rows of each principal, because a day counts how many there are."""
     us = numbers(rows["ts"])
     rows = rows.append_column("date", date_texts(us)).append_column("day", pa.array(us // DAY_US))
     counted = rows.group_by([*_KEY, "principal", "day"], use_threads=False).aggregate(
         [("count", "sum"), ("count", "count")]
     )
-    for part, sent in by_part(numbers(counted["day"]) % parts, counted):
+    for part, sent in by_part(parts.parts(numbers(counted["day"]), counted["tenant"]), counted):
         yield part, 0, sent
 
 

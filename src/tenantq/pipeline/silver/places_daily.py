@@ -11,12 +11,23 @@ from numpy.typing import NDArray
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from tenantq.pipeline.arrow_columns import Vocabulary, by_part, combined, decoded, group_starts, numbers, ordered, times
-from tenantq.pipeline.exchange import Exchange, FileRows, SentRows, part_count
+from tenantq.pipeline.arrow_columns import (
+    Vocabulary,
+    by_part,
+    combined,
+    decoded,
+    group_starts,
+    in_order,
+    numbers,
+    ordered,
+    times,
+)
+from tenantq.pipeline.exchange import Exchange, FileRows, PeriodParts, SentRows
 from tenantq.pipeline.schemas import PLACES_DAILY
 from tenantq.pipeline.silver.life_days import DAY_US, date_texts
 
 _READ: Final = ("tenant", "principal", "remote", "outcome", "count", "shard", "seq", "n", "ts")
+_PART_BYTES: Final = 128_000_000  # of rows whose sums are merged by one task
 
 
 def offset(row: str = "") -> Column:
@@ -26,19 +37,19 @@ def offset(row: str = "") -> Column:
 
 def places_daily(rows: DataFrame | FileRows) -> DataFrame:
     """Return the networks (/24, /48) that each principal called from with success."""
-    parts = part_count(rows)
+    parts = PeriodParts.by_date(rows, _PART_BYTES)
     sent = SentRows(rows, _READ, partial(_send, parts=parts))
-    return Exchange(rows.sparkSession, [sent], parts, _merged, PLACES_DAILY).frame()
+    return Exchange(rows.sparkSession, [sent], parts.count, _merged, PLACES_DAILY).frame()
 
 
-def _send(rows: pa.Table, parts: int) -> Iterator[tuple[int, int, pa.Table]]:
+def _send(rows: pa.Table, parts: PeriodParts) -> Iterator[tuple[int, int, pa.Table]]:
     words = {name: Vocabulary(rows[name]) for name in ("remote", "principal", "outcome")}
     wanted = words["outcome"].marked(words["outcome"].ranks[0], ("ok",))
     for name, without in (("remote", ""), ("principal", "system")):
         ranks = words[name].ranks[0]
         wanted &= (ranks >= 0) & ~words[name].marked(ranks, (without,))
     found = _first_calls(rows.filter(pa.array(wanted)), "remote", numbers(rows["count"])[wanted])
-    for part, sent in by_part(numbers(found["us"]) // DAY_US % parts, found):
+    for part, sent in by_part(parts.parts(numbers(found["us"]) // DAY_US, found["tenant"]), found):
         yield part, 0, sent
 
 
@@ -54,7 +65,7 @@ def _first_calls(rows: pa.Table, place: str, calls: NDArray[Any]) -> pa.Table:
             [*[one.ranks[0] for one in words[:3]], day - day.min()],
             [*[len(one.words) for one in words[:3]], int(np.ptp(day)) + 1],
         )
-    order = np.argsort(key, kind="stable")
+    order = in_order(key)
     starts = group_starts(key[order])
     sizes = np.diff(np.append(starts, len(order)))
     sums = np.add.reduceat(calls[order], starts) if len(starts) else calls

@@ -20,8 +20,18 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from tenantq.pipeline.arrow_columns import Vocabulary, by_part, combined, decoded, group_starts, numbers, ordered, whole
-from tenantq.pipeline.exchange import Exchange, FileRows, SentRows, part_count
+from tenantq.pipeline.arrow_columns import (
+    Vocabulary,
+    by_part,
+    combined,
+    decoded,
+    group_starts,
+    in_order,
+    numbers,
+    ordered,
+    whole,
+)
+from tenantq.pipeline.exchange import Exchange, FileRows, PeriodParts, SentRows
 from tenantq.pipeline.schemas import QUEUE_HOURS
 from tenantq.pipeline.silver.queue_changes import (
     CALL,
@@ -39,6 +49,7 @@ from tenantq.pipeline.silver.queue_changes import (
 from tenantq.pipeline.silver.queue_resets import ResetIndex
 
 _HOUR_MS: Final = 3_600_000
+_PART_BYTES: Final = 32_000_000  # of rows whose rounds are merged by one task
 _LIMB_BITS: Final = 12
 """Byte-milliseconds are added up in two integers: an hour of petabytes or a billion rows fits into each."""
 _READ: Final = (
@@ -60,13 +71,13 @@ def queue_hours(rows: DataFrame | FileRows, lives: DataFrame | FileRows, resets:
 
 def hour_exchange(rows: DataFrame | FileRows, lives: DataFrame | FileRows, resets: DataFrame) -> Exchange:
     """Return the exchange that computes ``queue_hours``."""
-    parts = part_count(rows)
+    parts = PeriodParts.by_hour(rows, _PART_BYTES)
     index = ResetIndex.of(resets)
     inputs = (
         SentRows(rows, _READ, partial(_send_changes, resets=index, parts=parts)),
         SentRows(lives, _READ_LIVES, partial(_send_removed, resets=index, parts=parts)),
     )
-    return Exchange(rows.sparkSession, inputs, parts, _merged, QUEUE_HOURS, kinds=4)
+    return Exchange(rows.sparkSession, inputs, parts.count, _merged, QUEUE_HOURS, kinds=4)
 
 
 class _Effects:
@@ -101,7 +112,7 @@ class _Effects:
         size, asked = self._columns["bytes"], self._columns["asked"]
         kind = (self.op * (len(self.outcomes.words) + 1) + self.outcome + 1) * 2 + asked
         key = combined([self.key, kind], [int(self.key.max()) + 1, int(kind.max()) + 1])
-        order = np.argsort(key, kind="stable")
+        order = in_order(key)
         starts = group_starts(key[order])
         high, low = size >> _LIMB_BITS, size & ((1 << _LIMB_BITS) - 1)
         values = (np.ones(len(size), "i8"), self._columns["count"], size, self._columns["purged"], high * self.left_ms, low * self.left_ms)  # fmt: skip
@@ -139,7 +150,7 @@ class _Effects:
         }  # fmt: skip
 
 
-def _send_changes(rows: pa.Table, resets: ResetIndex, parts: int) -> Iterator[tuple[int, int, pa.Table]]:
+def _send_changes(rows: pa.Table, resets: ResetIndex, parts: PeriodParts) -> Iterator[tuple[int, int, pa.Table]]:
     """Add up the effects of rows of bronze."""
     if not rows.num_rows:
         return
@@ -147,11 +158,12 @@ def _send_changes(rows: pa.Table, resets: ResetIndex, parts: int) -> Iterator[tu
 
 
 def _sent(
-    effects: _Effects, resets: ResetIndex, parts: int, kinds: tuple[int, int]
+    effects: _Effects, resets: ResetIndex, parts: PeriodParts, kinds: tuple[int, int]
 ) -> Iterator[tuple[int, int, pa.Table]]:
     effects.place(resets)
     for kind, table in zip(kinds, (effects.sums(), effects.rounds()), strict=True):
-        for part, sent in by_part(numbers(table["hour"]) % parts, table):
+        found = parts.parts(numbers(table["hour"]), table["tenant"], table["queue"])
+        for part, sent in by_part(found, table):
             yield part, kind, sent
 
 
@@ -207,7 +219,7 @@ def _matches(pattern: str, details: pa.ChunkedArray, rows: NDArray[Any]) -> list
     return [one.group(1) if one else "" for one in found]
 
 
-def _send_removed(lives: pa.Table, resets: ResetIndex, parts: int) -> Iterator[tuple[int, int, pa.Table]]:
+def _send_removed(lives: pa.Table, resets: ResetIndex, parts: PeriodParts) -> Iterator[tuple[int, int, pa.Table]]:
     """Send the leases that ended because their message was removed, at the place of the remove."""
     removed = lives.filter(pc.and_(pc.equal(whole(lives["outcome"]), "removed"), whole(lives["leased_at_end"])))
     if not removed.num_rows:
@@ -253,7 +265,7 @@ def _hours(
     epochs: NDArray[Any], hours: NDArray[Any],
 ) -> pa.Table:  # fmt: skip
     """Add up the sums of all ops and outcomes of each queue and hour."""
-    order = np.argsort(key, kind="stable")
+    order = in_order(key)
     starts = group_starts(key[order])
     first = order[starts]
     ops, outcomes = Vocabulary(summed["op"]), Vocabulary(summed["outcome"])
@@ -304,7 +316,7 @@ def _tops(changes: pa.Table, key: NDArray[Any], wanted: NDArray[Any]) -> dict[st
 
 def _in_rounds(key: NDArray[Any], ms: NDArray[Any], seq: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the order of changes by key and time, and where each round begins. Most are in order within their key."""
-    order = np.argsort(key, kind="stable")
+    order = in_order(key)
     sorted_key, sorted_ms, sorted_seq = key[order], ms[order], seq[order]
     later = (sorted_ms[1:] > sorted_ms[:-1]) | ((sorted_ms[1:] == sorted_ms[:-1]) & (sorted_seq[1:] >= sorted_seq[:-1]))
     if not (later | (sorted_key[1:] != sorted_key[:-1])).all():
