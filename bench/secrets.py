@@ -66,7 +66,7 @@ async def _timed(service: Service, call: Call, callers: int, times: int) -> floa
 
 
 @contextmanager
-def _no_journal() -> Iterator[None]:
+def no_journal() -> Iterator[None]:
     """Make rounds write no journal: no entries, columns, records or hashes."""
     nothing = JournalEntry("nothing", "", "", "")
 
@@ -74,7 +74,7 @@ def _no_journal() -> Iterator[None]:
         if not effects.entries:
             effects.entries.append(nothing)
 
-    def seal(_: Round, previous: bytes, __: bytes) -> tuple[bytes, int]:
+    def add_record(_: Round, previous: bytes, __: bytes) -> tuple[bytes, int]:
         return previous, 0
 
     def column(_: object) -> int:
@@ -82,7 +82,7 @@ def _no_journal() -> Iterator[None]:
 
     with (
         mock.patch.object(Effects, "log", log),
-        mock.patch.object(Round, "seal", seal),
+        mock.patch.object(Round, "add_record", add_record),
         mock.patch("tenantq.engine.ops.add.column", column),
         mock.patch("tenantq.engine.delivery.column", column),
         mock.patch("tenantq.engine.ops.settle.column", column),
@@ -119,7 +119,7 @@ async def run(directory: Path, *, quick: bool) -> None:
                 return await _timed(service, calls["sealed"], callers, times)
 
             async def unjournaled(callers: int = callers, times: int = times) -> float:
-                with _no_journal():
+                with no_journal():
                     return await _timed(other, others["plain"], callers, times)
 
             async def journaled(callers: int = callers, times: int = times) -> float:
