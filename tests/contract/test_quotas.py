@@ -12,6 +12,7 @@ from tenantq.doctor.store_check import examine
 from tenantq.domain.limits import DAY_MS, HOUR_MS
 from tenantq.engine.ops.redrive import RedriveFilter
 from tenantq.engine.settings import ShardSettings
+from tenantq.engine.usage import Usage
 from tenantq.errors import Draining, Limited, NotFound, QuotaExceeded, TenantqError, TooLarge
 from tenantq.store.rocks import RocksStore
 from tenantq.store.rows import unpack_message
@@ -876,6 +877,17 @@ async def test_48_each_window_warns_again(shard: Shard, clock: ManualClock, quot
         await add(shard, 9)
         assert [one.state for one in events] == ["warning"] * n
         await pass_time(shard, clock, length_ms)
+
+
+def test_48_window_without_adds_is_reported_once() -> None:
+    """The home of a spread tenant reports windows in which only other shards have adds."""
+    usage = Usage()
+    usage.windows(10 * HOUR_MS)
+    usage.reported["messages_per_hour"] = "warning"
+    usage.windows(10 * HOUR_MS + 1)
+    assert usage.reported == {"messages_per_hour": "warning"}
+    usage.windows(11 * HOUR_MS)
+    assert usage.reported == {}
 
 
 async def test_48_restart_repeats_no_event(open_shard: OpenShard) -> None:

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 
 from tenantq.cluster.escrow import Escrow
 from tenantq.cluster.rights_audit import RightsAudit
+from tenantq.cluster.shared_settings import SharedSettings
 from tenantq.domain.message import SYSTEM, NewMessage
 from tenantq.engine.ops.lifecycle import DeleteQueue, PutTenant
 from tenantq.engine.ops.rights import LeavePart, ResetTransfers
 from tenantq.engine.ops.settle import Ack
-from tenantq.engine.ops.spread import ApplyShared, PrepareHome, PreparePart, SwitchPart, shared_state
+from tenantq.engine.ops.spread import ApplyShared, PrepareHome, PreparePart, SharedState, SwitchPart, shared_state
 from tenantq.engine.ops.suspension import SuspendTenant
 from tenantq.engine.part_state import PartAccount, RightsTransfer
 from tenantq.engine.polls import Poll
@@ -58,6 +59,10 @@ class LossyCalls:
         return found
 
 
+async def _no_own_tenant(_: object) -> str:
+    raise AssertionError  # no call comes from outside
+
+
 class PartOf:
     """What home asks a part about besides its escrow."""
 
@@ -72,6 +77,10 @@ class PartOf:
     async def account(self, _: int) -> PartAccount:
         """Return what the part has recorded."""
         return account_of(self._shard.state.catalog, self._tenant)
+
+    async def apply(self, shared: SharedState) -> None:
+        """Take over the settings of the home."""
+        await self._shard.submit(ApplyShared(self._shard.state.platform, SYSTEM, shared))
 
     async def reset_transfers(self, id: int, number: int) -> None:
         """Start new numbers of transfers."""
@@ -164,9 +173,11 @@ class World:
     async def audit(self) -> None:
         """Have home compare the rights of all parts, until it has an answer."""
         calls: Any = LossyCalls(self, 0)
-        audit = RightsAudit(0, self.shards[0], calls, self.escrows[0], lambda _: PARTS, self._send_settings)
+        home, escrow = self.shards[0], self.escrows[0]
+        settings = SharedSettings(0, home, calls, escrow, lambda _: PARTS, lambda: [TENANT], _no_own_tenant)
+        audit = RightsAudit(0, home, calls, escrow, lambda _: PARTS, settings)
         while True:
-            with contextlib.suppress(ShardDown):
+            with contextlib.suppress(Unavailable):
                 return await audit.restore(self.tenant(0))
 
     async def add(self, number: int, count: int) -> int:

@@ -32,6 +32,7 @@ from tenantq.service.audit_trail import AuditPage, AuditQuery
 from tenantq.service.call import Call, TenantInfo
 from tenantq.service.compliance import merged
 from tenantq.service.other_shards import OtherShards
+from tenantq.service.part_export import PartExports
 from tenantq.service.service import Service
 from tenantq.wire.compliance import ControlItem
 from tenantq.wire.topology import ShardItem
@@ -259,6 +260,12 @@ class Gathering(OtherShards):
     async def ask_parts(self, tenant: TenantState, method: str, *arguments: Any) -> dict[int, Any]:
         """Return the answers of the tenant's parts on other shards. Raises an error if one does not answer."""
         return await self.spread.ask_each(tenant, method, *arguments) if self.spread is not None else {}
+
+    async def export_parts(self, tenant: TenantState) -> PartExports | None:
+        """Start to export the tenant's parts on other shards, if it is spread. Raises an error if one does not answer."""
+        if self.spread is None or tenant.part is None:
+            return None
+        return await self.spread.export_parts(tenant)
 
     async def drop_parts(self, tenant: TenantState) -> list[dict[str, int]]:
         """Delete the tenant's parts on other shards, for good, and return how much each had. Waits for the shard to open."""

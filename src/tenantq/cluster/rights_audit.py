@@ -6,7 +6,7 @@ afterwards. So whenever a shard with a part is opened, home compares what all pa
 
 - If the last numbers of the transfers between home and a part differ by more than the one that may be on its way, both
   continue with a higher number, and nothing is on its way between them.
-- The same happens if a part has newer settings than home. Home sends its own again.
+- The same happens if a part has newer settings than home. Home sends its own again, also to a part with older ones.
 - Home gets what is missing to the quotas, or loses what is too much.
 
 Rights change hands through home, under its lock, and with groups of queues that move. The comparison is repeated until
@@ -18,11 +18,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final
 
 from tenantq.cluster.escrow import ANSWER_MS, Escrow
 from tenantq.cluster.shard_calls import CallsFromShard
+from tenantq.cluster.shared_settings import SharedSettings
 from tenantq.domain.message import SYSTEM
 from tenantq.engine.ops.rights import RestoreRights
 from tenantq.engine.part_state import PartAccount, PartState, RightsTransfer
@@ -50,11 +51,11 @@ class RightsAudit:
         calls: CallsFromShard,
         escrow: Escrow,
         parts: Callable[[str], tuple[int, ...]],
-        send_settings: Callable[[TenantState], Awaitable[None]],
+        settings: SharedSettings,
     ) -> None:
         """Prepare. ``parts`` returns the shards that may have a part of a tenant."""
         self._number, self._shard, self._calls, self._escrow, self._parts = number, shard, calls, escrow, parts
-        self._send_settings = send_settings
+        self._settings = settings
 
     async def restore(self, tenant: TenantState) -> None:
         """Have the rights of all parts be the quotas. Raises ShardDown, and Conflict while they change all the time."""
@@ -79,7 +80,9 @@ class RightsAudit:
             missing = {name: lack for name in COUNTED if (lack := (getattr(quotas, name) or 0) - held[name])}
             if missing or numbers:
                 await self._note(tenant, missing, numbers)
-        await self._send_settings(tenant)
+        sent = self._settings.sent_version(tenant)
+        if numbers or any(one.shared_version != sent for one in others.values()):
+            await self._settings.send_again(tenant)
         if missing or numbers:
             await self._escrow.settle(tenant)
 

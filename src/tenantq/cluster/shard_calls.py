@@ -1,6 +1,9 @@
 """Calls of methods of shards, wherever the shards are: in this process, or in another one."""
 
+from __future__ import annotations
+
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Final, Protocol, TypeVar
@@ -12,6 +15,7 @@ from tenantq.domain.message import Delivery
 from tenantq.errors import ShardDown, TenantMoved, TenantqError, no_tenant
 from tenantq.runtime.clock import Clock
 from tenantq.service.call import Call
+from tenantq.service.part_export import PieceStream
 
 _R = TypeVar("_R")
 log = logging.getLogger("tenantq.shards")
@@ -199,10 +203,41 @@ class CallsFromShard:
         """Execute a method of another shard for a caller, who is authorized there."""
         return await on_loop(self._main, self._calls.call(owner, path, call, *arguments))
 
+    async def open_stream(
+        self, owner: int, path: str, /, *arguments: Any, timeout_ms: int | None = READ_MS
+    ) -> ShardStream:
+        """Start a method of another shard that takes no call and replies piece by piece. Close the stream in any case."""
+        return ShardStream(self._main, await self.query(owner, path, *arguments, timeout_ms=timeout_ms))
+
     async def query_all(self, path: str, /, *arguments: Any, **options: Any) -> dict[int, Any | TenantqError]:
         """Execute a method that takes no call on all other shards; errors stand in place of results."""
         others = [shard for shard in range(self._calls.count) if shard != self.number]
         return await on_loop(self._main, self._calls.query_each(others, path, *arguments, **options))
+
+
+class ShardStream:
+    """A reply of another shard that arrives piece by piece, read from the event loop of one shard."""
+
+    def __init__(self, main: asyncio.AbstractEventLoop, stream: PieceStream) -> None:
+        self._main = main
+        self._stream, self._pieces = stream, aiter(stream)
+
+    def __aiter__(self) -> ShardStream:
+        return self
+
+    async def __anext__(self) -> bytes:
+        piece = await on_loop(self._main, self._next())
+        if piece is None:
+            raise StopAsyncIteration
+        return piece
+
+    async def _next(self) -> bytes | None:
+        return await anext(self._pieces, None)
+
+    async def aclose(self) -> None:
+        """Stop the reply."""
+        with contextlib.suppress(NotOwner):  # its shard has closed, and so has the reply
+            await on_loop(self._main, self._stream.aclose())
 
 
 async def on_loop(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, _R]) -> _R:

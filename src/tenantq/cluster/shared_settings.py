@@ -74,6 +74,11 @@ class SharedSettings:
             except TenantqError as error:
                 log.debug("parts of tenant %s get its settings later: %s", tenant.name, error)
 
+    def sent_version(self, tenant: TenantState) -> int | None:
+        """Return the version of the settings that all parts of a tenant have; None if this is not known."""
+        sent = self._sent.get(tenant.id)
+        return sent.version if sent is not None else None
+
     async def send_again(self, tenant: TenantState) -> None:
         """Send the parts of a tenant its present settings, also if they had them. Raises Unavailable."""
         await self.flush_tenant(tenant, again=True)

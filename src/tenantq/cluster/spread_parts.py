@@ -16,12 +16,19 @@ from tenantq.cluster.shared_settings import CHANGING, SharedSettings
 from tenantq.cluster.spread_changes import SpreadChanges
 from tenantq.cluster.tenant_directory import TenantPlacements
 from tenantq.cluster.tenant_parts import PartQueries
+from tenantq.domain.message import SYSTEM
 from tenantq.domain.placement import unit_name
+from tenantq.domain.quotas import NO_QUOTAS
+from tenantq.engine.ops.rights import ReportQuotas
+from tenantq.engine.queue_groups import arriving_units
 from tenantq.engine.queue_state import TenantState
 from tenantq.errors import Conflict, TenantMoved, TenantqError
 from tenantq.service.admission import own_tenant
 from tenantq.service.call import Call
+from tenantq.service.export_import import queues_moving
+from tenantq.service.part_export import PartExport, PartExports
 from tenantq.service.service import Service
+from tenantq.service.tenant_figures import used_elsewhere
 
 log = logging.getLogger("tenantq.shards")
 
@@ -32,7 +39,7 @@ FLUSH_EVERY: Final = 10
 
 
 REPLACE_EVERY: Final = 20
-"""Looks between two checks that all parts exist: a failover can lose the commit that created one."""
+"""Looks between two checks of all parts: how much they use, and whether they exist. A failover can lose a new one."""
 
 
 class SpreadParts:
@@ -46,7 +53,7 @@ class SpreadParts:
             number, shard, calls, self.escrow, self.parts_of, placements.spread, self._own_tenant
         )
         self.changes = SpreadChanges(number, shard, placements, calls, self.escrow, self.settings)
-        self.audit = RightsAudit(number, shard, calls, self.escrow, self.parts_of, self.settings.send_again)
+        self.audit = RightsAudit(number, shard, calls, self.escrow, self.parts_of, self.settings)
         self._queries = PartQueries(number, service, placements, self.settings)
         self._rights = RightsQueries(shard, placements, self.escrow, self.audit)
         self._tasks: list[asyncio.Task[None]] = []
@@ -95,6 +102,7 @@ class SpreadParts:
                     await self.settings.flush_all()
                 if looks % REPLACE_EVERY == REPLACE_EVERY - 1:
                     await self._replace_lost_parts()
+                    await self._report_quotas()
             except TenantqError as error:
                 log.debug("parts on shard %d are looked at again: %s", self._number, error)
             except Exception:
@@ -106,6 +114,16 @@ class SpreadParts:
         for tenant in self.settings.homes():
             if await self.changes.replace_lost_parts(tenant):
                 await self.audit.restore(tenant)
+
+    async def _report_quotas(self) -> None:
+        """Journal the quotas that all parts of a tenant together have brought to their limits."""
+        shard = self._service.shard
+        for tenant in self.settings.homes():
+            if tenant.config.quotas == NO_QUOTAS or tenant.erasing is not None:
+                continue
+            parts = await self.ask_each(tenant, "usage", tenant.id)
+            elsewhere = used_elsewhere(tenant, shard.state.wall_ms(), parts.values())
+            await shard.submit(ReportQuotas(shard.state.platform, SYSTEM, tenant.id, dict(elsewhere)))
 
     async def _audit_all(self) -> None:
         """Have the rights of all parts compared that were here when the shard was opened: commits may have been lost."""
@@ -148,6 +166,38 @@ class SpreadParts:
         others = [one for one in self.parts_of(tenant.name) if one != self._number] if tenant.part is not None else []
         found = await asyncio.gather(*(self._ask(one, method, *arguments) for one in others))
         return {shard: one for shard, one in zip(others, found, strict=True) if one is not None}
+
+    async def _queue_places(self, tenant: TenantState) -> object:
+        """Return where the tenant's queues are, by the directory. Raises Unavailable while some are moving."""
+        await self._placements.refresh()
+        row, units = self._placements.row(tenant.name), self._placements.units(tenant.name)
+        if row is None or row.next_shards or any(one.moving_to is not None for one in units.values()):
+            raise queues_moving(tenant.name)
+        if arriving_units(self._service.shard.state.catalog, tenant):
+            raise queues_moving(tenant.name)
+        return row, units
+
+    async def export_parts(self, tenant: TenantState) -> PartExports:
+        """Start to export the other parts of a tenant. Raises an error if a shard does not answer, or has no part."""
+        places = await self._queue_places(tenant)
+
+        async def check_places() -> None:
+            if await self._queue_places(tenant) != places:
+                raise queues_moving(tenant.name)
+
+        found: list[PartExport] = []
+        try:
+            for shard in self.parts_of(tenant.name):
+                if shard != self._number:
+                    stream = await self._calls.open_stream(shard, "parts.export", tenant.name, timeout_ms=ANSWER_MS)
+                    found.append(PartExport(stream))
+        except BaseException as error:
+            for one in found:
+                await one.aclose()
+            if isinstance(error, Conflict | TenantMoved):
+                raise queues_moving(tenant.name) from error
+            raise
+        return PartExports(found, check_places)
 
     async def drop_parts(self, tenant: TenantState) -> list[dict[str, int]]:
         """Delete the other parts of a tenant that is being deleted, for good; return how much each had.

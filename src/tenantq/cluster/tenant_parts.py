@@ -25,8 +25,10 @@ from tenantq.errors import Conflict, Invalid, Unavailable
 from tenantq.gates.charge import Charge, RateKind
 from tenantq.gates.worker_registry import WorkerEntry
 from tenantq.service.call import QueueInfo
+from tenantq.service.export_import import queues_moving
 from tenantq.service.service import Service
 from tenantq.service.sqs_lookup import matching_queues
+from tenantq.service.tenant_export import TenantExport
 from tenantq.service.tenant_figures import figures_of
 from tenantq.wire.tenants import PlaceItem, TenantFigures
 
@@ -184,6 +186,13 @@ class PartQueries:
     def workers(self, tenant: str) -> list[WorkerEntry]:
         """Return the workers of the tenant's queues on this shard."""
         return list(self._service.admission.workers.of(self._part(tenant).name))
+
+    async def export(self, tenant: str) -> TenantExport:
+        """Start to export the tenant's queues on this shard. Raises Unavailable while some arrive."""
+        part = self._part(tenant)
+        if arriving_units(self._shard.state.catalog, part):
+            raise queues_moving(tenant)
+        return await self._service.exports.export_part(part, self._number)
 
     def figures(self, tenant: str) -> TenantFigures:
         """Return the figures of the tenant on this shard."""

@@ -307,13 +307,13 @@ class Catalog:
                 owner.part = PartState.load(value)
         self.load_queues(b"")
         for tenant in self.tenants_by_id.values():
-            quota_checks.mark_reported(tenant)
+            quota_checks.restore_reported(tenant)
 
     def load_tenant(self, id: int, row: bytes) -> TenantState:
         """Load one tenant, whose other rows are in the store, and return it."""
         tenant = self.add_tenant(id, _decode_tenant(row))
         self.load_queues(tenant_prefix(id))
-        quota_checks.mark_reported(tenant)
+        quota_checks.restore_reported(tenant)
         return tenant
 
     def add_tenant(self, id: int, row: TenantRow) -> TenantState:

@@ -1,6 +1,7 @@
 """The effects of a round: the rows, counters and journal entries that its operations change, in one batch."""
 
 from collections import deque
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -133,6 +134,18 @@ class Effects:
     def log_tenant(self, op: str, tenant: TenantState, caller: Caller, details: str = "") -> None:
         """Add a journal entry about a tenant."""
         self.entries.append(entry_of(op, tenant.name, caller, details))
+
+    def report_quotas(self, tenant: TenantState, elsewhere: Mapping[str, int] = quota_checks.NOTHING_USED) -> bool:
+        """Journal each quota that has come to its soft limit, or is used up, once. Return whether there was one.
+
+        ``elsewhere`` is what the tenant's parts on other shards use.
+        """
+        exceeded = quota_checks.newly_exceeded(tenant, self.now + self.wall, elsewhere)
+        for name, level, used, limit in exceeded:
+            op = "quota_critical" if level == "critical" else "quota_warning"
+            self.log_tenant(op, tenant, self.state.system, f"{name}: {used} of {limit}")
+            self.events.append(QuotaEvent(tenant.name, name, level, used, limit))
+        return bool(exceeded)
 
     def log_refusal(self, op: str, tenant: TenantState, caller: Caller, error: TenantqError, details: str = "") -> None:
         """Add a journal entry about an operation refused as a whole. Equal refusals of one round share an entry with a count."""

@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from tenantq.domain.placement import spread_shard
-from tenantq.domain.quotas import Quotas
+from tenantq.domain.quotas import Quotas, QuotaState
 from tenantq.engine.usage import COUNTED, Usage
 
 LEVELS: Final = ("backlog", "stored_bytes", "in_flight", "queues")
@@ -68,6 +68,7 @@ class PartRow(msgspec.Struct, frozen=True):
     has_left: bool
     owing: list[str] = []
     left: list[int] = []
+    reported: dict[str, QuotaState] = {}
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -85,6 +86,7 @@ class PartState:
         "next_shards",
         "owing",
         "received",
+        "reported",
         "reserved",
         "rights",
         "sent",
@@ -105,6 +107,7 @@ class PartState:
         self.has_left = False  # all its rights went home, and nothing may be added
         self.owing: frozenset[str] = frozenset()  # quotas of which nothing more is used before home was asked
         self.left: set[int] = set()  # at home: shards whose part has left, and gets no rights
+        self.reported: dict[str, QuotaState] = {}  # as of the last change: what ``Usage.reported`` is after loading
         self.changes = 0  # of its rights, since the shard was opened; not stored
         self.reserved: dict[str, int] = dict.fromkeys(COUNTED, 0)  # for calls in progress; not stored
 
@@ -159,7 +162,7 @@ class PartState:
         return _encode(
             PartRow(
                 self.shard, self.home, self.shards, self.next_shards, self.rights, self.sent, self.received,
-                self.shared_version, self.has_left, sorted(self.owing), sorted(self.left),
+                self.shared_version, self.has_left, sorted(self.owing), sorted(self.left), self.reported,
             )
         )  # fmt: skip
 
@@ -171,5 +174,5 @@ class PartState:
         part.rights |= row.rights
         part.sent, part.received = row.sent, row.received
         part.shared_version, part.has_left = row.shared_version, row.has_left
-        part.owing, part.left = frozenset(row.owing), set(row.left)
+        part.owing, part.left, part.reported = frozenset(row.owing), set(row.left), row.reported
         return part

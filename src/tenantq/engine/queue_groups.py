@@ -38,6 +38,7 @@ def save_part(batch: Batch, store: StoreReader, tenant: TenantState) -> None:
     """Write the row of a tenant's part, or delete it if the tenant is on one shard."""
     key, meta = PART_ROW + tenant_prefix(tenant.id), store.meta.handle
     if tenant.part is not None:
+        tenant.part.reported = dict(tenant.usage.reported)
         batch.put(key, tenant.part.pack(), meta)
     else:
         batch.delete(key, meta)

@@ -1,5 +1,6 @@
 """Checks of a tenant's usage against its quotas."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from tenantq.domain.quotas import QuotaState, state_of
@@ -8,6 +9,7 @@ from tenantq.engine.reservation import Reservation
 from tenantq.engine.usage import reset_time
 from tenantq.errors import QuotaExceeded, TenantqError, TooLarge
 
+NOTHING_USED: Final[Mapping[str, int]] = {}
 _REARM_PERCENT: Final = 10  # a warning is repeated only after usage fell this far below the soft limit
 _RANK: Final[dict[QuotaState, int]] = {"good": 0, "warning": 1, "critical": 2}
 
@@ -85,13 +87,18 @@ def exceeded(tenant: TenantState, name: str, limit: int, current: int, wall_ms: 
     return error
 
 
-def newly_exceeded(tenant: TenantState, wall_ms: int) -> list[tuple[str, QuotaState, int, int]]:
-    """Return (quota, state, used, limit) of each that has just become worse, and remember that it was reported."""
+def newly_exceeded(
+    tenant: TenantState, wall_ms: int, elsewhere: Mapping[str, int] = NOTHING_USED
+) -> list[tuple[str, QuotaState, int, int]]:
+    """Return (quota, state, used, limit) of each that has just become worse, and remember that it was reported.
+
+    ``elsewhere`` is what the tenant's parts on other shards use.
+    """
     quotas, usage = tenant.config.quotas, tenant.usage
     reported = usage.reported
     found: list[tuple[str, QuotaState, int, int]] = []
-    for name, used in usage.used(wall_ms).items():
-        limit = getattr(quotas, name)
+    for name, used_here in usage.used(wall_ms).items():
+        used, limit = used_here + elsewhere.get(name, 0), getattr(quotas, name)
         if limit is None:
             reported.pop(name, None)
             continue
@@ -107,6 +114,9 @@ def newly_exceeded(tenant: TenantState, wall_ms: int) -> list[tuple[str, QuotaSt
     return found
 
 
-def mark_reported(tenant: TenantState) -> None:
-    """Mark the present state of every quota as reported: earlier rounds have journaled it."""
-    newly_exceeded(tenant, 0)  # a time before every window, which marks none of them
+def restore_reported(tenant: TenantState) -> None:
+    """Mark as reported what earlier rounds have journaled about quotas. A part has stored it for all parts together."""
+    if tenant.part is not None:
+        tenant.usage.reported = dict(tenant.part.reported)
+    else:
+        newly_exceeded(tenant, 0)  # a time before every window, which marks none of them

@@ -4,12 +4,12 @@ import logging
 from typing import Any
 
 from tenantq.domain.quotas import NO_QUOTAS
-from tenantq.engine import poll_matching, quota_checks
+from tenantq.engine import poll_matching
 from tenantq.engine.effects import Effects
 from tenantq.engine.operation import POINT, REGISTER, Operation
 from tenantq.engine.polls import Poll
 from tenantq.engine.queue_state import TenantState
-from tenantq.engine.state import QuotaEvent, ShardState
+from tenantq.engine.state import ShardState
 from tenantq.errors import StoreFailed, TenantMoved, TenantqError
 from tenantq.journal import checkpoint
 from tenantq.journal.record import JournalEntry, Record, encode_record
@@ -104,15 +104,10 @@ class Round:
         return True
 
     def _report_quotas(self) -> None:
-        """Journal each quota that this round brought to its soft limit, or used up, once."""
-        effects = self.effects
-        wall_ms = effects.now + effects.wall
-        for tenant in {queue.tenant: None for queue in effects.dirty}:
-            if tenant.config.quotas != NO_QUOTAS and not tenant.gone:
-                for name, level, used, limit in quota_checks.newly_exceeded(tenant, wall_ms):
-                    op = "quota_critical" if level == "critical" else "quota_warning"
-                    effects.log_tenant(op, tenant, self._state.system, f"{name}: {used} of {limit}")
-                    effects.events.append(QuotaEvent(tenant.name, name, level, used, limit))
+        """Journal each quota that this round brought to its soft limit, or used up, once. Parts leave that to their home."""
+        for tenant in {queue.tenant: None for queue in self.effects.dirty}:
+            if tenant.config.quotas != NO_QUOTAS and not tenant.gone and tenant.part is None:
+                self.effects.report_quotas(tenant)
 
     def add_record(self, previous: bytes, last_id: bytes) -> tuple[bytes, int]:
         """Add the journal record to the batch; return its hash and its size."""

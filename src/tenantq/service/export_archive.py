@@ -3,7 +3,7 @@
 import hashlib
 import io
 import tarfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -24,8 +24,9 @@ encode_line = msgspec.json.Encoder().encode
 class Archive:
     """Turns lines into files of a tar, each bounded in size, and remembers them for the manifest."""
 
-    def __init__(self, at_ms: int) -> None:
-        self._at_s = at_ms // 1_000
+    def __init__(self, at_ms: int, folder: str = "") -> None:
+        """Prepare. All files get the time ``at_ms``, and are in ``folder``, which is empty or ends with a slash."""
+        self._at_s, self._folder = at_ms // 1_000, folder
         self.files: list[ExportedFile] = []
         self.counts: dict[str, int] = {}
 
@@ -36,6 +37,7 @@ class Archive:
 
     def file(self, kind: Kind, name: str, lines: Iterable[object], *, queue: str | None = None, part: int = 0) -> bytes:
         """Return the bytes of one file of the tar."""
+        name = self._folder + name
         raw = [encode_line(line) for line in lines]
         data = b"".join([line + b"\n" for line in raw])
         digest = hashlib.sha256(data).hexdigest()
@@ -44,6 +46,12 @@ class Archive:
             ExportedFile(name=name, kind=kind, queue=queue, part=part, lines=len(raw), size=len(data), sha256=digest)
         )
         return self.member(name, data)
+
+    def include(self, files: Iterable[ExportedFile], counts: Mapping[str, int]) -> None:
+        """List files that another archive has made."""
+        self.files += files
+        for kind, count in counts.items():
+            self.counts[kind] = self.counts.get(kind, 0) + count
 
     def member(self, name: str, data: bytes) -> bytes:
         """Return a file with its head, filled up to whole blocks."""

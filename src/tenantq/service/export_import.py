@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 
 import msgspec
 
@@ -9,9 +10,10 @@ from tenantq.domain import limits
 from tenantq.domain.names import check_queue_name
 from tenantq.domain.validation import check_field
 from tenantq.engine.ops.import_part import ImportedPart, ImportPart, last_imported_part
+from tenantq.engine.queue_state import TenantState
 from tenantq.engine.shard import Shard
 from tenantq.engine.tenant_snapshot import MessageCopy, TenantSnapshot
-from tenantq.errors import Conflict, Forbidden, Invalid, TooLarge
+from tenantq.errors import Forbidden, Invalid, TooLarge, Unavailable
 from tenantq.journal.record import entry_of
 from tenantq.runtime.loop_slices import convert
 from tenantq.service.access import key_items
@@ -22,6 +24,7 @@ from tenantq.service.call import Call
 from tenantq.service.encryption import MessageEncryption
 from tenantq.service.exported_lines import export_id, stored_key, stored_message, stored_result
 from tenantq.service.other_shards import OtherShards
+from tenantq.service.part_export import PartExport
 from tenantq.service.tenant_export import QueueDigest, TenantExport
 from tenantq.store.rows import pack_extras
 from tenantq.wire.exports import ExportedKey, ExportedMessage, ExportedResult, part_digest
@@ -48,26 +51,42 @@ class Exports:
             await self._admission.identify(call, "export")  # before the tenant's name is checked
             check_queue_name(queue)
         admitted = await self._admission.admit(call, tenant, "export", queue)
-        try:
+        async with AsyncExitStack() as undo:
+            undo.callback(admitted.ticket.release)
             if queue is None:
                 self._check_may_export_all(call, admitted)
-                _check_whole(admitted)
+            others = await self._other_shards.export_parts(admitted.state) if queue is None else None
+            if others is not None:
+                undo.push_async_callback(others.aclose)
             snapshot = await self._shard.snapshots.of_tenant(admitted.tenant, queue)
-            try:
-                return await self._begin(admitted, snapshot)
-            except BaseException:
-                snapshot.close()
-                raise
-        except BaseException:
-            admitted.ticket.release()
-            raise
+            undo.callback(snapshot.close)
+            if others is not None:
+                await others.check_places()
+            export = await self._begin(admitted, snapshot, others.parts if others is not None else ())
+            undo.pop_all()
+        return export
 
-    async def _begin(self, admitted: AdmittedCall, snapshot: TenantSnapshot) -> TenantExport:
+    async def _begin(
+        self, admitted: AdmittedCall, snapshot: TenantSnapshot, others: Sequence[PartExport]
+    ) -> TenantExport:
         """Journal an export, and return it."""
-        details = f"up to record {snapshot.seq}: {len(snapshot.queues)} queues, {snapshot.messages_total} messages"
+        summaries = [await other.summary() for other in others]
+        queues = len(snapshot.queues) + sum(one.queues for one in summaries)
+        messages = snapshot.messages_total + sum(one.messages for one in summaries)
+        details = f"up to record {snapshot.seq}: {queues} queues, {messages} messages"
         await self._shard.journal.note([entry_of("export", admitted.tenant, admitted.caller, details)])
         keys = key_items(self._shard, self._admission, admitted.state.id)
-        return TenantExport(self._shard, self._audit_trail, self._encryption, admitted, snapshot, keys)
+        release = admitted.ticket.release
+        return TenantExport(
+            self._shard, self._audit_trail, self._encryption, snapshot, release, keys=keys, others=others
+        )
+
+    async def export_part(self, tenant: TenantState, shard: int) -> TenantExport:
+        """Start to export what this shard has of a tenant, for the export at its home. The caller was admitted there."""
+        self._admission.residency.check(tenant.name)
+        snapshot = await self._shard.snapshots.of_tenant(tenant.name)
+        folder = f"shard-{shard}/"
+        return TenantExport(self._shard, self._audit_trail, self._encryption, snapshot, _nothing, folder=folder)
 
     def _check_may_export_all(self, call: Call, admitted: AdmittedCall) -> None:
         """Raise Forbidden if the caller may export some queues only. They have to be exported one by one."""
@@ -148,13 +167,13 @@ class Exports:
                 snapshot.close()
 
 
-def _check_whole(admitted: AdmittedCall) -> None:
-    if admitted.state.part is not None:
-        raise Conflict(
-            "the tenant is spread over shards and cannot be exported as a whole. Export its queues one by one with"
-            " ?queue=, or set its spread to 1 first.",
-            tenant=admitted.tenant,
-        )
+def queues_moving(tenant: str) -> Unavailable:
+    """Return the error of an export that could miss queues, or have them twice."""
+    return Unavailable("queues of the tenant are moving between shards. Try again later.", tenant=tenant)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _needed(messages: Sequence[MessageCopy]) -> dict[str, int]:

@@ -14,6 +14,7 @@ from tenantq.engine.reservation import Reservation
 from tenantq.journal.erasure_certificate import ErasureCertificate
 from tenantq.service.audit_trail import AuditPage, AuditQuery
 from tenantq.service.call import Call, TenantInfo
+from tenantq.service.part_export import PartExports
 from tenantq.wire.compliance import ControlItem
 from tenantq.wire.topology import ShardItem
 
@@ -118,6 +119,10 @@ class OtherShards:
     async def ask_parts(self, _tenant: TenantState, _method: str, *_arguments: Any) -> dict[int, Any]:
         """Return the answers of the tenant's parts on other shards."""
         return {}
+
+    async def export_parts(self, _tenant: TenantState) -> PartExports | None:
+        """Start to export the tenant's parts on other shards, if it is spread. Raises Unavailable while queues are moving."""
+        return None
 
     async def drop_parts(self, _tenant: TenantState) -> list[dict[str, int]]:
         """Delete the tenant's parts on other shards, for good; return how much each had."""

@@ -15,11 +15,11 @@ from tenantq.engine.tenant_snapshot import MessageCopy, QueueCopy, StoredIdempot
 from tenantq.errors import SealBroken
 from tenantq.journal.record import JournalRow
 from tenantq.service.access import grant_items
-from tenantq.service.admitted_call import AdmittedCall
 from tenantq.service.audit_trail import AuditQuery, AuditTrail
 from tenantq.service.encryption import MessageEncryption
 from tenantq.service.export_archive import END, FORMAT, MANIFEST, PART_BYTES, PART_LINES, Archive, Kind, encode_line
 from tenantq.service.exported_lines import key_line, message_line, queue_line, result_line, tenant_line
+from tenantq.service.part_export import PartExport, PartSummary
 from tenantq.wire.access import KeyItem
 from tenantq.wire.exports import ExportManifest
 from tenantq.wire.queues import DigestReply
@@ -36,14 +36,21 @@ class TenantExport:
         shard: Shard,
         audit_trail: AuditTrail,
         encryption: MessageEncryption,
-        admitted: AdmittedCall,
         snapshot: TenantSnapshot,
-        keys: list[KeyItem],
+        release: Callable[[], None],
+        *,
+        keys: Sequence[KeyItem] = (),
+        others: Sequence[PartExport] = (),
+        folder: str = "",
     ) -> None:
+        """Prepare. ``release`` is called when it is closed; ``others`` are the tenant's parts on other shards.
+
+        With a ``folder`` it is such a part itself: a stream for ``PartExport``, with the names of its files in that folder.
+        """
         self._shard, self._audit_trail, self._encryption = shard, audit_trail, encryption
-        self._admitted: AdmittedCall | None = admitted
-        self._snapshot, self._keys = snapshot, keys
-        self._archive = Archive(snapshot.at)
+        self._snapshot, self._keys, self._others, self._is_part = snapshot, keys, others, bool(folder)
+        self._release: Callable[[], None] | None = release
+        self._archive = Archive(snapshot.at, folder)
         self._parts = self._write()
         self.tenant = snapshot.name
         identity = f"{shard.name}/{snapshot.id}/{snapshot.since}/{snapshot.seq}/{snapshot.at}"
@@ -55,9 +62,9 @@ class TenantExport:
 
     def close(self) -> None:
         """Release the snapshot and the slot of the call."""
-        if self._admitted is not None:
-            admitted, self._admitted = self._admitted, None
-            admitted.ticket.release()
+        if self._release is not None:
+            release, self._release = self._release, None
+            release()
             self._snapshot.close()
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -69,28 +76,45 @@ class TenantExport:
     async def aclose(self) -> None:
         """Stop the export and close it."""
         await self._parts.aclose()
+        await self._close_others()
         self.close()
+
+    async def _close_others(self) -> None:
+        for other in self._others:
+            await other.aclose()
 
     async def _write(self) -> AsyncGenerator[bytes]:
         """Yield the archive, a few MiB at a time."""
+        try:
+            if self._is_part:
+                yield encode_line(PartSummary(len(self._snapshot.queues), self._snapshot.messages_total))
+            else:
+                yield self._archive.file("tenant", "tenant.json", [tenant_line(self._snapshot, self.id)])
+            async for part in self._files():
+                yield part
+            for other in self._others:
+                async for part in other.files(self._archive):
+                    yield part
+            manifest = encode_line(self._manifest())
+            yield manifest if self._is_part else self._archive.member(MANIFEST, manifest) + END
+        finally:
+            await self._close_others()
+
+    async def _files(self) -> AsyncIterator[bytes]:
+        """Yield what this shard has: queues with their contents, and unless it is one queue, the rest of the tenant."""
         archive, snapshot = self._archive, self._snapshot
-        yield archive.file("tenant", "tenant.json", [tenant_line(snapshot, self.id)])
         for part in archive.parts("queues", [queue_line(queue) for queue in snapshot.queues]):
             yield part
         for number, queue in enumerate(snapshot.queues, 1):
             async for part in self._queue(queue, f"queue-{number:06}"):
                 yield part
-        if snapshot.queue_id is None:
-            async for part in self._tenant_files():
+        if snapshot.queue_id is not None:
+            return
+        if not self._is_part:
+            for part in archive.parts("keys", self._keys):
                 yield part
-        yield archive.member(MANIFEST, encode_line(self._manifest())) + END
-
-    async def _tenant_files(self) -> AsyncIterator[bytes]:
-        archive = self._archive
-        for part in archive.parts("keys", self._keys):
-            yield part
-        for part in archive.parts("grants", grant_items(self._shard.state.access, self.tenant)):
-            yield part
+            for part in archive.parts("grants", grant_items(self._shard.state.access, self.tenant)):
+                yield part
         number = 0
         async for rows in self._audit():
             number += 1

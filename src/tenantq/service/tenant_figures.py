@@ -1,5 +1,6 @@
 """Figures of a tenant: backlog, leases, and usage of its quotas."""
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final, Protocol
 
@@ -23,19 +24,25 @@ class UsedElsewhere(Protocol):
     day: int
 
 
+def used_elsewhere(tenant: TenantState, wall_ms: int, parts: Iterable[UsedElsewhere]) -> Counter[str]:
+    """Return how much of each counted quota the other parts of a tenant use, in the hour and day of this one."""
+    hour, day = tenant.usage.windows(wall_ms)
+    total: Counter[str] = Counter()
+    for part in parts:
+        windows = {"messages_per_hour": part.hour >= hour.number, "messages_per_day": part.day >= day.number}
+        total.update({name: used for name, used in part.used.items() if windows.get(name, True)})
+    return total
+
+
 def usage_items(shard: Shard, tenant: TenantState, parts: Iterable[UsedElsewhere] = ()) -> dict[str, UsageItem]:
     """Return each counted quota and its use, of all parts. Raises StoreFailed or Closed if the shard has stopped."""
     shard.loop.check_open()
     quotas, usage = tenant.config.quotas, tenant.usage
     items: dict[str, UsageItem] = {}
     wall_ms = shard.state.wall_ms()
-    hour, day = usage.windows(wall_ms)
-    total = usage.used(wall_ms)
-    for part in parts:
-        windows = {"messages_per_hour": part.hour >= hour.number, "messages_per_day": part.day >= day.number}
-        total = {name: used + (part.used[name] if windows.get(name, True) else 0) for name, used in total.items()}
-    for name, used in total.items():
-        limit: int | None = getattr(quotas, name)
+    elsewhere = used_elsewhere(tenant, wall_ms, parts)
+    for name, used_here in usage.used(wall_ms).items():
+        used, limit = used_here + elsewhere[name], getattr(quotas, name)
         items[name] = UsageItem(
             limit=limit,
             used=used,

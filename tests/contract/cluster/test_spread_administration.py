@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import io
-import tarfile
+import asyncio
+import functools
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
+from tenantq.cluster.tenant_parts import PartQueries
 from tenantq.domain.placement import spread_shard
+from tenantq.engine.ops.spread import SharedState
 from tests.contract.cluster.hosts import client_of, hosting, tenant_on
 from tests.contract.cluster.spreading import add_one, spread
 from tests.contract.cluster.test_members import SECRET, pair
 from tests.contract.cluster.test_tenant_moves import drained, placement
-from tests.contract.moving.archive import lines
+from tests.contract.moving.archive import files_of, lines
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import httpx
+    import pytest
 
     from tests.contract.cluster.hosts import SharedStore
 
@@ -28,9 +31,7 @@ async def exported(client: httpx.AsyncClient, path: str, queue: str) -> list[dic
     """Return the lines of a queue's messages as an export has them."""
     reply = await client.get(f"{path}/export", params={"queue": queue})
     assert reply.status_code == 200, reply.text
-    with tarfile.open(fileobj=io.BytesIO(reply.content)) as tar:
-        files = {member.name: tar.extractfile(member).read() for member in tar.getmembers()}  # type: ignore[union-attr]  # all are files
-    return lines(files, "messages")
+    return lines(files_of(reply.content), "messages")
 
 
 async def test_exports_are_imported_into_a_spread_tenant_within_its_quotas(
@@ -70,6 +71,102 @@ async def test_exports_are_imported_into_a_spread_tenant_within_its_quotas(
         assert (await admin.post(f"{new}/resume", json={})).status_code == 200
         for queue in QUEUES[:5]:
             assert await drained(admin, f"{new}/queues/{queue}") == [f"{queue}-{number}" for number in range(3)]
+
+
+async def test_whole_export_of_a_spread_tenant_has_everything_once(shared_store: SharedStore, tmp_path: Path) -> None:
+    """Every shard adds its queues and journal rows to one archive, which is journaled once."""
+    async with AsyncExitStack() as stack:
+        both = await pair(stack, tmp_path, shared_store, "exports")
+        admin, other = both.clients
+        name = await tenant_on(admin, [1], "whole")
+        base = f"/v1/tenants/{name}"
+        assert len(await spread(admin, name, 4)) == 4
+        for queue in QUEUES:
+            assert (await admin.put(f"{base}/queues/{queue}", json={"max_attempts": 7})).status_code == 201
+            for number in range(3):
+                assert await add_one(other, f"{base}/queues/{queue}", f"{queue}-{number}")
+        assert sorted(await journaled(admin, base, "create_queue", "queue", 7)) == [*QUEUES, "work"]
+        for client in both.clients:
+            reply = await client.get(f"{base}/export")
+            assert reply.status_code == 200, reply.text
+            files = files_of(reply.content)
+            assert _bodies(files) == sorted(f"{queue}-{number}" for queue in QUEUES for number in range(3))
+            found = sorted((line["name"], line["config"]["max_attempts"]) for line in lines(files, "queues"))
+            assert found == [*((queue, 7) for queue in QUEUES), ("work", 5)]
+            assert len(lines(files, "tenant")) == 1
+            created = [line["queue"] for line in lines(files, "audit") if line["op"] == "create_queue"]
+            assert sorted(created) == [*QUEUES, "work"]
+        details = await journaled(admin, base, "export", "details", 2)
+        assert [one.partition(": ")[2] for one in details] == ["7 queues, 18 messages"] * 2
+
+
+async def journaled(client: httpx.AsyncClient, path: str, action: str, field: str, count: int) -> list[str]:
+    """Return a field of the tenant's journal rows of an action, once there are so many: rows are shown after their sync."""
+    found: list[str] = []
+    async with asyncio.timeout(30):
+        while len(found) < count:
+            await asyncio.sleep(0.05)
+            reply = await client.get(f"{path}/audit", params={"action": action, "limit": 100})
+            found = [row[field] for row in reply.json()["rows"]]
+    return found
+
+
+def _bodies(files: dict[str, bytes]) -> list[str]:
+    return sorted(line["body"] for line in lines(files, "messages"))
+
+
+async def test_whole_export_while_queues_move_is_complete_or_refused(shared_store: SharedStore, tmp_path: Path) -> None:
+    """No archive misses a queue or has one twice."""
+    async with AsyncExitStack() as stack:
+        both = await pair(stack, tmp_path, shared_store, "moving")
+        admin, other = both.clients
+        name = await tenant_on(admin, [2], "moving")
+        base = f"/v1/tenants/{name}"
+        for queue in QUEUES:
+            assert await add_one(admin, f"{base}/queues/{queue}", queue)
+        refused = 0
+        for shards in (4, 1, 3):
+            changing = asyncio.create_task(spread(admin, name, shards))
+            while not changing.done():
+                reply = await other.get(f"{base}/export")
+                if reply.status_code == 200:
+                    assert _bodies(files_of(reply.content)) == QUEUES
+                else:
+                    assert (reply.status_code, reply.json()["code"]) == (503, "unavailable"), reply.text
+                    refused += 1
+            await changing
+        assert refused
+        assert _bodies(files_of((await other.get(f"{base}/export")).content)) == QUEUES
+
+
+async def test_audits_of_equal_parts_write_nothing(
+    shared_store: SharedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every opening of a shard with a part has its rights compared; that must not send the settings to all parts again."""
+    applied, apply = list[SharedState](), PartQueries.apply
+
+    @functools.wraps(apply)
+    async def count(self: PartQueries, shared: SharedState) -> int:
+        applied.append(shared)
+        return await apply(self, shared)
+
+    monkeypatch.setattr(PartQueries, "apply", count)
+    async with AsyncExitStack() as stack:
+        both = await pair(stack, tmp_path, shared_store, "audits")
+        admin = both.clients[0]
+        name = await tenant_on(admin, [2], "audited")
+        home, *others = await spread(admin, name, 4)
+        query = both.servers[0]._context.calls.query
+        host = next(server.host for server in both.servers if server.host is not None and home in server.host.owned())
+        thread = host.thread(home)
+        assert thread is not None
+        id = thread.shard.state.catalog.tenants[name].id
+        assert await query(home, "rights.audit", id, others[0])
+        assert applied
+        applied.clear()
+        for shard in others:
+            assert await query(home, "rights.audit", id, shard)
+        assert not applied
 
 
 async def test_templates_are_applied_to_queues_of_all_shards(shared_store: SharedStore, tmp_path: Path) -> None:

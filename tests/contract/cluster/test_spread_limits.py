@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tests.contract.cluster.hosts import tenant_on
 from tests.contract.cluster.spreading import add_one, spread
-from tests.contract.cluster.test_members import pair
+from tests.contract.cluster.test_members import pair, until
 from tests.contract.cluster.test_tenant_moves import drained
 
 if TYPE_CHECKING:
@@ -83,6 +83,42 @@ async def test_quota_alerts_compare_the_usage_of_all_shards(shared_store: Shared
             for path in queues[:8]:
                 await drained(admin, path)
             await wait_for_alerts()
+
+
+async def test_quota_warnings_are_journaled_for_all_shards_together(shared_store: SharedStore, tmp_path: Path) -> None:
+    """One row at the soft limit and one at the limit, also after the home shard has another owner."""
+    async with AsyncExitStack() as stack:
+        both = await pair(stack, tmp_path, shared_store, "quota-rows")
+        admin, other = both.clients
+        name = await tenant_on(admin, [2], "warned")
+        base = f"/v1/tenants/{name}"
+        assert (await admin.put(base, json={"quotas": {"backlog": 20}})).status_code == 200
+        await spread(admin, name, 4)
+        queues = [f"{base}/queues/q{number}" for number in range(16)]
+
+        async def wait_for_rows(wanted: list[str]) -> None:
+            found: list[str] | None = None
+            while found != wanted:
+                await asyncio.sleep(0.1)
+                found = []
+                for action in ("quota_warning", "quota_critical"):
+                    reply = await other.get(f"{base}/audit", params={"action": action})
+                    found += [f"{row['op']} {row['details']}" for row in reply.json()["rows"]]
+
+        assert all([await add_one(admin, path, "one") for path in queues])
+        warning = "quota_warning backlog: 16 of 20"
+        async with asyncio.timeout(30):
+            await wait_for_rows([warning])
+        for path in queues[:3]:
+            assert await add_one(other, path, "two")
+        old = next(number for number in range(2) if 2 in both.owned(number))
+        membership = both.servers[old].membership
+        assert membership is not None
+        assert (await admin.post(f"/v1/cluster/members/{membership.id}/drain", json={})).status_code == 200
+        await until(lambda: 2 in both.owned(1 - old))
+        assert [await add_one(other, path, "three") for path in queues[:2]] == [True, False]
+        async with asyncio.timeout(30):
+            await wait_for_rows([warning, "quota_critical backlog: 20 of 20"])
 
 
 async def test_leases_and_queues_are_limited_over_all_shards(shared_store: SharedStore, tmp_path: Path) -> None:

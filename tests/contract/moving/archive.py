@@ -25,14 +25,22 @@ async def written(exporting: TenantExport) -> dict[str, bytes]:
         data = b"".join([part async for part in exporting])
     finally:
         exporting.close()
+    return files_of(data)
+
+
+def files_of(data: bytes) -> dict[str, bytes]:
+    """Return the files of an archive by name, checked against its manifest."""
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
         files = {member.name: tar.extractfile(member).read() for member in tar.getmembers()}  # type: ignore[union-attr]  # all are files
     manifest = json.loads(files["manifest.json"])
-    assert {file["name"] for file in manifest["files"]} | {"manifest.json"} == set(files)
+    assert sorted([*(file["name"] for file in manifest["files"]), "manifest.json"]) == sorted(files)
+    counts: dict[str, int] = {}
     for file in manifest["files"]:
         content = files[file["name"]]
         assert (len(content), hashlib.sha256(content).hexdigest()) == (file["size"], file["sha256"])
         assert len(content.splitlines()) == file["lines"]
+        counts[file["kind"]] = counts.get(file["kind"], 0) + file["lines"]
+    assert {kind: count for kind, count in manifest["counts"].items() if kind != "unreadable"} == counts
     return files
 
 

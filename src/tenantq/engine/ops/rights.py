@@ -208,3 +208,19 @@ class LeavePart(Operation[RightsTransfer]):
             save_part(effects.batch, effects.store, tenant)
             effects.log_tenant("spread_tenant", tenant, self.caller, "leaves this shard")
         self.reply = part.sent[part.home]
+
+
+@dataclass(eq=False)
+class ReportQuotas(Operation[None]):
+    """At home: journal each quota that all parts together have brought to its soft limit, or used up, once."""
+
+    id: int
+    elsewhere: dict[str, int]  # what the other parts use
+    journal_op = "quota_warning"
+    phase: ClassVar[int] = LAST
+
+    def execute(self, effects: Effects) -> None:
+        """Write in the part what was journaled. Raises Conflict if the tenant has no part here."""
+        tenant = part_of(effects, self.id)
+        if effects.report_quotas(tenant, self.elsewhere):
+            save_part(effects.batch, effects.store, tenant)

@@ -1,0 +1,66 @@
+"""The exports of a spread tenant's queues on other shards, as parts of the whole one.
+
+Such an export is a stream of a summary, the files of an archive, and its manifest. What connects shards passes it on piece by piece.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from tenantq.service.export_archive import Archive
+from tenantq.wire.exports import ExportManifest
+
+
+class PartSummary(msgspec.Struct, frozen=True):
+    """The first piece of a part."""
+
+    queues: int
+    messages: int
+
+
+class PieceStream(Protocol):
+    """The pieces of a part, in order."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        """Return the iterator."""
+
+    async def aclose(self) -> None:
+        """Stop the export of the part."""
+
+
+class PartExport:
+    """The export of one part. Close it in any case."""
+
+    def __init__(self, stream: PieceStream) -> None:
+        self._stream, self._pieces = stream, aiter(stream)
+
+    async def summary(self) -> PartSummary:
+        """Return how much the part has. Call it once, before ``files``."""
+        return msgspec.json.decode(await anext(self._pieces), type=PartSummary)
+
+    async def files(self, archive: Archive) -> AsyncIterator[bytes]:
+        """Yield the files of the part, and list them in an archive. Raises Unavailable if the part breaks off."""
+        last = await anext(self._pieces)
+        async for piece in self._pieces:
+            yield last
+            last = piece
+        manifest = msgspec.json.decode(last, type=ExportManifest)
+        archive.include(manifest.files, manifest.counts)
+
+    async def aclose(self) -> None:
+        """Stop the export of the part."""
+        await self._stream.aclose()
+
+
+class PartExports:
+    """The exports of a tenant's parts on other shards."""
+
+    def __init__(self, parts: Sequence[PartExport], check_places: Callable[[], Awaitable[None]]) -> None:
+        """Prepare. ``check_places`` raises Unavailable if queues have moved between shards since the first export began."""
+        self.parts, self.check_places = parts, check_places
+
+    async def aclose(self) -> None:
+        """Stop all of them."""
+        for one in self.parts:
+            await one.aclose()
