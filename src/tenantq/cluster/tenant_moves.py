@@ -399,8 +399,13 @@ class _Transfer:
             await self._send(capture.take())
 
     async def _copy_range(self, shard: Shard, capture: RowCapture, family: str, prefix: bytes) -> None:
+        """Copy the rows of a range up to the last one it has now. The capture has those that are added behind it."""
         store, lower, rows = shard.state.store, prefix, PAGE_ROWS_FIRST
-        while page := await asyncio.to_thread(store.scan_items, store.family(family), lower, after(prefix), rows):
+        last = await asyncio.to_thread(store.last_item, store.family(family), prefix, after(prefix))
+        if last is None:
+            return
+        upper = last[0] + b"\0"
+        while page := await asyncio.to_thread(store.scan_items, store.family(family), lower, upper, rows):
             await self._send([RowChange(family, key, value) for key, value in page])
             await self._send(capture.take())
             size = sum(len(value) for _, value in page)

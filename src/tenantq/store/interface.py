@@ -189,7 +189,7 @@ class StoreReader(Protocol):
         """Return up to ``limit`` keys in [lower, upper) with their values, in order. Safe from any thread."""
 
     def last_item(self, family: Family, lower: bytes, upper: bytes) -> tuple[bytes, bytes] | None:
-        """Return the greatest key in [lower, upper) with its value, or None."""
+        """Return the greatest key in [lower, upper) with its value, or None. Safe from any thread."""
 
 
 class Store(StoreReader, Protocol):

@@ -181,6 +181,34 @@ async def test_slow_link_between_shards_does_not_reorder_messages(
         assert await drained(client, path) == added
 
 
+async def test_copy_ends_although_messages_are_added_all_the_time(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """The copy does not follow the end of a queue: with a message added before each page is read, it still comes to an end."""
+    async with hosting(tmp_path, primaries.url, "steady", **SECRET) as server, client_of(server) as client:
+        source, target = 1, 2
+        name = await tenant_on(client, [source], "steady")
+        path = f"/v1/tenants/{name}/queues/work"
+        added = [str(number) for number in range(40)]
+        first = {"messages": [{"body": body} for body in added]}
+        assert (await client.post(f"{path}/messages", json=first)).status_code == 200
+        ask, parts, main = TenantMoves.ask, 0, asyncio.get_running_loop()
+
+        async def add_first(self: TenantMoves, shard: int, method: str, *arguments: Any) -> int:
+            nonlocal parts
+            parts += method == "receive"
+            if self._progress[name].stage == "copying" and parts < 500:
+                added.append(str(len(added)))
+                add = client.post(f"{path}/messages", json={"messages": [{"body": added[-1]}]})
+                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(add, main))
+            return await ask(self, shard, method, *arguments)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(TenantMoves, "ask", add_first)
+            await pin(client, name, target)
+            assert await wait_until_placed(client, name) == target
+        assert parts < 100
+        assert await drained(client, path) == added
+
+
 STEPS = ("begin", "receive", "last rows", "activate")
 
 
