@@ -12,6 +12,9 @@ import msgspec
 
 from tenantq.domain.limits import BATCH_MESSAGES_MAX
 
+FEW_ITEMS_BYTES_MAX: Final = 3 * BATCH_MESSAGES_MAX
+"""A body up to this size has at most as many items as a batch may have: each is at least ``{}`` and a comma or bracket."""
+
 
 class _Decoding:
     """Items that may still be decoded of the current request. The event loop decodes one request at a time."""

@@ -11,7 +11,7 @@ import msgspec
 
 from tenantq.domain.validation import explain
 from tenantq.errors import Invalid, TenantqError
-from tenantq.http.batch_limit import begin_decoding, with_counted_items
+from tenantq.http.batch_limit import FEW_ITEMS_BYTES_MAX, begin_decoding, with_counted_items
 from tenantq.http.duplicate_keys import check_keys, check_keys_in_slices
 from tenantq.http.item_limit import check_items
 from tenantq.http.problem import malformed
@@ -101,6 +101,7 @@ class Route:
     scope: Scope = field(init=False)
     default: Any = field(init=False, default=None)  # the request of an empty body; None: a body is required
     _decode: Callable[[bytes], Any] = field(init=False)
+    _decode_few: Callable[[bytes], Any] = field(init=False)  # without counting the items
     _lists: SlicedLists | None = field(init=False, default=None)  # created for the first large body
 
     def __post_init__(self) -> None:
@@ -114,6 +115,7 @@ class Route:
         self.scope = _scope_of(self.path)
         self.summary = self.summary or (self.handler.__doc__ or "").partition("\n")[0].removesuffix(".")
         self._decode = msgspec.json.Decoder(with_counted_items(self.request)).decode
+        self._decode_few = msgspec.json.Decoder(self.request).decode
         with suppress(msgspec.ValidationError):
             self.default = msgspec.json.decode(b"{}", type=self.request)
 
@@ -128,7 +130,7 @@ class Route:
     def _decoded(self, body: bytes) -> Any:
         begin_decoding()
         try:
-            return self._decode(body)
+            return (self._decode_few if len(body) <= FEW_ITEMS_BYTES_MAX else self._decode)(body)
         except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
             raise _refusal(error, self.request, body) from error
 

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tenantq.domain.limits import BATCH_MESSAGES_MAX
 from tenantq.errors import Invalid, TenantqError
 from tenantq.http import inflate as inflate_module
 from tenantq.http.inflate import inflate
@@ -71,6 +72,16 @@ async def test_a_malformed_body_is_refused_in_slices_too(end: bytes) -> None:
     refused = await _outcome(route, body, large=True)
     assert isinstance(refused, tuple)
     assert "body:" in refused[1]
+
+
+@pytest.mark.parametrize("item", [b"{}", b'{"body":"x"}'])
+def test_the_smallest_body_with_one_item_too_many_is_refused(item: bytes) -> None:
+    """Small bodies are decoded without counting. Not one of them has more items than a batch may have."""
+    route = _OF[AddRequest]
+    allowed = b'{"messages":[%s]}' % b",".join([item] * BATCH_MESSAGES_MAX)
+    assert len(route.decode(allowed).messages) == BATCH_MESSAGES_MAX
+    with pytest.raises(Invalid, match="too many items in one batch"):
+        route.decode(allowed.replace(b"[", b"[%s," % item))
 
 
 async def test_a_body_with_too_many_items_is_not_fully_decompressed() -> None:
