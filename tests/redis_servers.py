@@ -32,14 +32,23 @@ if TYPE_CHECKING:
 _START_S = 20.0
 
 
+_PORTS = range(10_000, 22_000)
+"""Below the ports of outgoing connections, one of which could take a server's port while it restarts.
+
+Cluster nodes also use the port 10,000 above, which is below them too.
+"""
+_given: set[int] = set()
+
+
 def free_port() -> int:
-    """Return a free port. Cluster nodes also use the port 10,000 above, so it is not near the end of the range."""
+    """Return a free port that this process has not got before."""
     while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
-        if port < 50_000:
-            return port
+        port = random.SystemRandom().choice(_PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            if port not in _given:
+                _given.add(port)
+                return port
 
 
 class RedisServer:

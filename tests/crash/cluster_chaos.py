@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,6 +39,8 @@ MODULE = "tests.crash.cluster_chaos"
 OWNER_LEASE_S = 3.0
 TENANTS = 9
 RECOVERY_S = 60.0
+DRAIN_S = 120.0
+DOCTOR_S = 120.0
 KINDS = (
     "lost", "resurrected", "unexpected", "doubled", "duplicates not by lease rules", "duplicates by lease rules",
 )  # fmt: skip
@@ -360,7 +362,7 @@ class Chaos:
         """Let consumers drain all queues, and judge."""
         for load in self.loads:
             load.producing = False
-        ends = time.monotonic() + 120
+        ends = time.monotonic() + DRAIN_S
         for load in self.loads:
             while time.monotonic() < ends:
                 facts = await load.queue.stats()
@@ -369,11 +371,24 @@ class Chaos:
                 await asyncio.sleep(0.2)
             load.consuming = False
 
+    async def end_loads(self, work: Collection[asyncio.Task[None]]) -> None:
+        """Wait until producers and consumers have ended."""
+        _, stuck = await asyncio.wait(work, timeout=RECOVERY_S)
+        if stuck:
+            last = {load.tenant: load.errors[-1][1] for load in self.loads if load.errors}
+            self.wrongs.append(f"{len(stuck)} loads do not end; the last errors of tenants: {last}")
+        for task in set(work) - stuck:
+            task.result()
+
+    def is_wrong(self, *, once: bool) -> bool:
+        """Return whether a promise was broken. A run of each fault ``once`` also ends at the first late recovery."""
+        return any(load.checker.wrongs for load in self.loads) or (once and bool(self.wrongs))
+
     def examine(self) -> None:
         """Have the doctor examine all shards after the servers stopped."""
         server = self.servers[0]
         command = [sys.executable, "-m", "tenantq", "doctor", "--json", "--data-dir", str(server.data_dir)]
-        done = subprocess.run(command, env=server.environment, capture_output=True, check=False)
+        done = subprocess.run(command, env=server.environment, capture_output=True, check=False, timeout=DOCTOR_S)
         try:
             report = json.loads(done.stdout)
         except ValueError:
@@ -414,7 +429,7 @@ class Chaos:
 async def run(
     scratch: Path, seed: int, seconds: float, shards: int, only: list[str], *, once: bool, has_network: bool
 ) -> Chaos:
-    """Run for a given time, or until each fault has happened once; return the figures."""
+    """Run for a given time, or until each fault has happened once or something is wrong; return the figures."""
     chaos = Chaos(scratch, seed, shards, has_network=has_network)
     try:
         await chaos.start()
@@ -423,7 +438,7 @@ async def run(
         started = time.monotonic()
         await asyncio.sleep(8)  # new members get their shards
         names: list[str] = []
-        while time.monotonic() - started < seconds and not any(load.checker.wrongs for load in chaos.loads):
+        while time.monotonic() - started < seconds and not chaos.is_wrong(once=once):
             if not names:  # every kind equally often
                 if once and chaos.longest:
                     break
@@ -433,7 +448,7 @@ async def run(
             print(f"{time.monotonic() - started:7.1f} s  {shown}", flush=True)
             await asyncio.sleep(chaos.rng.uniform(0.5, 2))
         await chaos.drain_queues()
-        await asyncio.gather(*work)
+        await chaos.end_loads(work)
         for load in chaos.loads:
             load.checker.judge()
             await load.finish_uncertain()

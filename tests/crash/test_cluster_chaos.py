@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -16,12 +17,22 @@ FAULTS = (
     "primary hands over", "clock jumps",
 )  # fmt: skip
 
+ENDS_S = 240
+"""Before the timeout of a test, so that a failure has the output."""
+
 
 def test_faults_in_a_cluster_break_no_promise(tmp_path: Path) -> None:
     """One fault of each quick kind. The long run has all kinds, many times."""
     command = [sys.executable, "-m", MODULE, "--once", "--seed", "16", "--shards", "8", "--keep", str(tmp_path)]
     for fault in FAULTS:
         command += ["--only", fault]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "all promises were kept" in done.stdout
+    output = tmp_path / "output"
+    with output.open("w") as out, subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT) as process:
+        try:
+            code = process.wait(ENDS_S)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)  # it stops its servers, and the traceback says where it was
+            code = process.wait()
+    logs = [f"{path.name}:\n{path.read_text()[-4_000:]}" for path in sorted(tmp_path.glob("server-*.log"))]
+    assert code == 0, "\n".join([output.read_text(), *logs])
+    assert "all promises were kept" in output.read_text()

@@ -13,6 +13,7 @@ import pytest
 
 from tests.acceptance.command import serving
 from tests.postgres_servers import PostgresServer
+from tests.redis_servers import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +43,7 @@ def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if not program.exists():
         pytest.skip("RabbitMQ is not installed: install rabbitmq-server to test migrations from it")
     home = tmp_path_factory.mktemp("rabbitmq")
-    port, inner = _free_port(), _free_port()
+    port, inner = free_port(), free_port()
     variables = {
         "HOME": str(home),
         "RABBITMQ_NODENAME": f"test{port}@localhost",
@@ -70,10 +71,3 @@ def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
