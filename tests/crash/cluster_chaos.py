@@ -430,6 +430,9 @@ async def run(
     scratch: Path, seed: int, seconds: float, shards: int, only: list[str], *, once: bool, has_network: bool
 ) -> Chaos:
     """Run for a given time, or until each fault has happened once or something is wrong; return the figures."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # so that the servers stop too
     chaos = Chaos(scratch, seed, shards, has_network=has_network)
     try:
         await chaos.start()
