@@ -38,9 +38,6 @@ _WORTH_A_ROUND = 64  # while another round syncs, less waiting cost than this wa
 _SYNCED_HERE_BYTES_MAX = 64 << 10  # of bodies; more would take a fast disk milliseconds
 _LONG_ROUND_US = 500
 _REST_TURNS = 4  # after a long round that tenants share
-_ENTRY_TURNS = 2  # of the event loop, from the arrival of a request to its operation in a line
-_QUIET_ROUNDS = 4  # rounds without newcomers, after which replies no longer wait for them
-_PROBE_EVERY = 16  # rounds after which replies wait once more, in case there are newcomers again
 _R = TypeVar("_R")
 
 
@@ -61,7 +58,6 @@ class RoundLoop:
         self._closed = False
         self._step_scheduled = False
         self._rest_turns = 0  # of the event loop before the next round
-        self._quiet_rounds = 0  # synced on the event loop since newcomers last entered before the replies
         self._idle = asyncio.Event()
         self._idle.set()
         self._syncing: deque[Round] = deque()  # written, and not reported as synced yet
@@ -297,27 +293,12 @@ class RoundLoop:
             self._idle.set()
 
     def _sync_here(self, round: Round) -> None:
-        """Sync a round on the event loop.
+        """Sync a round on the event loop, and reply in its next turn: requests that arrived meanwhile share the next round."""
+        self._loop.call_soon(self._report_sync, round, self._committer.sync())
 
-        Requests that arrived meanwhile share the next round if they can enter before the replies. A single caller would only
-        wait longer, so the replies wait while that brings newcomers, and always while tenants share rounds.
-        """
-        failure = self._committer.sync()
-        if self._budget.is_shared or self._quiet_rounds < _QUIET_ROUNDS or self._quiet_rounds % _PROBE_EVERY == 0:
-            self._reply_after(_ENTRY_TURNS, round, failure)
-        else:
-            self._quiet_rounds += 1
+    def _report_sync(self, round: Round, failure: StoreFailed | None) -> None:
+        if not self._closed:  # it is if the shard could not be opened, and then its store is closed too
             self._synced([round], failure)
-
-    def _reply_after(self, turns: int, round: Round, failure: StoreFailed | None) -> None:
-        if turns:
-            self._loop.call_soon(self._reply_after, turns - 1, round, failure)
-            return
-        if self._closed:
-            return  # the shard could not be opened, and its store is closed
-        newcomers = bool(self.state.lines) or len(self._syncing) > 1
-        self._quiet_rounds = 0 if newcomers else self._quiet_rounds + 1
-        self._synced([round], failure)
 
     def _undo(self, round: Round, operations: Sequence[Operation[Any]], error: RowsDamaged) -> bool:
         """Undo a round that read damaged rows; its operations run again. Returns False if that is not possible."""
