@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from tenantq.errors import TooLarge as TooLarge
     from tenantq.errors import Unauthenticated as Unauthenticated
     from tenantq.errors import Unavailable as Unavailable
+    from tenantq.errors import WrongRegion as WrongRegion
     from tenantq.runtime.clock import ManualClock as ManualClock
     from tenantq.runtime.clock import SystemClock as SystemClock
     from tenantq.worker import Worker as Worker
@@ -78,6 +79,7 @@ _HOMES = {
         "NotFound",
         "QueueDamaged", "QuotaExceeded", "RateLimited", "RowsDamaged", "SealBroken", "ShardDown", "SignatureRefused", "StoreDamaged", "StoreFailed", "StoreFormat",
         "StoreLocked", "Suspended", "TenantMoved", "TenantqError", "TimedOut", "TooLarge", "Unauthenticated", "Unavailable",
+        "WrongRegion",
     ),
     "tenantq.domain.message": ("Caller", "Delivery", "NewMessage", "Outcome", "Result"),
     "tenantq.worker": ("Worker",),

@@ -13,7 +13,8 @@
     ├── TooLarge             too_large         a body, batch or attribute set is over its limit
     ├── NotFound             not_found         the tenant, queue, message or result does not exist
     ├── Conflict             conflict          the name or idempotency key is already in use
-    │   └── LegalHold        legal_hold        the tenant is under legal hold: nothing of it may be deleted
+    │   ├── LegalHold        legal_hold        the tenant is under legal hold: nothing of it may be deleted
+    │   └── WrongRegion      wrong_region      the tenant does not allow the region of the server that was called
     ├── Draining             draining          the queue is being deleted
     ├── LeaseLost            lease_lost        the receipt is not the message's current lease
     ├── KmsError             key_refused       the key management service refuses a call
@@ -186,6 +187,13 @@ class LegalHold(Conflict):
     """The tenant is under legal hold: nothing of it may be deleted. A platform administrator can release the hold."""
 
     code = "legal_hold"
+
+
+class WrongRegion(Conflict):
+    """The tenant does not allow the region of the server that was called. Call a server in one of its regions."""
+
+    code = "wrong_region"
+    status = 421
 
 
 class Draining(TenantqError):

@@ -22,6 +22,7 @@ _BY_STATUS: Final = {
     404: NOT_FOUND,
     409: CONFLICT,
     410: NOT_FOUND,
+    421: CONFLICT,
     429: LIMITED,
     503: UNAVAILABLE,
 }

@@ -21,6 +21,8 @@ AVOID_MS: Final = 60_000
 """How long an unreachable address is avoided."""
 UNAVAILABLE: Final = 503
 """A server replies with it if it cannot reach the owner of a tenant. Another one may."""
+MISDIRECTED: Final = 421
+"""A server replies with it if the tenant does not allow its region. It has changed nothing, and names the owner."""
 OWNERS_MAX: Final = 10_000
 _TENANT: Final = "/v1/tenants/"
 _QUEUES: Final = "queues"
@@ -56,6 +58,10 @@ class TenantRouter:
         address = reply.headers.get(SHARD_HEADER)
         if address is not None and self._follows:
             self._learn(request, address)
+        if reply.status == MISDIRECTED and self._owners:
+            named = self._owner(request.target)
+            if named is not None and named != owner:
+                reply = await self._send_to_owner(request, named) or reply
         return reply
 
     def _owner(self, target: str) -> Address | None:

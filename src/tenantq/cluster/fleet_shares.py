@@ -38,7 +38,7 @@ class FleetShares:
         """Return which of these tenants of this shard the caller may not poll. Nothing is noted: a refused share is."""
         admission = self._service.admission
         principal = await admission.authenticator.authenticate(call.bearer, call.certificate)
-        misplaced = admission.residency.misplaced_now()
+        misplaced = admission.residency.excluded(call.entered_in)
         return [
             name
             for name in tenants

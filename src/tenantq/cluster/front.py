@@ -34,10 +34,11 @@ from tenantq.gates.json_web_token import JwtVerifier
 from tenantq.gates.key_maker import KeyMaker
 from tenantq.gates.signature import ALGORITHM
 from tenantq.journal.record import entry_of
-from tenantq.service.admission import Admission
+from tenantq.service.admission import Admission, own_tenant
 from tenantq.service.call import Call, TenantInfo
 from tenantq.service.metrics.metrics import reader_of, write_collected
 from tenantq.service.metrics.text import MetricsText
+from tenantq.service.residency import wrong_region
 from tenantq.service.server_status import ServerStatus
 from tenantq.service.service import Service
 from tenantq.store.crash_recovery import FORMAT
@@ -90,10 +91,29 @@ class NoGrants:
         return ()
 
 
-class AnyRegion:
-    """The residency of transports without a shard: the owner of a tenant checks it."""
+class MisplacedTenants:
+    """The tenants that do not allow the region of this server, by the directory. Their owners decide for each call."""
 
-    misplaced: Final[frozenset[str]] = frozenset()
+    def __init__(self, context: HostContext) -> None:
+        self._context = context
+
+    def __bool__(self) -> bool:
+        return self._context.calls.region is not None
+
+    def __contains__(self, tenant: str) -> bool:
+        return bool(self.regions(tenant))
+
+    def regions(self, tenant: str) -> tuple[str, ...]:
+        """Return the regions that a tenant allows if this server's is none of them; otherwise nothing."""
+        row = self._context.placements.row(tenant)
+        return row.regions if row is not None and self._context.calls.region not in row.regions else ()
+
+
+class FrontResidency:
+    """The residency of transports without a shard."""
+
+    def __init__(self, context: HostContext) -> None:
+        self.misplaced = MisplacedTenants(context)
 
 
 class FrontAdmission:
@@ -110,7 +130,7 @@ class FrontAdmission:
     ) -> None:
         self._context = context
         self.keys = keys
-        self.residency = AnyRegion()
+        self.residency = FrontResidency(context)
         self.authenticator = Authenticator(
             NoKeys(), context.clock, jwt, certificates, anonymous_default=anonymous_default
         )
@@ -126,6 +146,15 @@ class FrontAdmission:
         """Return the token that a signed request claims to hold, without checking its signature; other bearers unchanged."""
         scheme, _, key_id = (bearer or "").partition(" ")
         return self.keys.token_of(key_id) if scheme == ALGORITHM and key_id else bearer
+
+    def check_residency_early(self, call: Call, tenant: str | None, _action: str, _queue: str | None) -> None:
+        """Raise WrongRegion before the body is read. The caller may learn it only if the owner of the tenant says so too."""
+        if tenant is None:
+            principal = self.authenticator.cached(call.bearer, call.certificate)
+            tenant = own_tenant(principal) if principal is not None else ""
+        regions, region = self.residency.misplaced.regions(tenant), self._context.calls.region
+        if regions and region is not None:
+            raise wrong_region(tenant, regions, region)
 
     async def identify(self, call: Call, _: str) -> Principal:
         """Return the caller's principal; raise Unauthenticated, and have it noted, if the credential is not valid."""

@@ -52,6 +52,9 @@ class ShardFacts(Protocol):
     async def announce(self, tenant: str) -> None:
         """Return when the others know that this shard has a tenant, or has it no more."""
 
+    async def record_regions(self, tenant: str, regions: tuple[str, ...]) -> None:
+        """Return when the others can know which regions a tenant allows."""
+
     def is_up(self, shard: int) -> tuple[bool, bool]:
         """Return whether another shard runs, and whether it is ready."""
 
@@ -107,9 +110,9 @@ class Gathering(OtherShards):
         """Return whether an unknown tenant may be created here. Another shard may have it otherwise."""
         return self._facts.may_create(tenant)
 
-    async def announce_deleted(self, tenant: str) -> None:
-        """Return when the other running shards know that a tenant was deleted."""
-        await self._facts.announce(tenant)
+    async def announce(self, tenant: str, regions: tuple[str, ...] | None) -> None:
+        """Return when the other running shards can know which regions a tenant allows; None: that it was deleted."""
+        await (self._facts.announce(tenant) if regions is None else self._facts.record_regions(tenant, regions))
 
     async def tenants(
         self, own: Sequence[TenantInfo], after: str | None, limit: int, *, figures: bool

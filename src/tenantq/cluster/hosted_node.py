@@ -140,6 +140,9 @@ class HostedNode:
         for tenant in announced(number, [name for name, one in tenants.items() if one.part is None]):
             if context.placements.find(tenant) is None:  # of a store that had no directory yet
                 await context.placements.put(tenant, number)
+        for tenant, one in list(tenants.items()):
+            if one.part is None or one.part.is_home:
+                await context.placements.record_regions(tenant, one.config.regions)  # a crash may have come first
         self._spread.start()
         await self._opened()
 

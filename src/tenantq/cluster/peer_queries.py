@@ -26,10 +26,10 @@ class PeerQueries:
         catalog = state.catalog
         if tenant in catalog.tenants or tenant in catalog.moved or catalog.is_in_transit(tenant):
             return
-        await others.announce_deleted(tenant)
+        await others.announce(tenant, None)
         await self._shard.submit(NoteEntries(state.platform, SYSTEM, ()))  # after creations that have begun
         if tenant in catalog.tenants:
-            await others.announce_deleted(tenant)
+            await others.announce(tenant, None)
 
     def release(self, deliveries: list[Delivery]) -> None:
         """Release messages that were leased for a caller who is gone."""

@@ -115,6 +115,9 @@ class Peers:
         """Return whether the first shard lets a tenant be created here. Only that shard knows that no other has it."""
         return tenant in self.creatable
 
+    async def record_regions(self, _tenant: str, _regions: tuple[str, ...]) -> None:
+        """Do nothing: all shards are on one machine."""
+
     def is_up(self, shard: int) -> tuple[bool, bool]:
         """Return whether another shard runs, and whether it is ready, as of its last heartbeat."""
         link = self.links[shard]

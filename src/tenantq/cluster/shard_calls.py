@@ -71,6 +71,7 @@ class ShardCalls:
         self.count = count
         self.hold_ms = hold_ms
         self.remote: RemotePlaces | None = None
+        self.region: str | None = None  # of this server; None: the cluster has no regions
         self.find: Callable[[str, str | None], int | None] = lambda _, __: (
             None
         )  # the shard of a queue, by the directory
@@ -98,6 +99,8 @@ class ShardCalls:
 
         A poll that a handover ends early continues at the new owner.
         """
+        if call is not None and self.region is not None and call.entered_in is None:
+            call = msgspec.structs.replace(call, entered_in=self.region)
         started_ms = self._clock.monotonic_ms()
         wait_ms = options.get("wait_ms") or 0
         held_until_ms, follows = started_ms + self.hold_ms, False

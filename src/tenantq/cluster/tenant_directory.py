@@ -4,6 +4,9 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Container, Iterable
+from typing import Final
+
+import msgspec
 
 from tenantq.cluster.layout import HOME
 from tenantq.cluster.placement_plan import dedicated_shards
@@ -20,6 +23,9 @@ from tenantq.domain.placement import (
     unit_name,
 )
 from tenantq.errors import Conflict, Invalid
+
+ATTEMPTS: Final = 5
+"""How often a row is written that others change at the same time."""
 
 
 class TenantPlacements:
@@ -168,6 +174,17 @@ class TenantPlacements:
             self._keep(tenant, stored)
         return stored
 
+    async def record_regions(self, tenant: str, regions: tuple[str, ...]) -> None:
+        """Write the regions that a tenant allows into its row. Raises Conflict if others change the row all the time."""
+        for _ in range(ATTEMPTS):
+            row = self._rows.get(tenant)
+            if row is None or row.regions == regions:
+                return
+            if await self.replace(tenant, msgspec.structs.replace(row, regions=regions)) is not None:
+                return
+            await self.refresh()
+        raise Conflict("stored, but other servers do not know its regions yet. Try again.", tenant=tenant)
+
     async def remove(self, tenant: str) -> None:
         """Forget a tenant that was deleted, and its queues; or one of its queues, by the name of its row."""
         for name in (*self.units(tenant), tenant):
@@ -237,6 +254,10 @@ class TenantDirectory:
             await self._placements.remove(tenant)
         if tenant in self._own():
             await self._placements.put(tenant, self.number)
+
+    async def record_regions(self, tenant: str, regions: tuple[str, ...]) -> None:
+        """Write the regions that a tenant allows into its row. The other servers read it with their next heartbeat."""
+        await self._placements.record_regions(tenant, regions)
 
     def is_up(self, shard: int) -> tuple[bool, bool]:
         """Return whether a shard has an owner."""

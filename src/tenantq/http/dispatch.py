@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from tenantq.errors import Invalid, TenantqError, TooLarge
+from tenantq.errors import Invalid, TenantqError, TooLarge, WrongRegion
 from tenantq.http.inflate import inflated_bytes_max, unpack
 from tenantq.http.problem import problem_reply
 from tenantq.http.protocol_route import ProtocolRoute
@@ -58,6 +58,8 @@ class Dispatch:
         served_request.set(request.call)
         try:
             if request.refusal is not None:
+                if isinstance(request.refusal, WrongRegion):
+                    await authorize(request)  # the owner of the tenant refuses the call too, and journals that
                 raise request.refusal  # noqa: TRY301  # it is treated as those that are found here
             assert route is not None
             if type(route) is ProtocolRoute:
@@ -96,7 +98,8 @@ class Dispatch:
                 return await pack(request, reply)
         except TenantqError as error:
             forget_frames(error)
-            return problem_reply(await refusal_of(request, error), request.call.request_id)
+            reply = problem_reply(await refusal_of(request, error), request.call.request_id)
+            return self._naming_owner(request, reply) if isinstance(error, WrongRegion) else reply
         except Exception:
             log.exception("internal error in request %s", request.call.request_id)
             return problem_reply(fault(), request.call.request_id)
@@ -107,9 +110,15 @@ class Dispatch:
 
     def _with_owner(self, request: Request, reply: R) -> R:
         """Return a reply with the address of the shard that served it. Only callers who passed the gates learn it."""
+        if isinstance(reply, Reply) and reply.status >= HTTPStatus.MULTIPLE_CHOICES:
+            return reply
+        return self._naming_owner(request, reply)
+
+    def _naming_owner(self, request: Request, reply: R) -> R:
+        """Return a reply with the address of the shard of the tenant or queue, if that is another server's."""
         shards = self._listener.service.other_shards
         address = shards.owner_address(request.call, request.tenant, request.queue or None)
-        if not address or (isinstance(reply, Reply) and reply.status >= HTTPStatus.MULTIPLE_CHOICES):
+        if not address:
             return reply
         reply = copy.copy(reply)  # replies can be shared
         reply.headers += b"Tenantq-Shard: %b\r\n" % address.encode()

@@ -88,12 +88,12 @@ class HttpListener(Listener[HttpConnection, HttpSettings]):
     # ---- what connections ask ----
 
     def early_refusal(self, request: Request) -> TenantqError | None:
-        """Return the error for a tenant that does not allow this shard's region, before the body is read."""
-        misplaced, tenant, route = self.service.admission.residency.misplaced, request.tenant, request.route
-        if not misplaced or tenant not in misplaced or route is None or route.action not in CONTENT_ACTIONS:
+        """Return the error for a tenant that does not allow the region of this server or shard, before the body is read."""
+        admission, route = self.service.admission, request.route
+        if not admission.residency.misplaced or route is None or route.action not in CONTENT_ACTIONS:
             return None
         try:
-            self.service.admission.check_residency_early(request.call, tenant, route.action, request.queue or None)
+            admission.check_residency_early(request.call, request.tenant, route.action, request.queue or None)
         except TenantqError as refusal:
             return refusal
         return None

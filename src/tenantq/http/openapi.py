@@ -12,6 +12,7 @@ from msgspec import inspect
 from tenantq.domain.names import QueueName, TemplateName, TenantName
 from tenantq.domain.validation import plain_schema
 from tenantq.http.route import Empty, Route
+from tenantq.service.residency import CONTENT_ACTIONS
 from tenantq.wire.kinds import Problem
 from tenantq.wire.messages import MessageId
 
@@ -40,6 +41,7 @@ PROBLEMS: Final = {
     410: "The tenant's data keys were destroyed; its encrypted data is unreadable",
     413: "The body, batch or message is over its limit",
     415: "The content type is not application/json, or the content encoding is not supported",
+    421: "The tenant does not allow the region of this server",
     422: "A field or parameter is unknown, malformed or out of range; the detail names it",
     429: "A rate limit or quota is reached. Nothing was changed",
     500: "Internal server error",
@@ -225,6 +227,8 @@ def _responses(route: Route, schemas: _Schemas) -> Schema:
             expected += [413, 415]
         if route.conflicts:
             expected.append(409)
+        if route.action in CONTENT_ACTIONS:
+            expected.append(421)
         if route.action in _MAY_BE_ERASED:
             expected += [409, 410]
         for status in sorted(expected):

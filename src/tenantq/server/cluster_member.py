@@ -142,6 +142,7 @@ class HostServer(ListeningServer):
         await asyncio.to_thread(_import_for_shards)
         self.host = host = ShardHost(self._make_shard, clock, type(loop))
         calls = ShardCalls(host, clock, self.cluster.shards)
+        calls.region = settings.shard.region if self.cluster.regions else None
         placements = TenantPlacements(registry, self.cluster)
         await placements.refresh()
         secret = keys.key_for("links between servers").hex()

@@ -151,7 +151,7 @@ class Admission:
             self._check_tenancy(principal, tenant, action)
             self.authorizer.check(principal, tenant, action, queue)
             if action in CONTENT_ACTIONS:
-                self.residency.check(tenant)
+                self._check_residency(call, tenant)
 
     def _check_tenancy(self, principal: Principal, tenant: str, action: str) -> None:
         """Under strict tenancy, raise Invalid for work in the default tenant by callers who do not belong to it.
@@ -165,14 +165,23 @@ class Admission:
                 tenant=tenant,
             )
 
-    def check_residency_early(self, call: Call, tenant: str, action: str, queue: str | None) -> None:
+    def _check_residency(self, call: Call, tenant: str) -> None:
+        if self.residency.misplaced:
+            self.residency.check(tenant)
+        if call.entered_in is not None:
+            self.residency.check_entry(tenant, call.entered_in)
+
+    def check_residency_early(self, call: Call, tenant: str | None, action: str, queue: str | None) -> None:
         """Raise Conflict, and note it, before the body is read, if the caller is known to be authorized."""
         principal = self.authenticator.cached(call.bearer, call.certificate)
-        if principal is not None and self.authorizer.allowed(principal, tenant, action, queue):
+        if principal is None:
+            return
+        name = tenant if tenant is not None else own_tenant(principal)
+        if name in self.residency.misplaced and self.authorizer.allowed(principal, name, action, queue):
             try:
-                self.residency.check(tenant)
+                self.residency.check(name)
             except Conflict as error:
-                self.notes.note_refusal(call, principal, tenant, action, queue, error)
+                self.notes.note_refusal(call, principal, name, action, queue, error)
                 raise
 
     def check_may_grant(self, call: Call, admitted: AdmittedCall, action: str, grant: Grant) -> None:
@@ -213,8 +222,8 @@ class Admission:
             self._check_tenancy(principal, name, action)
             self.authorizer.check(principal, name, action, queue)
             state = self._shard.tenant(name)
-            if self.residency.misplaced and action in CONTENT_ACTIONS:
-                self.residency.check(name)
+            if action in CONTENT_ACTIONS:
+                self._check_residency(call, name)
             if rate is not None:
                 charge = charge_of(state, queue, rate, ops, size)
                 if self.home_rates is not None and not is_home(state):

@@ -14,7 +14,7 @@ from tenantq.engine.restrictions import Hold, Suspension
 from tenantq.wire.tenants import TenantFigures
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
+class Call(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The context of one request, created by a transport."""
 
     bearer: str | None = None  # an API key or JSON web token
@@ -24,6 +24,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     user_agent: str = ""
     traceparent: str = ""  # the W3C trace context that the client sent
     connection: Any = None  # identity of the connection, for the limit of its requests in flight
+    entered_in: str | None = None  # region of the server that the client called; None: the cluster has no regions
 
     @property
     def trace_id(self) -> str:

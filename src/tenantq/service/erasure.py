@@ -145,7 +145,7 @@ class Erasures:
         self._admission.forget_tenant(state.name)
         self._encryption.forget(state)
         # Erasing the bytes takes long, and the name is free again before that.
-        await self._other_shards.announce_deleted(state.name)
+        await self._other_shards.announce(state.name, None)
         return erased
 
     async def _delete_parts(self, state: TenantState, reason: str, caller: Caller) -> ErasureCertificate:

@@ -56,7 +56,7 @@ class FleetPolls:
             allowed = self._admit_consumer(call, admitted, queue, allowed, consumer, named=tenants is not None)
             while True:
                 left_ms = wait_ms - (self._clock.monotonic_ms() - started_ms) if wait_ms else 0
-                excluded = self._excluded_tenants(queue, left_ms)
+                excluded = self._excluded_tenants(call, queue, left_ms)
                 served = allowed
                 if excluded:
                     everyone = allowed if allowed is not None else self._shard.state.catalog.tenants
@@ -135,10 +135,11 @@ class FleetPolls:
             raise refusal
         return admitting
 
-    def _excluded_tenants(self, queue: str, left_ms: int) -> dict[str, int]:
+    def _excluded_tenants(self, call: Call, queue: str, left_ms: int) -> dict[str, int]:
         """Return the tenants to leave out for now, and for how many milliseconds.
 
-        Their rate limit is used up, their keys are not available, or they do not allow the shard's region.
+        Their rate limit is used up, their keys are not available, or they do not allow the region of the shard or of the server
+        that was called.
         """
         excluded: dict[str, int] = {}
         for tenant, name in list(self._debts):
@@ -149,9 +150,7 @@ class FleetPolls:
             elif name == queue:
                 excluded[tenant] = wait_ms
         excluded.update(self._encryption.resting())
-        residency = self._admission.residency
-        if residency.misplaced:
-            excluded.update(dict.fromkeys(residency.misplaced_now(), left_ms))
+        excluded.update(dict.fromkeys(self._admission.residency.excluded(call.entered_in), left_ms))
         return excluded
 
     def _charge(self, tenant: str, queue: str, size: int) -> None:

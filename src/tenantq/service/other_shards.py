@@ -48,8 +48,8 @@ class OtherShards:
         """
         return ""
 
-    async def announce_deleted(self, _tenant: str) -> None:
-        """Return when the other running shards know that a tenant was deleted."""
+    async def announce(self, _tenant: str, _regions: tuple[str, ...] | None) -> None:
+        """Return when the other running shards can know which regions a tenant allows; None: that it was deleted."""
 
     async def tenants(
         self, own: Sequence[TenantInfo], _after: str | None, _limit: int, *, figures: bool

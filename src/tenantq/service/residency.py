@@ -1,11 +1,14 @@
-"""Residency: a tenant's contents are read and written only where all places of its data are in regions that it allows."""
+"""Residency: a tenant's contents are read and written only where all places of its data are in regions that it allows.
+
+In a cluster the server that a client calls must be in one of them too: contents pass through it.
+"""
 
 from typing import Final
 
 import msgspec
 
 from tenantq.engine.shard import Shard
-from tenantq.errors import Conflict, Invalid
+from tenantq.errors import Conflict, Invalid, WrongRegion
 
 CONTENT_ACTIONS: Final = frozenset(
     (
@@ -51,6 +54,20 @@ class Residency:
                 tenant=tenant,
             )
 
+    def check_entry(self, tenant: str, entered_in: str) -> None:
+        """Raise WrongRegion if a tenant does not allow the region of the server that its caller has called."""
+        regions = self._regions(tenant)
+        if not _allows(regions, entered_in):
+            raise wrong_region(tenant, regions, entered_in)
+
+    def excluded(self, entered_in: str | None) -> list[str]:
+        """Return the tenants whose contents a caller of a server in this region does not get; None: it is in no region."""
+        found = self.misplaced_now()
+        if entered_in is not None and entered_in != self._shard.settings.region:
+            tenants = self._shard.state.catalog.tenants
+            found += [name for name, one in tenants.items() if not _allows(one.config.regions, entered_in)]
+        return found
+
     def check_regions(self, tenant: str, regions: tuple[str, ...]) -> None:
         """Raise Invalid if a tenant on this shard cannot have these regions because of its segments or backups."""
         place = self._forbidden(regions)
@@ -68,7 +85,7 @@ class Residency:
 
     def allowed(self, place: DataPlace, regions: tuple[str, ...]) -> bool:
         """Return whether a tenant with these regions may have data in a place."""
-        return not regions or place.region in regions
+        return _allows(regions, place.region)
 
     def _regions(self, tenant: str) -> tuple[str, ...]:
         state = self._shard.state.catalog.tenants.get(tenant)
@@ -76,3 +93,16 @@ class Residency:
 
     def _forbidden(self, regions: tuple[str, ...]) -> DataPlace | None:
         return next((place for place in self.places if not self.allowed(place, regions)), None)
+
+
+def wrong_region(tenant: str, regions: tuple[str, ...], entered_in: str) -> WrongRegion:
+    """Return the error for contents of a tenant whose caller has called a server in another region."""
+    return WrongRegion(
+        f"the tenant allows the regions {', '.join(regions)}, and this server is in {entered_in}."
+        " Call a server in one of them.",
+        tenant=tenant,
+    )
+
+
+def _allows(regions: tuple[str, ...], region: str) -> bool:
+    return not regions or region in regions

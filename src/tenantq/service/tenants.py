@@ -63,7 +63,10 @@ class Tenants:
         created = await self._shard.submit(
             PutTenant(self._shard.state.platform, caller, tenant, changes, may_create, self._plans)
         )
-        return created, self._info(tenant)
+        info = self._info(tenant)
+        if "regions" in changes:
+            await self._other_shards.announce(tenant, info.config.regions)
+        return created, info
 
     async def _check_regions(self, tenant: str, changes: dict[str, Any]) -> None:
         """Raise Conflict if the change would force the tenant to move to another shard of this server."""
