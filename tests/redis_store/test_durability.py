@@ -173,6 +173,9 @@ async def test_nothing_is_confirmed_without_the_configured_replicas(server: Redi
             await shard.add(T, Q, [message("on both")])
             (name,) = [key for key in replica.client().keys("*") if key.endswith(b":m")]
             assert any(value.endswith(b"on both") for value in replica.client().hvals(name))
+            assert shard.state.store.location() == (
+                f"{server.url}, on 127.0.0.1:{server.port} and its replicas 127.0.0.1:{replica.port}"
+            )
     finally:
         replica.kill()
 

@@ -198,9 +198,9 @@ class PartQueries:
         """Return the figures of the tenant on this shard."""
         return figures_of(self._shard, self._part(tenant))
 
-    def places(self, tenant: str) -> list[PlaceItem]:
+    async def places(self, tenant: str) -> list[PlaceItem]:
         """Return the places of the tenant's data of this shard."""
-        return self._service.tenants.places(self._part(tenant))
+        return await self._service.tenants.places(self._part(tenant))
 
     def usage(self, id: int) -> PartUsage:
         """Return what this part uses."""

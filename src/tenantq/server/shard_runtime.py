@@ -39,7 +39,6 @@ from tenantq.service.self_checks.quota_accuracy import QuotaAccuracy
 from tenantq.service.self_checks.runner import SelfChecks
 from tenantq.service.service import Service
 from tenantq.settings import ServerSettings
-from tenantq.store.address import parse_store
 from tenantq.store.interface import OpenStore
 
 if TYPE_CHECKING:
@@ -199,8 +198,7 @@ class ShardRuntime:
         """Return where this shard keeps data of its tenants."""
         settings = self.settings
         here = settings.shard.region or ""
-        store = str(parse_store(settings.store)) if settings.store is not None else str(self._data_dir.absolute())
-        places = [DataPlace(what="messages", where=store, region=here)]
+        places = [DataPlace(what="messages", region=here)]
         if settings.export.enabled:
             target = settings.export.target or str(self._home.absolute() / "journal")
             region = settings.export.region if settings.export.region is not None else here

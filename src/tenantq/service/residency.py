@@ -23,7 +23,7 @@ class DataPlace(msgspec.Struct, frozen=True, kw_only=True):
     """One place where a shard keeps data of its tenants."""
 
     what: str  # messages, journal segments or backups
-    where: str  # a directory or URL, without credentials
+    where: str = ""  # a directory or URL, without credentials; empty: where the store is
     region: str = ""  # empty: unknown, which no tenant with regions allows
 
 

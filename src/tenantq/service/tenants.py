@@ -185,7 +185,7 @@ class Tenants:
         with await self._admission.admit(call, tenant, "get_tenant") as admitted:
             self._admission.notes.note_view(admitted.caller, admitted.tenant, "get_tenant", "residency")
             regions = admitted.state.config.regions
-            places = [*self.places(admitted.state)]
+            places = [*await self.places(admitted.state)]
             parts = await self._other_shards.ask_parts(admitted.state, "places", admitted.tenant)
             for found in parts.values():
                 places += found
@@ -198,12 +198,16 @@ class Tenants:
                 places=places,
             )
 
-    def places(self, tenant: TenantState) -> Places:
+    async def places(self, tenant: TenantState) -> Places:
         """Return the places of a tenant's data of this shard."""
         residency, regions = self._admission.residency, tenant.config.regions
+        rows = await asyncio.to_thread(self._shard.state.store.location)
         return [
             PlaceItem(
-                what=one.what, where=one.where, region=one.region or None, allowed=residency.allowed(one, regions)
+                what=one.what,
+                where=one.where or rows,
+                region=one.region or None,
+                allowed=residency.allowed(one, regions),
             )
             for one in residency.places
         ]

@@ -133,6 +133,9 @@ class Families:
             delattr(self, name)
         self._families.clear()
 
+    def flush(self) -> None:
+        """Write memory to files. Does nothing on a server, which writes its files by its own rules."""
+
 
 class ManyDeleted(Exception):  # no failure: the caller looks elsewhere
     """A scan has met too many deleted rows."""
@@ -251,6 +254,9 @@ class Store(StoreReader, Protocol):
 
     def manifest(self) -> tuple[int, int]:
         """Return number and size of RocksDB's MANIFEST for the next beat; zeros if there is none."""
+
+    def location(self) -> str:
+        """Return where the rows are now: a directory, or the servers that have them. For a thread."""
 
     def free_bytes(self) -> int:
         """Return the free space for rows."""

@@ -306,6 +306,10 @@ class RocksStore(Families):
         info = os.statvfs(self.path)
         return info.f_bavail * info.f_frsize
 
+    def location(self) -> str:
+        """Return the directory of the store."""
+        return str(self.path.absolute())
+
     def figures(self) -> list[StoreFigure]:
         """Return RocksDB's statistics, from memory; none once it is closed."""
         if not self._families:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httpx
 import pytest
+from redis.crc import key_slot
 
 from tenantq.client.async_client import AsyncClient
 from tenantq.errors import WrongRegion
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tenantq.server.cluster_member import HostServer
-    from tests.contract.cluster.hosts import SharedStore
+    from tests.contract.cluster.hosts import SharedStore, TwoPrimaries
 
 REGIONS = ("eu", "us")
 QUEUE = "/v1/tenants/acme/queues/mail"
@@ -130,6 +131,16 @@ async def test_the_body_of_a_call_in_the_wrong_region_is_not_read(shared_store: 
 
         assert await asyncio.to_thread(status, f"{QUEUE}/messages", TOKEN) == 421
         assert await asyncio.to_thread(status, "/v1/queues/mail/messages", made["token"]) == 421
+
+
+async def test_proof_names_the_servers_that_have_the_rows(primaries: TwoPrimaries, tmp_path: Path) -> None:
+    """The primary of the tenant's shard, not only the address of the store."""
+    async with AsyncExitStack() as stack:
+        both = await regional(stack, tmp_path, primaries, "regions-proof")
+        proof = (await both.via_us.get("/v1/tenants/acme/residency")).json()
+        slot = key_slot(f"t:{{regions-proof:{proof['shard']}}}:s".encode())
+        assert proof["allowed"]
+        assert proof["places"][0]["where"].endswith(f", on 127.0.0.1:{primaries.nodes[slot // 8_192].port}")
 
 
 async def test_fleets_get_nothing_of_tenants_that_do_not_allow_their_region(

@@ -265,9 +265,6 @@ class PostgresStore(Families):
         """Do nothing: autovacuum does it."""
         return False
 
-    def flush(self) -> None:
-        """Do nothing: PostgreSQL writes its files by its own rules."""
-
     def checkpoint(self) -> NoReturn:
         """Raise Invalid: PostgreSQL has its own backups."""
         raise Invalid(
@@ -281,6 +278,10 @@ class PostgresStore(Families):
     def free_bytes(self) -> int:
         """Return 0 for a while after the server had no space, else more than any reserve: a client cannot ask for more."""
         return 0 if self._client.is_full else _UNBOUNDED
+
+    def location(self) -> str:
+        """Return the address of the database."""
+        return str(self._address)
 
     def figures(self) -> list[StoreFigure]:
         """Return the health of the connections to PostgreSQL, from memory."""

@@ -120,6 +120,12 @@ class SlotLink:
         with self._lock:
             self._disconnect()
 
+    @property
+    def server_address(self) -> str:
+        """The server that has the slot, as far as it is known."""
+        host, port = self._node or (self.address.nodes[0] if self.address.nodes else ("a local socket", 0))
+        return f"{host}:{port}" if port else host
+
     def look_again(self) -> None:
         """Check the server again, because its settings may have changed. Raises what the check raises."""
         with self._lock:

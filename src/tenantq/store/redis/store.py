@@ -392,9 +392,6 @@ class RedisStore(Families):
         """Do nothing: Redis keeps no records of deletions."""
         return False
 
-    def flush(self) -> None:
-        """Do nothing: Redis writes its files by its own rules."""
-
     def checkpoint(self) -> NoReturn:
         """Raise Invalid: Redis has its own backups."""
         raise Invalid(
@@ -408,6 +405,17 @@ class RedisStore(Families):
     def figures(self) -> list[StoreFigure]:
         """Return the health of the connections to Redis, from memory."""
         return connection_figures("redis", "Redis", self._links, is_up=not self.is_doubtful)
+
+    def location(self) -> str:
+        """Return the address of the store, the primary that has the shard, and its replicas."""
+        info = self._info("replication")
+        replicas = (
+            dict(pair.split("=", 1) for pair in value.split(","))
+            for name, value in info.items()
+            if name.startswith("slave") and name[5:].isdigit()
+        )
+        others = ", ".join(f"{one['ip']}:{one['port']}" for one in replicas)
+        return f"{self._address}, on {self._side.server_address}{f' and its replicas {others}' if others else ''}"
 
     def free_bytes(self) -> int:
         """Return the rest of the server's maxmemory; without one, more than any reserve."""
