@@ -297,7 +297,7 @@ class FrontStatus:
         return cluster_reply(self.joined(), moves)
 
     async def drain_member(self, call: Call, member_id: str, *, drain: bool) -> ClusterReply:
-        """Have a member hand its shards over, or let it have shards again. Raises NotFound if it is not alive."""
+        """Drain a member, or undo a drain. Raises NotFound if it is not alive."""
         await self._admission.authorize_platform(call, "drain_member")
         principal = await self._admission.identify(call, "drain_member")
         membership = self.joined()
