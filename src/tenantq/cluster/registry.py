@@ -19,6 +19,9 @@ class Registry(Protocol):
         it has another format.
         """
 
+    def check_growth(self, shards: int) -> None:
+        """Raise Invalid if ``create`` would refuse this number of shards. Changes nothing."""
+
     def find(self) -> Cluster | None:
         """Return the cluster; None if it does not exist. Changes nothing. Raises StoreFormat if it has another format."""
 
