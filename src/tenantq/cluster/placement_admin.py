@@ -109,7 +109,7 @@ class PlacementAdmin:
             if await self._write(plan):
                 break
         else:
-            raise Conflict("its placement is being changed by others. Try again.", tenant=tenant)
+            raise Conflict("another request is changing the tenant's placement. Try again.", tenant=tenant)
         caller = Caller(principal.id, call.remote, call.request_id, call.user_agent)
         await self._context.calls.query(
             self._placements.find(tenant) or 0,

@@ -178,7 +178,7 @@ class PostgresRegistry:
         self._session.call(change)
 
     def request_drain(self, member_id: str, *, drain: bool) -> None:
-        """Have a member hand its shards over, or let it have shards again."""
+        """Drain a member, or undo a drain."""
         if drain:
             self._session.execute(self._sql["add_drain"], {"id": member_id})
         else:

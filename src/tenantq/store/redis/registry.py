@@ -163,7 +163,7 @@ class RedisRegistry:
             self._link.call("DEL", self._assigner)
 
     def request_drain(self, member_id: str, *, drain: bool) -> None:
-        """Have a member hand its shards over, or let it have shards again."""
+        """Drain a member, or undo a drain."""
         self._link.call("SADD" if drain else "SREM", self._drains, member_id)
 
     def assign(self, assigner: str, changes: Mapping[int, str], forget: Sequence[str]) -> bool:
