@@ -268,8 +268,12 @@ def tables(_: str) -> str:
 
 
 def decisions(_: str) -> str:
-    """Return the list of decision records."""
-    return "".join(f"- [{title}]({path.name})\n" for path, title in decision_records())
+    """Return the list of decision records, with those that replace each."""
+    lines = []
+    for path, title in decision_records():
+        found = re.search(r"^\*\*S(uperseded by .*)\*\*", path.read_text(), re.MULTILINE)
+        lines.append(f"- [{title}]({path.name}){f', s{found[1]}' if found else ''}\n")
+    return "".join(lines)
 
 
 def decision_records() -> list[tuple[Path, str]]:

@@ -1,9 +1,10 @@
-"""``tenantq serve --store`` as processes: another server replaces a killed one, and Redis may become unreachable."""
+"""``tenantq serve --store`` as processes: another server replaces a killed one, Redis may become unreachable, operators change it."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -13,12 +14,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis import Redis
 
+from tenantq.store.redis.address import parse_address
+from tenantq.store.redis.registry import RedisRegistry
+from tenantq.store.redis.settings import RedisSettings
 from tests.acceptance.cluster_process import ClusterProcess, called
+from tests.acceptance.command import serving
 from tests.processes import descendants
 from tests.redis_servers import RedisServer, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.acceptance.command import Served
 
 PASSWORD = "s3cret-word"  # noqa: S105  # of these tests only
 
@@ -172,3 +179,56 @@ def test_several_processes_of_a_server_share_its_shards(redis: RedisServer, tmp_
         server.process.kill()
         server.process.wait()
     assert "Traceback" not in server.log.read_text()
+
+
+@pytest.fixture
+def pair(redis: RedisServer, tmp_path: Path) -> Iterator[Served]:
+    """Run two servers of a cluster with four shards, a number that is in the store only, and return the first."""
+    registry = RedisRegistry(parse_address(url_of(redis)), RedisSettings())
+    registry.create(4, ())
+    registry.close()
+    settings = {"TENANTQ_STORE": url_of(redis), "TENANTQ_EXPORT__ENABLED": "false"}
+    with serving(tmp_path / "one", **settings) as first, serving(tmp_path / "two", **settings):
+        yield first
+
+
+def test_operators_drain_members_add_shards_and_place_tenants(pair: Served) -> None:
+    """Each command says what it did. A dry run changes nothing, and a refused command says why."""
+
+    def refused(code: int, reason: str, *command: object) -> None:
+        done = pair.call(*command)
+        assert (done.code, done.out, reason in done.err) == (code, "", True), done
+
+    def shards() -> dict[str, int]:
+        return {one["id"]: one["shards"] for one in pair.ok("cluster", "members", "--json").json["members"]}
+
+    eventually(lambda: len(shards()) == 2 and sum(shards().values()) == 4, 20)
+    owned = shards()
+    owner = max(owned, key=owned.__getitem__)
+    drained = pair.ok("cluster", "drain", owner).out
+    assert re.fullmatch(rf"member {owner} is handing over \d shards?\n", drained), drained
+    eventually(lambda: sorted(shards().values()) == [0, 4] and shards()[owner] == 0, 20)
+    assert "draining" in pair.ok("cluster", "members").out
+    assert pair.ok("cluster", "drain", owner, "--undo").out == f"member {owner} can own shards again\n"
+    refused(3, "'stranger' is not alive", "cluster", "drain", "stranger")
+
+    refused(2, "cannot be reduced (2, the cluster has 4)", "cluster", "grow", 2)
+    refused(2, "above the maximum (1025, at most 1024)", "cluster", "grow", 1_025, "--dry-run")
+    assert pair.ok("cluster", "grow", 6, "--dry-run").out == "the cluster would have 6 shards\n"
+    assert len(pair.ok("cluster", "shards", "--json").json["shards"]) == 4
+    assert pair.ok("cluster", "grow", 6).out == "the cluster has 6 shards\n"
+    eventually(lambda: sum(shards().values()) == 6, 20)
+
+    pair.ok("tenant", "create", "acme")
+    pair.ok("add", "mail", "hello", "--tenant", "acme")
+    home = pair.ok("topology", "unpin", "acme", "--json").json["placement"]["shard"]
+    target = 5 if home != 5 else 4
+    moved = f"from shard {home} to shard {target}\n"
+    assert f"tenant acme would move {moved}" in pair.ok("topology", "pin", "acme", target, "--dry-run").out
+    assert f"tenant acme moved {moved}" in pair.ok("topology", "pin", "acme", target).out
+    dedicated = pair.ok("topology", "dedicate", "acme", "--shard", target, "--json").json["placement"]
+    assert (dedicated["shard"], dedicated["pinned"], dedicated["dedicated"]) == (target, True, True)
+    free = pair.ok("topology", "unpin", "acme", "--json").json["placement"]
+    assert (free["shard"], free["pinned"], free["dedicated"]) == (target, False, False)
+    refused(2, "shard", "topology", "pin", "acme", 99)
+    assert "hello" in pair.ok("poll", "mail", "--tenant", "acme").out

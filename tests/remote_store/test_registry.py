@@ -84,6 +84,25 @@ def test_a_cluster_can_grow_and_never_shrinks(open_registry: Open) -> None:
     assert open_registry().create(None, ()).shards == 32
 
 
+def test_the_check_of_a_growth_refuses_what_growing_refuses(open_registry: Open) -> None:
+    """It changes nothing."""
+    registry = open_registry()
+    registry.create(16, ())
+    registry.heartbeat(member("a", shards=16), LEASE_MS)
+    for shards, refusal in (
+        (32, r"cannot be raised to 32 .* \(a has 16\)"),
+        (8, r"cannot be reduced \(8, .* has 16\)"),
+    ):
+        with pytest.raises(Invalid, match=refusal):
+            registry.check_growth(shards)
+        with pytest.raises(Invalid, match=refusal):
+            registry.create(shards, ())
+    registry.check_growth(16)
+    registry.leave("a")
+    registry.check_growth(32)
+    assert registry.create(None, ()).shards == 16
+
+
 def test_regions_are_fixed_when_a_cluster_is_created(open_registry: Open) -> None:
     """Other regions would move shards between regions."""
     assert open_registry().create(None, ("eu", "us")).region_of(1) == "us"

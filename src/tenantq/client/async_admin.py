@@ -133,7 +133,7 @@ class AsyncPlatform(AsyncAdminScope):
         return await self._session.request("GET", "/v1/cluster", ClusterReply)
 
     async def drain_member(self, member_id: str, *, drain: bool = True) -> ClusterReply:
-        """Have a member hand its shards over to others, or let it have shards again."""
+        """Drain a member, or undo a drain."""
         target = f"/v1/cluster/members/{quote(member_id, safe='')}/drain"
         return await self._session.request("POST", target, ClusterReply, DrainRequest(drain=drain))
 

@@ -25,7 +25,7 @@ def parse_cursor(cursor: str | None, count: int, *, newest_first: bool) -> list[
     except (ValueError, msgspec.MsgspecError):
         places = []
     if not cursor.startswith(_CURSOR) or len(places) != count:
-        raise Invalid("cursor: is not one that was given out")
+        raise Invalid("cursor: unknown. Use a cursor from a previous reply.")
     for place in places:
         if place not in {"", ALL_READ} and Cursor.parse(place).newest_first != newest_first:
             raise Invalid("cursor: is of a query in the other order")

@@ -49,6 +49,4 @@ def shard_down(number: int | str) -> ShardDown:
     """Return the error for work that belongs to a shard, or a server by its id, that does not run."""
     if isinstance(number, str):
         return ShardDown("the connection to the server that has this shard was lost. Try again later.")
-    return ShardDown(
-        f"shard {number} does not run at the moment. Its tenants are served again when it is back. Try again later."
-    )
+    return ShardDown(f"shard {number} is not running. Its tenants are unavailable until it restarts. Try again later.")

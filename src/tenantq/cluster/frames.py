@@ -117,7 +117,7 @@ class PeerConnection(asyncio.Protocol):
         """Send a frame, unless the connection is closed. A peer that accepts too little is disconnected."""
         if self._transport is not None and not self._transport.is_closing():
             if self._unsent_bytes > UNSENT_BYTES_MAX:
-                log.warning("another shard does not take what it is sent; the connection to it is ended")
+                log.warning("a peer stopped reading; closing the connection")
                 self.close()
                 return
             at = next((at for at, one in enumerate(frame) if type(one) in _PAYLOADS and len(one) > SLICE_BYTES), None)

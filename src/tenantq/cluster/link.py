@@ -185,7 +185,7 @@ class Link:
         if not self.is_up:
             raise shard_down(self.number)
         if len(self._pending) >= PENDING_MAX or (self._connection is not None and self._connection.is_full):
-            raise Unavailable(f"shard {self.number} has more to answer already than it can take. Try again later.")
+            raise Unavailable(f"too many requests are pending for shard {self.number}. Try again later.")
         id = next(self._ids)
         pending = self._pending[id] = PendingReply(self, id)
         self.send(frames.REQUEST, id, kind, payload)

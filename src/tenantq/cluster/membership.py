@@ -170,7 +170,7 @@ class Membership:
         self._thread.shutdown(wait=False)
 
     async def request_drain(self, member_id: str, *, drain: bool) -> None:
-        """Have a member hand its shards over, or let it have shards again. Raises NotFound if it is not alive."""
+        """Drain a member, or undo a drain. Raises NotFound if it is not alive."""
         if member_id not in self.view.members:
             raise NotFound(f"member {member_id[:40]!r} is not alive. List the members with 'tenantq cluster members'.")
         await self._call(lambda: self._registry.request_drain(member_id, drain=drain))
@@ -202,7 +202,7 @@ class Membership:
                 self._view = msgspec.structs.replace(self.view, assignment={})  # these shards are not this cluster's
             except TenantqError as error:
                 if not self.problem:
-                    log.warning("the cluster's rows cannot be reached; owned shards keep working: %s", error)
+                    log.warning("cannot reach the cluster registry; this server keeps serving its shards: %s", error)
                 self.problem = error.message
             except Exception as error:  # without heartbeats, its shards could be neither reached nor taken over
                 log.exception("a heartbeat failed; the next one follows")
@@ -227,7 +227,7 @@ class Membership:
         row = msgspec.structs.replace(self._member, owned=owned, acquiring=tuple(acquiring), loads=loads)
         rows = await self._call(lambda: self._registry.heartbeat(row, ASSIGNER_MS))
         if self.problem:
-            log.info("the cluster's rows can be reached again")
+            log.info("the cluster registry can be reached again")
             self.problem = ""
         view = self._judge(rows)
         if view.assigner == self.id:

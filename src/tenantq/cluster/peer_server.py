@@ -234,7 +234,7 @@ def _close_unauthenticated(connection: PeerConnection) -> None:
 
 
 async def _not_ready(_: PeerRequest) -> bytes:
-    raise Closed("the shard has not started wholly yet. Try again later.")
+    raise Closed("the shard is still starting. Try again later.")
 
 
 def _stop(request: PeerRequest, *, is_gone: bool) -> None:

@@ -109,7 +109,7 @@ class PlacementAdmin:
             if await self._write(plan):
                 break
         else:
-            raise Conflict("its placement is being changed by others. Try again.", tenant=tenant)
+            raise Conflict("another request is changing the tenant's placement. Try again.", tenant=tenant)
         caller = Caller(principal.id, call.remote, call.request_id, call.user_agent)
         await self._context.calls.query(
             self._placements.find(tenant) or 0,
@@ -211,16 +211,20 @@ class PlacementAdmin:
         return problem if isinstance(problem, str) else ""
 
     async def grow(self, call: Call, request: GrowRequest) -> None:
-        """Raise the number of shards. Raises Invalid if it is not higher than now, or members have a lower setting."""
+        """Raise the number of shards. The current number is accepted and changes nothing.
+
+        Raises Invalid if it is lower than now or above the maximum, or if members have a lower setting. A dry run makes the
+        same checks.
+        """
         await self._admission.authorize_platform(call, "grow_cluster")
         principal = await self._admission.identify(call, "grow_cluster")
         view = self._joined().view
-        if not view.cluster.shards <= request.shards <= CLUSTER_SHARDS_MAX:
-            raise Invalid(
-                f"shards: cannot be reduced ({request.shards}, the cluster has {view.cluster.shards},"
-                f" at most {CLUSTER_SHARDS_MAX})."
-            )
+        if request.shards < view.cluster.shards:
+            raise Invalid(f"shards: cannot be reduced ({request.shards}, the cluster has {view.cluster.shards}).")
+        if request.shards > CLUSTER_SHARDS_MAX:
+            raise Invalid(f"shards: above the maximum ({request.shards}, at most {CLUSTER_SHARDS_MAX}).")
         if request.dry_run:
+            await asyncio.to_thread(self._registry.check_growth, request.shards)
             return
         await asyncio.to_thread(self._registry.create, request.shards, ())
         caller = Caller(principal.id, call.remote, call.request_id, call.user_agent)

@@ -19,6 +19,9 @@ class Registry(Protocol):
         it has another format.
         """
 
+    def check_growth(self, shards: int) -> None:
+        """Raise Invalid if ``create`` would refuse this number of shards. Changes nothing."""
+
     def find(self) -> Cluster | None:
         """Return the cluster; None if it does not exist. Changes nothing. Raises StoreFormat if it has another format."""
 
@@ -35,7 +38,7 @@ class Registry(Protocol):
         """Delete a member's row, and give up the assigner's lease."""
 
     def request_drain(self, member_id: str, *, drain: bool) -> None:
-        """Have a member hand its shards over, or let it have shards again."""
+        """Drain a member, or undo a drain."""
 
     def assign(self, assigner: str, changes: Mapping[int, str], forget: Sequence[str]) -> bool:
         """Change the assignment and delete the rows of members to ``forget``. Return False if another member assigns now."""

@@ -68,7 +68,10 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     ] = ()
 
     peer: Annotated[
-        str, about("Address for other servers; process k uses port + k. They use TLS unless it is on loopback.")
+        str,
+        about(
+            "Address where other servers reach this one. Process k uses port + k. Connections use TLS, except on loopback."
+        ),
     ] = "127.0.0.1:0"
     url: Annotated[str, about("URL where clients reach this server. Default: its HTTP address.")] | None = None
     processes: Annotated[int, between(1, SHARDS_MAX, "Processes of this server, behind one address.")] = 1
@@ -93,5 +96,5 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 def one_each(name: str, given: Sequence[str], count: int, default: str) -> list[str]:
     """Return one value for each shard. Raises Invalid if another number of them is given."""
     if given and len(given) != count:
-        raise Invalid(f"shards.{name}: {len(given)} are given, there are {count} shards; give one for each")
+        raise Invalid(f"shards.{name}: wrong number of values ({len(given)}, must be {count}). Set one per shard.")
     return list(given) or [default] * count

@@ -61,8 +61,8 @@ def share_keys(
         shared = copies.agree(own or new[name])
         if shared is None:
             raise Invalid(
-                f"cluster.secret: this server does not have the cluster's {name}. Set the cluster.secret, or else the"
-                " TENANTQ_ADMIN_TOKEN, that the other servers have, or copy"
+                f"cluster.secret: this server does not have the cluster's {name}. Use the cluster.secret"
+                " (or TENANTQ_ADMIN_TOKEN) of the other servers, or copy"
                 f" {' and '.join(SHARED)} from the data directory of another server to {home}."
             )
         if secrets:

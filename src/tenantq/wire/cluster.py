@@ -89,6 +89,6 @@ class GrowRequest(Wire, frozen=True, kw_only=True):
 
 
 class DrainRequest(Wire, frozen=True, kw_only=True):
-    """Whether a member hands its shards over."""
+    """Whether a member hands over its shards."""
 
     drain: bool = True

@@ -351,6 +351,30 @@ async def test_server_refuses_invalid_settings_and_changes_nothing(primaries: Tw
         await HostServer(host_settings(tmp_path / "a", primaries.url, "refused", **SECRET)).start()
 
 
+@pytest.mark.parametrize("dry_run", [True, False])
+async def test_dry_run_of_a_growth_makes_the_checks_of_the_growth(
+    primaries: TwoPrimaries,
+    tmp_path: Path,
+    dry_run: bool,  # noqa: FBT001  # as given above
+) -> None:
+    """Too few, too many, or more than a member's setting. The current number is accepted."""
+    name = "dry-run" if dry_run else "real-run"
+    async with hosting(tmp_path, primaries.url, name, **SECRET) as server, client_of(server) as client:
+
+        async def grow(shards: int) -> tuple[int, str]:
+            reply = await client.put("/v1/cluster/shards", json={"shards": shards, "dry_run": dry_run})
+            return reply.status_code, reply.json().get("detail", "")
+
+        assert await grow(2) == (422, f"shards: cannot be reduced (2, the cluster has {SHARDS}).")
+        assert await grow(1_025) == (422, "shards: above the maximum (1025, at most 1024).")
+        status, detail = await grow(SHARDS + 1)
+        assert status == 422
+        assert detail.startswith(
+            f"cluster.shards: cannot be raised to {SHARDS + 1} while members run with a lower setting"
+        )
+        assert await grow(SHARDS) == (200, "")
+
+
 async def test_cluster_grows_and_a_tenant_gets_a_dedicated_shard(primaries: TwoPrimaries, tmp_path: Path) -> None:
     """Others move away, new tenants are placed elsewhere, and the outcome equals the dry run."""
     settings = {"cluster": {"secret": SECRET["cluster"]["secret"]}}
@@ -373,7 +397,6 @@ async def test_cluster_grows_and_a_tenant_gets_a_dedicated_shard(primaries: TwoP
             409,
             f"shard 3 is dedicated to tenant {names[0]}. Unpin that tenant first.",
         )
-        assert (await client.put("/v1/cluster/shards", json={"shards": 2})).status_code == 422
         assert (await client.put("/v1/cluster/shards", json={"shards": SHARDS + 4})).status_code == 200
         await until(lambda: server.host is not None and len(server.host.owned()) == SHARDS + 4)
         await pin(client, names[1], SHARDS + 3)

@@ -429,7 +429,7 @@ def test_start_errors_are_one_line(tmp_path: Path) -> None:
             (line,) = [line for line in ended.stderr.splitlines() if line.startswith("tenantq: ")]
             assert text.lower() in line.lower()
     ended = _ends("--data-dir", tmp_path / "new", "--shards", 2, TENANTQ_SHARDS__REGIONS='["eu"]')
-    assert (ended.returncode, "give one for each" in ended.stderr) == (2, True)
+    assert (ended.returncode, "Set one per shard." in ended.stderr) == (2, True)
 
 
 def _ends(*options: object, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -99,13 +99,13 @@ def drain(connection: ServerConnection, *, member_id: str, undo: bool) -> Output
     """
     found = connection.client.platform().drain_member(member_id, drain=not undo)
     left = next((one.shards for one in found.members if one.id == member_id), 0)
-    text = "may have shards again" if undo else f"hands {plural(left, 'shard')} over"
+    text = "can own shards again" if undo else f"is handing over {plural(left, 'shard')}"
     return Output(found, f"member {member_id} {text}")
 
 
 @server_command(cluster)
 @click.argument("count", type=click.IntRange(1), metavar="SHARDS")
-@click.option("--dry-run", is_flag=True, help="Only check.")
+@click.option("--dry-run", is_flag=True, help="Check the change without making it.")
 def grow(connection: ServerConnection, *, count: int, dry_run: bool) -> Output:
     """Raise the number of shards of a cluster.
 

@@ -65,7 +65,7 @@ def prove(connection: ServerConnection, *, name: str) -> Output:
 
 
 _DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would move, and change nothing.")
-_NO_WAIT = click.option("--no-wait", is_flag=True, help="Return before the tenants have moved.")
+_NO_WAIT = click.option("--no-wait", is_flag=True, help="Return without waiting for the moves.")
 
 
 @server_command(topology)

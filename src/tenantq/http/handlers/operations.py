@@ -62,7 +62,7 @@ async def cluster(service: Service, request: Request, _: object) -> ClusterReply
 
 
 async def drain_member(service: Service, request: Request, body: DrainRequest) -> ClusterReply:
-    """Have a member hand its shards over, or let it have shards again."""
+    """Drain a member, or undo a drain."""
     return await service.status.drain_member(request.call, request.name, drain=body.drain)
 
 

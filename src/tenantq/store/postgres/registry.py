@@ -73,9 +73,7 @@ class PostgresRegistry:
                 fetch(connection, self._sql["touch_cluster"])
                 found = self._read_cluster(connection)
                 assert found is not None
-                check_growth(
-                    (_decode_member(row) for (row,) in fetch(connection, self._sql["read_members"])), shards or 0
-                )
+                check_growth(self._read_members(connection), shards or 0)
                 if shards is not None:
                     fetch(connection, self._sql["grow_cluster"], {"shards": shards, "formats": list(FORMATS)})
                 cluster = self._read_cluster(connection)
@@ -87,6 +85,15 @@ class PostgresRegistry:
         self._check.in_use = True
         self._id = cluster.id
         return cluster
+
+    def check_growth(self, shards: int) -> None:
+        """Raise Invalid if ``create`` would refuse this number of shards. Changes nothing."""
+        check_growth(self._session.call(self._read_members), shards)
+        if (cluster := self.find()) is not None:
+            check_settings(self._settings.name, cluster, shards, ())
+
+    def _read_members(self, connection: Connection) -> list[Member]:
+        return [_decode_member(row) for (row,) in fetch(connection, self._sql["read_members"])]
 
     def find(self) -> Cluster | None:
         """Return the cluster; None if it does not exist. Changes nothing."""
@@ -116,7 +123,7 @@ class PostgresRegistry:
         def change(connection: BoundedConnection) -> None:
             with connection.transaction():
                 fetch(connection, self._sql["touch_cluster"])
-                check_readers((_decode_member(row) for (row,) in fetch(connection, self._sql["read_members"])), format)
+                check_readers(self._read_members(connection), format)
                 fetch(connection, self._sql["raise_format"], {"format": format})
 
         self._session.call(change)
@@ -171,7 +178,7 @@ class PostgresRegistry:
         self._session.call(change)
 
     def request_drain(self, member_id: str, *, drain: bool) -> None:
-        """Have a member hand its shards over, or let it have shards again."""
+        """Drain a member, or undo a drain."""
         if drain:
             self._session.execute(self._sql["add_drain"], {"id": member_id})
         else:

@@ -50,12 +50,12 @@ class DurabilityCheck:
         return info.get("run_id", "").encode()
 
     def check_replicas(self) -> None:
-        """Raise StoreFailed if too few replicas follow the server: nothing could be confirmed."""
+        """Raise StoreFailed if too few replicas follow the server: writes cannot be acknowledged."""
         wanted = self._settings.replicas
         if self._replicas is not None and self._replicas < wanted:
             raise StoreFailed(
                 f"store {self._address}: {self._replicas} replicas follow the primary of this shard and redis.replicas is {wanted},"
-                " so nothing could be confirmed. The shard opens when the replicas are back."
+                " so writes cannot be acknowledged. The shard opens when the replicas are back."
             )
 
     def _has_to_wait(self, ask: Ask, info: dict[str, str], version: tuple[int, int]) -> bool:

@@ -72,8 +72,7 @@ class RedisRegistry:
 
     def create(self, shards: int | None, regions: tuple[str, ...]) -> Cluster:
         """Create the cluster, or return the one that exists, with at least ``shards`` shards."""
-        members = _pairs(self._link.call("HGETALL", self._members)).values()
-        check_growth(map(_decode_member, members), shards or 0)
+        check_growth(self._read_members(), shards or 0)
         new = [secrets.token_hex(8), FIRST_FORMAT, str(shards or 0), ",".join(regions), str(CLUSTER_SHARDS)]
         arguments = [*new, *FORMATS]
         found = self._durably(_CREATE, [self._cluster], [one.encode() for one in arguments])
@@ -82,6 +81,15 @@ class RedisRegistry:
         self._durability.in_use = True
         self._id = cluster.id
         return cluster
+
+    def check_growth(self, shards: int) -> None:
+        """Raise Invalid if ``create`` would refuse this number of shards. Changes nothing."""
+        check_growth(self._read_members(), shards)
+        if (cluster := self.find()) is not None:
+            check_settings(self._settings.name, cluster, shards, ())
+
+    def _read_members(self) -> list[Member]:
+        return [_decode_member(row) for row in _pairs(self._link.call("HGETALL", self._members)).values()]
 
     def find(self) -> Cluster | None:
         """Return the cluster; None if it does not exist. Changes nothing."""
@@ -106,7 +114,7 @@ class RedisRegistry:
 
     def raise_format(self, format: str) -> None:
         """Have programs that do not read a format refuse the cluster. Raises Conflict if members do not read it."""
-        check_readers(map(_decode_member, _pairs(self._link.call("HGETALL", self._members)).values()), format)
+        check_readers(self._read_members(), format)
         self._link.call("HSET", self._cluster, "format", format)
         self._wait()
 
@@ -155,7 +163,7 @@ class RedisRegistry:
             self._link.call("DEL", self._assigner)
 
     def request_drain(self, member_id: str, *, drain: bool) -> None:
-        """Have a member hand its shards over, or let it have shards again."""
+        """Drain a member, or undo a drain."""
         self._link.call("SADD" if drain else "SREM", self._drains, member_id)
 
     def assign(self, assigner: str, changes: Mapping[int, str], forget: Sequence[str]) -> bool:

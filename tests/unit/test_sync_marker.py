@@ -1,4 +1,4 @@
-"""The heart file: two alternating slots; a torn one is ignored, and two bad ones are refused."""
+"""The sync marker, file ``heart``: two alternating slots; a torn one is ignored, and two bad ones are refused."""
 
 from pathlib import Path
 
@@ -15,16 +15,16 @@ WHOLE = _SLOT.size + 4  # a slot and its checksum
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Return the path of a heart file."""
+    """Return the path of a sync marker."""
     return tmp_path / "heart"
 
 
 def beats(path: Path, *numbers: int) -> None:
     """Write beats with these sequence numbers."""
-    heart = SyncMarkerFile(path)
+    marker = SyncMarkerFile(path)
     for n in numbers:
-        heart.beat(Beat(n, 100 + n, 200 + n, 300 + n, BOOT, False, *MANIFEST))
-    heart.close()
+        marker.beat(Beat(n, 100 + n, 200 + n, 300 + n, BOOT, False, *MANIFEST))
+    marker.close()
 
 
 def corrupt(path: Path, at: int) -> None:
@@ -34,13 +34,13 @@ def corrupt(path: Path, at: int) -> None:
     path.write_bytes(raw)
 
 
-def test_a_missing_heart_file_is_none(path: Path) -> None:
+def test_a_missing_marker_is_none(path: Path) -> None:
     """Reading does not create it."""
     assert read_beat(path) is None
     assert not path.exists()
 
 
-def test_a_new_heart_file_has_no_beat(path: Path) -> None:
+def test_a_new_marker_has_no_beat(path: Path) -> None:
     """It is valid all the same."""
     beats(path)
     assert path.exists()
@@ -55,10 +55,10 @@ def test_the_newest_beat_is_read_with_every_field(path: Path) -> None:
     assert (last.seq, last.engine_ms, last.wall_ms, last.monotonic_ms) == (3, 103, 203, 303)
     assert (last.boot_id, last.clean) == (BOOT, False)
     assert (last.manifest_number, last.manifest_bytes) == MANIFEST
-    heart = SyncMarkerFile(path)
-    assert heart.last == last
-    heart.beat(Beat(4, 1, 2, 3, BOOT, True, *MANIFEST))
-    heart.close()
+    marker = SyncMarkerFile(path)
+    assert marker.last == last
+    marker.beat(Beat(4, 1, 2, 3, BOOT, True, *MANIFEST))
+    marker.close()
     last = read_beat(path)
     assert last is not None
     assert (last.seq, last.clean) == (4, True)
