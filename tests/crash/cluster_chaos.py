@@ -358,10 +358,11 @@ class Chaos:
 
     # ---- final checks ----
 
-    async def drain_queues(self) -> None:
-        """Let consumers drain all queues, and judge."""
+    async def drain_queues(self, producers: Collection[asyncio.Task[None]]) -> None:
+        """Let producers confirm their last messages, and consumers drain all queues."""
         for load in self.loads:
             load.producing = False
+        await self.end_loads(producers)
         ends = time.monotonic() + DRAIN_S
         for load in self.loads:
             while time.monotonic() < ends:
@@ -372,7 +373,7 @@ class Chaos:
             load.consuming = False
 
     async def end_loads(self, work: Collection[asyncio.Task[None]]) -> None:
-        """Wait until producers and consumers have ended."""
+        """Wait until some producers or consumers have ended."""
         _, stuck = await asyncio.wait(work, timeout=RECOVERY_S)
         if stuck:
             last = {load.tenant: load.errors[-1][1] for load in self.loads if load.errors}
@@ -436,8 +437,9 @@ async def run(
     chaos = Chaos(scratch, seed, shards, has_network=has_network)
     try:
         await chaos.start()
-        steps = [load.produce() for load in chaos.loads] + [load.consume() for load in chaos.loads[TENANTS // 3 :]]
-        work = [asyncio.create_task(step) for step in (*steps, chaos.fleet.consume())]
+        producers = [asyncio.create_task(load.produce()) for load in chaos.loads]
+        steps = [load.consume() for load in chaos.loads[TENANTS // 3 :]]
+        consumers = [asyncio.create_task(step) for step in (*steps, chaos.fleet.consume())]
         started = time.monotonic()
         await asyncio.sleep(8)  # new members get their shards
         names: list[str] = []
@@ -450,8 +452,8 @@ async def run(
             shown = await chaos.happen(names.pop())
             print(f"{time.monotonic() - started:7.1f} s  {shown}", flush=True)
             await asyncio.sleep(chaos.rng.uniform(0.5, 2))
-        await chaos.drain_queues()
-        await chaos.end_loads(work)
+        await chaos.drain_queues(producers)
+        await chaos.end_loads(consumers)
         for load in chaos.loads:
             load.checker.judge()
             await load.finish_uncertain()

@@ -68,7 +68,7 @@ async def test_server_killed_during_a_move_loses_nothing(tmp_path: Path) -> None
         queue = client.tenant("mover").queue("work")
         await queue.configure(max_attempts=1_000)
         load = Load("mover", queue, random.Random(1))
-        work = [asyncio.create_task(one) for one in (load.produce(), load.consume())]
+        producer, consumer = (asyncio.create_task(one) for one in (load.produce(), load.consume()))
         for step in STEPS:
             source = await shard_of(servers)
             step_file.write_text(step)
@@ -81,9 +81,10 @@ async def test_server_killed_during_a_move_loses_nothing(tmp_path: Path) -> None
             count = len(load.checker.acked)
             await until(lambda: len(load.checker.acked) > count + 5)  # noqa: B023  # awaited in this turn
         load.producing = False
+        await producer  # its last message may not be confirmed yet
         await until(lambda: not (load.checker.added.keys() - load.checker.acked - load.checker.uncertain.keys()))
         load.consuming = False
-        await asyncio.gather(*work)
+        await consumer
         load.checker.judge()
         await load.finish_uncertain()
         assert load.checker.wrongs == []
