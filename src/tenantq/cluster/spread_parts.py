@@ -26,7 +26,7 @@ from tenantq.errors import Conflict, TenantMoved, TenantqError
 from tenantq.service.admission import own_tenant
 from tenantq.service.call import Call
 from tenantq.service.export_import import queues_moving
-from tenantq.service.part_export import PartExport, PartExports
+from tenantq.service.part_export import PartExport, PartExports, close_all
 from tenantq.service.service import Service
 from tenantq.service.tenant_figures import used_elsewhere
 
@@ -192,8 +192,7 @@ class SpreadParts:
                     stream = await self._calls.open_stream(shard, "parts.export", tenant.name, timeout_ms=ANSWER_MS)
                     found.append(PartExport(stream))
         except BaseException as error:
-            for one in found:
-                await one.aclose()
+            await close_all(found)
             if isinstance(error, Conflict | TenantMoved):
                 raise queues_moving(tenant.name) from error
             raise

@@ -3,7 +3,8 @@
 Such an export is a stream of a summary, the files of an archive, and its manifest. What connects shards passes it on piece by piece.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
 from typing import Protocol
 
 import msgspec
@@ -61,6 +62,12 @@ class PartExports:
         self.parts, self.check_places = parts, check_places
 
     async def aclose(self) -> None:
-        """Stop all of them."""
-        for one in self.parts:
-            await one.aclose()
+        """Stop all of them, even if stopping one fails."""
+        await close_all(self.parts)
+
+
+async def close_all(parts: Iterable[PartExport]) -> None:
+    """Stop the exports of several parts. If some fail to stop, the others stop anyway; then raise an error."""
+    async with AsyncExitStack() as closing:
+        for one in parts:
+            closing.push_async_callback(one.aclose)
