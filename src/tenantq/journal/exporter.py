@@ -76,7 +76,8 @@ class Exporter:
         self._running: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
         self._failures = 0
-        self._found_watermark = False
+        self._found_watermark = False  # and nothing has failed since
+        self._is_known = False  # whether ``exported_seq`` was read from the target
         self._waiting_bytes = 0  # of records that waited at the last measurement ...
         self._measured_bytes = 0  # ... and ``journal_bytes`` at that time
         self.exported_seq = 0
@@ -212,7 +213,13 @@ class Exporter:
             raise StoreDamaged(f"export: records {seq + 1} to {first - 1} were trimmed, but no segment contains them")
         if seq >= first - 1 and self._source.link(seq).hex() != newest.last_link:
             raise StoreDamaged(f"export: the segments at the target belong to another journal (record {seq} differs)")
+        previous, was_known = self.exported_seq, self._is_known
         self._begin_after(seq)
+        if self._index is not None:
+            self._index.add(newest)  # the last attempt may have failed right after its manifest
+        if was_known and seq > previous:
+            self.segments_total += 1
+            self.rows_total += newest.rows
 
     def _begin_after(self, seq: int) -> None:
         """Export the records after ``seq`` from now on. Removes a segment of them without a manifest, which a crash left behind."""
@@ -223,7 +230,7 @@ class Exporter:
                 if name.rpartition("/")[2].startswith(f"{seq + 1:020d}-"):
                     log.warning("removing the unfinished segment %s", name)
                     self._target.delete(name)
-        self.exported_seq, self._found_watermark = seq, True
+        self.exported_seq, self._found_watermark, self._is_known = seq, True, True
 
     def _sum_bytes(self, first_seq: int, last_seq: int) -> int:
         total = 0
