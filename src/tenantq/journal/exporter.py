@@ -78,6 +78,7 @@ class Exporter:
         self._failures = 0
         self._found_watermark = False  # and nothing has failed since
         self._is_known = False  # whether ``exported_seq`` was read from the target
+        self._lag_from = 0  # the first record that counts as lag; 0 before the first measurement
         self._waiting_bytes = 0  # of records that waited at the last measurement ...
         self._measured_bytes = 0  # ... and ``journal_bytes`` at that time
         self.exported_seq = 0
@@ -145,15 +146,17 @@ class Exporter:
             self._found_watermark = True
 
     async def _find_lag(self) -> None:
-        """Find the watermark and measure the lag. If the target is unreachable, all stored records count."""
+        """Find the watermark and measure the lag. Until the target is reachable for the first time, all stored records count."""
         first, last = self._source.span
         written = self._source.size
         try:
             await asyncio.to_thread(self._find_watermark)
-            first = self.exported_seq + 1
         finally:
-            self._waiting_bytes = await asyncio.to_thread(self._sum_bytes, first, last)
-            self._measured_bytes = written
+            if self._is_known:
+                first = self.exported_seq + 1
+            if first != self._lag_from:  # otherwise it is known: reading all waiting records again takes long
+                self._waiting_bytes = await asyncio.to_thread(self._sum_bytes, first, last)
+                self._measured_bytes, self._lag_from = written, first
 
     # ---- schedule ----
 
@@ -265,6 +268,7 @@ class Exporter:
         self._target.write(manifest.name, msgspec.json.encode(manifest, order="sorted"))
         self._target.write(head.name, msgspec.json.encode(head, order="sorted"))
         self.exported_seq = batch.last_seq
+        self._lag_from = batch.last_seq + 1
         self._waiting_bytes -= batch.size
         if self._index is not None:
             self._index.add(manifest)
