@@ -9,6 +9,7 @@ from typing import Protocol
 
 import msgspec
 
+from tenantq.errors import Unavailable
 from tenantq.service.export_archive import Archive
 from tenantq.wire.exports import ExportManifest
 
@@ -37,17 +38,26 @@ class PartExport:
         self._stream, self._pieces = stream, aiter(stream)
 
     async def summary(self) -> PartSummary:
-        """Return how much the part has. Call it once, before ``files``."""
-        return msgspec.json.decode(await anext(self._pieces), type=PartSummary)
+        """Return how much the part has. Call it once, before ``files``. Raises Unavailable if the part ends early."""
+        return msgspec.json.decode(await self._next(), type=PartSummary)
 
     async def files(self, archive: Archive) -> AsyncIterator[bytes]:
-        """Yield the files of the part, and list them in an archive. Raises Unavailable if the part breaks off."""
-        last = await anext(self._pieces)
+        """Yield the files of the part, and list them in an archive. Raises Unavailable if the part ends early."""
+        last = await self._next()
         async for piece in self._pieces:
             yield last
             last = piece
-        manifest = msgspec.json.decode(last, type=ExportManifest)
+        try:
+            manifest = msgspec.json.decode(last, type=ExportManifest)
+        except msgspec.DecodeError as error:  # it is a file, so the manifest is missing
+            raise _ended_early() from error
         archive.include(manifest.files, manifest.counts)
+
+    async def _next(self) -> bytes:
+        piece = await anext(self._pieces, None)
+        if piece is None:
+            raise _ended_early()
+        return piece
 
     async def aclose(self) -> None:
         """Stop the export of the part."""
@@ -71,3 +81,7 @@ async def close_all(parts: Iterable[PartExport]) -> None:
     async with AsyncExitStack() as closing:
         for one in parts:
             closing.push_async_callback(one.aclose)
+
+
+def _ended_early() -> Unavailable:
+    return Unavailable("the export of a part of the tenant ended early. Try again later.")

@@ -16,6 +16,7 @@ from tenantq.engine.tenant_snapshot import TenantSnapshot
 from tenantq.errors import Unavailable
 from tenantq.service.audit_trail import AuditTrail
 from tenantq.service.call import Call
+from tenantq.service.export_archive import Archive
 from tenantq.service.part_export import PartExport, close_all
 from tests.contract.cluster.hosts import TOKEN, client_of, hosting, tenant_on
 from tests.contract.cluster.spreading import add_one, spread
@@ -24,6 +25,7 @@ from tests.contract.cluster.test_tenant_moves import drained, placement
 from tests.contract.moving.archive import files_of, lines
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
     from pathlib import Path
 
     import httpx
@@ -214,6 +216,23 @@ async def test_all_parts_of_an_export_are_closed_if_one_cannot_be_closed(error: 
     with pytest.raises(type(error)):
         await close_all([PartExport(Stream(number)) for number in (1, 2, 3)])
     assert sorted(closed) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+async def test_part_of_an_export_that_ends_early_is_unavailable(count: int) -> None:
+    """Before its summary, its files or its manifest."""
+
+    async def stream() -> AsyncGenerator[bytes]:
+        for piece in (b'{"queues": 1, "messages": 1}', b"a file")[:count]:
+            yield piece
+
+    async def read() -> None:
+        part = PartExport(stream())
+        await part.summary()
+        _ = [piece async for piece in part.files(Archive(0))]
+
+    with pytest.raises(Unavailable, match="ended early"):
+        await read()
 
 
 async def test_audits_of_equal_parts_write_nothing(
