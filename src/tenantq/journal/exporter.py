@@ -225,7 +225,7 @@ class Exporter:
             self.rows_total += newest.rows
 
     def _begin_after(self, seq: int) -> None:
-        """Export the records after ``seq`` from now on. Removes a segment of them without a manifest, which a crash left behind."""
+        """Export the records after ``seq`` from now on. Delete a segment without a manifest that a crash left behind."""
         for _, stored in self._source.scan(seq + 1, seq + 1, 1):
             record = decode_record(stored)[1]
             directory = segment_name(self._source.shard_name, record.ts, seq + 1, seq + 1).rpartition("/")[0]

@@ -1,7 +1,4 @@
-"""The exports of a spread tenant's queues on other shards, as parts of the whole one.
-
-Such an export is a stream of a summary, the files of an archive, and its manifest. What connects shards passes it on piece by piece.
-"""
+"""Exports of a spread tenant's queues on other shards. Each is a stream: a summary, the files of an archive, and its manifest."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
@@ -32,7 +29,7 @@ class PieceStream(Protocol):
 
 
 class PartExport:
-    """The export of one part. Close it in any case."""
+    """The export of one part. Always close it."""
 
     def __init__(self, stream: PieceStream) -> None:
         self._stream, self._pieces = stream, aiter(stream)
