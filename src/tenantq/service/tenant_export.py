@@ -79,7 +79,7 @@ class TenantExport:
         async with AsyncExitStack() as closing:
             closing.callback(self.close)
             closing.push_async_callback(close_all, self._others)
-            if not self._parts.ag_running:  # otherwise its reader was just cancelled, which ends it
+            if not self._parts.ag_running:  # type: ignore[attr-defined]  # else its reader was just cancelled, which ends it
                 await self._parts.aclose()
 
     async def _write(self) -> AsyncGenerator[bytes]:
