@@ -6,11 +6,16 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from tenantq.doctor.store_check import examine
 from tenantq.domain.limits import DAY_MS, HOUR_MS
+from tenantq.domain.message import SYSTEM
 from tenantq.engine.ops.redrive import RedriveFilter
+from tenantq.engine.ops.rights import ReportQuotas
+from tenantq.engine.ops.spread import PrepareHome
+from tenantq.engine.part_state import PartState
 from tenantq.engine.settings import ShardSettings
 from tenantq.engine.usage import Usage
 from tenantq.errors import Draining, Limited, NotFound, QuotaExceeded, TenantqError, TooLarge
@@ -904,6 +909,53 @@ async def test_48_restart_repeats_no_event(open_shard: OpenShard) -> None:
     await add(shard)
     assert [one.state for one in events] == ["critical"]
     assert len(await journaled(shard)) == 2
+
+
+@pytest.mark.parametrize(("quota", "length_ms"), [("messages_per_hour", HOUR_MS), ("messages_per_day", DAY_MS)])
+async def test_48_reopened_home_of_a_spread_tenant_repeats_no_event_of_a_window(
+    open_shard: OpenShard, clock: ManualClock, quota: str, length_ms: int
+) -> None:
+    """Its own last add is of an earlier window; only the other shards have added since."""
+    shard = await open_shard()
+    await acme(shard, **{quota: 10})
+    await add(shard)
+    await shard.submit(PrepareHome(shard.state.platform, SYSTEM, ACME, 0, (0, 1)))
+    for wanted in (1, 2):
+        await pass_time(shard, clock, length_ms)
+        for _ in range(2):
+            id = shard.state.catalog.tenants[ACME].id
+            await shard.submit(ReportQuotas(shard.state.platform, SYSTEM, id, {quota: 9}))
+            assert await journaled(shard) == [f"acme quota_warning {quota}: 9 of 10"] * wanted
+            await shard.close()
+            shard = await open_shard()
+
+
+async def test_48_window_that_ended_before_a_restart_does_not_hide_the_next_event(
+    open_shard: OpenShard, clock: ManualClock
+) -> None:
+    """Home has added in the next window, but has stored its part before that."""
+    shard = await open_shard()
+    await acme(shard, messages_per_day=10)
+    await add(shard)
+    await shard.submit(PrepareHome(shard.state.platform, SYSTEM, ACME, 0, (0, 1)))
+    id = shard.state.catalog.tenants[ACME].id
+    await shard.submit(ReportQuotas(shard.state.platform, SYSTEM, id, {"messages_per_day": 8}))
+    await pass_time(shard, clock, DAY_MS)
+    await add(shard)
+    await shard.close()
+    shard = await open_shard()
+    await shard.submit(ReportQuotas(shard.state.platform, SYSTEM, id, {"messages_per_day": 8}))
+    assert await journaled(shard) == ["acme quota_warning messages_per_day: 9 of 10"] * 2
+
+
+def test_48_part_stored_by_an_older_version_is_loaded() -> None:
+    """It does not know the windows of what was reported."""
+    part = PartState(0, 0, (0, 1))
+    part.reported = {"messages_per_day": "warning"}
+    row = msgspec.msgpack.decode(part.pack())
+    del row["reported_hour"], row["reported_day"]
+    loaded = PartState.load(msgspec.msgpack.encode(row))
+    assert (loaded.reported, loaded.reported_hour, loaded.reported_day) == (part.reported, 0, 0)
 
 
 async def test_48_quota_set_below_the_use_is_reported(shard: Shard) -> None:

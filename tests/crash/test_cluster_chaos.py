@@ -19,6 +19,9 @@ FAULTS = (
 ENDS_S = 240
 """Before the timeout of a test, so that a failure has the output."""
 
+STOPS_S = 20
+"""How long a terminated run may take to stop its servers."""
+
 
 def test_faults_in_a_cluster_break_no_promise(tmp_path: Path) -> None:
     """One fault of each quick kind. The long run has all kinds, many times."""
@@ -31,7 +34,11 @@ def test_faults_in_a_cluster_break_no_promise(tmp_path: Path) -> None:
             code = process.wait(ENDS_S)
         except subprocess.TimeoutExpired:
             process.terminate()  # it stops its servers, and the traceback says where it was
-            code = process.wait()
+            try:
+                code = process.wait(STOPS_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                code = process.wait()
     logs = [f"{path.name}:\n{path.read_text()[-4_000:]}" for path in sorted(tmp_path.glob("server-*.log"))]
     assert code == 0, "\n".join([output.read_text(), *logs])
     assert "all promises were kept" in output.read_text()

@@ -96,7 +96,7 @@ async def test_losing_durable_redis_settings_at_runtime_stops_the_shard(
 
 @pytest.mark.parametrize("reconnects", [True, False])
 async def test_shard_waits_for_a_primary_whose_log_is_off(
-    server: RedisServer, tmp_path: Path, *, reconnects: bool
+    server: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture, *, reconnects: bool
 ) -> None:
     """A replica that was promoted during a full resync starts its log later. Nothing is confirmed before."""
     redis = server.client()
@@ -122,6 +122,7 @@ async def test_shard_waits_for_a_primary_whose_log_is_off(
         await starting
         assert confirmed_early == [False]
         assert shard.failure is None
+    assert reconnects or "the store cannot be used yet: appendonly is no" in caplog.text
 
 
 async def test_redis_fsync_setting_replaces_a_forbidden_config_command(server: RedisServer, tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ class QueueCalls:
     async def send_adds(self, batch: Sequence[OutgoingMessage], *, patient: bool = False) -> list[Added | TenantqError]:
         """Send one request and return a result per message. Its idempotency key makes retries safe.
 
-        With ``patient`` it is retried at a limit.
+        With ``patient``, retry when a limit is reached.
         """
         body = AddRequest(messages=[one.message for one in batch], key=new_key())
         with self._requesting("send", batch) as trace:
@@ -175,7 +175,7 @@ class QueueCalls:
     async def send_settle(
         self, operation: tuple[Any, ...], batch: Sequence[LeaseSettlement], *, patient: bool = False
     ) -> list[int | TenantqError | None]:
-        """Send one request and return the result of each lease. With ``patient`` it is retried at a limit.
+        """Send one request and return the result of each lease. With ``patient``, retry when a limit is reached.
 
         If the reply to an earlier attempt was lost, a receipt may be refused because that attempt settled it. While the lease
         cannot have ended, that is the only explanation, so the settlement counts as done. Otherwise the caller gets LeaseLost.

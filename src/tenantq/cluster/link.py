@@ -37,11 +37,12 @@ HEARTBEATS_MISSED_MAX: Final = 3
 class PendingReply:
     """A request that was sent. ``reply`` is the payload of its reply. Parts that follow are pulled one by one."""
 
-    __slots__ = ("_id", "_link", "_part", "has_parts", "reply")
+    __slots__ = ("_error", "_id", "_link", "_part", "has_parts", "reply")
 
     def __init__(self, link: Link, id: int) -> None:
         self._link = link
         self._id = id
+        self._error: TenantqError | None = None
         self._part: asyncio.Future[bytes | None] | None = None
         self.reply: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.has_parts = False
@@ -68,6 +69,8 @@ class PendingReply:
         """Yield the parts after the reply; raise Unavailable if they break off."""
         try:
             while True:
+                if self._error is not None:  # it failed while nobody waited for a part
+                    raise self._error
                 self._part = asyncio.get_running_loop().create_future()
                 self._link.send(frames.PULL, self._id)
                 part = await self._part
@@ -83,7 +86,8 @@ class PendingReply:
             self._part.set_result(part)
 
     def fail(self, error: TenantqError) -> None:
-        """End with an error."""
+        """End with an error, which the reader of the next part gets as well."""
+        self._error = error
         for future in (self.reply, self._part):
             if future is not None and not future.done():
                 future.set_exception(error)

@@ -6,7 +6,7 @@ afterwards. So whenever a shard with a part is opened, home compares what all pa
 
 - If the last numbers of the transfers between home and a part differ by more than the one that may be on its way, both
   continue with a higher number, and nothing is on its way between them.
-- The same happens if a part has newer settings than home. Home sends its own again, also to a part with older ones.
+- The same happens if a part has newer settings than home. Home sends its settings again, also if a part has older ones.
 - Home gets what is missing to the quotas, or loses what is too much.
 
 Rights change hands through home, under its lock, and with groups of queues that move. The comparison is repeated until

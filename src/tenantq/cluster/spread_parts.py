@@ -26,7 +26,7 @@ from tenantq.errors import Conflict, TenantMoved, TenantqError
 from tenantq.service.admission import own_tenant
 from tenantq.service.call import Call
 from tenantq.service.export_import import queues_moving
-from tenantq.service.part_export import PartExport, PartExports
+from tenantq.service.part_export import PartExport, PartExports, close_all
 from tenantq.service.service import Service
 from tenantq.service.tenant_figures import used_elsewhere
 
@@ -37,9 +37,8 @@ IDLE_S: Final = 1.0
 FLUSH_EVERY: Final = 10
 """Looks between two checks that all parts have the present settings."""
 
-
-REPLACE_EVERY: Final = 20
-"""Looks between two checks of all parts: how much they use, and whether they exist. A failover can lose a new one."""
+CHECK_S: Final = 2.0
+"""Seconds between checks of all parts: their usage, and whether they exist. A failover can lose a new part."""
 
 
 class SpreadParts:
@@ -82,7 +81,7 @@ class SpreadParts:
     def start(self) -> None:
         """Look after the parts from now on."""
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._look()), loop.create_task(self._audit_all())]
+        self._tasks = [loop.create_task(work) for work in (self._look(), self._check_all(), self._audit_all())]
 
     async def close(self) -> None:
         """Stop."""
@@ -100,9 +99,6 @@ class SpreadParts:
                 await self.escrow.feed(here)
                 if looks % FLUSH_EVERY == 0:
                     await self.settings.flush_all()
-                if looks % REPLACE_EVERY == REPLACE_EVERY - 1:
-                    await self._replace_lost_parts()
-                    await self._report_quotas()
             except TenantqError as error:
                 log.debug("parts on shard %d are looked at again: %s", self._number, error)
             except Exception:
@@ -110,20 +106,31 @@ class SpreadParts:
             looks += 1
             await asyncio.sleep(LOOK_S if here else IDLE_S)
 
-    async def _replace_lost_parts(self) -> None:
-        for tenant in self.settings.homes():
-            if await self.changes.replace_lost_parts(tenant):
-                await self.audit.restore(tenant)
+    async def _check_all(self) -> None:
+        """Check the parts of all tenants again and again. Polls do not wait for parts that are out of reach, nor do other tenants."""
+        while True:
+            await asyncio.sleep(CHECK_S)
+            for tenant in self.settings.homes():
+                for check in (self._replace_lost_parts, self._report_quotas):
+                    try:
+                        await check(tenant)
+                    except TenantqError as error:
+                        log.debug("parts of tenant %s are checked again later: %s", tenant.name, error)
+                    except Exception:
+                        log.exception("parts of tenant %s could not be checked", tenant.name)
 
-    async def _report_quotas(self) -> None:
+    async def _replace_lost_parts(self, tenant: TenantState) -> None:
+        if await self.changes.replace_lost_parts(tenant):
+            await self.audit.restore(tenant)
+
+    async def _report_quotas(self, tenant: TenantState) -> None:
         """Journal the quotas that all parts of a tenant together have brought to their limits."""
+        if tenant.config.quotas == NO_QUOTAS or tenant.erasing is not None:
+            return
         shard = self._service.shard
-        for tenant in self.settings.homes():
-            if tenant.config.quotas == NO_QUOTAS or tenant.erasing is not None:
-                continue
-            parts = await self.ask_each(tenant, "usage", tenant.id)
-            elsewhere = used_elsewhere(tenant, shard.state.wall_ms(), parts.values())
-            await shard.submit(ReportQuotas(shard.state.platform, SYSTEM, tenant.id, dict(elsewhere)))
+        parts = await self.ask_each(tenant, "usage", tenant.id)
+        elsewhere = used_elsewhere(tenant, shard.state.wall_ms(), parts.values())
+        await shard.submit(ReportQuotas(shard.state.platform, SYSTEM, tenant.id, dict(elsewhere)))
 
     async def _audit_all(self) -> None:
         """Have the rights of all parts compared that were here when the shard was opened: commits may have been lost."""
@@ -192,8 +199,7 @@ class SpreadParts:
                     stream = await self._calls.open_stream(shard, "parts.export", tenant.name, timeout_ms=ANSWER_MS)
                     found.append(PartExport(stream))
         except BaseException as error:
-            for one in found:
-                await one.aclose()
+            await close_all(found)
             if isinstance(error, Conflict | TenantMoved):
                 raise queues_moving(tenant.name) from error
             raise

@@ -136,7 +136,7 @@ class Effects:
         self.entries.append(entry_of(op, tenant.name, caller, details))
 
     def report_quotas(self, tenant: TenantState, elsewhere: Mapping[str, int] = quota_checks.NOTHING_USED) -> bool:
-        """Journal each quota that has come to its soft limit, or is used up, once. Return whether there was one.
+        """Journal each quota that reached its soft limit or its limit, once. Return whether any did.
 
         ``elsewhere`` is what the tenant's parts on other shards use.
         """

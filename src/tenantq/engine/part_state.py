@@ -69,6 +69,8 @@ class PartRow(msgspec.Struct, frozen=True):
     owing: list[str] = []
     left: list[int] = []
     reported: dict[str, QuotaState] = {}
+    reported_hour: int = 0  # the windows that ``reported`` is about; 0: stored by an older version
+    reported_day: int = 0
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -87,6 +89,8 @@ class PartState:
         "owing",
         "received",
         "reported",
+        "reported_day",
+        "reported_hour",
         "reserved",
         "rights",
         "sent",
@@ -108,6 +112,7 @@ class PartState:
         self.owing: frozenset[str] = frozenset()  # quotas of which nothing more is used before home was asked
         self.left: set[int] = set()  # at home: shards whose part has left, and gets no rights
         self.reported: dict[str, QuotaState] = {}  # as of the last change: what ``Usage.reported`` is after loading
+        self.reported_hour = self.reported_day = 0  # the windows that it is about
         self.changes = 0  # of its rights, since the shard was opened; not stored
         self.reserved: dict[str, int] = dict.fromkeys(COUNTED, 0)  # for calls in progress; not stored
 
@@ -163,6 +168,7 @@ class PartState:
             PartRow(
                 self.shard, self.home, self.shards, self.next_shards, self.rights, self.sent, self.received,
                 self.shared_version, self.has_left, sorted(self.owing), sorted(self.left), self.reported,
+                self.reported_hour, self.reported_day,
             )
         )  # fmt: skip
 
@@ -175,4 +181,5 @@ class PartState:
         part.sent, part.received = row.sent, row.received
         part.shared_version, part.has_left = row.shared_version, row.has_left
         part.owing, part.left, part.reported = frozenset(row.owing), set(row.left), row.reported
+        part.reported_hour, part.reported_day = row.reported_hour, row.reported_day
         return part

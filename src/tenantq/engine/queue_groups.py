@@ -38,8 +38,10 @@ def save_part(batch: Batch, store: StoreReader, tenant: TenantState) -> None:
     """Write the row of a tenant's part, or delete it if the tenant is on one shard."""
     key, meta = PART_ROW + tenant_prefix(tenant.id), store.meta.handle
     if tenant.part is not None:
-        tenant.part.reported = dict(tenant.usage.reported)
-        batch.put(key, tenant.part.pack(), meta)
+        part, usage = tenant.part, tenant.usage
+        part.reported = dict(usage.reported)
+        part.reported_hour, part.reported_day = usage.reported_hour, usage.reported_day
+        batch.put(key, part.pack(), meta)
     else:
         batch.delete(key, meta)
 

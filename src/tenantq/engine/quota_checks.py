@@ -116,7 +116,10 @@ def newly_exceeded(
 
 def restore_reported(tenant: TenantState) -> None:
     """Mark as reported what earlier rounds have journaled about quotas. A part has stored it for all parts together."""
-    if tenant.part is not None:
-        tenant.usage.reported = dict(tenant.part.reported)
+    part, usage = tenant.part, tenant.usage
+    if part is not None:
+        usage.reported = dict(part.reported)
+        if part.reported_day:  # its own last adds may be older than what was reported
+            usage.reported_hour, usage.reported_day = part.reported_hour, part.reported_day
     else:
         newly_exceeded(tenant, 0)  # a time before every window, which marks none of them

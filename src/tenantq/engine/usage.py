@@ -66,7 +66,8 @@ class Usage:
     """One tenant's usage."""
 
     __slots__ = (
-        "_reported_day", "_reported_hour", "bytes", "day", "dropped", "hour", "in_flight", "messages", "queues", "reported",
+        "bytes", "day", "dropped", "hour", "in_flight", "messages", "queues",
+        "reported", "reported_day", "reported_hour",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -78,7 +79,7 @@ class Usage:
         self.day = Window()
         self.dropped = WorkSums()  # work of the queues that were deleted; only its totals are stored
         self.reported: dict[str, QuotaState] = {}  # the last reported state of each quota; missing: good
-        self._reported_hour = self._reported_day = 0  # the windows that it is about
+        self.reported_hour = self.reported_day = 0  # the windows that it is about
 
     def windows(self, wall_ms: int) -> tuple[Window, Window]:
         """Return the hour and the day in which an add counts at this time.
@@ -87,11 +88,11 @@ class Usage:
         once: adds refused in the old window would never leave it.
         """
         hour, day = self.hour.at(wall_ms // HOUR_MS, _FAR_DAYS * 24), self.day.at(wall_ms // DAY_MS, _FAR_DAYS)
-        if hour.number != self._reported_hour:
-            self._reported_hour = hour.number
+        if hour.number != self.reported_hour:
+            self.reported_hour = hour.number
             self.reported.pop("messages_per_hour", None)
-        if day.number != self._reported_day:
-            self._reported_day = day.number
+        if day.number != self.reported_day:
+            self.reported_day = day.number
             self.reported.pop("messages_per_day", None)
         if hour.number < self.hour.number:
             self.hour = hour
@@ -121,7 +122,7 @@ class Usage:
         self.hour = Window(row.hour, row.hour_messages, row.left_hour, row.left_hour_messages)
         self.day = Window(row.day, row.day_messages, row.left_day, row.left_day_messages)
         self.dropped.totals = [*row.dropped, *[0] * (len(TOTALS) - len(row.dropped))]
-        self._reported_hour, self._reported_day = row.hour, row.day
+        self.reported_hour, self.reported_day = row.hour, row.day
 
     def used(self, wall_ms: int) -> dict[str, int]:
         """Return how much of each counted quota is used."""

@@ -76,7 +76,9 @@ class Exporter:
         self._running: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
         self._failures = 0
-        self._found_watermark = False
+        self._found_watermark = False  # and nothing has failed since
+        self._is_known = False  # whether ``exported_seq`` was read from the target
+        self._lag_from = 0  # the first record that counts as lag; 0 before the first measurement
         self._waiting_bytes = 0  # of records that waited at the last measurement ...
         self._measured_bytes = 0  # ... and ``journal_bytes`` at that time
         self.exported_seq = 0
@@ -144,15 +146,17 @@ class Exporter:
             self._found_watermark = True
 
     async def _find_lag(self) -> None:
-        """Find the watermark and measure the lag. If the target is unreachable, all stored records count."""
+        """Find the watermark and measure the lag. Until the target is reachable for the first time, all stored records count."""
         first, last = self._source.span
         written = self._source.size
         try:
             await asyncio.to_thread(self._find_watermark)
-            first = self.exported_seq + 1
         finally:
-            self._waiting_bytes = await asyncio.to_thread(self._sum_bytes, first, last)
-            self._measured_bytes = written
+            if self._is_known:
+                first = self.exported_seq + 1
+            if first != self._lag_from:  # otherwise it is known: reading all waiting records again takes long
+                self._waiting_bytes = await asyncio.to_thread(self._sum_bytes, first, last)
+                self._measured_bytes, self._lag_from = written, first
 
     # ---- schedule ----
 
@@ -212,10 +216,16 @@ class Exporter:
             raise StoreDamaged(f"export: records {seq + 1} to {first - 1} were trimmed, but no segment contains them")
         if seq >= first - 1 and self._source.link(seq).hex() != newest.last_link:
             raise StoreDamaged(f"export: the segments at the target belong to another journal (record {seq} differs)")
+        previous, was_known = self.exported_seq, self._is_known
         self._begin_after(seq)
+        if self._index is not None:
+            self._index.add(newest)  # the last attempt may have failed right after its manifest
+        if was_known and seq > previous:
+            self.segments_total += 1
+            self.rows_total += newest.rows
 
     def _begin_after(self, seq: int) -> None:
-        """Export the records after ``seq`` from now on. Removes a segment of them without a manifest, which a crash left behind."""
+        """Export the records after ``seq`` from now on. Delete a segment without a manifest that a crash left behind."""
         for _, stored in self._source.scan(seq + 1, seq + 1, 1):
             record = decode_record(stored)[1]
             directory = segment_name(self._source.shard_name, record.ts, seq + 1, seq + 1).rpartition("/")[0]
@@ -223,7 +233,7 @@ class Exporter:
                 if name.rpartition("/")[2].startswith(f"{seq + 1:020d}-"):
                     log.warning("removing the unfinished segment %s", name)
                     self._target.delete(name)
-        self.exported_seq, self._found_watermark = seq, True
+        self.exported_seq, self._found_watermark, self._is_known = seq, True, True
 
     def _sum_bytes(self, first_seq: int, last_seq: int) -> int:
         total = 0
@@ -258,6 +268,7 @@ class Exporter:
         self._target.write(manifest.name, msgspec.json.encode(manifest, order="sorted"))
         self._target.write(head.name, msgspec.json.encode(head, order="sorted"))
         self.exported_seq = batch.last_seq
+        self._lag_from = batch.last_seq + 1
         self._waiting_bytes -= batch.size
         if self._index is not None:
             self._index.add(manifest)

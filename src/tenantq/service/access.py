@@ -129,8 +129,8 @@ class Access:
         """Record that a principal's grant was reviewed and is still needed. Raises NotFound."""
         check_field("principal", principal, limits.PrincipalName)
         with await self._admission.admit(call, tenant, "review_grant") as admitted:
-            grant = await self._shard.submit(ReviewGrant(admitted.state, admitted.caller, principal))
-            return self._grant_item(admitted.tenant, principal, grant)
+            grant, at = await self._shard.submit(ReviewGrant(admitted.state, admitted.caller, principal))
+            return GrantItem(principal=principal, **msgspec.structs.asdict(grant), reviewed_at=at)
 
     async def list_grants(self, call: Call, tenant: str | None) -> list[GrantItem]:
         with await self._admission.admit(call, tenant, "list_grants") as admitted:

@@ -48,7 +48,7 @@ class Archive:
         return self.member(name, data)
 
     def include(self, files: Iterable[ExportedFile], counts: Mapping[str, int]) -> None:
-        """List files that another archive has made."""
+        """Add the files of another archive to the manifest."""
         self.files += files
         for kind, count in counts.items():
             self.counts[kind] = self.counts.get(kind, 0) + count

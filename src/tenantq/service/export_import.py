@@ -168,7 +168,7 @@ class Exports:
 
 
 def queues_moving(tenant: str) -> Unavailable:
-    """Return the error of an export that could miss queues, or have them twice."""
+    """Return the error for an export that could omit or duplicate queues."""
     return Unavailable("queues of the tenant are moving between shards. Try again later.", tenant=tenant)
 
 

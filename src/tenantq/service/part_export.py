@@ -1,13 +1,12 @@
-"""The exports of a spread tenant's queues on other shards, as parts of the whole one.
+"""Exports of a spread tenant's queues on other shards. Each is a stream: a summary, the files of an archive, and its manifest."""
 
-Such an export is a stream of a summary, the files of an archive, and its manifest. What connects shards passes it on piece by piece.
-"""
-
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
 from typing import Protocol
 
 import msgspec
 
+from tenantq.errors import Unavailable
 from tenantq.service.export_archive import Archive
 from tenantq.wire.exports import ExportManifest
 
@@ -30,23 +29,32 @@ class PieceStream(Protocol):
 
 
 class PartExport:
-    """The export of one part. Close it in any case."""
+    """The export of one part. Always close it."""
 
     def __init__(self, stream: PieceStream) -> None:
         self._stream, self._pieces = stream, aiter(stream)
 
     async def summary(self) -> PartSummary:
-        """Return how much the part has. Call it once, before ``files``."""
-        return msgspec.json.decode(await anext(self._pieces), type=PartSummary)
+        """Return how much the part has. Call it once, before ``files``. Raises Unavailable if the part ends early."""
+        return msgspec.json.decode(await self._next(), type=PartSummary)
 
     async def files(self, archive: Archive) -> AsyncIterator[bytes]:
-        """Yield the files of the part, and list them in an archive. Raises Unavailable if the part breaks off."""
-        last = await anext(self._pieces)
+        """Yield the files of the part, and list them in an archive. Raises Unavailable if the part ends early."""
+        last = await self._next()
         async for piece in self._pieces:
             yield last
             last = piece
-        manifest = msgspec.json.decode(last, type=ExportManifest)
+        try:
+            manifest = msgspec.json.decode(last, type=ExportManifest)
+        except msgspec.DecodeError as error:  # it is a file, so the manifest is missing
+            raise _ended_early() from error
         archive.include(manifest.files, manifest.counts)
+
+    async def _next(self) -> bytes:
+        piece = await anext(self._pieces, None)
+        if piece is None:
+            raise _ended_early()
+        return piece
 
     async def aclose(self) -> None:
         """Stop the export of the part."""
@@ -61,6 +69,16 @@ class PartExports:
         self.parts, self.check_places = parts, check_places
 
     async def aclose(self) -> None:
-        """Stop all of them."""
-        for one in self.parts:
-            await one.aclose()
+        """Stop all of them, even if stopping one fails."""
+        await close_all(self.parts)
+
+
+async def close_all(parts: Iterable[PartExport]) -> None:
+    """Stop the exports of several parts. If some fail to stop, the others stop anyway; then raise an error."""
+    async with AsyncExitStack() as closing:
+        for one in parts:
+            closing.push_async_callback(one.aclose)
+
+
+def _ended_early() -> Unavailable:
+    return Unavailable("the export of a part of the tenant ended early. Try again later.")

@@ -3,6 +3,7 @@
 import hashlib
 import struct
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from importlib.metadata import version
 from typing import Any, Final, TypeVar
@@ -19,7 +20,7 @@ from tenantq.service.audit_trail import AuditQuery, AuditTrail
 from tenantq.service.encryption import MessageEncryption
 from tenantq.service.export_archive import END, FORMAT, MANIFEST, PART_BYTES, PART_LINES, Archive, Kind, encode_line
 from tenantq.service.exported_lines import key_line, message_line, queue_line, result_line, tenant_line
-from tenantq.service.part_export import PartExport, PartSummary
+from tenantq.service.part_export import PartExport, PartSummary, close_all
 from tenantq.wire.access import KeyItem
 from tenantq.wire.exports import ExportManifest
 from tenantq.wire.queues import DigestReply
@@ -29,7 +30,7 @@ _T = TypeVar("_T", MessageCopy, StoredResult, StoredIdempotencyKey)
 
 
 class TenantExport:
-    """A stream of the archive. Iterate over it once, and close it in any case."""
+    """A stream of the archive. Iterate over it once, and always close it."""
 
     def __init__(
         self,
@@ -74,31 +75,26 @@ class TenantExport:
         return await anext(self._parts)
 
     async def aclose(self) -> None:
-        """Stop the export and close it."""
-        await self._parts.aclose()
-        await self._close_others()
-        self.close()
-
-    async def _close_others(self) -> None:
-        for other in self._others:
-            await other.aclose()
+        """Stop the export and close it, with all parts even if closing one of them fails."""
+        async with AsyncExitStack() as closing:
+            closing.callback(self.close)
+            closing.push_async_callback(close_all, self._others)
+            if not self._parts.ag_running:  # type: ignore[attr-defined]  # else its reader was just cancelled, which ends it
+                await self._parts.aclose()
 
     async def _write(self) -> AsyncGenerator[bytes]:
-        """Yield the archive, a few MiB at a time."""
-        try:
-            if self._is_part:
-                yield encode_line(PartSummary(len(self._snapshot.queues), self._snapshot.messages_total))
-            else:
-                yield self._archive.file("tenant", "tenant.json", [tenant_line(self._snapshot, self.id)])
-            async for part in self._files():
+        """Yield the archive, a few MiB at a time. It must not await when it is cancelled, because ``aclose`` follows at once."""
+        if self._is_part:
+            yield encode_line(PartSummary(len(self._snapshot.queues), self._snapshot.messages_total))
+        else:
+            yield self._archive.file("tenant", "tenant.json", [tenant_line(self._snapshot, self.id)])
+        async for part in self._files():
+            yield part
+        for other in self._others:
+            async for part in other.files(self._archive):
                 yield part
-            for other in self._others:
-                async for part in other.files(self._archive):
-                    yield part
-            manifest = encode_line(self._manifest())
-            yield manifest if self._is_part else self._archive.member(MANIFEST, manifest) + END
-        finally:
-            await self._close_others()
+        manifest = encode_line(self._manifest())
+        yield manifest if self._is_part else self._archive.member(MANIFEST, manifest) + END
 
     async def _files(self) -> AsyncIterator[bytes]:
         """Yield what this shard has: queues with their contents, and unless it is one queue, the rest of the tenant."""

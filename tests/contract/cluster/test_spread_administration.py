@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from tenantq.cluster.tenant_parts import PartQueries
 from tenantq.domain.placement import spread_shard
 from tenantq.engine.ops.spread import SharedState
-from tests.contract.cluster.hosts import client_of, hosting, tenant_on
+from tenantq.engine.tenant_snapshot import TenantSnapshot
+from tenantq.errors import Unavailable
+from tenantq.service.audit_trail import AuditTrail
+from tenantq.service.call import Call
+from tenantq.service.export_archive import Archive
+from tenantq.service.part_export import PartExport, close_all
+from tests.contract.cluster.hosts import TOKEN, client_of, hosting, tenant_on
 from tests.contract.cluster.spreading import add_one, spread
 from tests.contract.cluster.test_members import SECRET, pair
 from tests.contract.cluster.test_tenant_moves import drained, placement
 from tests.contract.moving.archive import files_of, lines
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
     from pathlib import Path
 
     import httpx
-    import pytest
 
     from tests.contract.cluster.hosts import SharedStore
 
@@ -137,6 +145,94 @@ async def test_whole_export_while_queues_move_is_complete_or_refused(shared_stor
             await changing
         assert refused
         assert _bodies(files_of((await other.get(f"{base}/export")).content)) == QUEUES
+
+
+async def test_cancelled_export_of_a_spread_tenant_releases_its_slot_and_all_snapshots(
+    shared_store: SharedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader is cancelled while it waits for the next piece, and closes the export at once."""
+    loop, reading = asyncio.get_running_loop(), asyncio.Event()
+    closed, close = list[TenantSnapshot](), TenantSnapshot.close
+
+    async def wait_forever(_: AuditTrail, who: str, read: object) -> None:
+        loop.call_soon_threadsafe(reading.set)
+        await asyncio.Event().wait()
+
+    def count(snapshot: TenantSnapshot) -> None:
+        closed.append(snapshot)
+        close(snapshot)
+
+    async with (
+        hosting(tmp_path, shared_store.url, "cancelled", **SECRET) as server,
+        client_of(server) as admin,
+    ):
+        name = await tenant_on(admin, [1], "cancelled")
+        assert await add_one(admin, f"/v1/tenants/{name}/queues/work", "a")
+        home, *_ = await spread(admin, name, 3)
+        assert server.host is not None
+        thread = server.host.thread(home)
+        assert thread is not None
+        monkeypatch.setattr(AuditTrail, "in_turn", wait_forever)
+        monkeypatch.setattr(TenantSnapshot, "close", count)
+        export = await thread.call("exports.export", Call(bearer=TOKEN), name)
+        assert thread.service.admission.slots.in_flight == 1
+
+        async def read() -> None:
+            async with aclosing(export):
+                while True:
+                    await anext(export)
+
+        reader = asyncio.create_task(read())
+        await reading.wait()
+        reader.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reader
+        assert thread.service.admission.slots.in_flight == 0
+        assert len(closed) == 3
+
+
+@pytest.mark.parametrize("error", [Unavailable("its server is gone"), asyncio.CancelledError()])
+async def test_all_parts_of_an_export_are_closed_if_one_cannot_be_closed(error: BaseException) -> None:
+    """Every part holds a snapshot."""
+    closed: list[int] = []
+
+    class Stream:
+        """A part whose close fails, if it is the second."""
+
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def __aiter__(self) -> Stream:
+            return self
+
+        async def __anext__(self) -> bytes:
+            raise StopAsyncIteration
+
+        async def aclose(self) -> None:
+            closed.append(self.number)
+            if self.number == 2:
+                raise error
+
+    with pytest.raises(type(error)):
+        await close_all([PartExport(Stream(number)) for number in (1, 2, 3)])
+    assert sorted(closed) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+async def test_part_of_an_export_that_ends_early_is_unavailable(count: int) -> None:
+    """Before its summary, its files or its manifest."""
+
+    async def stream() -> AsyncGenerator[bytes]:
+        for piece in (b'{"queues": 1, "messages": 1}', b"a file")[:count]:
+            yield piece
+
+    async def read() -> None:
+        part = PartExport(stream())
+        await part.summary()
+        _ = [piece async for piece in part.files(Archive(0))]
+
+    with pytest.raises(Unavailable, match="ended early"):
+        await read()
 
 
 async def test_audits_of_equal_parts_write_nothing(

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
-from tests.contract.cluster.hosts import tenant_on
+import pytest
+
+from tenantq.cluster.tenant_parts import PartQueries
+from tenantq.errors import ShardDown
+from tests.contract.cluster.hosts import client_of, hosting, tenant_on
 from tests.contract.cluster.spreading import add_one, spread
-from tests.contract.cluster.test_members import pair, until
+from tests.contract.cluster.test_members import SECRET, pair, until
 from tests.contract.cluster.test_tenant_moves import drained
 
 if TYPE_CHECKING:
@@ -119,6 +124,45 @@ async def test_quota_warnings_are_journaled_for_all_shards_together(shared_store
         assert [await add_one(other, path, "three") for path in queues[:2]] == [True, False]
         async with asyncio.timeout(30):
             await wait_for_rows([warning, "quota_critical backlog: 20 of 20"])
+
+
+@pytest.mark.parametrize("failing", ["usage", "has_part"])
+async def test_part_out_of_reach_does_not_stop_quota_warnings_of_other_tenants(
+    shared_store: SharedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    """Neither while usage is asked for, nor while lost parts are replaced."""
+    unreachable, method = set[int](), getattr(PartQueries, failing)
+
+    @functools.wraps(method)
+    def fail(self: PartQueries, id: int) -> object:
+        if id in unreachable:
+            raise ShardDown("this shard has no owner")
+        return method(self, id)
+
+    monkeypatch.setattr(PartQueries, failing, fail)
+    async with (
+        hosting(tmp_path, shared_store.url, f"reach-{failing}".replace("_", "-"), **SECRET) as server,
+        client_of(server) as admin,
+    ):
+        names = [await tenant_on(admin, [2], prefix) for prefix in ("first", "second", "third")]
+        for name in names:
+            assert (await admin.put(f"/v1/tenants/{name}", json={"quotas": {"backlog": 10}})).status_code == 200
+            await spread(admin, name, 3)
+        assert server.host is not None
+        home = server.host.thread(2)
+        assert home is not None
+        ids = [home.shard.state.catalog.tenants[name].id for name in names]
+        unreachable.update(ids if failing == "has_part" else ids[:2])
+        for name in reversed(names):
+            for number in range(8):
+                assert await add_one(admin, f"/v1/tenants/{name}/queues/q{number}", "one")
+        rows: list[str] = []
+        async with asyncio.timeout(30):
+            while not rows:
+                await asyncio.sleep(0.1)
+                reply = await admin.get(f"/v1/tenants/{names[2]}/audit", params={"action": "quota_warning"})
+                rows = [row["details"] for row in reply.json()["rows"]]
+        assert rows == ["backlog: 8 of 10"]
 
 
 async def test_leases_and_queues_are_limited_over_all_shards(shared_store: SharedStore, tmp_path: Path) -> None:

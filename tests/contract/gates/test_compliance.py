@@ -86,14 +86,14 @@ async def test_grants_are_reviewed(server: Server, clock: ManualClock) -> None:
     assert (await control(server, "grants_reviewed")).status == "not_applicable"
 
 
-async def test_grant_can_be_deleted_while_it_is_reviewed(server: Server) -> None:
-    """The review still returns what was reviewed."""
+async def test_grant_can_be_deleted_while_it_is_reviewed(server: Server, clock: ManualClock) -> None:
+    """The review still returns what was reviewed, and when."""
     access = server.service.access
     await access.put_grant(CALL, "acme", "jwt:ann", Grant(role="viewer"))
     item, _ = await asyncio.gather(
         access.review_grant(CALL, "acme", "jwt:ann"), access.delete_grant(CALL, "acme", "jwt:ann")
     )
-    assert (item.principal, item.role) == ("jwt:ann", "viewer")
+    assert (item.principal, item.role, item.reviewed_at) == ("jwt:ann", "viewer", clock.wall_ms())
     assert await access.list_grants(CALL, "acme") == []
 
 

@@ -14,9 +14,10 @@ from tenantq.errors import Invalid, StoreDamaged
 from tenantq.journal.export_settings import ExportSettings
 from tenantq.journal.export_target import DirectoryTarget, open_target
 from tenantq.journal.exporter import Exporter
-from tenantq.journal.manifest import manifest_names, read_manifest
+from tenantq.journal.manifest import HEAD, manifest_names, read_manifest
 from tenantq.journal.record import decode_record, rows
 from tenantq.journal.segment import decode
+from tenantq.journal.segment_index import SegmentIndex
 from tenantq.journal.verify import verify_segments
 from tests.administration import put_queue
 from tests.shards import Q, T, message, pass_time, wait_until_idle
@@ -180,6 +181,40 @@ async def test_failing_attempt_leaves_no_segment_behind(
     await exporter.export_now()
     assert segments_without_manifest(target) == []
     assert exported_rows(target) == live_rows(shard)
+
+
+async def test_segment_whose_head_could_not_be_written_is_in_the_index_and_the_totals(
+    shard: Shard, make_exporter: MakeExporter, target: DirectoryTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is exported, so audit queries, retention and metrics have to know it."""
+    index = SegmentIndex(target, shard.name)
+    exporter = make_exporter(shard, index)
+    await some_work(shard)
+    await exporter.export_now()
+    assert index.at(1) is not None  # it is listed now
+    write = target.write
+
+    def refuse_heads(name: str, data: bytes) -> None:
+        if name.endswith(HEAD):
+            raise OSError(28, "No space left on device")
+        write(name, data)
+
+    await some_work(shard)
+    with monkeypatch.context() as patch:
+        patch.setattr(target, "write", refuse_heads)
+        with pytest.raises(OSError, match="No space"):
+            await exporter.export_now()
+    await some_work(shard)
+    await exporter.export_now()
+    manifests = [read_manifest(target, name) for name in manifest_names(target)]
+    assert len(manifests) == 3
+    found = [span.file for one in manifests if (span := index.at(one.first_seq)) is not None]
+    assert found == [one.file for one in manifests]
+    assert (exporter.segments_total, exporter.rows_total) == (3, sum(one.rows for one in manifests))
+    again = make_exporter(shard, index)
+    await again.start()
+    assert (again.segments_total, again.rows_total) == (0, 0)
+    await again.close(to_end=False)
 
 
 async def test_start_lists_no_segments_of_other_shards_or_hours(

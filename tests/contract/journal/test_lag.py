@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tenantq.engine.shard_journal import ShardJournal
 from tenantq.errors import JournalBehind
 from tenantq.journal.export_settings import ExportSettings
 from tenantq.journal.exporter import Exporter
+from tenantq.journal.manifest import HEAD
 from tenantq.service.service import Service
 from tests.contract.gates.harness import ServiceHarness
 from tests.contract.journal.test_export import exported_rows, live_rows, some_work, until
@@ -65,6 +67,72 @@ async def test_unreachable_target_at_the_start_counts_everything_as_lag(
     assert exporter.lag_bytes == bytes_behind(shard, 0)
     assert exporter.failures_total == 1
     monkeypatch.undo()
+    await exporter.close()
+    assert (exporter.lag_bytes, exporter.lag_records) == (0, 0)
+
+
+@pytest.mark.parametrize("exported", [False, True])
+async def test_failed_attempts_neither_read_the_lag_again_nor_count_exported_records(
+    shard: Shard,
+    make_exporter: MakeExporter,
+    target: DirectoryTarget,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    exported: bool,
+) -> None:
+    """The lag can be several GiB, and exported records stay in the store for a while."""
+
+    def away(*_: object) -> list[str]:
+        raise OSError(113, "No route to host")
+
+    await some_work(shard)
+    exporter = make_exporter(shard)
+    if exported:
+        await exporter.start()
+        await exporter.export_now()
+        await some_work(shard)
+    with monkeypatch.context() as outage:
+        outage.setattr(target, "write", away)
+        outage.setattr(target, "names", away)
+        with pytest.raises(OSError, match="No route"):
+            await exporter.export_now()
+        await some_work(shard)
+        scan, scanned = ShardJournal.scan, list[tuple[int, int]]()
+
+        def note(journal: ShardJournal, first: int, last: int, limit: int) -> list[tuple[int, bytes]]:
+            scanned.append((first, last))
+            return scan(journal, first, last, limit)
+
+        outage.setattr(ShardJournal, "scan", note)
+        for _ in range(3):
+            with pytest.raises(OSError, match="No route"):
+                await exporter.export_now()
+        assert scanned == []
+    assert exporter.lag_bytes == bytes_behind(shard, exporter.exported_seq) > 500
+    await exporter.close()
+    assert (exporter.lag_bytes, exporter.lag_records) == (0, 0)
+
+
+async def test_lag_excludes_a_segment_whose_head_could_not_be_written(
+    shard: Shard, make_exporter: MakeExporter, target: DirectoryTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next attempt finds it exported."""
+    write = target.write
+
+    def refuse_heads(name: str, data: bytes) -> None:
+        if name.endswith(HEAD):
+            raise OSError(28, "No space left on device")
+        write(name, data)
+
+    await some_work(shard)
+    exporter = make_exporter(shard, segment_rows=4)
+    with monkeypatch.context() as outage:
+        outage.setattr(target, "write", refuse_heads)
+        for _ in range(2):
+            with pytest.raises(OSError, match="No space"):
+                await exporter.export_now()
+    assert exporter.exported_seq
+    assert exporter.lag_bytes == bytes_behind(shard, exporter.exported_seq) > 0
     await exporter.close()
     assert (exporter.lag_bytes, exporter.lag_records) == (0, 0)
 

@@ -121,6 +121,23 @@ async def test_the_parts_of_an_answer_are_closed(*, whole: bool) -> None:
         assert [caller.requests for caller in server._callers.values()] == [{}]
 
 
+@pytest.mark.parametrize("pulled", [0, 1])
+async def test_a_link_lost_between_two_parts_ends_the_answer(pulled: int) -> None:
+    """Nobody waits for a part when the link is lost, and the next reader must not wait forever."""
+    async with linked_peers() as (_, server, calling):
+        pending = calling.begin("kind", b"archive")
+        await pending.reply
+        parts = pending.parts()
+        for _ in range(pulled):
+            assert await anext(parts) == b"one"
+        server.drop(7)
+        await until(lambda: not calling.is_up)
+        await until(lambda: calling.is_up)
+        with pytest.raises(ShardDown):
+            async with asyncio.timeout(5):
+                await anext(parts)
+
+
 async def test_a_request_abandoned_before_its_reply_leaves_nothing_behind() -> None:
     """The parts that would have followed are closed."""
     async with linked_peers() as (peer, server, calling):

@@ -64,8 +64,8 @@ class PutGrant(Operation[None]):
 
 
 @dataclass(eq=False)
-class ReviewGrant(Operation[Grant]):
-    """Store that a principal's grant in a tenant was reviewed, and return it."""
+class ReviewGrant(Operation[tuple[Grant, int]]):
+    """Store that a principal's grant in a tenant was reviewed. Reply the grant and the time of the review."""
 
     principal: str
     journal_op = "review_grant"
@@ -73,7 +73,7 @@ class ReviewGrant(Operation[Grant]):
     def execute(self, effects: Effects) -> None:
         tenant, wall_ms = self.tenant, effects.now + effects.wall
         access = effects.state.access
-        self.reply = access.review_grant(effects.batch, tenant.id, tenant.name, self.principal, wall_ms)
+        self.reply = access.review_grant(effects.batch, tenant.id, tenant.name, self.principal, wall_ms), wall_ms
         effects.log_tenant("review_grant", tenant, self.caller, self.principal)
 
 

@@ -195,7 +195,7 @@ class SlotLink:
                 ):  # a moved slot is tried at its new node at once
                     if not warned:
                         warned = True
-                        log.warning("the store does not respond: %s", trouble, extra={"store": str(self.address)})
+                        log.warning("the store cannot be used yet: %s", trouble, extra={"store": str(self.address)})
                     self._wait_or_give_up(trouble, tries, started, ends)
                 tries += 1
                 self.retries += 1
