@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import msgspec
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
@@ -164,6 +167,38 @@ def test_old_versions_stay_readable_while_they_are_kept_or_pinned(spark: SparkSe
     assert set(pq.read_table(uri)["calls"].to_pylist()) == {4}
     with pytest.raises(NotFound, match="does not keep version set 1"), lake.locked():
         lake.tables.pin(1, "too late")
+
+
+def test_pinned_versions_stay_readable_for_longer_than_delta_keeps_its_log(spark: SparkSession, lake: Lake) -> None:
+    """Commits work too, and the log keeps no entries that neither the pinned nor the newest version set needs."""
+
+    def commit(calls: int) -> None:
+        stage(spark, lake, calls)
+        lake.commit()
+
+    with lake.locked():
+        commit(0)
+        every_fifth = {"delta.checkpointInterval": "5"}
+        for table in ("ops_daily", "_versions"):
+            DeltaTable(str(lake.path / table)).alter.set_table_properties(every_fifth)
+        lake.tables.record([msgspec.structs.replace(lake.tables.newest, tables={"ops_daily": 1})])
+        commit(1)
+        pinned = lake.tables.pin(lake.tables.newest.number, "invoices of January")
+        for calls in range(2, 8):
+            commit(calls)
+        month_ago = time.time() - 31 * 86_400
+        for file in lake.path.glob("*/_delta_log/*"):
+            os.utime(file, (month_ago, month_ago))
+        for calls in range(8, 20):
+            commit(calls)
+    uri, version = str(lake.path / "ops_daily"), pinned.tables["ops_daily"]
+    assert set(DeltaTable(uri, version=version).to_pandas()["calls"]) == {1}
+    assert set(pl.read_delta(uri, version=version)["calls"]) == {1}
+    assert seen(spark, Lake(lake.path)) == {19}
+    assert set(pl.read_delta(uri)["calls"]) == {19}
+    entries = {table: sorted(lake.path.glob(f"{table}/_delta_log/*.json")) for table in ("ops_daily", "_versions")}
+    assert [int(file.stem) for file in entries["ops_daily"]] == [0, 1, 2, 19, 20]  # of versions 2 and 20
+    assert len(entries["_versions"]) <= 6
 
 
 def test_files_of_old_versions_stay_while_a_tenant_in_them_is_under_a_legal_hold(
