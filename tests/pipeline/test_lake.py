@@ -162,11 +162,42 @@ def test_old_versions_stay_readable_while_they_are_kept_or_pinned(spark: SparkSe
     with lake.locked():
         lake.tables.pin(1, "")
         stage(spark, lake, 4)
-        lake.commit()
+        lake.commit(keep=1)
     assert [one.number for one in lake.tables.sets] == [4]
     assert set(pq.read_table(uri)["calls"].to_pylist()) == {4}
     with pytest.raises(NotFound, match="does not keep version set 1"), lake.locked():
         lake.tables.pin(1, "too late")
+
+
+def test_only_runs_and_erasures_drop_version_sets_that_a_run_kept(spark: SparkSession, lake: Lake) -> None:
+    """Commits of other commands replace each other. The next run keeps as many sets of runs as it is asked to."""
+
+    def numbers() -> list[int]:
+        return [one.number for one in Lake(lake.path).tables.sets]
+
+    with lake.locked():
+        for calls in (1, 2, 3):
+            stage(spark, lake, calls)
+            lake.commit(keep=2)
+        for calls in (4, 5):
+            stage(spark, lake, calls)
+            lake.commit()
+        assert numbers() == [2, 3, 5]
+        uri = str(lake.path / "ops_daily")
+        assert [set(pl.read_delta(uri, version=at)["calls"]) for at in (1, 2, 4)] == [{2}, {3}, {5}]
+        stage(spark, lake, 6)
+        lake.commit(keep=2)
+        assert numbers() == [3, 6]
+        stage_states(spark, lake, 7)
+        lake.commit(keep=1)
+        assert numbers() == [7]
+        assert set(pq.read_table(uri)["calls"].to_pylist()) == {6}
+        stage_states(spark, lake, 8)
+        lake.commit(keep=2)
+        assert numbers() == [7, 8]
+        lake.stage_state(LakeState(objective="changed"))
+        lake.commit(erased="acme")
+        assert numbers() == [9]
 
 
 def test_pinned_versions_stay_readable_for_longer_than_delta_keeps_its_log(spark: SparkSession, lake: Lake) -> None:

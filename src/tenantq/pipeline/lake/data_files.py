@@ -135,7 +135,7 @@ def name_files(root: Path, token: str) -> dict[str, list[Path]]:
 
 
 def add_action(file: Path, partition: str, table: LakeTable) -> AddAction:
-    """Return the action that adds a file to a Delta table, with the statistics of its order and time columns that identify no person."""
+    """Return the action that adds a file to a Delta table, with statistics that identify no person."""
     meta = pq.read_metadata(file)
     wanted = {*_SKIPPED_BY.intersection((*table.order, "ts")), *([table.split.counted] if table.split else [])}
     low: dict[str, Any] = {}

@@ -34,6 +34,7 @@ _COLUMNS: Final = pa.schema(
         ("at_ms", pa.int64()),
         ("pin", pa.string()),
         ("claim", pa.string()),
+        ("kept", pa.bool_()),
         ("tables", pa.string()),
         ("state", pa.string()),
     ]
@@ -58,6 +59,7 @@ class VersionSet(msgspec.Struct, frozen=True, kw_only=True):
     tables: dict[str, int]
     state: LakeState = LakeState()
     pin: str = ""  # why its files must be kept; empty: they are deleted when newer sets replace it
+    kept: bool = False  # a run asked to keep it, so only runs and erasures drop it
     claim: str = ""  # at a URL, of the newest set: until when (ms) a process may change the lake, and a token of it
 
 
@@ -68,6 +70,7 @@ def read_sets(uri: str) -> list[VersionSet]:
         sets = [
             VersionSet(
                 number=row["number"], at_ms=row["at_ms"], pin=row["pin"], claim=row["claim"],
+                kept=bool(row.get("kept")),  # a lake may have been written before this column was added
                 tables=msgspec.json.decode(row["tables"], type=dict[str, int]),
                 state=msgspec.json.decode(row["state"], type=LakeState),
             )
@@ -87,7 +90,7 @@ def write_sets(uri: str, sets: list[VersionSet], read: VersionSet) -> None:
     """Replace the recorded sets; raise Conflict if the newest one is not the one that was ``read``."""
     rows: list[dict[str, Any]] = [
         {
-            "number": one.number, "at_ms": one.at_ms, "pin": one.pin, "claim": one.claim,
+            "number": one.number, "at_ms": one.at_ms, "pin": one.pin, "claim": one.claim, "kept": one.kept,
             "tables": msgspec.json.encode(one.tables, order="sorted").decode(),
             "state": msgspec.json.encode(one.state, order="sorted").decode(),
         }
@@ -107,7 +110,7 @@ def write_sets(uri: str, sets: list[VersionSet], read: VersionSet) -> None:
         if recorded is None:
             write_deltalake(uri, given, mode="error", commit_properties=AT_ONCE, post_commithook_properties=KEEP_LOG, storage_options=storage_options())  # fmt: skip
         else:
-            write_deltalake(recorded, given, mode="overwrite", commit_properties=AT_ONCE, post_commithook_properties=KEEP_LOG)  # fmt: skip
+            write_deltalake(recorded, given, mode="overwrite", schema_mode="overwrite", commit_properties=AT_ONCE, post_commithook_properties=KEEP_LOG)  # fmt: skip
     except CommitFailedError as error:
         raise Conflict(what) from error
 
