@@ -45,17 +45,7 @@ def close_month(lake: Lake, period: str, book: PriceBook, by: str, now_ms: int) 
 def corrections(lake: Lake, period: str = "") -> list[dict[str, Any]]:
     """Return the corrections of closed months, or of one. Approvals count at once, also before the next run."""
     lake.settle()
-    approved = {
-        f"{one.line}/{number}": one.by
-        for month in lake.state().closed.values()
-        for line in {one.line for one in month.approvals}
-        for number, one in enumerate((one for one in month.approvals if one.line == line), 1)
-    }
-    rows = _rows(lake, lake.tables.newest, "invoice_corrections", period)
-    return [
-        row if row["line"] not in approved else {**row, "status": "approved", "approved_by": approved[row["line"]]}
-        for row in rows
-    ]
+    return _corrections(lake, lake.tables.newest, period)
 
 
 def approve(lake: Lake, line: str, by: str, now_ms: int) -> dict[str, Any]:
@@ -79,13 +69,21 @@ def export(lake: Lake, period: str, kind: Format, number: int | None = None) -> 
     lake.settle()
     used = lake.tables.newest if number is None else lake.tables.find(number)
     if kind == "csv":
-        yield from _csv(_rows(lake, used, "invoice_lines", period), _rows(lake, used, "invoice_corrections", period))
+        yield from _csv(_rows(lake, used, "invoice_lines", period), _corrections(lake, used, period))
     elif kind == "openmeter":
         yield from (msgspec.json.encode(_cloud_event(one)).decode() + "\n" for one in _hours(lake, used, period))
     else:
         events = (event for one in _hours(lake, used, period) for event in _lago_events(one))
         while batch := list(islice(events, _LAGO_EVENTS_MAX)):
             yield msgspec.json.encode({"events": batch}).decode() + "\n"
+
+
+def _corrections(lake: Lake, used: VersionSet, period: str) -> list[dict[str, Any]]:
+    approved = used.state.approvers
+    return [
+        row if row["line"] not in approved else {**row, "status": "approved", "approved_by": approved[row["line"]]}
+        for row in _rows(lake, used, "invoice_corrections", period)
+    ]
 
 
 def _rows(lake: Lake, used: VersionSet, table: str, period: str) -> list[dict[str, Any]]:
