@@ -21,7 +21,7 @@ from tenantq.pipeline.lake.state import Approval, ClosedMonth
 from tenantq.pipeline.price_book import Item, PriceBook, Tier
 from tenantq.pipeline.report.writer import file_name, write_reports
 from tests.pipeline.conftest import NOW, RunPipeline
-from tests.pipeline.journals import START, JournalWriter, entry, message_id
+from tests.pipeline.journals import DAY, START, JournalWriter, entry, message_id
 from tests.pipeline.test_prices import sums
 from tests.pipeline.test_report import Elements
 
@@ -59,7 +59,10 @@ def test_late_data_of_a_closed_month_is_corrected_by_approval_and_exports_are_re
         close_month(lake, "2026-01", PriceBook(), "ann", NOW)
     with pytest.raises(NotFound, match="no invoice lines"):
         close_month(lake, "2025-12", BOOK, "ann", NOW)
-    kept = close_month(lake, "2026-01", BOOK, "ann", NOW)
+    with pytest.raises(Invalid, match=r"month 2026-01: has not ended \(today is 2026-01-31, UTC\)"):
+        close_month(lake, "2026-01", BOOK, "ann", START + 31 * DAY - 1)
+    assert lake.state().closed == {}
+    kept = close_month(lake, "2026-01", BOOK, "ann", START + 31 * DAY)
     with pytest.raises(Conflict, match="already closed"):
         close_month(lake, "2026-01", BOOK, "ann", NOW)
     before = {kind: list(export(lake, "2026-01", kind)) for kind in ("csv", "openmeter", "lago")}

@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import islice
 from typing import Any, Final, Literal
@@ -25,14 +25,18 @@ _LAGO_EVENTS_MAX: Final = 100  # of a request
 def close_month(lake: Lake, period: str, book: PriceBook, by: str, now_ms: int) -> VersionSet:
     """Close a month and return the version set that keeps its tables. Its lines do not change any more.
 
-    Raise NotFound if it has no lines, Conflict if it is closed, Invalid if they were computed with other prices.
+    Raise NotFound if it has no lines, Conflict if it is closed, Invalid if it has not ended (in UTC) or if its lines were
+    computed with other prices.
     """
+    today = datetime.fromtimestamp(now_ms / 1_000, UTC).date()
     with lake.locked():
         state = lake.state()
         if period in state.closed:
             raise Conflict(f"month {period}: is already closed")
         if f"period={period}" not in lake.partitions("invoice_lines"):
             raise NotFound(f"month {period}: has no invoice lines in lake {lake.name}")
+        if period >= f"{today:%Y-%m}":
+            raise Invalid(f"month {period}: has not ended (today is {today}, UTC). Close it after its last day.")
         if state.prices.get(period) != book.digest(period):
             raise Invalid(
                 f"month {period}: its lines were computed with another price book. Run the pipeline with this one first."
