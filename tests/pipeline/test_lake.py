@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -230,6 +231,37 @@ def test_pinned_versions_stay_readable_for_longer_than_delta_keeps_its_log(spark
     entries = {table: sorted(lake.path.glob(f"{table}/_delta_log/*.json")) for table in ("ops_daily", "_versions")}
     assert [int(file.stem) for file in entries["ops_daily"]] == [0, 1, 2, 19, 20]  # of versions 2 and 20
     assert len(entries["_versions"]) <= 6
+
+
+def test_checkpoints_are_synced_before_the_log_entries_they_replace_are_deleted(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut then leaves either the entries or the checkpoint."""
+    synced: set[str] = set()
+    deleted: list[str] = []
+
+    def sync_all(paths: Iterable[Path]) -> None:
+        synced.update(str(path.relative_to(lake.path)) for path in paths)
+
+    def delete(name: str) -> None:
+        if "_delta_log" in name:
+            table = name.partition("/")[0]
+            assert {f"{table}/_delta_log", f"{table}/_delta_log/_last_checkpoint"} <= synced
+            deleted.append(name)
+
+    with lake.locked():
+        stage(spark, lake, 1)
+        lake.commit()
+        for table in ("ops_daily", "_versions"):
+            found = DeltaTable(str(lake.path / table))
+            found.create_checkpoint()
+            (lake.path / table / "_delta_log" / f"{found.version() + 1:020d}.json").write_text('{"commitInfo":{}}\n')
+            DeltaTable(str(lake.path / table)).create_checkpoint()
+        lake.tables.record([msgspec.structs.replace(lake.tables.newest, tables={"ops_daily": 1})])
+        monkeypatch.setattr("tenantq.pipeline.lake.delta_tables.sync_all", sync_all)
+        monkeypatch.setattr(lake.tables.target, "delete", delete)
+        lake.tables.sweep(["ops_daily"])
+    assert {name.partition("/")[0] for name in deleted} == {"ops_daily", "_versions"}
 
 
 def test_files_of_old_versions_stay_while_a_tenant_in_them_is_under_a_legal_hold(

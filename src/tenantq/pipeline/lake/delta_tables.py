@@ -285,7 +285,12 @@ class DeltaTables:
             self._trim_log(VERSIONS, {recorded.version()})
 
     def _trim_log(self, table: str, kept: set[int]) -> None:
-        for name in unneeded_entries(self.target.names(f"{table}/{LOG}"), kept):
+        """Delete log entries that the kept versions do not need. The checkpoints that replace them are synced first."""
+        unneeded = list(unneeded_entries(self.target.names(f"{table}/{LOG}"), kept))
+        if unneeded and self.is_local:
+            log = self.path / table / LOG
+            sync_all([*log.glob("*checkpoint*"), log])
+        for name in unneeded:
             self.target.delete(name)
 
     def _versions(self, table: str) -> set[int]:
