@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 MEMORY: Final = "2g"  # Java's, the default of the command
 _SMALL: Final = 10_000
 _SIZES: Final = (1_000_000, 10_000_000, 50_000_000)
+_SECONDS: Final = {10_000: 20, 1_000_000: 40, 50_000_000: 466}  # at most, through all layers, by rows
+_UNCHANGED_S: Final = 10  # at most, with nothing new
 _GROWTH: Final = 1.1
 _RATIOS: Final = {10_000_000: 3.0, 50_000_000: 2.5}  # at most, of Spark's time to DuckDB's
 _PYTHON_MB: Final = 500 + 1_500 * (os.cpu_count() or 1)  # a driver, and a task per core with the largest parts
@@ -37,12 +39,14 @@ class _Report(msgspec.Struct):
 
 
 class _Whole(msgspec.Struct):
-    """One run through all layers."""
+    """One run through all layers, and another one with nothing new."""
 
+    plan: Plan
     made: WrittenJournal
     made_s: float
     report: _Report
     ran: SampledRun
+    again: SampledRun
     written: int
     files: int
 
@@ -54,7 +58,8 @@ class _Whole(msgspec.Struct):
 async def run(directory: Path, *, quick: bool) -> None:
     """Run all sizes. This needs 15 GB of disk."""
     table = Table(
-        "rows", "made in s", "journal MB", "run s", "CPU s", "rows/s", "us/row", "Java MB", "Python MB", "lake MB", "files"
+        "rows", "made in s", "journal MB", "run s", "at most", "nothing new s", "CPU s", "rows/s", "us/row", "Java MB",
+        "Python MB", "lake MB", "files",
     )  # fmt: skip
     comparison = Table("rows", "Spark s", "DuckDB s", "ratio", "at most", "rows compared", "rows that differ", "stages")
     runs: list[_Whole] = []
@@ -71,6 +76,8 @@ async def run(directory: Path, *, quick: bool) -> None:
     table.show()
     for name, seconds in runs[-1].report.stages.items():
         print(f"  {name:<16} {seconds:8.2f} s")
+    unchanged = max(one.again.seconds for one in (small, giant, *runs))
+    print(f"a run with nothing new: {unchanged:.1f} s (at most {_UNCHANGED_S}, whatever the number of rows)")
     for less, more in pairwise(runs):
         growth = more.us_per_row / less.us_per_row
         print(
@@ -97,19 +104,25 @@ def _through_all_layers(place: Path, plan: Plan) -> _Whole:
     report = msgspec.json.decode(ran.output, type=_Report)
     if report.quarantined or report.rows != made.rows or report.accepted != made.segments:
         raise SystemExit(f"{made.rows} rows were written, but the run reports {report}")
+    again = run_sampled(command, {"SPARK_LOCAL_DIRS": str(place / "spark")})
+    unchanged = msgspec.json.decode(again.output, type=_Report)
+    if unchanged.rows or unchanged.accepted:
+        raise SystemExit(f"nothing is new, but the second run reports {unchanged}")
     sizes = [file.stat().st_size for file in (place / "lake").rglob("*.parquet")]
-    whole = _Whole(made, spent, report, ran, sum(sizes), len(sizes))
+    whole = _Whole(plan, made, spent, report, ran, again, sum(sizes), len(sizes))
     print(
-        f"{made.rows:,} rows written in {spent:.0f} s, processed through all layers in {whole.ran.seconds:.1f} s",
+        f"{made.rows:,} rows written in {spent:.0f} s, processed through all layers in {ran.seconds:.1f} s, "
+        f"again with nothing new in {again.seconds:.1f} s",
         flush=True,
     )
     return whole
 
 
 def _add(table: Table, name: str, whole: _Whole) -> None:
+    most = "-" if whole.plan.giant else _SECONDS.get(whole.plan.rows, "-")
     table.row(
-        name, f"{whole.made_s:.0f}", f"{whole.made.bytes / 1e6:,.0f}", f"{whole.ran.seconds:.1f}",
-        f"{whole.ran.cpu_s:.1f}", f"{whole.report.rows / whole.ran.seconds:,.0f}", f"{whole.us_per_row:.1f}", f"{whole.ran.java_mb:,.0f}",
+        name, f"{whole.made_s:.0f}", f"{whole.made.bytes / 1e6:,.0f}", f"{whole.ran.seconds:.1f}", most,
+        f"{whole.again.seconds:.1f}", f"{whole.ran.cpu_s:.1f}", f"{whole.report.rows / whole.ran.seconds:,.0f}", f"{whole.us_per_row:.1f}", f"{whole.ran.java_mb:,.0f}",
         f"{whole.ran.python_mb:,.0f}", f"{whole.written / 1e6:,.0f}", whole.files,
     )  # fmt: skip
 

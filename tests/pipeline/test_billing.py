@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from csv import DictReader
 from decimal import Decimal
 from pathlib import Path
 
@@ -18,9 +19,11 @@ from tenantq.pipeline.gold.invoice_lines import month_lines
 from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.lake.state import Approval, ClosedMonth
 from tenantq.pipeline.price_book import Item, PriceBook, Tier
+from tenantq.pipeline.report.writer import file_name, write_reports
 from tests.pipeline.conftest import NOW, RunPipeline
-from tests.pipeline.journals import START, JournalWriter, entry, message_id
+from tests.pipeline.journals import DAY, START, JournalWriter, entry, message_id
 from tests.pipeline.test_prices import sums
+from tests.pipeline.test_report import Elements
 
 BOOK = PriceBook(items=[Item("Operations", "operations", [Tier("2.00")])])
 LINE = "2026-01/acme/Operations"
@@ -56,7 +59,10 @@ def test_late_data_of_a_closed_month_is_corrected_by_approval_and_exports_are_re
         close_month(lake, "2026-01", PriceBook(), "ann", NOW)
     with pytest.raises(NotFound, match="no invoice lines"):
         close_month(lake, "2025-12", BOOK, "ann", NOW)
-    kept = close_month(lake, "2026-01", BOOK, "ann", NOW)
+    with pytest.raises(Invalid, match=r"month 2026-01: has not ended \(today is 2026-01-31, UTC\)"):
+        close_month(lake, "2026-01", BOOK, "ann", START + 31 * DAY - 1)
+    assert lake.state().closed == {}
+    kept = close_month(lake, "2026-01", BOOK, "ann", START + 31 * DAY)
     with pytest.raises(Conflict, match="already closed"):
         close_month(lake, "2026-01", BOOK, "ann", NOW)
     before = {kind: list(export(lake, "2026-01", kind)) for kind in ("csv", "openmeter", "lago")}
@@ -74,6 +80,13 @@ def test_late_data_of_a_closed_month_is_corrected_by_approval_and_exports_are_re
     given = ["--lake", str(lake.path), "--by", "bob"]
     assert command_line(["pipeline", "invoices", "approve", f"{LINE}/1", *given]) == 0
     assert corrections(lake)[0]["approved_by"] == "bob"
+    written = DictReader(export(lake, "2026-01", "csv"))
+    total = sum(Decimal(row["amount"]) for row in written)
+    assert total == Decimal("8.00")
+    write_reports(spark, lake, tmp_path / "reports")
+    for page in (tmp_path / "reports" / "index.html", tmp_path / "reports" / "tenants" / file_name("acme")):
+        values = Elements(page.read_text()).values
+        assert {"4.00", str(total)} <= set(values), page.name
     with pytest.raises(NotFound, match="is not pending"):
         approve(lake, f"{LINE}/1", "bob", NOW)
     pipeline(prices=dearer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.lake.state import LakeState
 from tenantq.pipeline.run import run
 from tenantq.pipeline.run_options import RunOptions
-from tenantq.pipeline.schemas import TENANT_CHANGES
+from tenantq.pipeline.schemas import ANOMALIES, PLACES_DAILY, TENANT_CHANGES
 from tenantq.pipeline.silver.tenant_changes import PLACED
 from tests.pipeline.conftest import NOW, digests
 from tests.pipeline.test_archive import DAY_OLD, THIRD_DAY
@@ -30,6 +31,28 @@ if TYPE_CHECKING:
     from tests.pipeline.conftest import ProcessedJournal
 
 GONE = "umbrella"
+PERSONAL = ("message_id", "principal", "remote", "request_id", "details", "user_agent")
+
+
+def personal_values(lake: Lake) -> set[str]:
+    """Return what only rows of the tenant have in the columns of the journal that may identify a person."""
+    rows = lake.rows("bronze")
+    mine, others = (
+        {row[name] for row in rows if (row["tenant"] == GONE) == of_tenant for name in PERSONAL}
+        for of_tenant in (True, False)
+    )
+    return {value for value in mine - others if value}
+
+
+def values_below(path: Path, values: set[str]) -> set[str]:
+    """Return which of the values any file below a directory has, including the logs of Delta Lake."""
+    found: set[str] = set()
+    for file in path.rglob("*"):
+        if file.is_file():
+            is_table = file.suffix == ".parquet"
+            text = repr(pq.ParquetFile(file).read().to_pylist()) if is_table else file.read_text()
+            found |= {value for value in values if value in text}
+    return found
 
 
 def test_an_erased_tenant_is_gone_from_every_table_and_stays_gone(
@@ -37,6 +60,10 @@ def test_an_erased_tenant_is_gone_from_every_table_and_stays_gone(
 ) -> None:
     """Also from the archive and after an interruption; a new run over the same journal gives the same tables without it."""
     lake, cold = processed.copy(tmp_path / "lake"), tmp_path / "cold"
+    personal = personal_values(processed.lake)
+    assert personal <= values_below(lake.path, personal)
+    with lake.locked():
+        lake.tables.pin(1, "invoices of January")
     archive(spark, lake, str(cold), DAY_OLD, THIRD_DAY)
 
     def dying(step: str) -> None:
@@ -57,6 +84,8 @@ def test_an_erased_tenant_is_gone_from_every_table_and_stays_gone(
     assert set(certificate.rows_left.values()) == {0}
     assert key.public.verifies(certificate.signature, certificate.hashed_text())
     assert check_certificates(lake) == [certificate]
+    assert values_below(lake.path, personal) == set()
+    assert values_below(cold, personal) == set()
     for name in cold.rglob("*.parquet"):
         table = pq.read_table(io.BytesIO(name.read_bytes()))
         assert GONE not in table["tenant"].to_pylist()
@@ -80,6 +109,24 @@ def test_an_erased_tenant_is_gone_from_every_table_and_stays_gone(
     Path(file).write_text(json.dumps({**told, "rows_removed": 1}))
     with pytest.raises(StoreDamaged, match="was changed"):
         check_certificates(lake)
+
+
+def test_an_erasure_leaves_no_principal_in_kept_versions_and_logs(spark: SparkSession, lake: Lake) -> None:
+    """Principals, networks and texts of the tenant are in no file, although older version sets were kept."""
+    when = datetime(2026, 1, 1, tzinfo=UTC)
+    who, network, text = "mallory@umbrella.example", "198.51.100.0/24", "guessed a password"
+    values = {who, network, text}
+    with lake.locked():
+        for calls in (1, 2, 3):
+            place = (GONE, who, network, calls, when, "0/7", "2026-01-01")
+            lake.stage(spark.createDataFrame([place], PLACES_DAILY), "places_daily")
+            odd = ("brute_force", "high", GONE, "", who, when, when, float(calls), 1.0, text, ["0/7"], "2026-01-01")
+            lake.stage(spark.createDataFrame([odd], ANOMALIES), "anomalies")
+            lake.commit(keep=3)
+    assert len(lake.tables.sets) == 3
+    assert values_below(lake.path, values) == values
+    erase(spark, lake, GONE, "asked by the customer", NOW)
+    assert values_below(lake.path, values) == set()
 
 
 def test_a_tenant_under_a_legal_hold_is_not_erased(spark: SparkSession, lake: Lake) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import msgspec
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
@@ -159,11 +163,105 @@ def test_old_versions_stay_readable_while_they_are_kept_or_pinned(spark: SparkSe
     with lake.locked():
         lake.tables.pin(1, "")
         stage(spark, lake, 4)
-        lake.commit()
+        lake.commit(keep=1)
     assert [one.number for one in lake.tables.sets] == [4]
     assert set(pq.read_table(uri)["calls"].to_pylist()) == {4}
     with pytest.raises(NotFound, match="does not keep version set 1"), lake.locked():
         lake.tables.pin(1, "too late")
+
+
+def test_only_runs_and_erasures_drop_version_sets_that_a_run_kept(spark: SparkSession, lake: Lake) -> None:
+    """Commits of other commands replace each other. The next run keeps as many sets of runs as it is asked to."""
+
+    def numbers() -> list[int]:
+        return [one.number for one in Lake(lake.path).tables.sets]
+
+    with lake.locked():
+        for calls in (1, 2, 3):
+            stage(spark, lake, calls)
+            lake.commit(keep=2)
+        for calls in (4, 5):
+            stage(spark, lake, calls)
+            lake.commit()
+        assert numbers() == [2, 3, 5]
+        uri = str(lake.path / "ops_daily")
+        assert [set(pl.read_delta(uri, version=at)["calls"]) for at in (1, 2, 4)] == [{2}, {3}, {5}]
+        stage(spark, lake, 6)
+        lake.commit(keep=2)
+        assert numbers() == [3, 6]
+        stage_states(spark, lake, 7)
+        lake.commit(keep=1)
+        assert numbers() == [7]
+        assert set(pq.read_table(uri)["calls"].to_pylist()) == {6}
+        stage_states(spark, lake, 8)
+        lake.commit(keep=2)
+        assert numbers() == [7, 8]
+        lake.stage_state(LakeState(objective="changed"))
+        lake.commit(erased="acme")
+        assert numbers() == [9]
+
+
+def test_pinned_versions_stay_readable_for_longer_than_delta_keeps_its_log(spark: SparkSession, lake: Lake) -> None:
+    """Commits work too, and the log keeps no entries that neither the pinned nor the newest version set needs."""
+
+    def commit(calls: int) -> None:
+        stage(spark, lake, calls)
+        lake.commit()
+
+    with lake.locked():
+        commit(0)
+        every_fifth = {"delta.checkpointInterval": "5"}
+        for table in ("ops_daily", "_versions"):
+            DeltaTable(str(lake.path / table)).alter.set_table_properties(every_fifth)
+        lake.tables.record([msgspec.structs.replace(lake.tables.newest, tables={"ops_daily": 1})])
+        commit(1)
+        pinned = lake.tables.pin(lake.tables.newest.number, "invoices of January")
+        for calls in range(2, 8):
+            commit(calls)
+        month_ago = time.time() - 31 * 86_400
+        for file in lake.path.glob("*/_delta_log/*"):
+            os.utime(file, (month_ago, month_ago))
+        for calls in range(8, 20):
+            commit(calls)
+    uri, version = str(lake.path / "ops_daily"), pinned.tables["ops_daily"]
+    assert set(DeltaTable(uri, version=version).to_pandas()["calls"]) == {1}
+    assert set(pl.read_delta(uri, version=version)["calls"]) == {1}
+    assert seen(spark, Lake(lake.path)) == {19}
+    assert set(pl.read_delta(uri)["calls"]) == {19}
+    entries = {table: sorted(lake.path.glob(f"{table}/_delta_log/*.json")) for table in ("ops_daily", "_versions")}
+    assert [int(file.stem) for file in entries["ops_daily"]] == [0, 1, 2, 19, 20]  # of versions 2 and 20
+    assert len(entries["_versions"]) <= 6
+
+
+def test_checkpoints_are_synced_before_the_log_entries_they_replace_are_deleted(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut then leaves either the entries or the checkpoint."""
+    synced: set[str] = set()
+    deleted: list[str] = []
+
+    def sync_all(paths: Iterable[Path]) -> None:
+        synced.update(str(path.relative_to(lake.path)) for path in paths)
+
+    def delete(name: str) -> None:
+        if "_delta_log" in name:
+            table = name.partition("/")[0]
+            assert {f"{table}/_delta_log", f"{table}/_delta_log/_last_checkpoint"} <= synced
+            deleted.append(name)
+
+    with lake.locked():
+        stage(spark, lake, 1)
+        lake.commit()
+        for table in ("ops_daily", "_versions"):
+            found = DeltaTable(str(lake.path / table))
+            found.create_checkpoint()
+            (lake.path / table / "_delta_log" / f"{found.version() + 1:020d}.json").write_text('{"commitInfo":{}}\n')
+            DeltaTable(str(lake.path / table)).create_checkpoint()
+        lake.tables.record([msgspec.structs.replace(lake.tables.newest, tables={"ops_daily": 1})])
+        monkeypatch.setattr("tenantq.pipeline.lake.delta_tables.sync_all", sync_all)
+        monkeypatch.setattr(lake.tables.target, "delete", delete)
+        lake.tables.sweep(["ops_daily"])
+    assert {name.partition("/")[0] for name in deleted} == {"ops_daily", "_versions"}
 
 
 def test_files_of_old_versions_stay_while_a_tenant_in_them_is_under_a_legal_hold(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from decimal import Decimal
 from html.parser import HTMLParser
@@ -15,6 +16,7 @@ from tenantq.cli.command_line import run as command_line
 from tenantq.errors import Invalid, NotFound
 from tenantq.pipeline.report.compliance import STANDARDS, compliance_page
 from tenantq.pipeline.report.data import Period, ReportData
+from tenantq.pipeline.report.pages import platform_page
 from tenantq.pipeline.report.queries import verification
 from tenantq.pipeline.report.writer import file_name, write_reports
 from tenantq.pipeline.schemas import COMPLIANCE, SEGMENTS, USAGE_HOURLY
@@ -112,6 +114,17 @@ def test_pages_for_auditors_work_on_phone_desktop_and_paper(reports: Path) -> No
                 assert (seen.requests, seen.complaints) == ([], [])
             browser.open(page, 760, media="print")
             assert re.findall(rb"/Type\s*/Page\b", browser.pdf())
+
+
+def test_quotas_ahead_have_units() -> None:
+    """Stored bytes are shown as sizes, messages as plain numbers."""
+    data = ReportData("")
+    row = {"tenant": "acme", "last_value": 1_200_000_000.0, "trend_per_day": 3_000_000.0, "quota": 2_000_000_000}
+    for metric in ("stored_bytes", "backlog"):
+        data.add("growth", json.dumps({**row, "metric": metric, "quota_hit_on": "2026-09-01"}))
+    page = platform_page(data, Period("2026-01-01", "2026-01-03"), [], [], 0).decode()
+    cells = re.findall(r'data-label="(?:Now|Trend per day|Quota)">([^<]*)<', page)
+    assert cells == ["1.2 GB", "3 MB", "2 GB", "1.2G", "3M", "2G"]
 
 
 def test_a_failed_control_is_not_a_failed_verification(spark: SparkSession, lake: Lake) -> None:

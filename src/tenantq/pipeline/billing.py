@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import islice
 from typing import Any, Final, Literal
@@ -25,14 +25,18 @@ _LAGO_EVENTS_MAX: Final = 100  # of a request
 def close_month(lake: Lake, period: str, book: PriceBook, by: str, now_ms: int) -> VersionSet:
     """Close a month and return the version set that keeps its tables. Its lines do not change any more.
 
-    Raise NotFound if it has no lines, Conflict if it is closed, Invalid if they were computed with other prices.
+    Raise NotFound if it has no lines, Conflict if it is closed, Invalid if it has not ended (in UTC) or if its lines were
+    computed with other prices.
     """
+    today = datetime.fromtimestamp(now_ms / 1_000, UTC).date()
     with lake.locked():
         state = lake.state()
         if period in state.closed:
             raise Conflict(f"month {period}: is already closed")
         if f"period={period}" not in lake.partitions("invoice_lines"):
             raise NotFound(f"month {period}: has no invoice lines in lake {lake.name}")
+        if period >= f"{today:%Y-%m}":
+            raise Invalid(f"month {period}: has not ended (today is {today}, UTC). Close it after its last day.")
         if state.prices.get(period) != book.digest(period):
             raise Invalid(
                 f"month {period}: its lines were computed with another price book. Run the pipeline with this one first."
@@ -45,17 +49,7 @@ def close_month(lake: Lake, period: str, book: PriceBook, by: str, now_ms: int) 
 def corrections(lake: Lake, period: str = "") -> list[dict[str, Any]]:
     """Return the corrections of closed months, or of one. Approvals count at once, also before the next run."""
     lake.settle()
-    approved = {
-        f"{one.line}/{number}": one.by
-        for month in lake.state().closed.values()
-        for line in {one.line for one in month.approvals}
-        for number, one in enumerate((one for one in month.approvals if one.line == line), 1)
-    }
-    rows = _rows(lake, lake.tables.newest, "invoice_corrections", period)
-    return [
-        row if row["line"] not in approved else {**row, "status": "approved", "approved_by": approved[row["line"]]}
-        for row in rows
-    ]
+    return _corrections(lake, lake.tables.newest, period)
 
 
 def approve(lake: Lake, line: str, by: str, now_ms: int) -> dict[str, Any]:
@@ -79,13 +73,21 @@ def export(lake: Lake, period: str, kind: Format, number: int | None = None) -> 
     lake.settle()
     used = lake.tables.newest if number is None else lake.tables.find(number)
     if kind == "csv":
-        yield from _csv(_rows(lake, used, "invoice_lines", period), _rows(lake, used, "invoice_corrections", period))
+        yield from _csv(_rows(lake, used, "invoice_lines", period), _corrections(lake, used, period))
     elif kind == "openmeter":
         yield from (msgspec.json.encode(_cloud_event(one)).decode() + "\n" for one in _hours(lake, used, period))
     else:
         events = (event for one in _hours(lake, used, period) for event in _lago_events(one))
         while batch := list(islice(events, _LAGO_EVENTS_MAX)):
             yield msgspec.json.encode({"events": batch}).decode() + "\n"
+
+
+def _corrections(lake: Lake, used: VersionSet, period: str) -> list[dict[str, Any]]:
+    approved = used.state.approvers
+    return [
+        row if row["line"] not in approved else {**row, "status": "approved", "approved_by": approved[row["line"]]}
+        for row in _rows(lake, used, "invoice_corrections", period)
+    ]
 
 
 def _rows(lake: Lake, used: VersionSet, table: str, period: str) -> list[dict[str, Any]]:

@@ -25,6 +25,10 @@ from tenantq.pipeline.lake.pieces import Pieces
 from tenantq.pipeline.tables import LakeTable
 
 _GROUP_ROWS: Final = 100_000  # of a row group
+_SKIPPED_BY: Final = frozenset(
+    {"tenant", "queue", "shard", "seq", "n", "ts", "hour", "first_at", "op", "kind", "metric"}
+)
+"""Columns whose bounds Delta records. They identify no person, because the log keeps them after an erasure."""
 _DISTINCT: Final = ("message_id", "request_id")  # columns whose values hardly repeat
 
 
@@ -131,9 +135,9 @@ def name_files(root: Path, token: str) -> dict[str, list[Path]]:
 
 
 def add_action(file: Path, partition: str, table: LakeTable) -> AddAction:
-    """Return the action that adds a file to a Delta table, with the statistics of its order and time columns."""
+    """Return the action that adds a file to a Delta table, with statistics that identify no person."""
     meta = pq.read_metadata(file)
-    wanted = {*table.order, "ts", *([table.split.counted] if table.split else [])}
+    wanted = {*_SKIPPED_BY.intersection((*table.order, "ts")), *([table.split.counted] if table.split else [])}
     low: dict[str, Any] = {}
     high: dict[str, Any] = {}
     nulls: dict[str, int] = {}

@@ -30,6 +30,7 @@ from tenantq.pipeline.lake.data_files import add_action, partition_values
 from tenantq.pipeline.lake.state import LakeState
 from tenantq.pipeline.lake.versions import (
     AT_ONCE,
+    KEEP_LOG,
     LOG,
     VERSIONS,
     VersionSet,
@@ -37,6 +38,7 @@ from tenantq.pipeline.lake.versions import (
     read_sets,
     storage_options,
     sync_log,
+    unneeded_entries,
     write_sets,
 )
 from tenantq.pipeline.silver.tenant_changes import HOLD_OPS, held_tenants
@@ -162,7 +164,7 @@ class DeltaTables:
                 for name in self.target.names(table):
                     self.target.delete(name)
             elif recorded is not None and latest > recorded:
-                delta_table(uri).restore(recorded)
+                delta_table(uri).restore(recorded, post_commithook_properties=KEEP_LOG)
                 restored[table] = latest + 1
         if restored:
             tables = {**self.newest.tables, **restored}
@@ -223,10 +225,10 @@ class DeltaTables:
         partitions, version = list(known.partitions), self.newest.tables.get(table, -1)
         try:
             if version < 0:
-                create_table_with_add_actions(uri, columns, adds, partition_by=partitions, commit_properties=AT_ONCE, storage_options=storage_options())  # fmt: skip
+                create_table_with_add_actions(uri, columns, adds, partition_by=partitions, commit_properties=AT_ONCE, post_commithook_properties=KEEP_LOG, storage_options=storage_options())  # fmt: skip
             else:
                 before = delta_table(uri, version)
-                before.create_write_transaction([*adds, *removes], "append", columns, partitions, commit_properties=AT_ONCE)  # fmt: skip
+                before.create_write_transaction([*adds, *removes], "append", columns, partitions, commit_properties=AT_ONCE, post_commithook_properties=KEEP_LOG)  # fmt: skip
         except DeltaError as error:
             raise Conflict(f"lake {self.name}: another run changed table {table} ({error}). Run the command again.") from error  # fmt: skip
         if self.is_local:
@@ -253,7 +255,7 @@ class DeltaTables:
     # ---- files of old versions ----
 
     def sweep(self, tables: Iterable[str], erased: str = "") -> None:
-        """Delete the files of tables that no version set has, and keep an empty file in tables without rows.
+        """Delete files and log entries that no version set needs, and keep an empty file in tables without rows.
 
         Files with rows of a tenant under a legal hold stay, unless they also have rows of the ``erased`` one.
         """
@@ -271,17 +273,32 @@ class DeltaTables:
                 buffer = io.BytesIO()
                 pq.write_table(to_arrow_schema(TABLES[table].columns, timezone="UTC").empty_table(), buffer)
                 self.target.write(f"{table}/{_EMPTY}", buffer.getvalue())
+            self._trim_log(table, self._versions(table))
             if self.is_local:
                 _remove_empty_directories(self.path / table)
         if self.sets:
-            used = {uri.rpartition("/")[2] for uri in delta_table(f"{self.uri}/{VERSIONS}").file_uris()}
+            recorded = delta_table(f"{self.uri}/{VERSIONS}")
+            used = {uri.rpartition("/")[2] for uri in recorded.file_uris()}
             for name in _data_files(self.target.names(VERSIONS)):
                 if name.rpartition("/")[2] not in used:
                     self.target.delete(name)
+            self._trim_log(VERSIONS, {recorded.version()})
+
+    def _trim_log(self, table: str, kept: set[int]) -> None:
+        """Delete log entries that the kept versions do not need. The checkpoints that replace them are synced first."""
+        unneeded = list(unneeded_entries(self.target.names(f"{table}/{LOG}"), kept))
+        if unneeded and self.is_local:
+            log = self.path / table / LOG
+            sync_all([*log.glob("*checkpoint*"), log])
+        for name in unneeded:
+            self.target.delete(name)
+
+    def _versions(self, table: str) -> set[int]:
+        return {one.tables[table] for one in self.sets if table in one.tables}
 
     def old_files(self, table: str) -> list[str]:
         """Return the files of a table that no version set has."""
-        versions = {one.tables[table] for one in self.sets if table in one.tables}
+        versions = self._versions(table)
         kept = {f"{table}/{file.path}" for version in versions for file in self.files(table, version)}
         return [name for name in _data_files(self.target.names(table)) if name not in {*kept, f"{table}/{_EMPTY}"}]
 

@@ -273,11 +273,12 @@ class Lake:
         self._staged.clear()
         self._staging = ""
 
-    def commit(self, *, keep: int = 1, erased: str = "") -> list[str]:
+    def commit(self, *, keep: int | None = None, erased: str = "") -> list[str]:
         """Apply everything staged at once; return the partitions of tables that changed.
 
-        Afterwards the files of the ``keep`` newest version sets and of pinned ones are left. If a tenant was ``erased``,
-        only those of the newest one are, so older versions of its rows are gone too.
+        Afterwards the files of the newest version set, of pinned ones, and of those that runs keep are left. A run gives
+        the number of sets to ``keep``, with its own; without it, those of earlier runs stay. If a tenant was ``erased``,
+        only the files of the newest set are left, so older versions of its rows are gone too.
         """
         self._place("")  # says that a commit has begun, until it is complete
         with self.tables.claimed():
@@ -286,8 +287,8 @@ class Lake:
         self._forget_staged()
         return changed
 
-    def _commit(self, keep: int, erased: str) -> list[str]:
-        before, versions = self.tables.newest, dict(self.tables.newest.tables)
+    def _commit(self, keep: int | None, erased: str) -> list[str]:
+        sets, before, versions = self.tables.sets, self.tables.newest, dict(self.tables.newest.tables)
         changed: list[str] = []
         now_ms = self._clock.wall_ms()
         for table in sorted(self._staged):
@@ -297,11 +298,19 @@ class Lake:
                 changed += [os.path.normpath(f"{table}/{name}") for name in changes]
         state = self._state or before.state
         if (versions, state) != (before.tables, before.state):
-            after = VersionSet(number=before.number + 1, at_ms=now_ms, tables=versions, state=state, claim=before.claim)
-            sets = self.tables.sets
-            kept = [] if erased else [one for at, one in enumerate(sets) if one.pin or at > len(sets) - keep]
-            self.tables.record([*[msgspec.structs.replace(one, claim="") for one in kept], after])
-        self.tables.sweep(TABLES if erased else list(self._staged), erased)
+            after = VersionSet(
+                number=before.number + 1, at_ms=now_ms, tables=versions, state=state, claim=before.claim,
+                kept=keep is not None and keep > 1,
+            )  # fmt: skip
+            self.tables.record([*([] if erased else _kept_sets(sets, keep)), after])
+        recorded = self.tables.sets
+        dropped = {
+            table
+            for one in sets
+            for table, version in one.tables.items()
+            if all(other.tables.get(table) != version for other in recorded)
+        }
+        self.tables.sweep(TABLES if erased else sorted({*self._staged, *dropped}), erased)
         return changed
 
     def _changes(self, table: str) -> dict[str, list[Path]]:
@@ -312,3 +321,16 @@ class Lake:
             for name, files in sorted(self._staged[table].items())
             if (files or name in old) and not same_rows(files, old.get(name, []))
         }
+
+
+def _kept_sets(sets: list[VersionSet], keep: int | None) -> list[VersionSet]:
+    """Return the sets that stay when another one is recorded, by a run with ``keep`` or by another command."""
+    of_runs = [one.number for one in sets if one.kept]
+    if keep is not None:
+        of_runs = of_runs or [one.number for one in sets[-1:]]
+        of_runs = of_runs[max(len(of_runs) - keep + 1, 0) :]
+    return [
+        msgspec.structs.replace(one, claim="", kept=one.number in of_runs)
+        for one in sets
+        if one.pin or one.number in of_runs
+    ]

@@ -87,6 +87,16 @@ class LakeState(msgspec.Struct, frozen=True):
     archived: list[ArchivedDay] = []
     closed: dict[str, ClosedMonth] = {}  # by month
 
+    @property
+    def approvers(self) -> dict[str, str]:
+        """Who approved a correction, by its line. The table of corrections says so only after the next run."""
+        return {
+            f"{line}/{number}": one.by
+            for month in self.closed.values()
+            for line in {one.line for one in month.approvals}
+            for number, one in enumerate((one for one in month.approvals if one.line == line), 1)
+        }
+
     def with_closed(self, period: str, month: ClosedMonth) -> LakeState:
         """Return the state with a closed month, which replaces what was recorded about it."""
         return msgspec.structs.replace(self, closed={**self.closed, period: month})

@@ -7,12 +7,13 @@ what commits a run: tenantq reads every table at the version that the newest set
 import contextlib
 import os
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from tenantq.errors import Conflict, Invalid, Unavailable
@@ -24,12 +25,16 @@ VERSIONS: Final = "_versions"
 LOG: Final = "_delta_log"
 AT_ONCE: Final = CommitProperties(max_commit_retries=0)
 """A commit on top of another process's commit fails, because it was computed from older rows."""
+KEEP_LOG: Final = PostCommitHookProperties(cleanup_expired_logs=False)
+"""By default, a commit deletes log entries after 30 days, also those that pinned versions need."""
+_ENTRY: Final = re.compile(rf"(?:^|/){LOG}/(\d{{20}})\.[^/]*$")
 _COLUMNS: Final = pa.schema(
     [
         ("number", pa.int64()),
         ("at_ms", pa.int64()),
         ("pin", pa.string()),
         ("claim", pa.string()),
+        ("kept", pa.bool_()),
         ("tables", pa.string()),
         ("state", pa.string()),
     ]
@@ -54,6 +59,7 @@ class VersionSet(msgspec.Struct, frozen=True, kw_only=True):
     tables: dict[str, int]
     state: LakeState = LakeState()
     pin: str = ""  # why its files must be kept; empty: they are deleted when newer sets replace it
+    kept: bool = False  # a run asked to keep it, so only runs and erasures drop it
     claim: str = ""  # at a URL, of the newest set: until when (ms) a process may change the lake, and a token of it
 
 
@@ -64,6 +70,7 @@ def read_sets(uri: str) -> list[VersionSet]:
         sets = [
             VersionSet(
                 number=row["number"], at_ms=row["at_ms"], pin=row["pin"], claim=row["claim"],
+                kept=bool(row.get("kept")),  # a lake may have been written before this column was added
                 tables=msgspec.json.decode(row["tables"], type=dict[str, int]),
                 state=msgspec.json.decode(row["state"], type=LakeState),
             )
@@ -83,7 +90,7 @@ def write_sets(uri: str, sets: list[VersionSet], read: VersionSet) -> None:
     """Replace the recorded sets; raise Conflict if the newest one is not the one that was ``read``."""
     rows: list[dict[str, Any]] = [
         {
-            "number": one.number, "at_ms": one.at_ms, "pin": one.pin, "claim": one.claim,
+            "number": one.number, "at_ms": one.at_ms, "pin": one.pin, "claim": one.claim, "kept": one.kept,
             "tables": msgspec.json.encode(one.tables, order="sorted").decode(),
             "state": msgspec.json.encode(one.state, order="sorted").decode(),
         }
@@ -101,11 +108,25 @@ def write_sets(uri: str, sets: list[VersionSet], read: VersionSet) -> None:
     try:
         given = pa.Table.from_pylist(rows, _COLUMNS)
         if recorded is None:
-            write_deltalake(uri, given, mode="error", commit_properties=AT_ONCE, storage_options=storage_options())
+            write_deltalake(uri, given, mode="error", commit_properties=AT_ONCE, post_commithook_properties=KEEP_LOG, storage_options=storage_options())  # fmt: skip
         else:
-            write_deltalake(recorded, given, mode="overwrite", commit_properties=AT_ONCE)
+            write_deltalake(recorded, given, mode="overwrite", schema_mode="overwrite", commit_properties=AT_ONCE, post_commithook_properties=KEEP_LOG)  # fmt: skip
     except CommitFailedError as error:
         raise Conflict(what) from error
+
+
+def unneeded_entries(names: Iterable[str], kept: set[int]) -> Iterator[str]:
+    """Yield the files of a table's log that none of the ``kept`` versions needs.
+
+    A version needs the newest checkpoint up to it, and the entries from there on. Entries after the newest one stay.
+    """
+    entries = {name: int(found[1]) for name in names if (found := _ENTRY.search(name))}
+    checkpoints = sorted(version for name, version in entries.items() if ".checkpoint." in name)
+    ranges = [(max((one for one in checkpoints if one <= last), default=0), last) for last in kept]
+    newest = max(kept)
+    for name, version in entries.items():
+        if version <= newest and not any(first <= version <= last for first, last in ranges):
+            yield name
 
 
 def sync_log(table: Path, version: int | None = None) -> None:

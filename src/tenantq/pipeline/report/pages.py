@@ -1,6 +1,6 @@
 """The pages of reports: arranges data and draws charts; the templates do the rest."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal, localcontext
 from itertools import groupby
@@ -38,8 +38,8 @@ def platform_page(data: ReportData, period: Period, verified: Sequence[Row], lin
     """Return the platform's report. ``links`` lead to tenants' reports; ``more`` of them are not listed."""
     bills = [(month, list(rows)) for month, rows in groupby(data.sections["bills"], key=lambda one: one["period"])]
     return render(
-        "platform.html", bills=bills[::-1], ahead=data.sections["growth"], growth_names=_GROWTH_NAMES, links=links,
-        hrefs=dict(links), more=more, **_common(data, period, verified),
+        "platform.html", bills=bills[::-1], ahead=data.sections["growth"], growth_names=_GROWTH_NAMES,
+        growth_unit=_growth_unit, links=links, hrefs=dict(links), more=more, **_common(data, period, verified),
     )  # fmt: skip
 
 
@@ -182,6 +182,10 @@ def _invoices(lines: Sequence[Row]) -> list[dict[str, Any]]:
     return found[::-1]
 
 
+def _growth_unit(metric: str) -> Callable[[float], str]:
+    return number_format.size if metric == "stored_bytes" else number_format.short
+
+
 def _growth(rows: Sequence[Row], period: Period) -> list[dict[str, Any]]:
     """Return the newest trend of each metric, and a chart of the values with the trend and the quota."""
     found = []
@@ -191,7 +195,7 @@ def _growth(rows: Sequence[Row], period: Period) -> list[dict[str, Any]]:
         if not mine:
             continue
         last = mine[max(mine)]
-        unit = number_format.size if metric == "stored_bytes" else number_format.short
+        unit = _growth_unit(metric)
         observed = [mine[day]["last_value"] if day in mine else None for day in days]
         series = [
             Series(name="observed", values=observed, colour=1),

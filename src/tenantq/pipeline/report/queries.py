@@ -45,17 +45,20 @@ def report_data(spark: SparkSession, lake: Lake, period: Period, tenant: str | N
         wanted = f.col("tenant") != "" if tenant is None else f.col("tenant") == tenant
         return lake.view(spark, name, period.holds).where(wanted).withColumn("subject", f.col("tenant"))
 
+    def billed(table: Callable[[str], DataFrame]) -> DataFrame:
+        return _billed(table("invoice_lines"), table("invoice_corrections"), sorted(lake.state().approvers))
+
     sections: Sections = [
         *_common(tenants, "queue", period),
-        ("invoice", _invoice(tenants("invoice_lines")), ("period", "item")),
+        ("invoice", _invoice(billed(tenants)), ("period", "item")),
         ("growth", tenants("tenant_growth"), ("metric", "date")),
     ]
     if tenant is None:
         sections += [
             *_common(platform, "tenant", period),
             ("neighbours", _neighbours(platform("usage_hourly"), platform("slo_daily")), ("place",)),
-            ("invoice", _invoice_sums(platform("invoice_lines")), ("period", "item")),
-            ("bills", _bills(platform("invoice_lines")), ("period", "currency", "place")),
+            ("invoice", _invoice_sums(billed(platform)), ("period", "item")),
+            ("bills", _bills(billed(platform)), ("period", "currency", "place")),
             ("growth", _quotas_ahead(platform("tenant_growth")), ("place",)),
         ]
     yield from _by_subject(sections)
@@ -163,6 +166,19 @@ def _service_queues(slo: DataFrame) -> DataFrame:
     total = f.greatest(f.col("deliveries") + f.col("dead") + f.col("expired"), f.lit(1))
     ranked = whole.withColumn("place", _rank(f.desc(bad / total), f.desc("deliveries"), *names))
     return _folded(ranked, names, _SERVICE_SUMS, _SERVICE_WORST)
+
+
+def _billed(lines: DataFrame, corrections: DataFrame, approved: list[str]) -> DataFrame:
+    """Return invoice lines, and approved corrections as lines of kind ``correction``, as exports have them."""
+    is_approved = (f.col("status") == "approved") | f.col("line").isin(approved)
+    added = corrections.where(is_approved).withColumns(
+        {
+            "kind": f.lit("correction"),
+            "unit": f.lit(None).cast(lines.schema["unit"].dataType),
+            "details": f.concat(f.lit("corrects "), "corrects"),
+        }
+    )
+    return lines.unionByName(added.select(*lines.columns))
 
 
 def _invoice(lines: DataFrame) -> DataFrame:
