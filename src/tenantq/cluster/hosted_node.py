@@ -1,6 +1,7 @@
 """One shard of a host: its runtime, and what connects its service with the other shards."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Container, Mapping
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ from tenantq.cluster.tenant_directory import TenantDirectory, TenantPlacements
 from tenantq.cluster.tenant_moves import TenantArrivals, TenantMoves
 from tenantq.domain.placement import Topology
 from tenantq.engine.shard import Shard
+from tenantq.errors import Conflict
 from tenantq.runtime.clock import Clock
 from tenantq.service.other_shards import OtherShards
 from tenantq.service.service import Service
@@ -142,7 +144,8 @@ class HostedNode:
                 await context.placements.put(tenant, number)
         for tenant, one in list(tenants.items()):
             if one.part is None or one.part.is_home:
-                await context.placements.record_regions(tenant, one.config.regions)  # a crash may have come first
+                with contextlib.suppress(Conflict):  # another member changes the row: the next opening checks it again
+                    await context.placements.record_regions(tenant, one.config.regions)  # a crash may have come first
         self._spread.start()
         await self._opened()
 
