@@ -215,7 +215,7 @@ def test_a_range_of_days_selects_the_segments(processed: ProcessedJournal, lake:
         found = new_files(processed.journal, str(processed.journal.path), lake, options)
         files = {manifest.name: manifest.file for manifest in processed.writer.files}
         days[first, last] = {files[name][5:15] for name in found.manifests}
-        assert found.strays == []
+        assert found.orphans == []
     assert list(days.values()) == [
         {"2026-01-01"}, {"2026-01-02"}, {"2026-01-02"}, set(),
     ]  # fmt: skip
@@ -231,11 +231,11 @@ def test_bad_segments_and_rows_are_quarantined_and_the_good_are_processed(
         op = "levitate" if number == 7 else "add"
         writer.record(START + number * HOUR, entry("create_queue"), entry(op, ids=message_id(number), size=size))
         writer.segment()
-    truncated, changed, stray, gone, foreign = writer.files[1:6]
+    truncated, changed, orphan, gone, foreign = writer.files[1:6]
     data = journal.read(truncated.file)
     journal.write(truncated.file, data[: len(data) // 2])
     journal.write(changed.file, journal.read(writer.files[0].file))
-    journal.delete(stray.name)
+    journal.delete(orphan.name)
     journal.delete(gone.file)
     journal.write(foreign.name, msgspec.json.encode(msgspec.structs.replace(foreign, schema=99)))
     unreadable, garbled, moved = writer.files[8:11]

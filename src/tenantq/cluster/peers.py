@@ -232,7 +232,7 @@ class Peers:
     async def _learn_all(self, request: PeerRequest) -> bytes:
         announced_now = _decode_tenants(request.payload)
         twice = self.directory.learn_all(int(request.shard), announced_now.names)
-        twice += [name for name in announced(self.number, self._own()) if self.directory.is_elsewhere(name)]
+        twice += [name for name in announced(self.number, self._own()) if self.directory.is_on_another_shard(name)]
         if twice:
             log.error("tenants that two shards have, of which one is not served: %s", ", ".join(sorted(twice)[:10]))
         self._check_all_linked()
