@@ -115,7 +115,7 @@ async def run(directory: Path, *, quick: bool) -> None:
             async def plain(callers: int = callers, times: int = times) -> float:
                 return await _timed(service, calls["plain"], callers, times)
 
-            async def sealed(callers: int = callers, times: int = times) -> float:
+            async def encrypted(callers: int = callers, times: int = times) -> float:
                 return await _timed(service, calls["sealed"], callers, times)
 
             async def unjournaled(callers: int = callers, times: int = times) -> float:
@@ -125,6 +125,6 @@ async def run(directory: Path, *, quick: bool) -> None:
             async def journaled(callers: int = callers, times: int = times) -> float:
                 return await _timed(other, others["plain"], callers, times)
 
-            await _compare(table, "encryption", _ENCRYPTION_MAX, [plain, sealed], turns, callers)
+            await _compare(table, "encryption", _ENCRYPTION_MAX, [plain, encrypted], turns, callers)
             await _compare(table, "the journal", _JOURNAL_MAX, [unjournaled, journaled], turns, callers)
     table.show()

@@ -68,8 +68,8 @@ def test_signed_file_with_an_unsigned_field_is_refused(stopped: Path, capsys: py
 @pytest.mark.parametrize("left", [0.0, 0.5, 1.0])
 def test_damaged_heart_file_is_refused(stopped: Path, left: float, capsys: pytest.CaptureFixture[str]) -> None:
     """Empty, halved or zeroed, it could hide a truncated journal. Server, doctor and verification refuse it."""
-    heart = stopped / "heart"
-    heart.write_bytes(bytes(256) if left == 1 else heart.read_bytes()[: int(256 * left)])
+    marker = stopped / "heart"
+    marker.write_bytes(bytes(256) if left == 1 else marker.read_bytes()[: int(256 * left)])
     assert run(["audit", "verify", "--data-dir", str(stopped)]) == 1
     assert "heart is damaged" in capsys.readouterr().out
     assert run(["doctor", "--data-dir", str(stopped)]) == 1

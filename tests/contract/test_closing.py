@@ -1,4 +1,4 @@
-"""Opening and closing: no caller is left waiting, the heart is correct, and the directory is always released."""
+"""Opening and closing: no caller is left waiting, the sync marker is correct, and the directory is always released."""
 
 import asyncio
 import random
@@ -64,7 +64,7 @@ async def test_close_answers_queued_polls(shard: Shard) -> None:
 async def test_clean_close_with_durability_os_syncs_queued_work(
     open_shard: OpenShard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The heart is marked clean only for synced records."""
+    """The sync marker is marked clean only for synced records."""
     shard = await open_shard(settings=ShardSettings(durability="os", round_cost_alone=1))
     synced: list[int] = []
     real = type(shard.state.store).sync

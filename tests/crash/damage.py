@@ -130,9 +130,9 @@ async def make_image(
     if flush_last is not None:
         for name in sorted(FAMILIES, key=lambda name: (name == flush_last, name != "jn")):
             shard.state.store.family(name).view.flush()
-        await put_tenant(shard, "acme")  # a round, after which the heart lists the new table files
+        await put_tenant(shard, "acme")  # a round, after which the sync marker lists the new table files
     contents = dump(shard.state.store)
-    heart = (live / "heart").read_bytes()
+    marker = (live / "heart").read_bytes()
     if unconfirmed:
         await shard.add("default", "work", [NewMessage(body=b"never confirmed" * 20)])
     if clean:
@@ -141,7 +141,7 @@ async def make_image(
     for log in (image / "db").glob("*.log"):
         os.truncate(log, min(log.stat().st_size, walk(log.read_bytes())[0] + _ROOM_BYTES))
     if unconfirmed:
-        (image / "heart").write_bytes(heart)
+        (image / "heart").write_bytes(marker)
     if not clean:
         await shard.close()
     return Image(image, contents, clock.monotonic_ms())

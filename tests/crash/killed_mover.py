@@ -26,7 +26,7 @@ def kill_after(step_file: Path) -> None:
             step_file.unlink()
             os.kill(os.getpid(), signal.SIGKILL)
 
-    transfer: Any = tenant_moves._Transfer
+    transfer: Any = tenant_moves._RowTransfer
     placements: Any = TenantPlacements
     finish, replace = transfer.finish, placements.replace
 

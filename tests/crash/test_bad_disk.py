@@ -215,7 +215,7 @@ async def test_newer_store_format_is_refused(open_shard: OpenShard, tmp_path: Pa
 
 @pytest.mark.parametrize("gone", ["db", "db/CURRENT", "db/*.sst", "db/MANIFEST-*"])
 async def test_missing_database_is_refused(open_shard: OpenShard, tmp_path: Path, gone: str) -> None:
-    """The heart records that there was data, so no empty store replaces it."""
+    """The sync marker records that there was data, so no empty store replaces it."""
     shard = await open_shard("data")
     await shard.add(T, Q, [message("precious")])
     shard.state.store.flush()

@@ -1,7 +1,7 @@
 """Power cuts: whatever was not synced is lost or torn, and everything that was confirmed is intact.
 
 The worker reports the size of every log file before and after each sync. After the kill the logs are cut back to what
-a completed sync had covered, which is the most that a power cut can lose. The heart stays as it is: it is written only
+a completed sync had covered, which is the most that a power cut can lose. The sync marker stays as it is: it is written only
 after syncs, so it is never ahead of what survives.
 """
 
@@ -154,7 +154,7 @@ def test_59_relaxed_durability_loses_only_what_followed_the_last_sync(
         died.cut_power(tail)
         beat = read_beat(died.directory / "heart")
         found = recount(died.directory, JournalTally())
-        assert beat is None or beat.seq <= found.seq, "the heart is ahead of what survived"
+        assert beat is None or beat.seq <= found.seq, "the sync marker is ahead of what survived"
         assert not found.drift, f"seed {seed}: {found.drift[:5]}"
         early, stored = died.lines[: died.synced_line], _stored(found)
         ended = _tokens(died.lines, events.SETTLE, verb="ack") | _tokens(died.lines, events.REMOVE)
@@ -183,22 +183,22 @@ def test_59_kill_without_a_power_cut_loses_nothing_with_relaxed_durability(tmp_p
 
 
 def test_damaged_heart_is_refused_and_an_old_or_missing_one_accepted(tmp_path: Path) -> None:
-    """A power cut may leave an older, valid heart. Zeros or half a file are damage; deleting it is the way out."""
+    """A power cut may leave an older, valid sync marker. Zeros or half a file are damage; deleting it is the way out."""
     died = crash(tmp_path, 31, "before_reply", 40)
-    heart = died.directory / "heart"
-    raw = heart.read_bytes()
+    marker = died.directory / "heart"
+    raw = marker.read_bytes()
     half = len(raw) // 2
     for damaged in (raw[:half] + bytes(half), bytes(half) + raw[half:], bytes(len(raw)), raw[:half], b""):
-        heart.write_bytes(damaged)
+        marker.write_bytes(damaged)
         with pytest.raises(StoreDamaged, match="heart"):
             recount(died.directory, JournalTally())
-        assert heart.read_bytes() == damaged
+        assert marker.read_bytes() == damaged
     SyncMarkerFile(tmp_path / "older").close()
     for survived in (raw, (tmp_path / "older").read_bytes(), None):
         if survived is None:
-            heart.unlink()
+            marker.unlink()
         else:
-            heart.write_bytes(survived)
+            marker.write_bytes(survived)
         oracle = Oracle()
         oracle.read(line + "\n" for line in died.lines)
         oracle.compare(recount(died.directory, JournalTally()))

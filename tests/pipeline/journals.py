@@ -33,7 +33,7 @@ class JournalWriter:
     def __init__(self, target: DirectoryTarget, key: SigningKey | None = None, shard: str = "0") -> None:
         self.target, self.key, self.shard = target, key, shard
         self.seq, self.link = 0, GENESIS
-        self.sealed: list[ChainedRecord] = []
+        self.records: list[ChainedRecord] = []
         self.files: list[Manifest] = []
         self._written = 0
 
@@ -42,19 +42,19 @@ class JournalWriter:
         self.seq += 1
         record = Record(self.shard, self.seq, ts, ts, b"", list(entries))
         self.link, value = encode_record(self.link, record)
-        self.sealed.append(ChainedRecord(self.link, value[32:], record))
+        self.records.append(ChainedRecord(self.link, value[32:], record))
 
     def segment(self, *, write: bool = True) -> Manifest:
         """Write the records appended since the last segment as one segment with its manifest."""
-        records = self.sealed[self._written :]
-        self._written = len(self.sealed)
+        records = self.records[self._written :]
+        self._written = len(self.records)
         return self.write(records, write=write)
 
     def write(self, records: Sequence[ChainedRecord], *, write: bool = True, **changes: object) -> Manifest:
         """Write any range of records as a segment."""
         data, rows = encode(records)
         first, last = records[0].record, records[-1].record
-        previous = self.sealed[first.seq - 2].link if first.seq > 1 else GENESIS
+        previous = self.records[first.seq - 2].link if first.seq > 1 else GENESIS
         times = [one.record.ts for one in records]
         manifest = Manifest(
             shard=self.shard, first_seq=first.seq, last_seq=last.seq, records=len(records), rows=rows, size=len(data),

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 QueueKey = tuple[str, str]
 
 
-def journal_rows(sealed: Iterable[ChainedRecord]) -> list[JournalRow]:
+def journal_rows(chained: Iterable[ChainedRecord]) -> list[JournalRow]:
     """Return every row, in order."""
-    return [row for one in sealed for row in rows(one.record)]
+    return [row for one in chained for row in rows(one.record)]
 
 
 class Oracle:

@@ -71,7 +71,7 @@ def test_days_past_their_retention_are_deleted_unless_held(
     rules = Retention(tables={"bronze": RetentionRule(archive_after_days=1, delete_after_days=2)})
     archive(spark, lake, str(cold), rules, THIRD_DAY)
     with lake.locked():
-        hold = [("0", 99, 0, processed.writer.sealed[-1].record.ts, "acme", PLACED, "a case", "2026-01-01")]
+        hold = [("0", 99, 0, processed.writer.records[-1].record.ts, "acme", PLACED, "a case", "2026-01-01")]
         frame = spark.createDataFrame(
             [(*row[:3], None, *row[4:]) for row in hold], TENANT_CHANGES
         )  # fmt: skip

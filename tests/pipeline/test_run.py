@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 def check_against_oracle(spark: SparkSession, lake: Lake, writers: list[JournalWriter]) -> None:
     """Compare message lives and usage with plain Python results from the same records."""
-    oracles = [Oracle(journal_rows(writer.sealed)) for writer in writers]
+    oracles = [Oracle(journal_rows(writer.records)) for writer in writers]
     lives = {
         (row["tenant"], row["message_id"]): {
             "queue": row["queue"],
@@ -215,7 +215,7 @@ def test_a_range_of_days_selects_the_segments(processed: ProcessedJournal, lake:
         found = new_files(processed.journal, str(processed.journal.path), lake, options)
         files = {manifest.name: manifest.file for manifest in processed.writer.files}
         days[first, last] = {files[name][5:15] for name in found.manifests}
-        assert found.strays == []
+        assert found.orphans == []
     assert list(days.values()) == [
         {"2026-01-01"}, {"2026-01-02"}, {"2026-01-02"}, set(),
     ]  # fmt: skip
@@ -231,11 +231,11 @@ def test_bad_segments_and_rows_are_quarantined_and_the_good_are_processed(
         op = "levitate" if number == 7 else "add"
         writer.record(START + number * HOUR, entry("create_queue"), entry(op, ids=message_id(number), size=size))
         writer.segment()
-    truncated, changed, stray, gone, foreign = writer.files[1:6]
+    truncated, changed, orphan, gone, foreign = writer.files[1:6]
     data = journal.read(truncated.file)
     journal.write(truncated.file, data[: len(data) // 2])
     journal.write(changed.file, journal.read(writer.files[0].file))
-    journal.delete(stray.name)
+    journal.delete(orphan.name)
     journal.delete(gone.file)
     journal.write(foreign.name, msgspec.json.encode(msgspec.structs.replace(foreign, schema=99)))
     unreadable, garbled, moved = writer.files[8:11]
@@ -245,7 +245,7 @@ def test_bad_segments_and_rows_are_quarantined_and_the_good_are_processed(
     journal.write(moved.name.replace("-", "-9"), journal.read(moved.name))
     writer.record(NOW + 40 * 24 * HOUR, entry("add", ids=message_id(99), size=3))
     writer.segment()
-    writer.write(writer.sealed[6:8])  # records of two other segments again
+    writer.write(writer.records[6:8])  # records of two other segments again
     report = pipeline()
     assert report.quarantined == {
         "changed_segment": 2, "future_timestamp": 1, "missing_manifest": 1, "missing_records": 7, "missing_segment": 2,
@@ -266,7 +266,7 @@ def test_an_invoice_line_is_traced_back_to_journal_offsets(spark: SparkSession, 
     found = explain(spark, processed.lake, "2026-01/acme/Operations")
     charged = [
         row
-        for row in journal_rows(processed.writer.sealed)
+        for row in journal_rows(processed.writer.records)
         if row.tenant == "acme" and row.outcome == "ok" and row.principal != "system"
     ]
     assert found.rows == len(charged)
@@ -344,7 +344,7 @@ def _fetch_and_forget(spark: SparkSession, lake: Lake) -> None:
     report = run(spark, url, lake, RunOptions(now_ms=NOW))
     assert (report.segments, report.accepted, report.rows) == (2, 1, 2)
     assert report.quarantined == {"missing_segment": 2}
-    far.write(writer.files[1].file, encode(writer.sealed[1:])[0])
+    far.write(writer.files[1].file, encode(writer.records[1:])[0])
     far.delete(writer.files[0].file)  # is not read again
     assert run(spark, url, lake, RunOptions(now_ms=NOW)).accepted == 1
     assert lake.read(spark, "message_lives").count() == 2

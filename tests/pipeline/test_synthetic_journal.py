@@ -27,13 +27,13 @@ def test_a_generated_journal_is_valid(tmp_path: Path) -> None:
     assert 0.8 < made.rows / plan.rows < 1.2
     outcomes: set[str] = set()
     for shard in ("0", "1"):
-        sealed: list[ChainedRecord] = []
+        chained: list[ChainedRecord] = []
         for name in sorted(one for one in target.names("") if f"shard={shard}/" in one and one.endswith(".parquet")):
             data = target.read(name)
             records = [
                 ChainedRecord(link, payload, decode_record(link + payload)[1]) for link, payload, _ in decode(data)
             ]
             assert encode(records)[0] == data
-            sealed += records
-        outcomes |= {life["outcome"] for life in Oracle(journal_rows(sealed)).lives.values()}
+            chained += records
+        outcomes |= {life["outcome"] for life in Oracle(journal_rows(chained)).lives.values()}
     assert outcomes >= {"acked", "dead", "expired", "purged", "removed"}

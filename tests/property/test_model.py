@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 TENANTS = ("acme", "globex", "default")
 QUEUES = ("jobs", "jobs-2", "line.fifo")
 TTLS_MS = {("acme", "jobs"): 6_000, ("globex", "line.fifo"): 6_000}  # of queues in which all messages have one
-SEALER = DataKey(1, 1, bytes(32))
+DATA_KEY = DataKey(1, 1, bytes(32))
 
 places = st.tuples(st.sampled_from(TENANTS), st.sampled_from(QUEUES))
 any_places = st.tuples(st.sampled_from(TENANTS), st.sampled_from((*QUEUES, "jobs-dlq", "line-dlq.fifo")))
@@ -135,15 +135,15 @@ class ShardMachine(RuleBasedStateMachine):
     def add_encrypted(self, place: tuple[str, str], batch: list[NewMessage]) -> None:
         """Add like the service does for an encrypted tenant: first the IDs, then the encryption, then the message."""
         ids = self.shard.state.new_ids(len(batch))
-        sealed = [
+        encrypted = [
             msgspec.structs.replace(
-                one, body=SEALER.encrypt(place[1], id, "body", one.body, id[4:]), raw_id=id, encrypted=True,
+                one, body=DATA_KEY.encrypt(place[1], id, "body", one.body, id[4:]), raw_id=id, encrypted=True,
                 digest=digest(one.body),
             )
             for one, id in zip(batch, ids, strict=True)
         ]  # fmt: skip
-        added = self.run(self.shard.add(*place, sealed))
-        for plain, message, reply in zip(batch, sealed, added, strict=True):
+        added = self.run(self.shard.add(*place, encrypted))
+        for plain, message, reply in zip(batch, encrypted, added, strict=True):
             self.note_added(
                 place, message, reply.raw_id, duplicate=reply.duplicate, error=reply.error, plaintext=plain.body
             )
@@ -219,7 +219,7 @@ class ShardMachine(RuleBasedStateMachine):
             assert delivery.attempt == held.attempts
             assert (delivery.body, delivery.priority, delivery.group) == (held.body, held.priority, held.group)
             if delivery.encrypted:  # it decrypts, also as a dead letter and after a redrive
-                SEALER.decrypt(delivery.origin or delivery.queue, delivery.raw_id, "body", delivery.body)
+                DATA_KEY.decrypt(delivery.origin or delivery.queue, delivery.raw_id, "body", delivery.body)
 
     @rule(queue=st.sampled_from(("jobs", "jobs-2")), max=st.integers(1, 8))
     def fleet_poll(self, queue: str, max: int) -> None:

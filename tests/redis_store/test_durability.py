@@ -241,8 +241,8 @@ async def test_55_redis_holds_no_plaintext_of_an_encrypted_tenant(server: RedisS
     async with HostServer(settings, admin_token="administrator-of-the-tests") as running:  # noqa: S106  # for this test only
         service = running.front.as_service()
         await service.tenants.put(call, "acme", {"encryption": {"enabled": True}})
-        sealed = message("readable-4711", attributes={"secret_card": "readable-4712"}, key="readable-4713")
-        await service.messages.add(call, "acme", Q, [sealed])
+        secret = message("readable-4711", attributes={"secret_card": "readable-4712"}, key="readable-4713")
+        await service.messages.add(call, "acme", Q, [secret])
         await service.messages.add(call, "default", Q, [message("plain-4714")])
     server.client().bgrewriteaof()
     eventually(lambda: server.client().info("persistence")["aof_rewrite_in_progress"] == 0)

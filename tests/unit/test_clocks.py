@@ -120,7 +120,7 @@ def test_time_never_goes_back_after_a_reboot() -> None:
 
 
 def test_time_is_never_before_the_newest_journal_record() -> None:
-    """The heart file may be older than it."""
+    """The sync marker may be older than it."""
     clock = ManualClock()
     first = ShardClock(clock, None, 0)
     last, then = first.beat(1), first.now_ms()

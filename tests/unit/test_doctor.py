@@ -439,7 +439,7 @@ async def test_a_damaged_table_is_a_finding_not_a_traceback(stopped: Path, how: 
 
 
 async def test_a_database_that_lost_synced_records_is_a_finding(open_shard: OpenShard, tmp_path: Path) -> None:
-    """The heart file knows how far the journal was synced."""
+    """The sync marker knows how far the journal was synced."""
     shard = await open_shard()
     await shard.add(T, Q, [message("kept?")])
     await shard.close()

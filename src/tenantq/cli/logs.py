@@ -17,7 +17,7 @@ def set_up_logs(level: str, kind: Literal["text", "json"], shard: str | None = N
     handler = logging.StreamHandler(sys.stderr)
     if shard is not None:
         handler.addFilter(lambda record: _name_shard(record, shard))
-    handler.setFormatter(_JsonLines() if kind == "json" else _TextLines())
+    handler.setFormatter(_JsonFormatter() if kind == "json" else _TextFormatter())
     handler.addFilter(add_request_fields)
     root = logging.getLogger()
     root.handlers[:] = [handler]
@@ -34,14 +34,14 @@ def _when(record: logging.LogRecord) -> str:
     return f"{seconds}.{int(record.msecs):03}Z"
 
 
-class _TextLines(logging.Formatter):
+class _TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         extras = "".join(f" {name}={value}" for name, value in extra_fields(record).items())
         line = f"{_when(record)} {record.levelname:7} {record.name}: {record.getMessage()}{extras}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
-class _JsonLines(logging.Formatter):
+class _JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         shown = {
             "at": _when(record),

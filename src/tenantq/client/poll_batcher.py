@@ -25,7 +25,7 @@ STOP_S: Final = 2.0
 """How long a cancelled caller waits for its request to end."""
 
 
-class _PollRequest(Generic[M]):
+class _PollInFlight(Generic[M]):
     """A request in flight and the demands it was sent for."""
 
     __slots__ = ("demands", "ended", "stop")
@@ -45,7 +45,7 @@ class _Demand(Generic[M]):
     max: int
     until_ms: int  # on the monotonic clock
     future: asyncio.Future[list[M]]
-    request: _PollRequest[M] | None = None
+    request: _PollInFlight[M] | None = None
 
 
 class PollBatcher(Generic[M]):
@@ -131,7 +131,7 @@ class PollBatcher(Generic[M]):
         demands = self._take()
         if not demands:
             return None
-        request = _PollRequest(demands, self._session.loop)
+        request = _PollInFlight(demands, self._session.loop)
         return [demand.future for demand in demands], self._run(request)
 
     def _take(self) -> list[_Demand[M]]:
@@ -148,7 +148,7 @@ class PollBatcher(Generic[M]):
             demands.append(self._gathered.popleft())
         return demands
 
-    async def _run(self, request: _PollRequest[M]) -> None:
+    async def _run(self, request: _PollInFlight[M]) -> None:
         demands = request.demands
         self._watch_gathered()
         try:
@@ -207,7 +207,7 @@ def _shares(messages: Sequence[M], demands: list[int]) -> list[list[M]]:
     return shares
 
 
-async def _stop_if_unwanted(request: _PollRequest[M] | None) -> None:
+async def _stop_if_unwanted(request: _PollInFlight[M] | None) -> None:
     """End a request that no caller waits for, so that it takes no messages from others."""
     if request is not None and not request.ended.done() and all(one.future.done() for one in request.demands):
         wake(request.stop)

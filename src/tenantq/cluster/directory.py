@@ -37,7 +37,7 @@ class Directory:
             return min(self.number, self._shard_of.get(tenant, self.number))
         return self._shard_of.get(tenant) if tenant not in _EVERYWHERE else self.number
 
-    def is_elsewhere(self, tenant: str) -> bool:
+    def is_on_another_shard(self, tenant: str) -> bool:
         """Return whether another shard has announced a tenant."""
         return self._shard_of.get(tenant, self.number) != self.number
 

@@ -57,7 +57,7 @@ class PeerRequest:
             self.on_stop()
 
 
-class _Caller:
+class _ConnectedPeer:
     """Another shard that is connected, and its requests."""
 
     __slots__ = ("connection", "requests", "shard")
@@ -82,7 +82,7 @@ class PeerServer:
         self._is_ready = is_ready  # sent with every heartbeat
         self._handlers = handlers
         self._gone = gone  # called when a shard's connection has ended
-        self._callers: dict[PeerConnection, _Caller] = {}
+        self._callers: dict[PeerConnection, _ConnectedPeer] = {}
         self._connections: set[PeerConnection] = set()
         self._challenged: dict[
             PeerConnection, tuple[PeerName, bytes]
@@ -155,7 +155,7 @@ class PeerServer:
                     self._reject(connection)
                     return
                 connection.is_authenticated = True
-                self._callers[connection] = _Caller(number, connection)
+                self._callers[connection] = _ConnectedPeer(number, connection)
                 self._has_rejected = False
                 connection.send(frames.WELCOME)
             case _:
@@ -170,7 +170,7 @@ class PeerServer:
         self._has_rejected = True
         connection.close()
 
-    async def _answer(self, caller: _Caller, request: PeerRequest) -> None:
+    async def _answer(self, caller: _ConnectedPeer, request: PeerRequest) -> None:
         """Answer one request. Errors are replies, too."""
         try:
             answer = await self._handlers.get(request.kind, _not_ready)(request)
@@ -189,7 +189,7 @@ class PeerServer:
                 await self._send_parts(caller, request, answer, request.parts)
 
     async def _send_parts(
-        self, caller: _Caller, request: PeerRequest, answer: bytes, parts: AsyncIterator[bytes]
+        self, caller: _ConnectedPeer, request: PeerRequest, answer: bytes, parts: AsyncIterator[bytes]
     ) -> None:
         """Send a reply, and its parts as they are pulled. Close their source in any case."""
         try:
@@ -212,7 +212,7 @@ class PeerServer:
             self._end(caller, request, frames.PART, None)
 
     @staticmethod
-    def _end(caller: _Caller, request: PeerRequest, kind: int, *rest: Any) -> None:
+    def _end(caller: _ConnectedPeer, request: PeerRequest, kind: int, *rest: Any) -> None:
         caller.requests.pop(request.id, None)
         caller.connection.send(kind, request.id, *rest)
 

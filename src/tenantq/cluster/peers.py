@@ -41,18 +41,18 @@ _TENANTS: Final = "tenants"
 _CHANGES: Final = "tenant_changes"
 
 
-class _Tenants(msgspec.Struct, frozen=True, array_like=True):
+class _TenantNames(msgspec.Struct, frozen=True, array_like=True):
     names: list[str]
 
 
-class _Changes(msgspec.Struct, frozen=True, array_like=True):
+class _TenantNameChanges(msgspec.Struct, frozen=True, array_like=True):
     made: list[str]
     gone: list[str]
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_decode_tenants: Final = msgspec.msgpack.Decoder(_Tenants).decode
-_decode_changes: Final = msgspec.msgpack.Decoder(_Changes).decode
+_decode_tenants: Final = msgspec.msgpack.Decoder(_TenantNames).decode
+_decode_changes: Final = msgspec.msgpack.Decoder(_TenantNameChanges).decode
 
 
 class CreatableTenants:
@@ -205,7 +205,7 @@ class Peers:
         self._announced.pop(int(link.number), None)
         names = announced(self.number, self._own())
         self._check_all_linked()
-        await link.begin(_TENANTS, _encode(_Tenants(names))).within(QUICK_MS)
+        await link.begin(_TENANTS, _encode(_TenantNames(names))).within(QUICK_MS)
         self._announced[int(link.number)] = set(names)
 
     async def _catch_up(self, link: Link, tenant: str | None = None) -> None:
@@ -224,7 +224,7 @@ class Peers:
             if not made and not gone:
                 return
             del self._announced[int(link.number)]  # until it confirms
-            await link.begin(_CHANGES, _encode(_Changes(list(made), list(gone)))).within(QUICK_MS)
+            await link.begin(_CHANGES, _encode(_TenantNameChanges(list(made), list(gone)))).within(QUICK_MS)
             known |= made
             known -= gone
             self._announced[int(link.number)] = known
@@ -232,7 +232,7 @@ class Peers:
     async def _learn_all(self, request: PeerRequest) -> bytes:
         announced_now = _decode_tenants(request.payload)
         twice = self.directory.learn_all(int(request.shard), announced_now.names)
-        twice += [name for name in announced(self.number, self._own()) if self.directory.is_elsewhere(name)]
+        twice += [name for name in announced(self.number, self._own()) if self.directory.is_on_another_shard(name)]
         if twice:
             log.error("tenants that two shards have, of which one is not served: %s", ", ".join(sorted(twice)[:10]))
         self._check_all_linked()

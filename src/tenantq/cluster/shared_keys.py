@@ -53,7 +53,7 @@ def share_keys(
         own = file.read_bytes() if file.exists() else None
         copies = KeyCopies(registry, name)
         copies.open(secrets or ([admin_token] if admin_token is not None else []))
-        if copies.content is None and copies.sealed and secrets:
+        if copies.content is None and copies.undecrypted and secrets:
             raise Invalid(
                 "cluster.secret: differs from the secret that the cluster uses. Use the same one. To replace a secret, or"
                 " the TENANTQ_ADMIN_TOKEN of a cluster without one, add the old one to cluster.previous_secrets."
@@ -66,7 +66,7 @@ def share_keys(
                 f" {' and '.join(SHARED)} from the data directory of another server to {home}."
             )
         if secrets:
-            copies.remove_sealed()
+            copies.remove_undecrypted()
         if shared != own:
             if own is not None:
                 log.warning("the cluster's %s replaces this server's", name)
@@ -92,8 +92,8 @@ class KeyCopies:
         }
         self._secret: str | None = None  # encrypts this server's copy
         self._is_stored = False  # whether that exists
-        self.content: bytes | None = None  # of the file, once a secret has opened a copy
-        self.sealed: set[str] = set(self._values)  # copies that no secret opens
+        self.content: bytes | None = None  # of the file, once a secret has decrypted a copy
+        self.undecrypted: set[str] = set(self._values)  # copies that no secret decrypts
         self._foreign: set[str] = set()  # copies of other keys, of a server that never belonged to the cluster
 
     @property
@@ -108,7 +108,7 @@ class KeyCopies:
                 content = self._decrypt(value, secret)
                 if content is None:
                     continue
-                self.sealed.discard(field)
+                self.undecrypted.discard(field)
                 if self._fingerprint not in {None, _fingerprint(content)}:
                     self._foreign.add(field)
                     continue
@@ -118,23 +118,23 @@ class KeyCopies:
     def agree(self, own: bytes) -> bytes | None:
         """Return the cluster's file: the one in the store, or else ``own``. None if the cluster has another one.
 
-        A copy for this server's secret is added, unless that has opened none of those that exist.
+        A copy for this server's secret is added, unless that has decrypted none of those that exist.
         """
         content = self.content or own
         if self._fingerprint not in {None, _fingerprint(content)}:
             return None
         for field in self._foreign:
             self._registry.remove_shared(field)
-        if self._secret is not None and not self._is_stored and not (self.content is None and self.sealed):
+        if self._secret is not None and not self._is_stored and not (self.content is None and self.undecrypted):
             field = f"{self._name}:{_key(self._secret, b'name of a copy').hex()[:16]}"
             stored = self._registry.shared_value(field, self._encrypt(content, self._secret))
             content = self._decrypt(stored, self._secret) or content  # another server may have been first
         fingerprint = _fingerprint(content)
         return content if self._registry.shared_value(self._fingerprint_name, fingerprint) == fingerprint else None
 
-    def remove_sealed(self) -> None:
-        """Delete the copies that no secret of this server opens: their secrets were replaced."""
-        for field in self.sealed:
+    def remove_undecrypted(self) -> None:
+        """Delete the copies that no secret of this server decrypts: their secrets were replaced."""
+        for field in self.undecrypted:
             self._registry.remove_shared(field)
 
     def _encrypt(self, content: bytes, secret: str) -> bytes:
@@ -142,9 +142,9 @@ class KeyCopies:
         return nonce + AESGCM(_key(secret, _PURPOSE)).encrypt(nonce, content, self._name.encode())
 
     def _decrypt(self, stored: bytes, secret: str) -> bytes | None:
-        nonce, sealed = stored[:_NONCE_BYTES], stored[_NONCE_BYTES:]
+        nonce, ciphertext = stored[:_NONCE_BYTES], stored[_NONCE_BYTES:]
         try:
-            return AESGCM(_key(secret, _PURPOSE)).decrypt(nonce, sealed, self._name.encode())
+            return AESGCM(_key(secret, _PURPOSE)).decrypt(nonce, ciphertext, self._name.encode())
         except InvalidTag:
             return None
 

@@ -28,7 +28,7 @@ from tenantq.service.call import Call
 from tenantq.service.export_import import queues_moving
 from tenantq.service.part_export import PartExport, PartExports, close_all
 from tenantq.service.service import Service
-from tenantq.service.tenant_figures import used_elsewhere
+from tenantq.service.tenant_figures import used_by_other_parts
 
 log = logging.getLogger("tenantq.shards")
 
@@ -129,8 +129,8 @@ class SpreadParts:
             return
         shard = self._service.shard
         parts = await self.ask_each(tenant, "usage", tenant.id)
-        elsewhere = used_elsewhere(tenant, shard.state.wall_ms(), parts.values())
-        await shard.submit(ReportQuotas(shard.state.platform, SYSTEM, tenant.id, dict(elsewhere)))
+        used_by_others = used_by_other_parts(tenant, shard.state.wall_ms(), parts.values())
+        await shard.submit(ReportQuotas(shard.state.platform, SYSTEM, tenant.id, dict(used_by_others)))
 
     async def _audit_all(self) -> None:
         """Have the rights of all parts compared that were here when the shard was opened: commits may have been lost."""

@@ -249,7 +249,7 @@ class TenantMoves:
         target_ms: int = await self.ask(target, "begin", tenant.id, name, self._number, session)
         # Moved times are ahead of the target's clock by at most the duration of this call, so leases never end early.
         ahead_ms = state.shard_clock.now_ms() - sent_ms
-        transfer = _Transfer(self, name, row, tenant.id, session, target_ms - sent_ms)
+        transfer = _RowTransfer(self, name, row, tenant.id, session, target_ms - sent_ms)
         capture = state.captures[name] = what.capture()
         try:
             await transfer.copy(self._shard, capture, what.ranges())
@@ -379,7 +379,7 @@ class _MovingGroup:
         return []
 
 
-class _Transfer:
+class _RowTransfer:
     """Copies the rows of one tenant, or of a group of its queues, to the target."""
 
     def __init__(

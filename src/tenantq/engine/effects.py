@@ -135,12 +135,12 @@ class Effects:
         """Add a journal entry about a tenant."""
         self.entries.append(entry_of(op, tenant.name, caller, details))
 
-    def report_quotas(self, tenant: TenantState, elsewhere: Mapping[str, int] = quota_checks.NOTHING_USED) -> bool:
+    def report_quotas(self, tenant: TenantState, used_by_others: Mapping[str, int] = quota_checks.NOTHING_USED) -> bool:
         """Journal each quota that reached its soft limit or its limit, once. Return whether any did.
 
-        ``elsewhere`` is what the tenant's parts on other shards use.
+        ``used_by_others`` is what the tenant's parts on other shards use.
         """
-        exceeded = quota_checks.newly_exceeded(tenant, self.now + self.wall, elsewhere)
+        exceeded = quota_checks.newly_exceeded(tenant, self.now + self.wall, used_by_others)
         for name, level, used, limit in exceeded:
             op = "quota_critical" if level == "critical" else "quota_warning"
             self.log_tenant(op, tenant, self.state.system, f"{name}: {used} of {limit}")

@@ -15,8 +15,8 @@ class HeartbeatTimer:
 
     def __init__(self, store: Store, shard_clock: ShardClock, clock: Clock, seq: int) -> None:
         """Continue from ``seq``, the last journal record found."""
-        assert store.heart is not None
-        self._store, self._heart = store, store.heart
+        assert store.sync_marker is not None
+        self._store, self._sync_marker = store, store.sync_marker
         self._shard_clock, self._clock = shard_clock, clock
         self._seq = seq
         self._manifest = (0, 0)
@@ -31,7 +31,7 @@ class HeartbeatTimer:
     def beat(self, seq: int, *, clean: bool = False) -> None:
         """Record that everything up to ``seq`` is synced; ``clean``: and that the store is closed properly."""
         self._seq, self._manifest = seq, self._store.manifest()
-        self._heart.beat(self._shard_clock.beat(seq, self._manifest, clean=clean))
+        self._sync_marker.beat(self._shard_clock.beat(seq, self._manifest, clean=clean))
         if self._timer is None and not self._stopped:
             self._timer = self._clock.call_later(LOOK_AGAIN_MS, self._look)
 

@@ -50,15 +50,15 @@ def parts_of(sizes: list[int]) -> list[slice]:
     return parts
 
 
-_Batch = TypeVar("_Batch", bound="Operation[Any]")
+_BatchOperation = TypeVar("_BatchOperation", bound="Operation[Any]")
 
 
-def split(operation: _Batch, field: str, sizes: list[int]) -> list[tuple[_Batch, int]]:
+def split(operation: _BatchOperation, field: str, sizes: list[int]) -> list[tuple[_BatchOperation, int]]:
     """Return the operations in which a checked batch runs, and how many items each has; none if it is not divided.
 
     ``field`` holds the items of the batch, which have these sizes.
     """
-    parts, operations = parts_of(sizes), list[tuple[_Batch, int]]()
+    parts, operations = parts_of(sizes), list[tuple[_BatchOperation, int]]()
     if len(parts) == 1:
         return []
     for part in parts:

@@ -88,17 +88,17 @@ def exceeded(tenant: TenantState, name: str, limit: int, current: int, wall_ms: 
 
 
 def newly_exceeded(
-    tenant: TenantState, wall_ms: int, elsewhere: Mapping[str, int] = NOTHING_USED
+    tenant: TenantState, wall_ms: int, used_by_others: Mapping[str, int] = NOTHING_USED
 ) -> list[tuple[str, QuotaState, int, int]]:
     """Return (quota, state, used, limit) of each that has just become worse, and remember that it was reported.
 
-    ``elsewhere`` is what the tenant's parts on other shards use.
+    ``used_by_others`` is what the tenant's parts on other shards use.
     """
     quotas, usage = tenant.config.quotas, tenant.usage
     reported = usage.reported
     found: list[tuple[str, QuotaState, int, int]] = []
     for name, used_here in usage.used(wall_ms).items():
-        used, limit = used_here + elsewhere.get(name, 0), getattr(quotas, name)
+        used, limit = used_here + used_by_others.get(name, 0), getattr(quotas, name)
         if limit is None:
             reported.pop(name, None)
             continue

@@ -19,7 +19,7 @@ _BYTES_COUNTED_MAX: Final = 64 << 20
 """In larger queues only messages are counted, not their bytes."""
 
 
-class _Counted:
+class _QueueCounters:
     """A queue's counters when the snapshot was taken."""
 
     def __init__(self, queue: QueueState) -> None:
@@ -37,7 +37,7 @@ class TenantRecount:
     def __init__(self, state: ShardState, tenant: TenantState, rows_max: int) -> None:
         self.tenant = tenant.name
         self.skipped = 0  # queues with more rows than may be counted
-        self._queues: list[_Counted] = []
+        self._queues: list[_QueueCounters] = []
         self.rows = 0
         usage = tenant.usage
         self._sums = (usage.messages, usage.in_flight, usage.bytes)
@@ -45,7 +45,7 @@ class TenantRecount:
         self._stored_window = state.store.get(state.store.meta, USAGE_ROW + tenant_prefix(tenant.id))
         for queue in islice(tenant.queues.values(), _QUEUES_MAX):
             rows = queue.messages + queue.in_flight
-            counted = _Counted(queue)
+            counted = _QueueCounters(queue)
             if queue.dropping or self.rows + rows > rows_max:
                 self.skipped += 1
                 counted.is_counted = False
@@ -76,7 +76,7 @@ class TenantRecount:
         self._compare_window(wrong)
         return wrong
 
-    def _compare(self, queue: _Counted, wrong: list[str]) -> None:
+    def _compare(self, queue: _QueueCounters, wrong: list[str]) -> None:
         with_bytes = queue.bytes <= _BYTES_COUNTED_MAX
         messages, size = self._count("m", queue.prefix, with_bytes=with_bytes)
         in_flight, _ = self._count("li", queue.prefix)
@@ -95,10 +95,10 @@ class TenantRecount:
                 size += unpack_message(value).size
         return count, size
 
-    def _stored(self, queue: _Counted) -> bytes | None:
+    def _stored(self, queue: _QueueCounters) -> bytes | None:
         return self._snapshot.get("qc", queue.prefix)
 
-    def _compare_stored(self, queue: _Counted, stored_row: bytes | None, wrong: list[str]) -> None:
+    def _compare_stored(self, queue: _QueueCounters, stored_row: bytes | None, wrong: list[str]) -> None:
         """Compare the stored counters, which a restart would load, with those in memory."""
         if stored_row is None:
             if queue.messages:

@@ -79,14 +79,16 @@ class ShardState:
         randomness: Randomness,
         settings: ShardSettings,
     ) -> None:
-        assert store.heart is not None
+        assert store.sync_marker is not None
         self.shard = shard  # its name, which every journal record contains
         self.store = store
         self.clock = clock
         self.randomness = randomness
         self.settings = settings
         self.journal = JournalState(store)
-        self.shard_clock = ShardClock(clock, store.heart.last, self.journal.engine_ms, store.heart.since_last_ms)
+        self.shard_clock = ShardClock(
+            clock, store.sync_marker.last, self.journal.engine_ms, store.sync_marker.since_last_ms
+        )
         self.ids = MessageIds(randomness, self.journal.last_id)
         self.catalog = Catalog(store, first_tenant_id)
         self.catalog.load()

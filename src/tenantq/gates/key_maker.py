@@ -39,7 +39,7 @@ class KeyMaker:
         self._root = root
 
     @classmethod
-    def passing(cls) -> KeyMaker:
+    def temporary(cls) -> KeyMaker:
         """Return a temporary one. No other can recompute its secrets."""
         return cls(secrets.token_bytes(ROOT_BYTES))
 

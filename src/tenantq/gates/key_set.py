@@ -163,7 +163,7 @@ class KeyUrl(_Held):
         """Apply fetched keys, and start the next fetch when it is due."""
         now = self._clock.monotonic_ms()
         if self._fetch is not None and self._fetch.done():
-            self._take_in(self._fetch, now)
+            self._apply_fetched(self._fetch, now)
         if self._due_at is not None and now >= self._due_at:
             self._begin(now)
             self._drop_stale(now)
@@ -202,7 +202,7 @@ class KeyUrl(_Held):
             self._due_at = now + RENEW_EVERY_MS  # unless it succeeds
             self._fetch = self._thread.submit(_fetch, self._url)
 
-    def _take_in(self, fetch: Future[Keys | Exception], now: int) -> None:
+    def _apply_fetched(self, fetch: Future[Keys | Exception], now: int) -> None:
         self._fetch = None
         fetched = Invalid("the fetch was cancelled") if fetch.cancelled() else fetch.result()
         if isinstance(fetched, Exception):

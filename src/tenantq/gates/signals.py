@@ -49,7 +49,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     at: int  # wall clock
 
 
-class _Window:
+class _SlidingWindow:
     """A count over a sliding window, and until when no alert is raised."""
 
     __slots__ = ("counts", "quiet_until", "step")
@@ -97,7 +97,7 @@ class Signals:
         self._clock = clock
         self.settings = settings  # may be replaced at any time
         self._raise_alert = raise_alert
-        self._windows: BoundedDict[tuple[str, str, str], _Window] = BoundedDict(subjects_max)
+        self._windows: BoundedDict[tuple[str, str, str], _SlidingWindow] = BoundedDict(subjects_max)
         self._keys: BoundedDict[str, _Key] = BoundedDict(keys_max)
 
     def denied(self, principal: str, tenant: str, home: str = "") -> None:
@@ -174,7 +174,7 @@ class Signals:
         key = (kind, *subject)
         window = self._windows.get(key)
         if window is None:
-            window = self._windows[key] = _Window()
+            window = self._windows[key] = _SlidingWindow()
         self._windows.move_to_end(key)
         if window.add(now, length_ms) <= most or now < window.quiet_until:
             return

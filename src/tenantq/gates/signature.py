@@ -41,7 +41,7 @@ class SignedRequest(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.day}/{self.region}/{self.service}/aws4_request"
 
 
-class _SigningKey(msgspec.Struct, frozen=True):
+class _DerivedKey(msgspec.Struct, frozen=True):
     """A day's key, and the token of the API key it is derived from."""
 
     key: bytes
@@ -56,7 +56,7 @@ class Signatures:
         self._source = source
         self._keys = keys
         self._clock = clock
-        self._derived: BoundedDict[tuple[str, str, str, str], _SigningKey] = BoundedDict(SIGNING_KEYS_MAX)
+        self._derived: BoundedDict[tuple[str, str, str, str], _DerivedKey] = BoundedDict(SIGNING_KEYS_MAX)
 
     def token(self, signed: SignedRequest) -> str:
         """Return the token of the signing key. Raises SignatureRefused."""
@@ -78,7 +78,7 @@ class Signatures:
         if signed.signed_at > now + SKEW_MS:
             raise SignatureRefused(f"Signature not yet current: it was created at {signed.time}")
 
-    def _signing_key(self, signed: SignedRequest) -> _SigningKey:
+    def _signing_key(self, signed: SignedRequest) -> _DerivedKey:
         what = (signed.key_id, signed.day, signed.region, signed.service)
         found = self._derived.get(what)
         if found is not None:
@@ -98,5 +98,5 @@ class Signatures:
         derived = ("AWS4" + token.rpartition("_")[2]).encode()
         for part in (signed.day, signed.region, signed.service, "aws4_request"):
             derived = hmac.digest(derived, part.encode(), "sha256")
-        made = self._derived[what] = _SigningKey(derived, token, key.token_hash)
+        made = self._derived[what] = _DerivedKey(derived, token, key.token_hash)
         return made

@@ -27,7 +27,7 @@ class WorkerEntry(msgspec.Struct, frozen=True):
     last_seen: int  # wall clock of its last poll
 
 
-class _Worker:
+class _PollingWorker:
     __slots__ = ("gone_at", "remote", "seen", "since", "version")
 
     def __init__(self, since: int, version: str) -> None:
@@ -41,8 +41,8 @@ class WorkerRegistry:
 
     def __init__(self, clock: Clock, idle_ms: int) -> None:
         self._clock, self._idle_ms = clock, idle_ms
-        self._workers: OrderedDict[_Key, _Worker] = OrderedDict()
-        self._of_queues: defaultdict[tuple[str, str], dict[_Key, _Worker]] = defaultdict(dict)
+        self._workers: OrderedDict[_Key, _PollingWorker] = OrderedDict()
+        self._of_queues: defaultdict[tuple[str, str], dict[_Key, _PollingWorker]] = defaultdict(dict)
 
     def note(
         self, tenant: str, queue: str, principal: str, consumer: str | None, remote: str, agent: str, wait_ms: int
@@ -54,7 +54,7 @@ class WorkerRegistry:
         if worker is not None and worker.gone_at >= now:
             self._workers.move_to_end(key)
         else:
-            worker = self._workers[key] = self._of_queues[key[:2]][key] = _Worker(self._clock.wall_ms(), version)
+            worker = self._workers[key] = self._of_queues[key[:2]][key] = _PollingWorker(self._clock.wall_ms(), version)
             while len(self._workers) > WORKERS_MAX:
                 self._drop(next(iter(self._workers)))
         worker.seen, worker.remote = self._clock.wall_ms(), remote

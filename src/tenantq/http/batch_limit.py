@@ -31,7 +31,7 @@ def begin_decoding() -> None:
     _decoding.left = BATCH_MESSAGES_MAX
 
 
-class _Counted:
+class _CountedItem:
     __slots__ = ()
 
     def __post_init__(self) -> None:
@@ -75,4 +75,4 @@ def _counted_item(item: Any) -> Any:
         return Union[tuple(_counted_item(one) for one in get_args(item))]  # noqa: UP007  # likewise
     if not isinstance(item, type) or not issubclass(item, msgspec.Struct):
         return item
-    return msgspec.defstruct(item.__name__, [], bases=(_Counted, item), frozen=True, kw_only=True)
+    return msgspec.defstruct(item.__name__, [], bases=(_CountedItem, item), frozen=True, kw_only=True)

@@ -35,7 +35,7 @@ class JournalFiles(msgspec.Struct):
 
     root: str
     manifests: list[str]  # not accepted before
-    strays: list[str]  # segments that no manifest names
+    orphans: list[str]  # segments that no manifest names
     segments: list[str] = []  # those that the manifests name
 
     def count_rows(self) -> int:
@@ -97,7 +97,7 @@ def local_journal(
             if not target.names(""):
                 raise Invalid(f"journal {shown_url(journal)}: is empty. Give the target of the export.")
             files = new_files(target, str(place), lake, options)
-            _download(target, [*files.manifests, *files.strays, *files.segments], place)
+            _download(target, [*files.manifests, *files.orphans, *files.segments], place)
         except OSError as error:
             raise Unavailable(f"journal {shown_url(journal)}: cannot be read: {str(error)[:300]}") from error
         yield files
@@ -131,8 +131,8 @@ def new_files(target: ExportTarget, root: str, lake: Lake, options: RunOptions) 
         return not file.startswith("date=") or options.asks_for(file.removeprefix("date=")[:10])
 
     wanted = [name for name in manifests if name not in done and asked_for(files.get(_span(name), ""))]
-    strays = [file for span, file in sorted(files.items()) if span not in described and asked_for(file)]
-    return JournalFiles(root, wanted, strays, [files[_span(name)] for name in wanted if _span(name) in files])
+    orphans = [file for span, file in sorted(files.items()) if span not in described and asked_for(file)]
+    return JournalFiles(root, wanted, orphans, [files[_span(name)] for name in wanted if _span(name) in files])
 
 
 def _span(name: str) -> tuple[str, str]:

@@ -97,7 +97,7 @@ class _Run:
         """Verify the segments and read the rows of those that are accepted."""
         lake, new, report = self._lake, self._new, self._report
         known = {one["manifest"]: one for one in lake.rows("segments")}
-        new.strays = files.strays
+        new.orphans = files.orphans
         rows = files.count_rows()
         first = min((day_of(name) for name in files.segments), default="9999")
         self._rows = rows + sum(file.rows for file in lake.tables.files("bronze") if day_of(file.path) >= first)

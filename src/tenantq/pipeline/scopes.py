@@ -72,7 +72,7 @@ class Selector:
 
     def _segments(self) -> Selection | None:
         recorded = {row["file"] for row in self._lake.rows("quarantine") if row["reason"] == "missing_manifest"}
-        return _whole() if self._new.verdicts or recorded != set(self._new.strays) else None
+        return _whole() if self._new.verdicts or recorded != set(self._new.orphans) else None
 
     def _resets(self) -> Selection | None:
         missing = self._new.summary.rows > 0 and not self._lake.tables.has("queue_resets")

@@ -65,7 +65,7 @@ class Input(msgspec.Struct, frozen=True):
     """
 
     table: str
-    part: Literal["all", "selected", "new", "resets", "known", "verdicts", "strays", "faults"] = "all"
+    part: Literal["all", "selected", "new", "resets", "known", "verdicts", "orphans", "faults"] = "all"
     files: bool = False  # the function takes FileRows
     through: Callable[[DataFrame], DataFrame] | None = None  # applied to the rows
 
@@ -129,7 +129,7 @@ _REGISTERED: Final = (
     ),
     LakeTable(
         name="quarantine", layer="bronze", function=quarantine, scope=Scope.SEGMENTS,
-        inputs=(Input("segments"), Input(JOURNAL, "strays"), Input(JOURNAL, "faults"), Input("quarantine", "known")),
+        inputs=(Input("segments"), Input(JOURNAL, "orphans"), Input(JOURNAL, "faults"), Input("quarantine", "known")),
         columns=schemas.QUARANTINE, partitions=(), order=("reason", "shard", "first_seq", "file", "details"),
     ),
     LakeTable(

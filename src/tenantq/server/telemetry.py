@@ -55,7 +55,7 @@ class Telemetry:
         name, instance = os.environ.get("OTEL_SERVICE_NAME", "tenantq"), f"{socket.gethostname()}-{os.getpid()}"
         resource = Resource.create({"service.name": name, "service.version": VERSION, "service.instance.id": instance})
         self._closers: list[Callable[[], None]] = []
-        self._problems = _Problems.install()
+        self._problems = _ExporterProblems.install()
         self.calls: CallTracing | None = None
         self._texts: queue.Queue[bytes | None] = queue.Queue(maxsize=2)
         self._reading: asyncio.Task[None] | None = None
@@ -181,7 +181,7 @@ def _severity(level: int) -> SeverityNumber:
     return SeverityNumber(max(1, min(21, 1 + 4 * (level // 10))))
 
 
-class _Problems(logging.Handler):
+class _ExporterProblems(logging.Handler):
     """Logs the problems of each exporter once an hour, instead of at every export."""
 
     def __init__(self) -> None:
@@ -189,7 +189,7 @@ class _Problems(logging.Handler):
         self._logged_s: dict[str, float] = {}
 
     @classmethod
-    def install(cls) -> _Problems:
+    def install(cls) -> _ExporterProblems:
         """Return the handler of all loggers of OpenTelemetry."""
         logger, handler = logging.getLogger("opentelemetry"), cls()
         logger.addHandler(handler)

@@ -75,7 +75,7 @@ class Admission:
             certificates,
             anonymous_default=settings.anonymous_default and not strict_tenancy,
         )
-        self.keys = keys if keys is not None else KeyMaker.passing()
+        self.keys = keys if keys is not None else KeyMaker.temporary()
         self.signatures = Signatures(shard.state.access, self.keys, clock)
         self.authorizer = Authorizer(shard.state.access, clock)
         self.rates = RateLimits(clock)

@@ -44,7 +44,7 @@ _FAILURES: Final[dict[str, type[TenantqError]]] = {
 }
 
 
-class SealedBatch(msgspec.Struct, frozen=True):
+class PreparedBatch(msgspec.Struct, frozen=True):
     """Messages for the engine, and the digests of the batch that are stored with its idempotency key."""
 
     messages: Sequence[NewMessage | TenantqError]
@@ -89,7 +89,7 @@ class MessageEncryption:
             for one in shard.state.catalog.tenants.values()
             if one.next_data_key and one.erasing is None and not shard.state.data_keys.of(one.id)
         }
-        self.sealed_tenants = shard.state.data_keys.by_tenant
+        self.encrypted_tenants = shard.state.data_keys.by_tenant
         """Other tenants have no encrypted messages, and cost only this lookup."""
 
     async def close(self) -> None:
@@ -136,7 +136,7 @@ class MessageEncryption:
     async def rotate(self, tenant: TenantState) -> int:
         """Create a new data key and return its number."""
         if tenant.config.encryption.enabled:
-            await self._sealer(tenant, 1)
+            await self._cipher(tenant, 1)
         return await self._vault.rotate(tenant.id)
 
     async def rewrap(self, tenant: TenantState) -> tuple[int, KeyRef]:
@@ -182,7 +182,7 @@ class MessageEncryption:
 
     def keys_in_use(self) -> Iterator[KeyRef]:
         """Yield the key that wraps each data key of each tenant. Shared keys are repeated."""
-        for tenant_id in list(self.sealed_tenants):
+        for tenant_id in list(self.encrypted_tenants):
             for wrapped in self._book.known(tenant_id).values():
                 yield wrapped.key
 
@@ -196,92 +196,92 @@ class MessageEncryption:
         found = (one for one in self._vault.health().keys if (one.provider, one.key) == (ref.provider, ref.key))
         return next(found, None)
 
-    async def _sealer(self, tenant: TenantState, uses: int) -> TenantCipher:
+    async def _cipher(self, tenant: TenantState, uses: int) -> TenantCipher:
         """Return a cipher that can encrypt ``uses`` records until the next await."""
         policy = self._policy(tenant)
         return self._vault.cipher(tenant.id, policy, uses) or await self._vault.ready(tenant.id, policy, uses)
 
     # ---- encrypting ----
 
-    async def seal_messages(
+    async def encrypt_messages(
         self, tenant: TenantState, queue: str, messages: Sequence[NewMessage | TenantqError], batch_key: str | None
-    ) -> SealedBatch:
+    ) -> PreparedBatch:
         """Return encrypted messages with IDs. Add them before awaiting anything else. Raises KmsUnavailable or KmsError."""
         sizes = [stored_bytes(one) for one in messages]
         if sum(sizes) > _AT_ONCE_BYTES and len(parts := parts_of(sizes)) > 1:
-            return await self._seal_parts(tenant, queue, messages, parts, batch_key)
+            return await self._encrypt_parts(tenant, queue, messages, parts, batch_key)
         plain = all(isinstance(one, TenantqError) or is_plain(one) for one in messages)
         checked = messages if plain else [checked_message(one) for one in messages]
         good = [one for one in checked if not isinstance(one, TenantqError)]
         if not good:
-            return SealedBatch(checked)
-        sealer = await self._sealer(tenant, 2 * len(good))
+            return PreparedBatch(checked)
+        cipher = await self._cipher(tenant, 2 * len(good))
         ids = self._shard.state.new_ids(len(good))
-        records = sealer.encrypt_bodies(queue, ids, [one.body for one in good])
+        records = cipher.encrypt_bodies(queue, ids, [one.body for one in good])
         tenant.counters.encrypted += len(good)
         if plain:
-            sealed = [
+            encrypted = [
                 NewMessage(body=record, priority=one.priority, raw_id=id, encrypted=True)
                 for one, id, record in zip(good, ids, records, strict=True)
             ]
         else:
             secret = message_cipher.secret_names(tenant.config.encryption.secret_attributes)
-            sealed = [
-                message_cipher.encrypt_message(sealer, queue, one, id, record, secret)
+            encrypted = [
+                message_cipher.encrypt_message(cipher, queue, one, id, record, secret)
                 for one, id, record in zip(good, ids, records, strict=True)
             ]
         digests: tuple[bytes, ...] = ()
         if batch_key is not None:
             raw = batch_bytes([b"" if isinstance(one, TenantqError) else one.body for one in checked])
-            digests = sealer.digest(raw), digest(raw)
+            digests = cipher.digest(raw), digest(raw)
         if len(good) == len(checked):
-            return SealedBatch(sealed, digests, plain and len({one.priority for one in good}) == 1)
-        following = iter(sealed)
-        return SealedBatch([one if isinstance(one, TenantqError) else next(following) for one in checked], digests)
+            return PreparedBatch(encrypted, digests, plain and len({one.priority for one in good}) == 1)
+        following = iter(encrypted)
+        return PreparedBatch([one if isinstance(one, TenantqError) else next(following) for one in checked], digests)
 
-    async def _seal_parts(
+    async def _encrypt_parts(
         self,
         tenant: TenantState,
         queue: str,
         messages: Sequence[NewMessage | TenantqError],
         parts: list[slice],
         batch_key: str | None,
-    ) -> SealedBatch:
+    ) -> PreparedBatch:
         """Return a large batch encrypted, in slices of the event loop's time."""
-        sealed: list[NewMessage | TenantqError] = []
+        encrypted: list[NewMessage | TenantqError] = []
         plain = True
         for part in parts:
-            if sealed:
+            if encrypted:
                 await next_slice()
-            batch = await self.seal_messages(tenant, queue, messages[part], None)
-            sealed += batch.messages
+            batch = await self.encrypt_messages(tenant, queue, messages[part], None)
+            encrypted += batch.messages
             plain = plain and batch.plain
         digests: tuple[bytes, ...] = ()
         if batch_key is not None:
-            pairs = zip(messages, sealed, strict=True)
+            pairs = zip(messages, encrypted, strict=True)
             bodies = [
                 one.body if isinstance(one, NewMessage) and isinstance(kept, NewMessage) else b"" for one, kept in pairs
             ]
-            sealer = await self._sealer(tenant, 1)
+            cipher = await self._cipher(tenant, 1)
             raw = await asyncio.to_thread(batch_bytes, bodies)
-            digests = sealer.digest(raw), digest(raw)
-        priorities = {one.priority for one in sealed if isinstance(one, NewMessage)}
-        return SealedBatch(sealed, digests, plain and len(priorities) == 1)
+            digests = cipher.digest(raw), digest(raw)
+        priorities = {one.priority for one in encrypted if isinstance(one, NewMessage)}
+        return PreparedBatch(encrypted, digests, plain and len(priorities) == 1)
 
     async def recognise(
         self, tenant: TenantState, messages: Sequence[NewMessage | TenantqError], batch_key: str | None
-    ) -> SealedBatch:
+    ) -> PreparedBatch:
         """Return plain messages of a tenant that was encrypted, with digests that match those of its encrypted messages.
 
         Without its keys the digests are missing, and a repeated idempotency key may be refused as a conflict.
         """
         if batch_key is None and not any(isinstance(one, NewMessage) and one.key is not None for one in messages):
-            return SealedBatch(messages)
+            return PreparedBatch(messages)
         reader = self._vault.reader(tenant.id)
         try:
             await reader.load_secret()
         except TenantqError:
-            return SealedBatch(messages)
+            return PreparedBatch(messages)
         known = [
             msgspec.structs.replace(one, known_as=reader.digest(one.body))
             if isinstance(one, NewMessage) and one.key is not None and type(one.body) is bytes
@@ -293,23 +293,23 @@ class MessageEncryption:
             checked = [checked_message(one) for one in messages]
             raw = batch_bytes([b"" if isinstance(one, TenantqError) else one.body for one in checked])
             digests = digest(raw), reader.digest(raw)
-        return SealedBatch(known, digests)
+        return PreparedBatch(known, digests)
 
-    async def seal_results(
+    async def encrypt_results(
         self, tenant: TenantState, queue: str, receipts: Sequence[str], results: Sequence[Result | None]
     ) -> list[Result | None]:
         """Return encrypted results. Each is bound to the message of its receipt."""
         check_results(receipts, results)
-        sealer = await self._sealer(tenant, len(results))
-        sealed: list[Result | None] = []
+        cipher = await self._cipher(tenant, len(results))
+        encrypted: list[Result | None] = []
         for receipt, result in zip(receipts, results, strict=True):
             parsed = parse_receipt(receipt)
             if result is None or parsed is None:
-                sealed.append(None)
+                encrypted.append(None)
                 continue
-            sealed.append(message_cipher.encrypt_result(sealer, queue, parsed[0], result))
+            encrypted.append(message_cipher.encrypt_result(cipher, queue, parsed[0], result))
             tenant.counters.encrypted += 1
-        return sealed
+        return encrypted
 
     # ---- decrypting ----
 
@@ -328,13 +328,15 @@ class MessageEncryption:
 
     async def open_deliveries(self, tenant_id: int, got: list[Delivery]) -> Opened:
         """Return leased messages of one tenant decrypted. Raises KmsUnavailable, KmsError or Erased."""
-        sealed = [one for one in got if one.encrypted]
-        if not sealed:
+        encrypted = [one for one in got if one.encrypted]
+        if not encrypted:
             return Opened(got)
-        blobs = [one.body for one in sealed]
+        blobs = [one.body for one in encrypted]
         reader = await self._reader(tenant_id, blobs)
         queue = got[0].queue
-        if len(sealed) < len(got) or [1 for one in got if one.origin or one.encrypted_attributes or one.queue != queue]:
+        if len(encrypted) < len(got) or [
+            1 for one in got if one.origin or one.encrypted_attributes or one.queue != queue
+        ]:
             return _opened_singly(reader, got)
         bodies = reader.decrypt_bodies(queue, [one.raw_id for one in got], blobs)
         replace = msgspec.structs.replace
@@ -349,10 +351,10 @@ class MessageEncryption:
 
     async def open_facts(self, tenant_id: int, seen: list[Facts]) -> list[Facts]:
         """Return stored messages of one tenant decrypted. Damaged ones have a ``body_error``."""
-        sealed = [one.body for one in seen if one.encrypted]
-        if not sealed:
+        encrypted = [one.body for one in seen if one.encrypted]
+        if not encrypted:
             return seen
-        reader = await self._reader(tenant_id, sealed)
+        reader = await self._reader(tenant_id, encrypted)
         return [message_cipher.decrypt_facts(reader, one) if one.encrypted else one for one in seen]
 
     async def open_result(self, tenant_id: int, queue: str, id: bytes, result: Result) -> Result:
@@ -391,18 +393,18 @@ class MessageEncryption:
             opened.append(msgspec.structs.replace(one, result=result))
         return opened
 
-    async def seal_stored(
+    async def encrypt_stored(
         self, tenant: TenantState, queue: str, messages: list[MessageCopy], results: list[StoredResult]
     ) -> tuple[list[MessageCopy], list[StoredResult]]:
         """Return imported messages and results encrypted. Each is bound to its ID."""
-        sealer = await self._sealer(tenant, 2 * len(messages) + len(results))
+        cipher = await self._cipher(tenant, 2 * len(messages) + len(results))
         secret = message_cipher.secret_names(tenant.config.encryption.secret_attributes)
         tenant.counters.encrypted += len(messages) + len(results)
         return (
-            [message_cipher.encrypt_copy(sealer, queue, one, secret) for one in messages],
+            [message_cipher.encrypt_copy(cipher, queue, one, secret) for one in messages],
             [
                 msgspec.structs.replace(
-                    one, result=message_cipher.encrypt_result(sealer, queue, one.raw_id, one.result)
+                    one, result=message_cipher.encrypt_result(cipher, queue, one.raw_id, one.result)
                 )
                 for one in results
             ],

@@ -138,7 +138,7 @@ class Exports:
         with await self._admission.admit_queue(call, tenant, "import", queue) as admitted:
             digest = await asyncio.to_thread(part_digest, [(one.raw_id, one.body) for one in stored])
             if admitted.state.config.encryption.enabled:
-                stored, kept = await self._encryption.seal_stored(admitted.state, queue, stored, kept)
+                stored, kept = await self._encryption.encrypt_stored(admitted.state, queue, stored, kept)
             async with self._other_shards.reserve(admitted.state, _needed(stored)) as reserved:
                 imported = await self._shard.submit(
                     ImportPart(admitted.state, admitted.caller, queue, raw_export, part, stored, kept, known, reserved)

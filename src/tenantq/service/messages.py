@@ -120,7 +120,7 @@ class Messages:
                     raise
                 # Encryption was switched on while the messages waited for their round.
         with self._admission.notes.noting_failure(admitted.caller, admitted.tenant, "add", queue):
-            batch = await self._encryption.seal_messages(state, queue, messages, key)
+            batch = await self._encryption.encrypt_messages(state, queue, messages, key)
         return await self._shard.add(
             admitted.tenant, queue, batch.messages, admitted.caller, batch_key=key, batch_digests=batch.digests,
             encrypted_plain=batch.plain, reservation=kept,

@@ -39,13 +39,13 @@ class Settlement:
         with await self._admission.admit_queue(call, tenant, "ack", queue) as admitted:
             state, given = admitted.state, results
             if results is not None and state.config.encryption.enabled:
-                given = await self._encryption.seal_results(state, queue, receipts, results)
+                given = await self._encryption.encrypt_results(state, queue, receipts, results)
             try:
                 return await self._shard.submit(Ack(state, admitted.caller, queue, receipts, given))
             except Conflict:
                 if results is None or given is not results or not state.config.encryption.enabled:
                     raise
-            given = await self._encryption.seal_results(
+            given = await self._encryption.encrypt_results(
                 state, queue, receipts, results
             )  # encryption was switched on meanwhile
             return await self._shard.submit(Ack(state, admitted.caller, queue, receipts, given))

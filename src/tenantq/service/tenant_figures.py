@@ -16,7 +16,7 @@ from tenantq.wire.tenants import TenantFigures, UsageItem
 _STATES: Final[tuple[QuotaState, ...]] = ("good", "warning", "critical")
 
 
-class UsedElsewhere(Protocol):
+class OtherPartUsage(Protocol):
     """What the part of a tenant on another shard uses."""
 
     used: dict[str, int]
@@ -24,7 +24,7 @@ class UsedElsewhere(Protocol):
     day: int
 
 
-def used_elsewhere(tenant: TenantState, wall_ms: int, parts: Iterable[UsedElsewhere]) -> Counter[str]:
+def used_by_other_parts(tenant: TenantState, wall_ms: int, parts: Iterable[OtherPartUsage]) -> Counter[str]:
     """Return how much of each counted quota the other parts of a tenant use, in the hour and day of this one."""
     hour, day = tenant.usage.windows(wall_ms)
     total: Counter[str] = Counter()
@@ -34,15 +34,15 @@ def used_elsewhere(tenant: TenantState, wall_ms: int, parts: Iterable[UsedElsewh
     return total
 
 
-def usage_items(shard: Shard, tenant: TenantState, parts: Iterable[UsedElsewhere] = ()) -> dict[str, UsageItem]:
+def usage_items(shard: Shard, tenant: TenantState, parts: Iterable[OtherPartUsage] = ()) -> dict[str, UsageItem]:
     """Return each counted quota and its use, of all parts. Raises StoreFailed or Closed if the shard has stopped."""
     shard.loop.check_open()
     quotas, usage = tenant.config.quotas, tenant.usage
     items: dict[str, UsageItem] = {}
     wall_ms = shard.state.wall_ms()
-    elsewhere = used_elsewhere(tenant, wall_ms, parts)
+    used_by_others = used_by_other_parts(tenant, wall_ms, parts)
     for name, used_here in usage.used(wall_ms).items():
-        used, limit = used_here + elsewhere[name], getattr(quotas, name)
+        used, limit = used_here + used_by_others[name], getattr(quotas, name)
         items[name] = UsageItem(
             limit=limit,
             used=used,

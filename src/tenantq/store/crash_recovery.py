@@ -63,7 +63,7 @@ def check_format(path: Path, *, read_only: bool) -> None:
 
 def open_database(
     path: Path,
-    heart: SyncMarkerFile | None,
+    sync_marker: SyncMarkerFile | None,
     memory_bytes: int,
     closing: ExitStack,
     *,
@@ -72,11 +72,11 @@ def open_database(
 ) -> Rdict:
     """Return the database of a store if nothing confirmed is missing. Raises StoreDamaged and changes nothing otherwise.
 
-    ``heart`` None: read only. ``closing`` holds what to clean up after the database has been closed. With
+    ``sync_marker`` None: read only. ``closing`` holds what to clean up after the database has been closed. With
     ``even_if_cut``, synced records may be missing from the end of the journal, for tools that examine a store.
     """
-    directory, read_only = path / "db", heart is None
-    last = heart.last if heart is not None else read_beat(path / "heart")
+    directory, read_only = path / "db", sync_marker is None
+    last = sync_marker.last if sync_marker is not None else read_beat(path / "heart")
     if last is not None and last.seq > 0 and not (directory / "CURRENT").exists():
         raise StoreDamaged(f"store {path}: the database is gone, {last.seq} journal records were in it")
     check_manifest(directory, last)

@@ -37,7 +37,7 @@ def current_manifest(directory: Path) -> Path | None:
 def check_manifest(directory: Path, last: Beat | None) -> None:
     """Raise StoreDamaged if MANIFEST is not framed as RocksDB writes it.
 
-    A record cut off at the end is what a crash leaves. That is allowed only behind what the heart has seen.
+    A record cut off at the end is what a crash leaves. That is allowed only behind what the sync marker has recorded.
     """
     manifest = current_manifest(directory)
     if manifest is None:

@@ -199,8 +199,8 @@ class Store(StoreReader, Protocol):
     """The open store of one shard. Methods that may run on other threads say so; all others belong to the event loop."""
 
     @property
-    def heart(self) -> SyncMarker | None:
-        """Where beats are stored; None if the store was opened read-only."""
+    def sync_marker(self) -> SyncMarker | None:
+        """Where beats are stored: RocksDB has a file named ``heart``. None if the store was opened read-only."""
 
     def watch(self, lost: Callable[[StoreFailed], None]) -> None:
         """Call ``lost``, from any thread, if this process loses the store while no call is using it."""

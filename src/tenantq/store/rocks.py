@@ -54,11 +54,11 @@ class RocksStore(Families):
             if not read_only:
                 for left in (path / STAGE, *path.glob(f"{EXAMINED}*")):
                     shutil.rmtree(left, ignore_errors=True)
-            self.heart: SyncMarkerFile | None = None
+            self.sync_marker: SyncMarkerFile | None = None
             if not read_only:
-                self.heart = self._closing.enter_context(closing(SyncMarkerFile(path / "heart")))
+                self.sync_marker = self._closing.enter_context(closing(SyncMarkerFile(path / "heart")))
             self._db = open_database(
-                path, self.heart, memory_bytes, self._closing, even_if_cut=even_if_cut,
+                path, self.sync_marker, memory_bytes, self._closing, even_if_cut=even_if_cut,
                 compacting=not (path / DAMAGED).exists(),
             )  # fmt: skip
         except BaseException:
@@ -175,7 +175,7 @@ class RocksStore(Families):
     def _read_failure(self, error: Exception, family: Family, key: bytes) -> StoreFailed:
         """Return the named error for a failed read: RowsDamaged if rows of one queue are damaged."""
         failure = name_failure(error, self.path)
-        if type(failure) is not StoreDamaged or self.heart is None:
+        if type(failure) is not StoreDamaged or self.sync_marker is None:
             return failure
         for one in self._families.values() if self._note_damage(failure) else ():
             one.view.set_options({"disable_auto_compactions": "true"})

@@ -1,7 +1,7 @@
-"""The heart file: what was synced last, and when. A store that lost acknowledged work is refused.
+"""The sync marker, file ``heart``: what was synced last, and when. A store that lost acknowledged work is refused.
 
-RocksDB cannot distinguish a log that was cut at a record's end from one that ends there. The heart is written after every sync, never
-before. It may lag behind the log but never lead it: a store whose journal ends before the heart's ``seq`` has lost acknowledged work.
+RocksDB cannot distinguish a log that was cut at a record's end from one that ends there. The marker is written after every sync, never
+before. It may lag behind the log but never lead it: a store whose journal ends before the marker's ``seq`` has lost acknowledged work.
 
 Two slots are written in turn, each with a checksum; a slot torn by a crash loses to the other. The page reaches the disk on its own
 time: a killed process loses nothing of it, a power failure leaves an older but true value. The file is created whole and synced, so
@@ -27,14 +27,14 @@ _NEVER = Beat(0, 0, 0, 0, bytes(16), False, 0, 0)
 
 
 class SyncMarkerFile:
-    """The open heart file of a store."""
+    """The open sync marker of a store: the file ``heart``."""
 
     since_last_ms: int | None = None  # a file has no clock
 
     def __init__(self, path: Path) -> None:
         self.last: Beat | None
         if not path.exists():
-            write_durably(path, 2 * _sealed(0, _NEVER).ljust(_SLOT_BYTES, b"\0"), 0o600)
+            write_durably(path, 2 * _with_checksum(0, _NEVER).ljust(_SLOT_BYTES, b"\0"), 0o600)
         self._count, self.last = _newest(path) or (0, None)
         descriptor = os.open(path, os.O_RDWR)
         try:
@@ -46,7 +46,7 @@ class SyncMarkerFile:
         """Write it over the older of the two slots."""
         self._count += 1
         start = (self._count & 1) * _SLOT_BYTES
-        self._map[start : start + _SLOT.size + 4] = _sealed(self._count, beat)
+        self._map[start : start + _SLOT.size + 4] = _with_checksum(self._count, beat)
         if beat.clean:
             self._map.flush()
 
@@ -76,7 +76,7 @@ def _newest(path: Path) -> tuple[int, Beat] | None:
     return (count, Beat(*fields)) if count else None
 
 
-def _sealed(count: int, beat: Beat) -> bytes:
+def _with_checksum(count: int, beat: Beat) -> bytes:
     """Return a slot and its checksum."""
     slot = _SLOT.pack(count, *astuple(beat))
     return slot + _CRC.pack(zlib.crc32(slot))

@@ -231,8 +231,8 @@ def _examine(data: Path, tenant: str) -> None:
     segment.unlink()
     wrong = call("audit", "verify", "--data-dir", data.with_name("copied"), "--json")
     assert (wrong.code, {one["where"] for one in wrong.json["findings"]}) == (1, {"shard 1"})
-    heart = data.with_name("copied") / "shards" / "1" / "heart"
-    heart.write_bytes(bytes(len(heart.read_bytes())))
+    marker = data.with_name("copied") / "shards" / "1" / "heart"
+    marker.write_bytes(bytes(len(marker.read_bytes())))
     (data.with_name("copied") / "shards" / "1" / "db" / "CURRENT").unlink()
     hurt = call("doctor", "--data-dir", data.with_name("copied"), "--json")
     assert (hurt.code, {one["shard"] for one in hurt.json["findings"]}) == (1, {"1"})

@@ -224,8 +224,8 @@ def test_overlapping_segments_give_each_record_once(tmp_path: Path) -> None:
     target = DirectoryTarget(tmp_path)
     writer = write_history(target, rounds=20)
     once = _rows(_reader(target))
-    writer.write(writer.sealed[2:9])
-    writer.write(writer.sealed[4:6])
+    writer.write(writer.records[2:9])
+    writer.write(writer.records[4:6])
     assert len(list(target.names("manifest"))) == len(writer.files) + 1
     assert sorted(map(repr, _rows(_reader(target)))) == sorted(map(repr, once))
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def test_a_key_consists_of_prefix_id_and_secret() -> None:
     """The ID is short, needs no escaping and has no underscore; the secret has 256 bits."""
-    key = KeyMaker.passing().new_key()
+    key = KeyMaker.temporary().new_key()
     assert re.fullmatch(r"tq_[a-z2-7]{16}_[a-z2-7]{52}", key.token)
     assert key.token.split("_") == ["tq", key.id, key.secret]
     assert key.token_hash == hashlib.sha256(key.token.encode()).digest() == token_hash(key.token)

@@ -28,7 +28,7 @@ _NO_ID = bytes(ID_BYTES)
 _BATCH = b"\0batch\0"  # no message's key starts like this
 
 
-class _Batch(msgspec.Struct, gc=False):
+class _ValidatedBatch(msgspec.Struct, gc=False):
     """A validated batch."""
 
     messages: list[NewMessage | TenantqError]  # an invalid message is replaced by its error
@@ -38,7 +38,7 @@ class _Batch(msgspec.Struct, gc=False):
     plain_priority: int | None  # the priority of all messages, if each of them is just a body
 
 
-def _validate(messages: Sequence[NewMessage | TenantqError]) -> _Batch:
+def _validate(messages: Sequence[NewMessage | TenantqError]) -> _ValidatedBatch:
     """Return the batch with an error in place of each invalid message."""
     if all(map(is_plain, messages)):
         return _plain(messages)
@@ -49,19 +49,19 @@ def _validate(messages: Sequence[NewMessage | TenantqError]) -> _Batch:
         pack_extras(one.group, one.attributes, one.encrypted_attributes) if isinstance(one, NewMessage) else b""
         for one in checked
     ]
-    return _Batch(checked, extras, sum([one.size for one in valid]), all(one.encrypted for one in valid), None)
+    return _ValidatedBatch(checked, extras, sum([one.size for one in valid]), all(one.encrypted for one in valid), None)
 
 
-def _plain(messages: Sequence[NewMessage | TenantqError]) -> _Batch:
+def _plain(messages: Sequence[NewMessage | TenantqError]) -> _ValidatedBatch:
     """Return a batch of messages that are known to be just bodies."""
     given: list[NewMessage] = list(messages)  # type: ignore[arg-type]  # errors are not plain
     if len(given) == 1:
         (one,) = given
-        return _Batch([one], [b""], one.size, one.encrypted, one.priority)
+        return _ValidatedBatch([one], [b""], one.size, one.encrypted, one.priority)
     count, encrypted = len(given), sum([one.encrypted for one in given])
     is_uniform = encrypted in (0, count) and len({one.priority for one in given}) == 1
     size = sum([len(one.body) for one in given]) - encrypted * limits.ENCRYPTION_BYTES
-    return _Batch([*given], [b""] * count, size, encrypted == count, given[0].priority if is_uniform else None)
+    return _ValidatedBatch([*given], [b""] * count, size, encrypted == count, given[0].priority if is_uniform else None)
 
 
 class Add(Operation[list[AddResult]]):

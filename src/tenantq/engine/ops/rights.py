@@ -215,12 +215,12 @@ class ReportQuotas(Operation[None]):
     """At home: journal each quota that all parts together have brought to its soft limit, or used up, once."""
 
     id: int
-    elsewhere: dict[str, int]  # what the other parts use
+    used_by_others: dict[str, int]  # what the other parts use
     journal_op = "quota_warning"
     phase: ClassVar[int] = LAST
 
     def execute(self, effects: Effects) -> None:
         """Write in the part what was journaled. Raises Conflict if the tenant has no part here."""
         tenant = part_of(effects, self.id)
-        if effects.report_quotas(tenant, self.elsewhere):
+        if effects.report_quotas(tenant, self.used_by_others):
             save_part(effects.batch, effects.store, tenant)

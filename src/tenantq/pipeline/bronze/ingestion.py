@@ -30,7 +30,7 @@ class NewSegments:
 
     def __init__(self, spark: Callable[[], SparkSession]) -> None:
         self.verdicts: list[dict[str, Any]] = []  # rows of SEGMENTS
-        self.strays: list[str] = []  # segments that no manifest names
+        self.orphans: list[str] = []  # segments that no manifest names
         self.rules = RowRules(unique=True)
         self._files: tuple[str, ...] = ()
         self._rows: DataFrame | None = None
@@ -98,13 +98,13 @@ class NewSegments:
         return FileRows(self._spark(), map(Path, self._files))
 
     def frame(self, part: str) -> DataFrame:
-        """Return one of the inputs that tables have from the journal: verdicts, strays, faults or resets."""
+        """Return one of the inputs that tables have from the journal: verdicts, orphans, faults or resets."""
         spark = self._spark()
         if part == "verdicts":
             return local_frame(spark, self.verdicts, SEGMENTS)
-        if part == "strays":
+        if part == "orphans":
             details = "no manifest names this segment"
-            lost = [("missing_manifest", file, "", 0, 0, 1, details) for file in self.strays]
+            lost = [("missing_manifest", file, "", 0, 0, 1, details) for file in self.orphans]
             return local_frame(spark, [dict(zip(QUARANTINE.names, one, strict=True)) for one in lost], QUARANTINE)
         if part == "resets":
             return local_frame(

@@ -12,16 +12,16 @@ from tenantq.pipeline.schemas import QUARANTINE
 _ROW_REASONS: Final = ("missing_value", "unknown_op", "negative_value", "future_timestamp")
 
 
-def quarantine(segments: DataFrame, strays: DataFrame, faults: DataFrame, known: DataFrame | None) -> DataFrame:
+def quarantine(segments: DataFrame, orphans: DataFrame, faults: DataFrame, known: DataFrame | None) -> DataFrame:
     """Return rows of QUARANTINE about all segments and rows.
 
-    ``strays`` are segments without a manifest, ``faults`` the row faults found in this run. Row faults of earlier runs are
+    ``orphans`` are segments without a manifest, ``faults`` the row faults found in this run. Row faults of earlier runs are
     kept from the ``known`` rows, if any. Everything else follows from the verified ``segments``.
     """
     refused = segments.where(f.col("reason") != "").select(
         "reason", "file", "shard", "first_seq", "last_seq", f.col("rows").alias("count"), "details"
     )
-    found = refused.unionByName(chain_breaks(segments)).unionByName(strays).unionByName(faults)
+    found = refused.unionByName(chain_breaks(segments)).unionByName(orphans).unionByName(faults)
     if known is not None:
         found = found.unionByName(known.where(f.col("reason").isin(*_ROW_REASONS)))
     return found.dropDuplicates(["reason", "shard", "first_seq", "file", "details"])

@@ -80,7 +80,7 @@ def hour_exchange(rows: DataFrame | FileRows, lives: DataFrame | FileRows, reset
     return Exchange(rows.sparkSession, inputs, parts.count, _merged, QUEUE_HOURS, kinds=4)
 
 
-class _Effects:
+class _QueueEffects:
     """Effects of rows on queues, a row each."""
 
     def __init__(self, columns: dict[str, Any]) -> None:
@@ -154,11 +154,11 @@ def _send_changes(rows: pa.Table, resets: ResetIndex, parts: PeriodParts) -> Ite
     """Add up the effects of rows of bronze."""
     if not rows.num_rows:
         return
-    yield from _sent(_Effects(_effects(rows)), resets, parts, (_SUMMED, _ROUNDS))
+    yield from _sent(_QueueEffects(_effects(rows)), resets, parts, (_SUMMED, _ROUNDS))
 
 
 def _sent(
-    effects: _Effects, resets: ResetIndex, parts: PeriodParts, kinds: tuple[int, int]
+    effects: _QueueEffects, resets: ResetIndex, parts: PeriodParts, kinds: tuple[int, int]
 ) -> Iterator[tuple[int, int, pa.Table]]:
     effects.place(resets)
     for kind, table in zip(kinds, (effects.sums(), effects.rounds()), strict=True):
@@ -226,7 +226,7 @@ def _send_removed(lives: pa.Table, resets: ResetIndex, parts: PeriodParts) -> It
         return
     last = whole(removed["last"])
     none = np.zeros(len(last), "i8")
-    effects = _Effects({
+    effects = _QueueEffects({
         "tenant": whole(removed["tenant"]), "queue": last.field("queue"), "shard": last.field("shard"),
         "op": pa.repeat(LEASE_REMOVED, len(last)), "outcome": pa.nulls(len(last), pa.string()),
         "seq": numbers(last.field("seq")), "n": numbers(last.field("place")), "us": numbers(last.field("at")),

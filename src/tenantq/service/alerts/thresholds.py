@@ -17,7 +17,7 @@ from tenantq.service.alerts.book import Excess, Subject
 from tenantq.service.alerts.settings import AlertSettings
 from tenantq.service.metrics.slice_counter import SliceCounter
 from tenantq.service.other_shards import OtherShards
-from tenantq.service.tenant_figures import UsedElsewhere, usage_items
+from tenantq.service.tenant_figures import OtherPartUsage, usage_items
 from tenantq.wire.tenants import UsageItem
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Thresholds:
         self, shard: Shard, other_shards: OtherShards, settings: AlertSettings, exporter: Exporter | None
     ) -> None:
         self._shard, self._other_shards, self._settings, self._exporter = shard, other_shards, settings, exporter
-        self._parts_usage: dict[str, tuple[UsedElsewhere, ...]] = {}  # of spread tenants, as last known
+        self._parts_usage: dict[str, tuple[OtherPartUsage, ...]] = {}  # of spread tenants, as last known
         self._throttled: dict[str, _ThrottledMinute] = {}  # by tenant
 
     def rules_of(self, tenant: str) -> AlertRules:

@@ -84,7 +84,7 @@ class ServerMetrics:
             failed.add_metric([provider], kms.failed)
         yield from (took, failed)
         yield GaugeMetricFamily(
-            "tenantq_encrypted_tenants", "Tenants that have data keys.", value=len(encryption.sealed_tenants)
+            "tenantq_encrypted_tenants", "Tenants that have data keys.", value=len(encryption.encrypted_tenants)
         )
         yield GaugeMetricFamily("tenantq_data_keys_cached", "Data keys in memory.", value=health.cached_keys)
         yield GaugeMetricFamily(

@@ -39,9 +39,9 @@ log = logging.getLogger("tenantq")
 
 _BACKOFF: Final = Backoff(20, 200)
 _CONNECT_S: Final = 2
-_PASSING_CLASSES: Final = frozenset(("08", "40", "53", "57", "25"))
+_TRANSIENT_CLASSES: Final = frozenset(("08", "40", "53", "57", "25"))
 """Classes of errors that a retry may get past: connection, rollback, resources, operator, transaction state."""
-_PASSING: Final = frozenset(("55P03",))  # a lock that was not free
+_TRANSIENT: Final = frozenset(("55P03",))  # a lock that was not free
 _DISK_FULL: Final = "53100"
 _MISSING: Final = frozenset(("42P01", "3F000"))  # a table, a schema
 _REFUSALS: Final = (
@@ -164,7 +164,7 @@ class PostgresSession:
                 except (psycopg.Error, ReadOnlyServer, NotConfirmed) as raised:
                     error = _first(raised)
                     self._disconnect()
-                    self._check_passing(error)
+                    self._check_transient(error)
                     if not tries:
                         log.warning("the store does not respond: %s", _shown(error), extra={"store": str(self.address)})
                     tries += 1
@@ -200,7 +200,7 @@ class PostgresSession:
             ) from error
         time.sleep(pause_s)
 
-    def _check_passing(self, error: Exception) -> None:
+    def _check_transient(self, error: Exception) -> None:
         """Raise StoreFailed if a retry cannot help."""
         if not isinstance(error, psycopg.Error):
             return
@@ -214,7 +214,7 @@ class PostgresSession:
                 if part in text and (not part.endswith(" ") or _DOES_NOT_EXIST in text):
                     raise StoreFailed(f"store {self.address}: {meaning} ({text})")
             return
-        if state is not None and (state[:2] in _PASSING_CLASSES or state in _PASSING):
+        if state is not None and (state[:2] in _TRANSIENT_CLASSES or state in _TRANSIENT):
             return
         if state in _MISSING:
             raise StoreFormat(f"store {self.address}: tables are gone. The store was emptied or replaced ({text}).")

@@ -129,7 +129,7 @@ class PostgresStore(Families):
         return self._owner
 
     @property
-    def heart(self) -> ShardLease | None:
+    def sync_marker(self) -> ShardLease | None:
         return self._own().lease
 
     def last_beat(self) -> Beat | None:

@@ -48,7 +48,7 @@ _FIND_S: Final = 1.0
 """How long a node has to say who owns a slot, before another node is asked."""
 _answering: dict[tuple[Node, ...], Node] = {}
 """By the nodes of an address: the one that answered last. New links ask it first, so that a node that hangs delays few of them."""
-_PASSING: Final = (
+_TRANSIENT: Final = (
     exceptions.MovedError,
     exceptions.AskError,
     exceptions.TryAgainError,
@@ -56,7 +56,7 @@ _PASSING: Final = (
     exceptions.ReadOnlyError,
 )
 """Temporary errors of a server that does not have the slot. Others are recognized by their first word."""
-_PASSING_WORDS: Final = ("MISCONF", "NOREPLICAS", "BUSY", "LOADING", "MASTERDOWN", "UNBLOCKED")
+_TRANSIENT_WORDS: Final = ("MISCONF", "NOREPLICAS", "BUSY", "LOADING", "MASTERDOWN", "UNBLOCKED")
 _REFUSED: Final = (exceptions.AuthenticationError, exceptions.AuthorizationError, exceptions.NoPermissionError)
 
 
@@ -177,8 +177,8 @@ class SlotLink:
                     self._disconnect()
                     self._node = None
                     trouble: Exception = error
-                except _Passing as passing:
-                    trouble = passing.error
+                except _TransientError as transient:
+                    trouble = transient.error
                 except exceptions.RedisError as error:
                     self._disconnect()
                     raise StoreFailed(f"store {self.address}: {error}. Nothing of this round is confirmed.") from error
@@ -234,8 +234,8 @@ class SlotLink:
             if isinstance(answer, exceptions.ReadOnlyError):  # a primary that has become a replica
                 self._disconnect()
                 self._node = None
-            if isinstance(answer, _PASSING) or str(answer).startswith(_PASSING_WORDS):
-                raise _Passing(answer)
+            if isinstance(answer, _TRANSIENT) or str(answer).startswith(_TRANSIENT_WORDS):
+                raise _TransientError(answer)
             if isinstance(answer, exceptions.ResponseError):
                 raise StoreFailed(f"store {self.address}: {answer}. Nothing of this round is confirmed.")
             raise answer
@@ -354,7 +354,7 @@ class SlotLink:
             connection.disconnect()
 
 
-class _Passing(Exception):
+class _TransientError(Exception):
     """A temporary error."""
 
     def __init__(self, error: Exception) -> None:

@@ -187,7 +187,7 @@ class RedisStore(Families):
         return self._owner
 
     @property
-    def heart(self) -> ShardLease | None:
+    def sync_marker(self) -> ShardLease | None:
         return None if self._read_only else self._own().lease
 
     def last_beat(self) -> Beat | None:
