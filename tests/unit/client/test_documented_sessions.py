@@ -79,7 +79,7 @@ def test_the_how_to_sessions(server: FakeServer) -> None:
 
 
 def _documented(page: str) -> set[str]:
-    rows = re.findall(r"^\| (.*?) \|", (DOCS / "reference" / page).read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| ?(.*?) \|", (DOCS / "reference" / page).read_text(), re.MULTILINE)
     return {name for row in rows for name in re.findall(r"`(\w+)`", row)}
 
 
