@@ -63,7 +63,7 @@ class RemoteMethod:
 
 
 class RemoteExport:
-    """An export that another process sends part by part. Close it in any case."""
+    """An export that another process sends part by part. Always close it."""
 
     def __init__(self, tenant: str, pending: PendingReply) -> None:
         self.tenant = tenant

@@ -131,7 +131,7 @@ class HostedCall:
 
 
 class HostedExport:
-    """An export of a shard, read from another event loop. Close it in any case."""
+    """An export of a shard, read from another event loop. Always close it."""
 
     def __init__(self, shard: ShardThread, export: TenantExport) -> None:
         self._shard = shard
