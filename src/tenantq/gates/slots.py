@@ -51,6 +51,10 @@ class Ticket:
         if slots:
             self._gate._ended(self, slots)  # noqa: SLF001  # a ticket is a part of its slots
 
+    def outlive_task(self) -> None:
+        """Keep the slots after the task that took them has ended. The holder of the ticket releases them."""
+        self.task = None
+
     def park(self) -> None:
         """Release all slots but the connection's, because the request only waits now, like a long poll without messages."""
         connections = self._gate._connections  # noqa: SLF001  # as above

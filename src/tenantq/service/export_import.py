@@ -46,7 +46,7 @@ class Exports:
         self._audit_trail, self._other_shards = audit_trail, other_shards
 
     async def export(self, call: Call, tenant: str | None, queue: str | None = None) -> TenantExport:
-        """Start to export everything that a tenant has now, or one queue of it. Close the returned stream in any case."""
+        """Start to export everything that a tenant has now, or one queue of it. Always close the returned stream."""
         if queue is not None:
             await self._admission.identify(call, "export")  # before the tenant's name is checked
             check_queue_name(queue)
@@ -77,6 +77,7 @@ class Exports:
         await self._shard.journal.note([entry_of("export", admitted.tenant, admitted.caller, details)])
         keys = key_items(self._shard, self._admission, admitted.state.id)
         release = admitted.ticket.release
+        admitted.ticket.outlive_task()  # the stream may be read by other tasks
         return TenantExport(
             self._shard, self._audit_trail, self._encryption, snapshot, release, keys=keys, others=others
         )

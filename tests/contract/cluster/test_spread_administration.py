@@ -144,7 +144,9 @@ async def test_whole_export_while_queues_move_is_complete_or_refused(shared_stor
             return False
 
         refused = 0
-        for shards in (4, 1, 3):
+        for shards in (4, 1, 3) * 5:
+            if refused and shards == 4:
+                break
             changing = asyncio.create_task(spread(admin, name, shards))
             while not changing.done():
                 refused += not await is_exported()
@@ -183,7 +185,8 @@ async def test_cancelled_export_of_a_spread_tenant_releases_its_slot_and_all_sna
         monkeypatch.setattr(AuditTrail, "in_turn", wait_forever)
         monkeypatch.setattr(TenantSnapshot, "close", count)
         export = await thread.call("exports.export", Call(bearer=TOKEN), name)
-        assert thread.service.admission.slots.in_flight == 1
+        slots = thread.service.admission.slots
+        assert (slots.reconcile(), slots.in_flight) == (0, 1)  # the task that started the export has ended
 
         async def read() -> None:
             async with aclosing(export):
