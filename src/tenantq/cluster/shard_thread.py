@@ -241,17 +241,26 @@ class ShardThread:
         return True
 
     async def await_on_loop(self, work: Callable[[], Any]) -> Any:
-        """Await ``work`` on the shard's loop. Raises NotOwner if that has ended."""
+        """Await ``work`` on the shard's loop. Raises NotOwner if that has ended, or ends before ``work``."""
 
         async def run() -> Any:
             return await work()
 
         running = run()
         try:
-            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(running, self.loop))
+            result = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(running, self.loop))
         except RuntimeError:
             running.close()
             raise self.not_owner() from None
+        try:
+            await asyncio.wait([result, self.ended], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            if not self.ended.done():
+                result.cancel()
+            raise
+        if not result.done() or result.cancelled():  # a loop that ends may leave out what was begun last
+            raise self.not_owner()
+        return result.result()
 
     def method(self, path: str) -> Callable[..., Any]:
         """Return a method of the open shard."""

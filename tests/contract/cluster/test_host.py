@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tenantq.cluster.error_codec import NotOwner
 from tenantq.cluster.settings import ClusterSettings
 from tenantq.domain.placement import jump_hash, tenant_key
 from tenantq.engine.settings import ShardSettings
@@ -24,6 +26,7 @@ from tests.shards import message
 from tests.verbs import Shard
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
     from pathlib import Path
 
     from tests.contract.cluster.hosts import TwoPrimaries
@@ -262,3 +265,26 @@ async def test_stopping_server_does_not_delay_a_handover_by_exports(primaries: T
         assert thread.not_owner().owner == "successor"
         assert list((tmp_path / "journal").rglob("shard=4/*.parquet"))
         assert not list((tmp_path / "journal").rglob("shard=3/*.parquet"))
+
+
+async def test_reader_of_a_shard_whose_loop_ends_gets_an_error(
+    primaries: TwoPrimaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the loop ends before it begins the work, so that nothing ever completes it."""
+
+    def leave_out(work: Coroutine[Any, Any, Any], _: asyncio.AbstractEventLoop) -> concurrent.futures.Future[Any]:
+        work.close()
+        return concurrent.futures.Future()
+
+    async with hosting(tmp_path, primaries.url, "ending") as server:
+        assert server.host is not None
+        thread = server.host.thread(3)
+        assert thread is not None
+        with monkeypatch.context() as patched:
+            patched.setattr(asyncio, "run_coroutine_threadsafe", leave_out)
+            reading = asyncio.create_task(thread.await_on_loop(thread.hosted.prepare_close))
+            await asyncio.sleep(0)
+        thread.begin_close(exports=False)
+        async with asyncio.timeout(20):
+            with pytest.raises(NotOwner):
+                await reading
