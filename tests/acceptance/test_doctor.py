@@ -16,7 +16,7 @@ from rocksdict import WriteBatch
 from tenantq import Client
 from tenantq.store.keys import after, queue_prefix
 from tenantq.store.rocks import RocksStore
-from tests.acceptance.command import ADMIN_TOKEN, COMMAND, SECONDS_MAX, run, serving
+from tests.acceptance.command import ADMIN_TOKEN, COMMAND, SECONDS_MAX, call, run, serving
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,41 +50,41 @@ def _lose_a_row(path: Path) -> None:
 
 def test_clean_store_is_exit_code_0(data: Path) -> None:
     """The figures and the verdict are printed."""
-    done = run("doctor", "--data-dir", data)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "tenants\t4\n" in done.stdout
-    assert done.stdout.endswith(f"{data}: clean\n")
+    done = call("doctor", "--data-dir", data)
+    assert (done.code, done.err) == (0, "")
+    assert "tenants\t4\n" in done.out
+    assert done.out.endswith(f"{data}: clean\n")
 
 
 def test_drift_is_exit_code_1_and_named(data: Path) -> None:
     """The finding has its kind, tenant, queue and a sentence."""
     _lose_a_row(data)
-    done = run("doctor", "--data-dir", data)
-    assert (done.returncode, done.stderr) == (1, "")
-    assert "index\tloud-corp/mail 0" in done.stdout
-    assert "The message is waiting but is missing from the delivery order." in done.stdout
-    assert "The counter ready of priority 0 is" in done.stdout
-    assert done.stdout.endswith(f"{data}: 2 findings\n")
+    done = call("doctor", "--data-dir", data)
+    assert (done.code, done.err) == (1, "")
+    assert "index\tloud-corp/mail 0" in done.out
+    assert "The message is waiting but is missing from the delivery order." in done.out
+    assert "The counter ready of priority 0 is" in done.out
+    assert done.out.endswith(f"{data}: 2 findings\n")
 
 
 def test_damaged_files_are_exit_code_1_and_named(data: Path) -> None:
     """Unreadable bytes are a finding, not a traceback."""
     for table in (data / "db").glob("*.sst"):
         table.write_bytes(table.read_bytes()[:50])
-    done = run("doctor", "--data-dir", data)
-    assert (done.returncode, done.stderr) == (1, "")
-    assert "\ndamaged\t" in done.stdout
+    done = call("doctor", "--data-dir", data)
+    assert (done.code, done.err) == (1, "")
+    assert "\ndamaged\t" in done.out
 
 
 def test_json_report_has_the_same_exit_codes(data: Path) -> None:
     """It is one object on stdout."""
-    clean = run("doctor", "--data-dir", data, "--json")
-    assert clean.returncode == 0
-    assert json.loads(clean.stdout)["clean"] is True
+    clean = call("doctor", "--data-dir", data, "--json")
+    assert clean.code == 0
+    assert json.loads(clean.out)["clean"] is True
     _lose_a_row(data)
-    found = run("doctor", "--json", TENANTQ_DATA_DIR=str(data))
-    shown = json.loads(found.stdout)
-    assert (found.returncode, shown["clean"], shown["findings_total"]) == (1, False, len(shown["findings"]))
+    found = call("doctor", "--json", TENANTQ_DATA_DIR=str(data))
+    shown = json.loads(found.out)
+    assert (found.code, shown["clean"], shown["findings_total"]) == (1, False, len(shown["findings"]))
     assert {finding["kind"] for finding in shown["findings"]} == {"index", "counters"}
     assert shown["figures"]["messages"] > 0
 
@@ -126,10 +126,10 @@ def test_unusable_files_are_exit_code_6_and_named(data: Path) -> None:
     (data / "lock").unlink()
     (data / "lock").mkdir()
     for command in (("doctor",), ("audit", "verify")):
-        done = run(*command, "--data-dir", data)
-        assert (done.returncode, done.stdout) == (6, "")
+        done = call(*command, "--data-dir", data)
+        assert (done.code, done.out) == (6, "")
         told = f"{data / 'lock'}: Is a directory; check the path and its permissions"
-        assert done.stderr.splitlines()[-1] == f"tenantq: {told} [unavailable]"
+        assert done.err.splitlines()[-1] == f"tenantq: {told} [unavailable]"
 
 
 def test_directory_without_a_store_is_refused(tmp_path: Path) -> None:
@@ -140,10 +140,10 @@ def test_directory_without_a_store_is_refused(tmp_path: Path) -> None:
         (tmp_path / "none", 6, "no tenantq store"),
         (tmp_path / "file", 2, "file"),
     ):
-        done = run("doctor", "--data-dir", path)
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1)
-        assert done.stderr.startswith("tenantq: ")
-        assert text in done.stderr
+        done = call("doctor", "--data-dir", path)
+        assert (done.code, done.out, done.err.count("\n")) == (code, "", 1)
+        assert done.err.startswith("tenantq: ")
+        assert text in done.err
     assert not (tmp_path / "none").exists()
 
 
