@@ -93,32 +93,34 @@ def test_running_server_under_load_is_examined_and_verified(tmp_path: Path) -> N
     """Every checkpoint is consistent, the server keeps its lock, and nothing is left in its directory."""
     data = tmp_path / "data"
     with serving(data, TENANTQ_EXPORT__EVERY_MS="100", TENANTQ_EXPORT__KEEP_RECORDS="0") as served:
-        over = threading.Event()
+        over, begun = threading.Event(), threading.Event()
 
         def work() -> None:
             with Client(served.url, token=ADMIN_TOKEN, timeout_ms=60_000) as client:
                 queue = client.queue("mail")
                 while not over.is_set():
                     queue.add_many([os.urandom(5_000) for _ in range(20)])
+                    begun.set()
                     for message in queue.poll(max=15):
                         message.ack()
 
         with ThreadPoolExecutor(1) as threads:
             at_work = threads.submit(work)
             try:
+                assert begun.wait(SECONDS_MAX)
                 for _ in range(3):
                     done = [
-                        run(*command, "--data-dir", data, "--json") for command in (("doctor",), ("audit", "verify"))
+                        call(*command, "--data-dir", data, "--json") for command in (("doctor",), ("audit", "verify"))
                     ]
-                    assert [(one.returncode, one.stderr) for one in done] == [(0, ""), (0, "")], done
-                    assert json.loads(done[0].stdout)["figures"]["messages"] > 0
-                    assert json.loads(done[1].stdout)["live_records"] > 0
+                    assert [(one.code, one.err) for one in done] == [(0, ""), (0, "")], done
+                    assert json.loads(done[0].out)["figures"]["messages"] > 0
+                    assert json.loads(done[1].out)["live_records"] > 0
             finally:
                 over.set()
         at_work.result()
         assert not list(data.glob("checkpoint*"))
-        assert run("serve", "--data-dir", data, "--http", "127.0.0.1:0").returncode == 6
-    assert run("doctor", "--data-dir", data).returncode == 0
+        assert call("serve", "--data-dir", data, "--http", "127.0.0.1:0").code == 6
+    assert call("doctor", "--data-dir", data).code == 0
 
 
 def test_unusable_files_are_exit_code_6_and_named(data: Path) -> None:
