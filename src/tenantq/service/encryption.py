@@ -52,7 +52,7 @@ class PreparedBatch(msgspec.Struct, frozen=True):
     plain: bool = False  # only bodies, all of one priority
 
 
-class Opened(msgspec.Struct, frozen=True):
+class DecryptedDeliveries(msgspec.Struct, frozen=True):
     """Leased messages: those that were decrypted, and those that could not be."""
 
     whole: list[Delivery]
@@ -326,18 +326,18 @@ class MessageEncryption:
         self._shard.state.catalog.tenant_by_id(tenant_id).counters.decrypted += len(blobs)
         return reader
 
-    async def open_deliveries(self, tenant_id: int, got: list[Delivery]) -> Opened:
+    async def decrypt_deliveries(self, tenant_id: int, got: list[Delivery]) -> DecryptedDeliveries:
         """Return leased messages of one tenant decrypted. Raises KmsUnavailable, KmsError or Erased."""
         encrypted = [one for one in got if one.encrypted]
         if not encrypted:
-            return Opened(got)
+            return DecryptedDeliveries(got)
         blobs = [one.body for one in encrypted]
         reader = await self._reader(tenant_id, blobs)
         queue = got[0].queue
         if len(encrypted) < len(got) or [
             1 for one in got if one.origin or one.encrypted_attributes or one.queue != queue
         ]:
-            return _opened_singly(reader, got)
+            return _decrypted_singly(reader, got)
         bodies = reader.decrypt_bodies(queue, [one.raw_id for one in got], blobs)
         replace = msgspec.structs.replace
         whole = [
@@ -346,10 +346,12 @@ class MessageEncryption:
             if type(body) is bytes
         ]
         if len(whole) == len(got):
-            return Opened(whole)
-        return Opened(whole, [one for one, body in zip(got, bodies, strict=True) if type(body) is not bytes])
+            return DecryptedDeliveries(whole)
+        return DecryptedDeliveries(
+            whole, [one for one, body in zip(got, bodies, strict=True) if type(body) is not bytes]
+        )
 
-    async def open_facts(self, tenant_id: int, seen: list[Facts]) -> list[Facts]:
+    async def decrypt_facts(self, tenant_id: int, seen: list[Facts]) -> list[Facts]:
         """Return stored messages of one tenant decrypted. Damaged ones have a ``body_error``."""
         encrypted = [one.body for one in seen if one.encrypted]
         if not encrypted:
@@ -357,7 +359,7 @@ class MessageEncryption:
         reader = await self._reader(tenant_id, encrypted)
         return [message_cipher.decrypt_facts(reader, one) if one.encrypted else one for one in seen]
 
-    async def open_result(self, tenant_id: int, queue: str, id: bytes, result: Result) -> Result:
+    async def decrypt_result(self, tenant_id: int, queue: str, id: bytes, result: Result) -> Result:
         """Return a result decrypted. Raises SealBroken, KmsUnavailable, KmsError or Erased."""
         if not result.encrypted or result.value is None:
             return result
@@ -366,10 +368,10 @@ class MessageEncryption:
 
     # ---- moving ----
 
-    async def open_stored(
+    async def decrypt_stored(
         self, tenant_id: int, queue: str, messages: list[MessageCopy]
     ) -> list[MessageCopy | SealBroken]:
-        """Return stored messages of one queue decrypted, or an error in place of a damaged one. Raises as ``open_deliveries``."""
+        """Return stored messages of one queue decrypted, or an error in place of a damaged one. Raises as ``decrypt_deliveries``."""
         blobs = [one.body for one in messages if one.encrypted]
         if not blobs:
             return list(messages)
@@ -379,19 +381,19 @@ class MessageEncryption:
             for one in messages
         ]
 
-    async def open_results(
+    async def decrypt_results(
         self, tenant_id: int, queue: str, results: list[StoredResult]
     ) -> list[StoredResult | SealBroken]:
         """Return stored results of one queue decrypted, or an error in place of a damaged one."""
-        opened: list[StoredResult | SealBroken] = []
+        decrypted: list[StoredResult | SealBroken] = []
         for one in results:
             try:
-                result = await self.open_result(tenant_id, queue, one.raw_id, one.result)
+                result = await self.decrypt_result(tenant_id, queue, one.raw_id, one.result)
             except SealBroken as error:
-                opened.append(error)
+                decrypted.append(error)
                 continue
-            opened.append(msgspec.structs.replace(one, result=result))
-        return opened
+            decrypted.append(msgspec.structs.replace(one, result=result))
+        return decrypted
 
     async def encrypt_stored(
         self, tenant: TenantState, queue: str, messages: list[MessageCopy], results: list[StoredResult]
@@ -425,12 +427,12 @@ class MessageEncryption:
         return {tenant: until - now for tenant, until in self._resting.items()}
 
 
-def _opened_singly(reader: TenantCipher, got: list[Delivery]) -> Opened:
+def _decrypted_singly(reader: TenantCipher, got: list[Delivery]) -> DecryptedDeliveries:
     """Return messages of several queues or kinds, decrypted one by one."""
-    opened = [
+    decrypted = [
         message_cipher.decrypt_or_error(reader, one.origin or one.queue, one) if one.encrypted else one for one in got
     ]
-    return Opened(
-        [one for one in opened if not isinstance(one, SealBroken)],
-        [one for one, found in zip(got, opened, strict=True) if isinstance(found, SealBroken)],
+    return DecryptedDeliveries(
+        [one for one in decrypted if not isinstance(one, SealBroken)],
+        [one for one, found in zip(got, decrypted, strict=True) if isinstance(found, SealBroken)],
     )

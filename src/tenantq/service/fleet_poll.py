@@ -192,17 +192,17 @@ class FleetPolls:
         for one in got:
             if one.encrypted:
                 by_tenant.setdefault(one.tenant, []).append(one)
-        opened: dict[str, Delivery] = {}
+        decrypted: dict[str, Delivery] = {}
         for tenant, encrypted in by_tenant.items():
             try:
-                opened.update({one.receipt: one for one in await self._deliveries.open(admitted, encrypted)})
+                decrypted.update({one.receipt: one for one in await self._deliveries.open(admitted, encrypted)})
             except TenantqError as error:
                 failure = error
                 self._encryption.rest(tenant)
         return [
-            one if not one.encrypted else opened[one.receipt]
+            one if not one.encrypted else decrypted[one.receipt]
             for one in got
-            if not one.encrypted or one.receipt in opened
+            if not one.encrypted or one.receipt in decrypted
         ], failure
 
 

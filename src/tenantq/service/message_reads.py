@@ -55,7 +55,7 @@ class MessageReads:
             seen = [_hidden(one) for one in seen]
         else:
             if any(one.encrypted for one in seen):
-                seen = await self._encryption.open_facts(admitted.state.id, seen)
+                seen = await self._encryption.decrypt_facts(admitted.state.id, seen)
             if seen:
                 self._admission.notes.note_read(admitted, "peek", queue, f"{len(seen)} messages")
         self._admission.charge(
@@ -105,7 +105,7 @@ class MessageReads:
                 seen = _hidden(facts)
             else:
                 if facts.encrypted:
-                    (seen,) = await self._encryption.open_facts(admitted.state.id, [facts])
+                    (seen,) = await self._encryption.decrypt_facts(admitted.state.id, [facts])
                     if seen.body_error:
                         raise SealBroken(tenant=admitted.tenant, queue=queue, id=facts.id)
                 self._admission.notes.note_read(admitted, "get", queue, f"message {facts.id}")
@@ -125,7 +125,7 @@ class MessageReads:
                 await self._admission.confirm(call, admitted, "result", queue)
             if self._may_read(admitted, queue) or found.value is None:
                 if found.encrypted:
-                    found = await self._encryption.open_result(admitted.state.id, queue, id_bytes(id), found)
+                    found = await self._encryption.decrypt_result(admitted.state.id, queue, id_bytes(id), found)
                 if found.value is not None and self._may_read(admitted, queue):
                     self._admission.notes.note_read(admitted, "result", queue, f"message {id_text(id_bytes(id))}")
                 self._admission.charge(admitted, queue, "read", 0, len(found.value or b""))
