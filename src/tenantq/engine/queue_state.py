@@ -138,11 +138,7 @@ def is_home(tenant: TenantState) -> bool:
 
 def _check_thawed(frozen: Suspension | None, tenant: str, queue: str | None) -> None:
     if frozen is not None:
-        raise Suspended(
-            f"nothing of this may change: {frozen.reason or 'it is suspended'}",
-            tenant=tenant,
-            queue=queue,
-        )
+        raise Suspended(f"nothing of this may change: {frozen.reason or 'it is suspended'}", tenant=tenant, queue=queue)
 
 
 def queue_suspended(queue: QueueState) -> Suspended:

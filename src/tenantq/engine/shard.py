@@ -12,16 +12,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from tenantq.domain import limits
-from tenantq.domain.message import (
-    LOCAL,
-    SYSTEM,
-    AddResult,
-    Caller,
-    NewMessage,
-    Outcome,
-    check_batch,
-    check_caller,
-)
+from tenantq.domain.message import LOCAL, SYSTEM, AddResult, Caller, NewMessage, Outcome, check_batch, check_caller
 from tenantq.domain.names import DEFAULT_TENANT
 from tenantq.domain.validation import check_field, validated
 from tenantq.engine.arguments import check_bool

@@ -22,12 +22,7 @@ class FleetPolls:
     """Polls for workers that serve many tenants."""
 
     def __init__(
-        self,
-        shard: Shard,
-        admission: Admission,
-        clock: Clock,
-        deliveries: Deliveries,
-        encryption: MessageEncryption,
+        self, shard: Shard, admission: Admission, clock: Clock, deliveries: Deliveries, encryption: MessageEncryption
     ) -> None:
         self._shard, self._admission, self._clock = shard, admission, clock
         self._deliveries, self._encryption = deliveries, encryption

@@ -110,12 +110,7 @@ class Worker:
     # ---- tasks and hooks ----
 
     def task(
-        self,
-        queue: str,
-        *,
-        timeout_ms: int | None = None,
-        retry: Retry | Rule | None = None,
-        result: bool = False,
+        self, queue: str, *, timeout_ms: int | None = None, retry: Retry | Rule | None = None, result: bool = False
     ) -> Callable[[Callable[P, R]], Task[P, R]]:
         """Register a function as the handler of a queue.
 
