@@ -79,32 +79,11 @@ class RequestParser:
     """Parses the requests of one connection, and passes each complete or refused one to ``deliver``, in order."""
 
     __slots__ = (
-        "_blocks",
-        "_cacheable",
-        "_certificate",
-        "_chunk_start",
-        "_connection",
-        "_deliver",
-        "_header_bytes_left",
-        "_headers",
-        "_headers_left",
-        "_is_cacheable",
-        "_is_secure",
-        "_listener",
-        "_more",
-        "_others",
-        "_parser",
-        "_parts",
-        "_remote",
-        "_request",
-        "_silent_bytes",
-        "_target",
-        "body_bytes",
-        "expects_continue",
-        "is_over",
-        "since_ms",
-        "stage",
-    )
+        "_blocks", "_cacheable", "_certificate", "_chunk_start", "_connection", "_deliver", "_header_bytes_left",
+        "_headers", "_headers_left", "_is_cacheable", "_is_secure", "_listener", "_more", "_others", "_parser",
+        "_parts", "_remote", "_request", "_silent_bytes", "_target", "body_bytes", "expects_continue", "is_over",
+        "since_ms", "stage",
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -29,19 +29,9 @@ class RunningCall:
     """
 
     __slots__ = (
-        "_bearer",
-        "_connection",
-        "_context",
-        "_held_bytes",
-        "_is_over",
-        "_is_stopping",
-        "_method",
-        "_replied",
-        "_request_id",
-        "_task",
-        "_turn",
-        "_user_agent",
-    )
+        "_bearer", "_connection", "_context", "_held_bytes", "_is_over", "_is_stopping", "_method", "_replied",
+        "_request_id", "_task", "_turn", "_user_agent",
+    )  # fmt: skip
 
     def __init__(
         self, connection: RpcConnection, method: Method, context: Any, bearer: str | None, user_agent: str
