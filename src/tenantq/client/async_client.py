@@ -52,16 +52,9 @@ class AsyncClient:
     ) -> None:
         """Create a client. Nothing is sent before the first call. ``settings`` of another client replace all other arguments."""
         self.settings = settings or parse(
-            url,
-            token,
-            timeout_ms=timeout_ms,
-            connect_timeout_ms=connect_timeout_ms,
-            retries=retries,
-            connections=connections,
-            coalesce=coalesce,
-            follow=follow,
-            tls=tls,
-        )
+            url, token, timeout_ms=timeout_ms, connect_timeout_ms=connect_timeout_ms, retries=retries,
+            connections=connections, coalesce=coalesce, follow=follow, tls=tls,
+        )  # fmt: skip
         self._session = ClientSession(self.settings, TenantRouter(self.settings))
         self._registry = QueueRegistry(self._session)
 

@@ -93,16 +93,10 @@ class Effects:
         """Add a journal entry about a queue."""
         self.entries.append(
             JournalEntry(
-                op,
-                queue.tenant.name,
-                queue.name,
-                caller.principal,
-                caller.remote,
-                caller.request_id,
-                user_agent=caller.user_agent,
-                **columns,
+                op, queue.tenant.name, queue.name, caller.principal, caller.remote, caller.request_id,
+                user_agent=caller.user_agent, **columns,
             )
-        )
+        )  # fmt: skip
 
     def log_tenant(self, op: str, tenant: TenantState, caller: Caller, details: str = "") -> None:
         """Add a journal entry about a tenant."""

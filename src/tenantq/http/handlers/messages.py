@@ -105,28 +105,18 @@ def _added_item(added: AddResult) -> wire.AddedItem:
 async def poll(service: Service, request: Request, body: wire.PollRequest) -> _Polled:
     """Lease messages, optionally waiting for the first."""
     deliveries = await service.messages.poll(
-        request.call,
-        request.tenant,
-        request.queue,
-        max=body.max,
-        wait_ms=body.wait_ms,
-        lease_ms=body.lease_ms,
+        request.call, request.tenant, request.queue, max=body.max, wait_ms=body.wait_ms, lease_ms=body.lease_ms,
         consumer=body.consumer,
-    )
+    )  # fmt: skip
     return _delivered(request, deliveries)
 
 
 async def fleet_poll(service: Service, request: Request, body: wire.FleetPollRequest) -> _Polled:
     """Lease messages of one queue name across tenants, in fair turns."""
     deliveries = await service.fleet.poll(
-        request.call,
-        body.queue,
-        tenants=body.tenants,
-        max=body.max,
-        wait_ms=body.wait_ms,
-        lease_ms=body.lease_ms,
+        request.call, body.queue, tenants=body.tenants, max=body.max, wait_ms=body.wait_ms, lease_ms=body.lease_ms,
         consumer=body.consumer,
-    )
+    )  # fmt: skip
     return _delivered(request, deliveries)
 
 

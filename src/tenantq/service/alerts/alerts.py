@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from tenantq.domain.names import TargetName
 from tenantq.domain.validation import check_field
 from tenantq.errors import NotFound
@@ -63,15 +65,9 @@ class Alerts:
         now = self._clock.wall_ms()
         return [
             AlertItem(
-                kind=one.subject.kind,
-                severity=one.finding.severity,
-                tenant=one.subject.tenant,
-                queue=one.subject.queue,
-                detail=one.subject.detail,
-                text=one.finding.text,
-                since=one.since,
-                silenced=now < one.finding.silenced_until,
+                **msgspec.structs.asdict(one.subject), severity=one.finding.severity, text=one.finding.text,
+                since=one.since, silenced=now < one.finding.silenced_until,
             )
             for one in self._watch.book.active
             if not tenant or one.subject.tenant == tenant
-        ]
+        ]  # fmt: skip

@@ -163,17 +163,8 @@ class AlertBook:
     def _notification(
         self, active: ActiveAlert, status: Literal["firing", "resolved"], now: int, *, is_repeat: bool = False
     ) -> Notification:
-        subject, finding = active.subject, active.finding
+        finding = active.finding
         return Notification(
-            status=status,
-            kind=subject.kind,
-            severity=finding.severity,
-            tenant=subject.tenant,
-            queue=subject.queue,
-            detail=subject.detail,
-            text=finding.text,
-            since=active.since,
-            at=now,
-            server=self._server,
-            is_repeat=is_repeat,
-        )
+            **msgspec.structs.asdict(active.subject), status=status, severity=finding.severity, text=finding.text,
+            since=active.since, at=now, server=self._server, is_repeat=is_repeat,
+        )  # fmt: skip
