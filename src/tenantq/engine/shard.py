@@ -47,14 +47,6 @@ class StoreCheckpoint(msgspec.Struct, frozen=True):
     taken: Beat
 
 
-def _refused(error: TenantqError) -> Any:
-    return Outcome(False, error)
-
-
-def _no_probe(_: str) -> None:
-    pass
-
-
 class Shard:
     """The engine of one data directory, used from one event loop.
 
@@ -72,7 +64,7 @@ class Shard:
         randomness: Randomness | None = None,
         name: str = "0",
         first_tenant_id: int = 1,
-        probe: Callable[[str], None] = _no_probe,
+        probe: Callable[[str], None] = lambda _: None,
         open_store: OpenStore | None = None,
     ) -> None:
         """Prepare a shard; ``open`` does the work. ``probe`` is called at the named points of a round, for crash tests.
@@ -192,7 +184,7 @@ class Shard:
         """
         if operation.cost > PART_ITEMS and (parts := operation.parts()):
             batch: Any = parts  # only operations on many leases or messages have parts
-            return self.loop.submit_parts(batch, _refused)  # type: ignore[return-value]
+            return self.loop.submit_parts(batch, lambda error: Outcome(False, error))  # type: ignore[return-value]
         return self.loop.submit(operation)
 
     # ---- messages ----
