@@ -21,7 +21,7 @@ class Deliveries:
     def __init__(self, shard: Shard, admission: Admission, encryption: MessageEncryption) -> None:
         self._shard, self._admission, self._encryption = shard, admission, encryption
 
-    async def open(self, admitted: AdmittedCall, deliveries: list[Delivery]) -> list[Delivery]:
+    async def decrypt(self, admitted: AdmittedCall, deliveries: list[Delivery]) -> list[Delivery]:
         """Return leased messages of one tenant decrypted.
 
         If the keys are not available, all are released without using an attempt. A message that cannot be decrypted is

@@ -34,7 +34,7 @@ from tenantq.vault.wrapped_key import WrappedKey
 log = logging.getLogger("tenantq")
 
 _AT_ONCE_BYTES: Final = 1 << 20
-REST_MS: Final = 1_000
+EXCLUDED_MS: Final = 1_000
 """How long fleet polls leave out a tenant whose messages could not be decrypted."""
 
 _FAILURES: Final[dict[str, type[TenantqError]]] = {
@@ -66,7 +66,7 @@ class MessageEncryption:
         self,
         shard: Shard,
         vault: Vault,
-        book: StoredDataKeys,
+        stored_keys: StoredDataKeys,
         clock: Clock,
         *,
         providers: Mapping[str, Kms],
@@ -76,13 +76,13 @@ class MessageEncryption:
         """Without ``default_key``, ``own_keys`` creates a key for each tenant that names none."""
         self._shard = shard
         self._vault = vault
-        self._book = book
+        self._stored_keys = stored_keys
         self._clock = clock
         self.providers = providers
         self._default_key = default_key
         self._own_keys = own_keys
         self._policies: dict[int, tuple[Encryption, KeyPolicy]] = {}
-        self._resting: dict[str, int] = {}  # tenants that fleet polls leave out, and until when (monotonic)
+        self._excluded: dict[str, int] = {}  # tenants that fleet polls leave out, and until when (monotonic)
         self.broken = 0  # messages that could not be decrypted since the start
         self.keyless = {  # tenants whose data keys are gone although they are not being deleted
             one.id
@@ -124,7 +124,7 @@ class MessageEncryption:
         if ref.provider == "local" and ref.key.startswith(PREFIX) and ref.key != PREFIX + tenant:
             raise Invalid(f"encryption.key: keys named {PREFIX}… are destroyed with their tenant. Use another key.")
         if own is not None and ref == own.ref(tenant):
-            wrapped = self._book.known(tenant_id).values() if tenant_id is not None else ()
+            wrapped = self._stored_keys.known(tenant_id).values() if tenant_id is not None else ()
             if all(key.key != ref for key in wrapped):
                 await own.make(tenant)
         health = await self._vault.check(ref)
@@ -166,7 +166,7 @@ class MessageEncryption:
 
     def data_keys(self, tenant: TenantState) -> list[WrappedKey]:
         """Return a tenant's data keys, oldest first, without its secret."""
-        return [key for number, key in sorted(self._book.known(tenant.id).items()) if number]
+        return [key for number, key in sorted(self._stored_keys.known(tenant.id).items()) if number]
 
     def health(self) -> VaultHealth:
         """Return the health of every key used so far."""
@@ -183,7 +183,7 @@ class MessageEncryption:
     def keys_in_use(self) -> Iterator[KeyRef]:
         """Yield the key that wraps each data key of each tenant. Shared keys are repeated."""
         for tenant_id in list(self.encrypted_tenants):
-            for wrapped in self._book.known(tenant_id).values():
+            for wrapped in self._stored_keys.known(tenant_id).values():
                 yield wrapped.key
 
     async def try_key(self, ref: KeyRef) -> KeyHealth:
@@ -268,7 +268,7 @@ class MessageEncryption:
         priorities = {one.priority for one in encrypted if isinstance(one, NewMessage)}
         return PreparedBatch(encrypted, digests, plain and len(priorities) == 1)
 
-    async def recognise(
+    async def add_digests(
         self, tenant: TenantState, messages: Sequence[NewMessage | TenantqError], batch_key: str | None
     ) -> PreparedBatch:
         """Return plain messages of a tenant that was encrypted, with digests that match those of its encrypted messages.
@@ -414,17 +414,17 @@ class MessageEncryption:
 
     # ---- fleets ----
 
-    def rest(self, tenant: str) -> None:
+    def exclude_briefly(self, tenant: str) -> None:
         """Exclude a tenant from fleet polls for a moment, because its messages could not be decrypted."""
-        self._resting[tenant] = self._clock.monotonic_ms() + REST_MS
+        self._excluded[tenant] = self._clock.monotonic_ms() + EXCLUDED_MS
 
-    def resting(self) -> dict[str, int]:
+    def excluded(self) -> dict[str, int]:
         """Return the tenants that fleet polls leave out, and for how many milliseconds."""
-        if not self._resting:
+        if not self._excluded:
             return {}
         now = self._clock.monotonic_ms()
-        self._resting = {tenant: until for tenant, until in self._resting.items() if until > now}
-        return {tenant: until - now for tenant, until in self._resting.items()}
+        self._excluded = {tenant: until for tenant, until in self._excluded.items() if until > now}
+        return {tenant: until - now for tenant, until in self._excluded.items()}
 
 
 def _decrypted_singly(reader: TenantCipher, got: list[Delivery]) -> DecryptedDeliveries:

@@ -144,7 +144,7 @@ class FleetPolls:
                 del self._debts[tenant, name]
             elif name == queue:
                 excluded[tenant] = wait_ms
-        excluded.update(self._encryption.resting())
+        excluded.update(self._encryption.excluded())
         excluded.update(dict.fromkeys(self._admission.residency.excluded(call.entered_in), left_ms))
         return excluded
 
@@ -190,10 +190,10 @@ class FleetPolls:
         decrypted: dict[str, Delivery] = {}
         for tenant, encrypted in by_tenant.items():
             try:
-                decrypted.update({one.receipt: one for one in await self._deliveries.open(admitted, encrypted)})
+                decrypted.update({one.receipt: one for one in await self._deliveries.decrypt(admitted, encrypted)})
             except TenantqError as error:
                 failure = error
-                self._encryption.rest(tenant)
+                self._encryption.exclude_briefly(tenant)
         return [
             one if not one.encrypted else decrypted[one.receipt]
             for one in got

@@ -11,7 +11,7 @@ from tenantq.domain.validation import check_field
 from tenantq.errors import NotFound
 from tenantq.runtime.clock import Clock
 from tenantq.service.admission import Admission
-from tenantq.service.alerts.book import Notification
+from tenantq.service.alerts.active_alerts import Notification
 from tenantq.service.alerts.targets import DeliveryFailed
 from tenantq.service.alerts.watch import AlertWatch
 from tenantq.service.call import Call
@@ -68,6 +68,6 @@ class Alerts:
                 **msgspec.structs.asdict(one.subject), severity=one.finding.severity, text=one.finding.text,
                 since=one.since, silenced=now < one.finding.silenced_until,
             )
-            for one in self._watch.book.active
+            for one in self._watch.alerts.active
             if not tenant or one.subject.tenant == tenant
         ]  # fmt: skip

@@ -78,7 +78,7 @@ class Change(msgspec.Struct, frozen=True):
     is_new: bool  # the alert has begun, or ended
 
 
-class AlertBook:
+class ActiveAlerts:
     """Active alerts. It notifies once when an alert starts, again after ``repeat_ms``, and when it ends."""
 
     def __init__(self, server: str, repeat_ms: int) -> None:
