@@ -1,7 +1,6 @@
 """The client for asyncio."""
 
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import quote
 
@@ -65,9 +64,7 @@ class AsyncClient:
         self._session.check_open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import msgspec
@@ -127,9 +126,7 @@ class Shard:
         await self.open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     # ---- operations ----
