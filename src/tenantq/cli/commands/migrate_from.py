@@ -147,7 +147,9 @@ def migrate_from(
         ) as bar:
 
             def transfer_from(source: Source) -> Transfer:
-                return Transfer(source, connection.client, mapping, SystemClock(), lambda read: bar(completed=read))
+                return Transfer(
+                    source, connection.client, mapping, SystemClock().wall_ms(), lambda read: bar(completed=read)
+                )
 
             if live:
                 report = _follow(source, mapping, connection.client, transfer_from, in_progress)
