@@ -177,13 +177,9 @@ class RunningCall:
         """Call the service and return its result."""
         connection, method = self._connection, self._method
         call = Call(
-            bearer=self._bearer,
-            certificate=connection.certificate,
-            remote=connection.remote,
-            request_id=self._request_id,
-            user_agent=self._user_agent,
-            connection=connection,
-        )
+            bearer=self._bearer, certificate=connection.certificate, remote=connection.remote,
+            request_id=self._request_id, user_agent=self._user_agent, connection=connection,
+        )  # fmt: skip
         served_request.set(call)
         if method.waits and (connection.listener.is_closing or self._is_stopping):
             arguments["wait_ms"] = 0

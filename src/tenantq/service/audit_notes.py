@@ -52,13 +52,9 @@ class AuditNotes:
         self._refusals = CallNotes(clock, self._write, rows_per_second=settings.refusal_rows_per_second)
         self._reads = CallNotes(clock, self._write, rows_per_second=settings.refusal_rows_per_second)
         self._views = CallNotes(
-            clock,
-            self._write,
-            settings.refusal_rows_per_second,
-            _VIEWS_MAX,
-            settings.view_window_ms,
+            clock, self._write, settings.refusal_rows_per_second, _VIEWS_MAX, settings.view_window_ms,
             merges_repeats=True,
-        )
+        )  # fmt: skip
         self.on_alert: Callable[[Alert], None] = lambda _: None
         self.signals = Signals(clock, settings.signals, self.raise_alert)
         self.signals.import_places({f"key:{id}": use.places for id, use in shard.state.access.uses().items()})
