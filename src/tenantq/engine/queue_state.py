@@ -15,7 +15,7 @@ from tenantq.engine.part_state import PartState
 from tenantq.engine.restrictions import Erasing, Hold, Suspension
 from tenantq.engine.usage import Usage
 from tenantq.engine.work_counters import ACKED, ADDED, DELIVERED, TOTALS, TenantCounters, WorkSums
-from tenantq.errors import LegalHold, QueueDamaged, Suspended, TenantqError
+from tenantq.errors import Conflict, LegalHold, QueueDamaged, Suspended, TenantqError
 from tenantq.runtime.clock import Timer
 from tenantq.store.keys import be64, digest, queue_prefix
 from tenantq.store.rows import CountersRow, LevelRow, pack_counters
@@ -120,6 +120,11 @@ class TenantState:
     def check_thawed(self, queue: str | None = None) -> None:
         """Raise Suspended if it is frozen."""
         _check_thawed(self.frozen, self.name, queue)
+
+    def check_stays(self) -> None:
+        """Raise Conflict if it is being deleted."""
+        if self.erasing is not None:
+            raise Conflict("the tenant is being deleted", tenant=self.name)
 
     def check_hold(self, queue: str | None = None) -> None:
         """Raise LegalHold if the tenant is under legal hold."""
