@@ -116,9 +116,8 @@ class Catalog:
         self._configs: dict[bytes, TenantConfig] = {}  # tenants of one plan share one object
         self.moved: dict[str, MovedRow] = {}
         self.arriving: dict[str, tuple[int, ArrivingRow]] = {}  # by name, with the id of the tenant
-        self.placed_here: Callable[[str, str], bool | None] = lambda *_: (
-            None
-        )  # a queue of a spread tenant, by the directory
+        # Whether a queue of a spread tenant is placed here, by the directory; None: it does not say.
+        self.placed_here: Callable[[str, str], bool | None] = lambda *_: None
 
     # ---- reading ----
 

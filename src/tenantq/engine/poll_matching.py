@@ -11,6 +11,7 @@ from tenantq.engine.queue_state import QueueState, WaitingPoll
 _SHARED_TURNS = 4  # while others wait, a round delivers at most this many times round_cost_shared
 _STEP_MAX = 256  # deliveries between two looks at the clock
 _STEPS_MS = 4  # no further step starts later in a round than this; polls that want more continue in the next
+_TURN = attrgetter("tenant.line.time")
 
 
 def match_polls(effects: Effects) -> None:
@@ -21,7 +22,7 @@ def match_polls(effects: Effects) -> None:
         budget = _SHARED_TURNS * state.settings.round_cost_shared
     if state.queues_to_match:
         queues, state.queues_to_match = state.queues_to_match, {}
-        order = sorted(queues, key=attrgetter("tenant.line.time")) if len(queues) > 1 else queues
+        order = sorted(queues, key=_TURN) if len(queues) > 1 else queues
         for queue in order:
             if budget <= 0:
                 state.queues_to_match[queue] = None

@@ -121,7 +121,7 @@ class TenantState:
         """Raise Suspended if it is frozen."""
         _check_thawed(self.frozen, self.name, queue)
 
-    def check_stays(self) -> None:
+    def check_not_erasing(self) -> None:
         """Raise Conflict if it is being deleted."""
         if self.erasing is not None:
             raise Conflict("the tenant is being deleted", tenant=self.name)

@@ -41,7 +41,7 @@ def check_movable(tenant: TenantState) -> None:
     """Raise Conflict for a tenant that cannot leave its shard at the moment."""
     if tenant.part is not None:
         raise Conflict("its queues are spread over several shards", tenant=tenant.name)
-    tenant.check_stays()
+    tenant.check_not_erasing()
     frozen = tenant.suspension is not None and tenant.suspension.mode != "settle"
     if frozen or any(one.suspension is not None and one.suspension.mode != "settle" for one in tenant.queues.values()):
         raise Conflict("the tenant is being moved to or from another server", tenant=tenant.name)
@@ -52,7 +52,7 @@ def check_movable(tenant: TenantState) -> None:
 
 def check_group_movable(tenant: TenantState, queues: list[QueueState]) -> None:
     """Raise Conflict for queues that cannot leave their shard at the moment."""
-    tenant.check_stays()
+    tenant.check_not_erasing()
     for queue in queues:
         if queue.damaged:
             raise Conflict("rows of the queue cannot be read", tenant=tenant.name, queue=queue.name)

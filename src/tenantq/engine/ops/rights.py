@@ -43,11 +43,7 @@ class SendRights(Operation[RightsTransfer]):
             return
         wall_ms = effects.now + effects.wall
         free = part.free(tenant.usage, wall_ms)
-        amounts = (
-            {name: amount for name, amount in free.items() if amount}
-            if self.settle
-            else _granted(free, self.wanted, self.share)
-        )
+        amounts = _settled(free) if self.settle else _granted(free, self.wanted, self.share)
         part.take(amounts)
         in_debt = part.debts(tenant.usage, tenant.config.quotas, wall_ms) if part.is_home else []
         if not amounts and (not part.is_home or in_debt == known_debts(last)):
@@ -64,6 +60,10 @@ class SendRights(Operation[RightsTransfer]):
 def known_debts(last: RightsTransfer) -> list[str]:
     """Return the quotas of which a part uses nothing before it has asked home, given the last transfer from there."""
     return last.in_debt if last.number else list(COUNTED)
+
+
+def _settled(free: Mapping[str, int]) -> dict[str, int]:
+    return {name: amount for name, amount in free.items() if amount}
 
 
 def _granted(free: Mapping[str, int], wanted: Mapping[str, int], share: int) -> dict[str, int]:

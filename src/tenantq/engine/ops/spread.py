@@ -102,7 +102,7 @@ class ReserveBlock(Operation[int]):
     def execute(self, effects: Effects) -> None:
         """Write the tenant's row. Raises Conflict if all ranges are used, or the tenant is being deleted."""
         tenant = effects.state.catalog.tenant(self.name)
-        tenant.check_stays()
+        tenant.check_not_erasing()
         if (tenant.queue_blocks + 2) * BLOCK_IDS > limits.QUEUE_ID_MAX:
             raise Conflict("the tenant was spread too often", tenant=tenant.name)
         tenant.queue_blocks += 1
