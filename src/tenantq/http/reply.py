@@ -70,13 +70,17 @@ async def list_reply(
     if size_of is None and len(items) <= SLICE_ITEMS:
         return JsonReply(b'{"%b":%b%b' % (field.encode(), encode([wire(one) for one in items]), end))
     encoded = [b'{"%b":[' % field.encode()]
-    for part in slices_of(items, size_of or (lambda _: 0)):
+    for part in slices_of(items, size_of or _no_bytes):
         if len(encoded) > 1:
             encoded.append(b",")
             await next_slice()
         encoded.append(encode([wire(one) for one in part])[1:-1])
     encoded += (b"]", end)
     return JsonReply(await joined(encoded))
+
+
+def _no_bytes(_: object) -> int:
+    return 0
 
 
 _PHRASES: Final = {status.value: status.phrase.encode() for status in HTTPStatus}

@@ -71,6 +71,10 @@ async def _items(into: Any, values: Sequence[_T], size_of: Callable[[_T], int]) 
             at += 1
 
 
+def _no_bytes(_: object) -> int:
+    return 0
+
+
 def _body_bytes(one: Delivery | Facts) -> int:
     return len(one.body)
 
@@ -123,7 +127,7 @@ async def removed(results: Any, answers: tuple[list[str], list[Outcome]], _: Rpc
 
 async def _write_outcomes(results: Any, name: str, subjects: list[str], outcomes: list[Outcome]) -> None:
     pairs = list(zip(subjects, outcomes, strict=True))
-    async for item, (subject, one) in _items(results.init("results", len(outcomes)), pairs, lambda _: 0):
+    async for item, (subject, one) in _items(results.init("results", len(outcomes)), pairs, _no_bytes):
         setattr(item, name, subject)
         item.ok = one.ok
         if one.error is not None:

@@ -6,8 +6,6 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from tenantq.domain.access import Principal
 from tenantq.domain.message import Caller
 from tenantq.domain.names import PROBE_TENANTS
@@ -176,8 +174,9 @@ def _note(
     caller: Caller, tenant: str, action: str, queue: str, outcome: Outcome, error_code: str, details: str
 ) -> CallNote:
     return CallNote(
-        **msgspec.structs.asdict(caller), tenant=tenant, queue=queue, action=action, outcome=outcome,
-        error_code=error_code, details=details,
+        tenant=tenant, queue=queue, action=action, principal=caller.principal, remote=caller.remote,
+        request_id=caller.request_id, user_agent=caller.user_agent, outcome=outcome, error_code=error_code,
+        details=details,
     )  # fmt: skip
 
 
