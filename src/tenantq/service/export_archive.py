@@ -35,14 +35,16 @@ class Archive:
         for part, start in enumerate(range(0, len(lines), PART_LINES), 1):
             yield self.file(kind, f"{kind}-{part:06}.jsonl", lines[start : start + PART_LINES], part=part)
 
-    def file(self, kind: Kind, name: str, lines: Iterable[object], *, part: int = 0) -> bytes:
+    def file(self, kind: Kind, name: str, lines: Iterable[object], *, queue: str | None = None, part: int = 0) -> bytes:
         """Return the bytes of one file of the tar."""
         name = self._folder + name
         raw = [encode_line(line) for line in lines]
         data = b"".join([line + b"\n" for line in raw])
         digest = hashlib.sha256(data).hexdigest()
         self.counts[kind] = self.counts.get(kind, 0) + len(raw)
-        self.files.append(ExportedFile(name=name, kind=kind, part=part, lines=len(raw), size=len(data), sha256=digest))
+        self.files.append(
+            ExportedFile(name=name, kind=kind, queue=queue, part=part, lines=len(raw), size=len(data), sha256=digest)
+        )
         return self.member(name, data)
 
     def include(self, files: Iterable[ExportedFile], counts: Mapping[str, int]) -> None:
