@@ -18,7 +18,6 @@ import socket
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from tenantq.client.async_client import AsyncClient
@@ -175,9 +174,7 @@ class FakeServer:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     async def _open(self) -> None:

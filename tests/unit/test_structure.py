@@ -11,6 +11,9 @@ from typing import NamedTuple
 SOURCE = Path(__file__).parents[2] / "src"
 
 PUBLIC_METHODS_MAX = 25
+STORES = {"Store", "RocksStore", "RedisStore", "PostgresStore"}
+"""The one wide interface, and its implementations: rows, snapshots, space and figures of a shard's store."""
+STORE_METHODS_MAX = 28
 BASE_CLASSES_MAX = 2
 
 OLD_VOCABULARY = re.compile(
@@ -26,7 +29,7 @@ class ClassFacts(NamedTuple):
 
     file: str
     bases: list[str]
-    public_methods: int
+    public_methods: frozenset[str]
 
 
 def _name_of(base: ast.expr) -> str:
@@ -41,7 +44,7 @@ def _classes() -> dict[str, list[ClassFacts]]:
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.ClassDef):
                 methods = [part for part in node.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)]
-                public = sum(not method.name.startswith("_") for method in methods)
+                public = frozenset(method.name for method in methods if not method.name.startswith("_"))
                 facts = ClassFacts(str(file.relative_to(SOURCE)), [_name_of(base) for base in node.bases], public)
                 found[node.name].append(facts)
     return found
@@ -58,6 +61,14 @@ def _own_bases(name: str) -> int:
     )
 
 
+def _public_methods(name: str) -> frozenset[str]:
+    """Return the names of the public methods of a class, also those of our own base classes."""
+    return frozenset().union(
+        *(facts.public_methods for facts in CLASSES[name]),
+        *(_public_methods(base) for facts in CLASSES[name] for base in facts.bases if base in CLASSES and base != name),
+    )
+
+
 def _is_error(name: str) -> bool:
     return name == "TenantqError" or any(
         _is_error(base) for facts in CLASSES.get(name, ()) for base in facts.bases if base != name
@@ -70,12 +81,12 @@ def test_the_scan_finds_the_code_base() -> None:
 
 
 def test_no_class_has_more_public_methods_than_a_reader_can_hold() -> None:
-    """A class with more than 25 public methods is several classes."""
+    """A class with more than 25 public methods, its own and inherited ones, is several classes; errors excepted."""
     wide = {
-        f"{facts.file}: {name}": facts.public_methods
-        for name, found in CLASSES.items()
-        for facts in found
-        if facts.public_methods > PUBLIC_METHODS_MAX
+        f"{CLASSES[name][0].file}: {name}": count
+        for name in CLASSES
+        if not _is_error(name)
+        and (count := len(_public_methods(name))) > (STORE_METHODS_MAX if name in STORES else PUBLIC_METHODS_MAX)
     }
     assert wide == {}
 

@@ -316,15 +316,10 @@ class Backups:
             lacks = one.segments_upto + 1 < one.first_seq
             items.append(
                 BackupItem(
-                    path.name,
-                    one.created_at,
-                    one.last_seq,
-                    one.size,
-                    one.segments_upto,
-                    one.version,
+                    path.name, one.created_at, one.last_seq, one.size, one.segments_upto, one.version,
                     lacks_segments=lacks,
                 )
-            )
+            )  # fmt: skip
         return items
 
 

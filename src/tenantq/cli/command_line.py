@@ -24,24 +24,13 @@ DEBUG: Final = "TENANTQ_DEBUG"
 _SECTIONS: Final = {
     "Messages": ("add", "poll", "ack", "nack", "release", "extend", "redrive", "worker", "workers", "message", "queue"),
     "Tenants and access": (
-        "whoami",
-        "tenant",
-        "signup",
-        "template",
-        "key",
-        "grant",
-        "usage",
-        "encryption",
-        "audit",
-        "alert",
-        "compliance",
-        "containment",
-        "profile",
+        "whoami", "tenant", "signup", "template", "key", "grant", "usage", "encryption", "audit", "alert",
+        "compliance", "containment", "profile",
     ),
     "Move data": ("export", "import", "migrate", "migrate-from"),
     "Server": ("serve", "doctor", "backup", "keyring", "topology", "cluster", "pipeline"),
     "Explore and measure": ("console", "bench", "demo", "completion"),
-}
+}  # fmt: skip
 _MODULES: Final = {
     **dict.fromkeys(("ack", "nack", "release", "extend"), "commands.settle"),
     "import": "commands.import_",

@@ -1,7 +1,6 @@
 """The client for asyncio."""
 
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import quote
 
@@ -52,16 +51,9 @@ class AsyncClient:
     ) -> None:
         """Create a client. Nothing is sent before the first call. ``settings`` of another client replace all other arguments."""
         self.settings = settings or parse(
-            url,
-            token,
-            timeout_ms=timeout_ms,
-            connect_timeout_ms=connect_timeout_ms,
-            retries=retries,
-            connections=connections,
-            coalesce=coalesce,
-            follow=follow,
-            tls=tls,
-        )
+            url, token, timeout_ms=timeout_ms, connect_timeout_ms=connect_timeout_ms, retries=retries,
+            connections=connections, coalesce=coalesce, follow=follow, tls=tls,
+        )  # fmt: skip
         self._session = ClientSession(self.settings, TenantRouter(self.settings))
         self._registry = QueueRegistry(self._session)
 
@@ -72,9 +64,7 @@ class AsyncClient:
         self._session.check_open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

@@ -85,15 +85,9 @@ class AsyncQueue:
             ready = prepare_text(body, priority)
         if ready is None:
             message = new_message(
-                body,
-                priority=priority,
-                delay_ms=delay_ms,
-                ttl_ms=ttl_ms,
-                key=key,
-                group=group,
-                attributes=attributes,
+                body, priority=priority, delay_ms=delay_ms, ttl_ms=ttl_ms, key=key, group=group, attributes=attributes,
                 max_attempts=max_attempts,
-            )
+            )  # fmt: skip
             ready = prepare_message(message)
         return await self._calls.add(ready)
 

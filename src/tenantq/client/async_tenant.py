@@ -1,5 +1,6 @@
 """A tenant and its administration, for asyncio."""
 
+import builtins
 from collections.abc import Callable, Sequence
 from types import NoneType
 from typing import Any, Final, Literal
@@ -8,7 +9,7 @@ from urllib.parse import quote
 from tenantq.client.async_admin import AsyncAdminScope
 from tenantq.client.async_queue import AsyncQueue
 from tenantq.client.queue_calls import QueueRegistry
-from tenantq.client.session import query
+from tenantq.client.session import ClientSession, query
 from tenantq.domain.names import check_queue_name, check_tenant_name
 from tenantq.wire.access import GrantItem, GrantRequest, GrantsReply, RevokeTokenRequest
 from tenantq.wire.acts import DestroyRequest, ReasonRequest, SuspendRequest
@@ -34,6 +35,11 @@ class AsyncTenant(AsyncAdminScope):
         self._path = f"/v1/tenants/{self.name}"
         path = self._path
         super().__init__(registry.session, keys=f"{path}/keys", audit=f"{path}/audit", templates=f"{path}/templates")
+        self.key_rotation, self.access = AsyncKeyRotation(registry.session, path), AsyncGrants(registry.session, path)
+        self.encryption, self.rotate_keys = self.key_rotation.get, self.key_rotation.rotate
+        self.rewrap_keys = self.key_rotation.rewrap
+        self.grants, self.grant, self.revoke_grant = self.access.list, self.access.put, self.access.delete
+        self.review_grant, self.revoke_token = self.access.review, self.access.revoke_token
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
@@ -127,24 +133,34 @@ class AsyncTenant(AsyncAdminScope):
         target = f"{self._path}/queues/{check_queue_name(queue)}/import"
         return await self._session.request("POST", target, ImportReply, part)
 
-    # ---- encryption ----
 
-    async def encryption(self) -> EncryptionReply:
+class AsyncKeyRotation:
+    """The encryption of one tenant, and its data keys."""
+
+    def __init__(self, session: ClientSession, tenant_path: str) -> None:
+        self._session, self._path = session, f"{tenant_path}/encryption"
+
+    async def get(self) -> EncryptionReply:
         """Return its encryption settings, its data keys and the health of the key that wraps them."""
-        return await self._session.request("GET", f"{self._path}/encryption", EncryptionReply)
+        return await self._session.request("GET", self._path, EncryptionReply)
 
-    async def rotate_keys(self) -> EncryptionReply:
+    async def rotate(self) -> EncryptionReply:
         """Create a new data key, which encrypts from now on. Stored messages stay readable."""
-        target = f"{self._path}/encryption/rotate"
+        target = f"{self._path}/rotate"
         return await self._session.request("POST", target, EncryptionReply, repeatable=False)
 
-    async def rewrap_keys(self) -> EncryptionReply:
+    async def rewrap(self) -> EncryptionReply:
         """Wrap all data keys again with the key that is configured now. Messages are not touched."""
-        return await self._session.request("POST", f"{self._path}/encryption/rewrap", EncryptionReply)
+        return await self._session.request("POST", f"{self._path}/rewrap", EncryptionReply)
 
-    # ---- grants ----
 
-    async def grant(
+class AsyncGrants:
+    """The grants of one tenant, and its revoked tokens."""
+
+    def __init__(self, session: ClientSession, tenant_path: str) -> None:
+        self._session, self._path = session, tenant_path
+
+    async def put(
         self,
         principal: str,
         *,
@@ -157,15 +173,15 @@ class AsyncTenant(AsyncAdminScope):
         body = GrantRequest(role=role, actions=tuple(actions), queues=tuple(queues), expires_at=expires_at)
         await self._session.request("PUT", self._grant_path(principal), NoneType, body)
 
-    async def revoke_grant(self, principal: str) -> None:
+    async def delete(self, principal: str) -> None:
         """Revoke the grant of a principal."""
         await self._session.request("DELETE", self._grant_path(principal), NoneType, repeatable=False)
 
-    async def review_grant(self, principal: str) -> GrantItem:
+    async def review(self, principal: str) -> GrantItem:
         """Record that the grant of a principal was reviewed and is still needed."""
         return await self._session.request("POST", f"{self._grant_path(principal)}/review", GrantItem)
 
-    async def grants(self) -> list[GrantItem]:
+    async def list(self) -> builtins.list[GrantItem]:
         """Return all grants of this tenant."""
         return (await self._session.request("GET", f"{self._path}/grants", GrantsReply)).grants
 

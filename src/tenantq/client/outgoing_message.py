@@ -7,6 +7,7 @@ import msgspec
 from tenantq.client.bodies import to_bytes
 from tenantq.domain import limits
 from tenantq.domain.message import NewMessage, check_message, is_plain
+from tenantq.domain.validation import projected
 from tenantq.wire.json_bytes import SHORT_BYTES, bloats, text_or_base64
 from tenantq.wire.messages import WireMessage
 
@@ -35,22 +36,10 @@ def prepare_message(message: NewMessage) -> OutgoingMessage:
     text, encoded = text_or_base64(message.body)
     size = _ITEM_BYTES + (len(message.body) if encoded is None else len(encoded))
     if plain:
-        return OutgoingMessage(
-            WireMessage(body=text, body_base64=encoded, priority=message.priority), own_key=False, size=size
-        )
-    ready = WireMessage(
-        body=text,
-        body_base64=encoded,
-        priority=message.priority,
-        delay_ms=message.delay_ms,
-        ttl_ms=message.ttl_ms,
-        key=message.key,
-        group=message.group,
-        attributes=message.attributes,
-        max_attempts=message.max_attempts,
-    )
-    if message.attributes:
-        size += sum(len(name) + len(value) for name, value in message.attributes.items())
+        ready = WireMessage(body=text, body_base64=encoded, priority=message.priority)
+        return OutgoingMessage(ready, own_key=False, size=size)
+    size += sum(len(name) + len(value) for name, value in message.attributes.items())
+    ready = projected(WireMessage, message, body=text, body_base64=encoded)
     return OutgoingMessage(ready, message.key is not None, size)
 
 

@@ -12,7 +12,7 @@ from tenantq.client.async_admin import AsyncPlatform
 from tenantq.client.async_client import AsyncClient
 from tenantq.client.async_message import AsyncMessage
 from tenantq.client.async_queue import AsyncFleet, AsyncQueue, AsyncSnapshots
-from tenantq.client.async_tenant import AsyncTenant
+from tenantq.client.async_tenant import AsyncGrants, AsyncKeyRotation, AsyncTenant
 from tenantq.client.loop_thread import BlockingWrapper, LoopThread, blocking, like
 from tenantq.client.received import Received
 from tenantq.client.settings import Settings
@@ -159,8 +159,33 @@ def _messages(source: Queue | Fleet, poll: Coroutine[Any, Any, list[AsyncMessage
     return [Message(message, thread, owner) for message in thread.run(poll)]
 
 
+class KeyRotation(BlockingWrapper[AsyncKeyRotation]):
+    """The encryption of one tenant, and its data keys."""
+
+    get = blocking(AsyncKeyRotation.get)
+    rotate = blocking(AsyncKeyRotation.rotate)
+    rewrap = blocking(AsyncKeyRotation.rewrap)
+
+
+class Grants(BlockingWrapper[AsyncGrants]):
+    """The grants of one tenant, and its revoked tokens."""
+
+    put = blocking(AsyncGrants.put)
+    delete = blocking(AsyncGrants.delete)
+    review = blocking(AsyncGrants.review)
+    list = blocking(AsyncGrants.list)
+    revoke_token = blocking(AsyncGrants.revoke_token)
+
+
 class Tenant(BlockingWrapper[AsyncTenant]):
     """One tenant by name, where the credential is granted. Times are milliseconds."""
+
+    def __init__(self, inner: AsyncTenant, loop_thread: LoopThread, owner: object = None) -> None:
+        super().__init__(inner, loop_thread, owner)
+        keys, access = KeyRotation(inner.key_rotation, loop_thread, owner), Grants(inner.access, loop_thread, owner)
+        self.encryption, self.rotate_keys, self.rewrap_keys = keys.get, keys.rotate, keys.rewrap
+        self.grants, self.grant, self.revoke_grant = access.list, access.put, access.delete
+        self.review_grant, self.revoke_token = access.review, access.revoke_token
 
     @property
     def name(self) -> str:
@@ -189,20 +214,12 @@ class Tenant(BlockingWrapper[AsyncTenant]):
     apply_template = blocking(AsyncTenant.apply_template)
     residency = blocking(AsyncTenant.residency)
     audit = blocking(AsyncTenant.audit)
-    encryption = blocking(AsyncTenant.encryption)
-    rotate_keys = blocking(AsyncTenant.rotate_keys)
-    rewrap_keys = blocking(AsyncTenant.rewrap_keys)
     create_key = blocking(AsyncTenant.create_key)
     keys = blocking(AsyncTenant.keys)
     revoke_key = blocking(AsyncTenant.revoke_key)
     templates = blocking(AsyncTenant.templates)
     put_template = blocking(AsyncTenant.put_template)
     delete_template = blocking(AsyncTenant.delete_template)
-    grant = blocking(AsyncTenant.grant)
-    revoke_grant = blocking(AsyncTenant.revoke_grant)
-    review_grant = blocking(AsyncTenant.review_grant)
-    grants = blocking(AsyncTenant.grants)
-    revoke_token = blocking(AsyncTenant.revoke_token)
 
 
 class Platform(BlockingWrapper[AsyncPlatform]):
@@ -255,9 +272,7 @@ class Client(BlockingWrapper[AsyncClient]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

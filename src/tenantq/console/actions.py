@@ -14,14 +14,7 @@ from textual.dom import DOMNode
 from tenantq.client import AsyncQueue
 from tenantq.console.dialogs import Dialog, TokenScreen
 from tenantq.console.queue_rows import plan_lines
-from tenantq.console.tenant_settings import (
-    REASON,
-    FormField,
-    changed_settings,
-    check_destroy,
-    form_fields,
-    with_reason,
-)
+from tenantq.console.tenant_settings import REASON, FormField, changed_settings, check_destroy, form_fields, with_reason
 from tenantq.domain.formatting import dotted, parse_duration, plural, preview, printable, show_time
 from tenantq.domain.names import check_tenant_name
 from tenantq.errors import Conflict, Invalid, NotFound

@@ -95,12 +95,7 @@ class MainScreen(StateScreen):
         Binding("A,shift+a", "alerts", "alerts", key_display="A", tooltip="alerts and containments"),
         Binding("O,shift+o", "onboarding", "onboarding", show=False, key_display="O", tooltip="sign-ups and templates"),
         Binding(
-            "C,shift+c",
-            "cluster",
-            "cluster",
-            show=False,
-            key_display="C",
-            tooltip="cluster: members, shards and moves",
+            "C,shift+c", "cluster", "cluster", show=False, key_display="C", tooltip="cluster: members, shards and moves"
         ),
         *REPORT_BINDINGS,
         Binding("tab", "next_panel(1)", "next panel", show=False),

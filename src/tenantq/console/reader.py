@@ -164,8 +164,7 @@ class ConsoleReader:
         """Return a tenant with its queues, quotas and settings, without ``facts`` if they were read before."""
         tenant = self._client.tenant(name)
         usage, queues = await asyncio.gather(
-            self.ask("usage", name, tenant.usage),
-            self.ask("queues", name, lambda: tenant.queues(limit=QUEUES_MAX)),
+            self.ask("usage", name, tenant.usage), self.ask("queues", name, lambda: tenant.queues(limit=QUEUES_MAX))
         )
         found: TenantReply | NotGranted = facts if facts is not None else await self.ask("facts", name, tenant.get)
         return TenantView(name=name, facts=found, usage=usage, queues=queues)

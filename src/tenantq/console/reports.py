@@ -12,13 +12,7 @@ import msgspec
 from tenantq.console.not_granted import known
 from tenantq.console.queue_rows import QUOTA_COLUMNS, bar, encryption_line, facts_line, quota_rows
 from tenantq.console.reader import Permission, SecurityView, TenantView
-from tenantq.console.security_rows import (
-    CONTROL_STATES,
-    GRANT_COLUMNS,
-    KEY_COLUMNS,
-    grant_rows,
-    key_rows,
-)
+from tenantq.console.security_rows import CONTROL_STATES, GRANT_COLUMNS, KEY_COLUMNS, grant_rows, key_rows
 from tenantq.console.table import Cell, Column, Row, count_cell, row_of
 from tenantq.domain.formatting import plural, printable, show_age, show_size, show_time
 from tenantq.wire.compliance import ComplianceReply

@@ -81,9 +81,9 @@ def show_count(count: int) -> str:
     return f"{value:.0f}{units[0]}" if value >= 99.95 else f"{value:.1f}{units[0]}"
 
 
-def text_cell(text: str | None, tone: Tone = "") -> Cell:
+def text_cell(text: str | None) -> Cell:
     """Return a cell with a text, or a dim dash if there is none."""
-    return Cell(text, tone) if text else Cell("-", "dim")
+    return Cell(text) if text else Cell("-", "dim")
 
 
 def time_column(field: str, heading: str, rank: int) -> Column:

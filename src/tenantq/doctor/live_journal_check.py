@@ -62,10 +62,7 @@ class LiveJournalCheck:
         self._store.close()
 
     def run(
-        self,
-        archive: Mapping[int, bytes] | None = None,
-        archived_seq: int | None = None,
-        known: Collection[int] = (),
+        self, archive: Mapping[int, bytes] | None = None, archived_seq: int | None = None, known: Collection[int] = ()
     ) -> LiveReport:
         """Verify the journal. ``archive`` has the hashes of exported records from ``first_seq`` - 1 on.
 

@@ -5,16 +5,7 @@ from typing import Literal, TypeGuard
 import msgspec
 
 from tenantq.domain import limits
-from tenantq.domain.limits import (
-    Attempts,
-    AttributeName,
-    DelayMs,
-    GroupName,
-    IdempotencyKey,
-    Priority,
-    Reason,
-    TtlMs,
-)
+from tenantq.domain.limits import Attempts, AttributeName, DelayMs, GroupName, IdempotencyKey, Priority, Reason, TtlMs
 from tenantq.domain.validation import check_field
 from tenantq.errors import Invalid, TenantqError, TooLarge
 from tenantq.runtime.randomness import id_text

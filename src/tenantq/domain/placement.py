@@ -274,12 +274,6 @@ def plan_moves(tenants: Iterable[HeldTenant], before: Topology, after: Topology)
 
 def _tenant_move(tenant: HeldTenant, old: TopologyShard, new: TopologyShard) -> TenantMove:
     return TenantMove(
-        tenant=tenant.name,
-        from_shard=old.name,
-        to_shard=new.name,
-        from_region=old.region,
-        to_region=new.region,
-        queues=tenant.queues,
-        messages=tenant.messages,
-        bytes=tenant.bytes,
-    )
+        tenant=tenant.name, from_shard=old.name, to_shard=new.name, from_region=old.region, to_region=new.region,
+        queues=tenant.queues, messages=tenant.messages, bytes=tenant.bytes,
+    )  # fmt: skip

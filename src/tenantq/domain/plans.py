@@ -30,13 +30,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         if self.encrypted and not encryption.enabled:
             encryption = msgspec.structs.replace(encryption, enabled=True)
         return msgspec.structs.replace(
-            config,
-            weight=self.weight,
-            quotas=self.quotas,
-            limits=self.limits,
-            concurrency=self.concurrency,
+            config, weight=self.weight, quotas=self.quotas, limits=self.limits, concurrency=self.concurrency,
             encryption=encryption,
-        )
+        )  # fmt: skip
 
 
 STANDARD: Final = Plan(

@@ -222,13 +222,7 @@ class AccessStore:
             del self._tenants_of[principal]
 
     def revoke_token(
-        self,
-        batch: Batch,
-        tenant_id: int,
-        tenant: str | None,
-        token_id: str | None,
-        principal: str | None,
-        until: int,
+        self, batch: Batch, tenant_id: int, tenant: str | None, token_id: str | None, principal: str | None, until: int
     ) -> None:
         """Revoke a token by its id, or all of a principal's, until they expire; never for shorter than before."""
         held = sum(1 for one in self._revoked if one[0] == tenant)

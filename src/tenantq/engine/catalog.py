@@ -116,7 +116,8 @@ class Catalog:
         self._configs: dict[bytes, TenantConfig] = {}  # tenants of one plan share one object
         self.moved: dict[str, MovedRow] = {}
         self.arriving: dict[str, tuple[int, ArrivingRow]] = {}  # by name, with the id of the tenant
-        self.placed_here: Callable[[str, str], bool | None] = _unknown  # a queue of a spread tenant, by the directory
+        # Whether a queue of a spread tenant is placed here, by the directory; None: it does not say.
+        self.placed_here: Callable[[str, str], bool | None] = lambda *_: None
 
     # ---- reading ----
 
@@ -368,10 +369,6 @@ def tenants_in_transit(store: StoreReader) -> set[int]:
     return leaving | {
         int.from_bytes(key[len(ARRIVING_ROW) :][:_ID_BYTES]) for key, _ in rows_under(store, store.meta, ARRIVING_ROW)
     }
-
-
-def _unknown(_tenant: str, _queue: str) -> None:
-    pass
 
 
 def _row_of(tenant: TenantState) -> TenantRow:

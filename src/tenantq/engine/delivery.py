@@ -336,14 +336,10 @@ def _scan_level(
             level.cursor = min(cursor, effects.fresh.get(level, cursor))
         if len(rows) < wanted:
             break
-    if not picks and level not in behind and level.ready > 0 and not _has_new_rows(effects, queue):
+    if not picks and level not in behind and level.ready > 0 and queue not in effects.dirty:
         # The counter promises rows that are missing: trust the rows, and report it.
         lost = level.ready
         level.ready = 0
         queue.ready -= lost
         effects.heal(queue, b"", f"{lost} ready messages counted but not found at priority {level.priority}")
     return picks
-
-
-def _has_new_rows(effects: Effects, queue: QueueState) -> bool:
-    return queue in effects.dirty

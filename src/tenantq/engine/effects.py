@@ -50,36 +50,9 @@ class Effects:
     """
 
     __slots__ = (
-        "_gone",
-        "_keys",
-        "_refusals",
-        "adding",
-        "answered",
-        "batch",
-        "bytes_left",
-        "cleared",
-        "dirty",
-        "eased",
-        "emptied",
-        "entries",
-        "events",
-        "fresh",
-        "heads",
-        "imported",
-        "members_gone",
-        "moved_bytes",
-        "new_members",
-        "now",
-        "overlay",
-        "polled",
-        "results_ready",
-        "seq",
-        "shared",
-        "signing_key",
-        "skip",
-        "state",
-        "store",
-        "wall",
+        "_gone", "_keys", "_refusals", "adding", "answered", "batch", "bytes_left", "cleared", "dirty", "eased",
+        "emptied", "entries", "events", "fresh", "heads", "imported", "members_gone", "moved_bytes", "new_members",
+        "now", "overlay", "polled", "results_ready", "seq", "shared", "signing_key", "skip", "state", "store", "wall",
     )  # fmt: skip
 
     def __init__(self, state: ShardState, seq: int, *, shared: bool = False) -> None:
@@ -120,16 +93,10 @@ class Effects:
         """Add a journal entry about a queue."""
         self.entries.append(
             JournalEntry(
-                op,
-                queue.tenant.name,
-                queue.name,
-                caller.principal,
-                caller.remote,
-                caller.request_id,
-                user_agent=caller.user_agent,
-                **columns,
+                op, queue.tenant.name, queue.name, caller.principal, caller.remote, caller.request_id,
+                user_agent=caller.user_agent, **columns,
             )
-        )
+        )  # fmt: skip
 
     def log_tenant(self, op: str, tenant: TenantState, caller: Caller, details: str = "") -> None:
         """Add a journal entry about a tenant."""

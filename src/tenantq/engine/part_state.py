@@ -81,22 +81,8 @@ class PartState:
     """What one shard knows about its part of a tenant."""
 
     __slots__ = (
-        "changes",
-        "has_left",
-        "home",
-        "left",
-        "next_shards",
-        "owing",
-        "received",
-        "reported",
-        "reported_day",
-        "reported_hour",
-        "reserved",
-        "rights",
-        "sent",
-        "shard",
-        "shards",
-        "shared_version",
+        "changes", "has_left", "home", "left", "next_shards", "owing", "received", "reported", "reported_day",
+        "reported_hour", "reserved", "rights", "sent", "shard", "shards", "shared_version",
     )  # fmt: skip
 
     def __init__(self, shard: int, home: int, shards: tuple[int, ...], next_shards: tuple[int, ...] = ()) -> None:

@@ -1,6 +1,7 @@
 """Poll matching: polls that wait for one queue share its ready messages, one message each in turn."""
 
 from collections import deque
+from operator import attrgetter
 
 from tenantq.engine.delivery import deliver
 from tenantq.engine.effects import Effects
@@ -10,6 +11,7 @@ from tenantq.engine.queue_state import QueueState, WaitingPoll
 _SHARED_TURNS = 4  # while others wait, a round delivers at most this many times round_cost_shared
 _STEP_MAX = 256  # deliveries between two looks at the clock
 _STEPS_MS = 4  # no further step starts later in a round than this; polls that want more continue in the next
+_TURN = attrgetter("tenant.line.time")
 
 
 def match_polls(effects: Effects) -> None:
@@ -20,7 +22,7 @@ def match_polls(effects: Effects) -> None:
         budget = _SHARED_TURNS * state.settings.round_cost_shared
     if state.queues_to_match:
         queues, state.queues_to_match = state.queues_to_match, {}
-        order = sorted(queues, key=_tenant_time) if len(queues) > 1 else queues
+        order = sorted(queues, key=_TURN) if len(queues) > 1 else queues
         for queue in order:
             if budget <= 0:
                 state.queues_to_match[queue] = None
@@ -33,10 +35,6 @@ def match_polls(effects: Effects) -> None:
                 state.lanes_to_match[lane] = None
                 continue
             budget -= _match_lane(effects, lane, budget)
-
-
-def _tenant_time(queue: QueueState) -> float:
-    return queue.tenant.line.time
 
 
 def _match_queue(effects: Effects, queue: QueueState, budget: int) -> int:
@@ -110,16 +108,12 @@ def _deliver_shares(effects: Effects, lane: FleetLane, takers: list[WaitingPoll]
     """Deliver each queue's share, first to the polls that have least. The rest stays in the lane."""
     delivered = 0
     for queue, share in shares.items():
-        hungry = sorted((poll for poll in takers if not poll.is_full), key=_taken)
+        hungry = sorted((poll for poll in takers if not poll.is_full), key=lambda poll: len(poll.got))
         if hungry and queue.prefix not in effects.cleared:
             delivered += deliver(effects, queue, hungry, share)
         if queue.ready > 0:
             lane.enter(queue)
     return delivered
-
-
-def _taken(poll: WaitingPoll) -> int:
-    return len(poll.got)
 
 
 def _answer_or_wait(effects: Effects, poll: WaitingPoll, demands: deque[WaitingPoll], *, more: bool) -> None:

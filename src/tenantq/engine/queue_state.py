@@ -15,7 +15,7 @@ from tenantq.engine.part_state import PartState
 from tenantq.engine.restrictions import Erasing, Hold, Suspension
 from tenantq.engine.usage import Usage
 from tenantq.engine.work_counters import ACKED, ADDED, DELIVERED, TOTALS, TenantCounters, WorkSums
-from tenantq.errors import LegalHold, QueueDamaged, Suspended, TenantqError
+from tenantq.errors import Conflict, LegalHold, QueueDamaged, Suspended, TenantqError
 from tenantq.runtime.clock import Timer
 from tenantq.store.keys import be64, digest, queue_prefix
 from tenantq.store.rows import CountersRow, LevelRow, pack_counters
@@ -121,6 +121,11 @@ class TenantState:
         """Raise Suspended if it is frozen."""
         _check_thawed(self.frozen, self.name, queue)
 
+    def check_not_erasing(self) -> None:
+        """Raise Conflict if it is being deleted."""
+        if self.erasing is not None:
+            raise Conflict("the tenant is being deleted", tenant=self.name)
+
     def check_hold(self, queue: str | None = None) -> None:
         """Raise LegalHold if the tenant is under legal hold."""
         if self.hold is not None:
@@ -138,11 +143,7 @@ def is_home(tenant: TenantState) -> bool:
 
 def _check_thawed(frozen: Suspension | None, tenant: str, queue: str | None) -> None:
     if frozen is not None:
-        raise Suspended(
-            f"nothing of this may change: {frozen.reason or 'it is suspended'}",
-            tenant=tenant,
-            queue=queue,
-        )
+        raise Suspended(f"nothing of this may change: {frozen.reason or 'it is suspended'}", tenant=tenant, queue=queue)
 
 
 def queue_suspended(queue: QueueState) -> Suspended:
@@ -193,47 +194,11 @@ class QueueState:
     """A queue's configuration, counters and waiting polls."""
 
     __slots__ = (
-        "_largest_bytes",
-        "advancing",
-        "blocked",
-        "bytes",
-        "config",
-        "counted",
-        "damaged",
-        "deadline_cursor",
-        "demands",
-        "doomed",
-        "dropping",
-        "expiry_cursor",
-        "fifo",
-        "fleet_cost_ms",
-        "fleet_entry",
-        "fleet_time",
-        "fleet_turn",
-        "has_lane",
-        "heat",
-        "id",
-        "in_flight",
-        "levels",
-        "low_turn",
-        "name",
-        "next_expiry",
-        "next_lease",
-        "passed_over",
-        "prefix",
-        "ready",
-        "result_waiters",
-        "serial",
-        "status",
-        "suspect",
-        "suspension",
-        "sweeping",
-        "system_made",
-        "tenant",
-        "timer",
-        "timer_at",
-        "work",
-        "work_seen",
+        "_largest_bytes", "advancing", "blocked", "bytes", "config", "counted", "damaged", "deadline_cursor",
+        "demands", "doomed", "dropping", "expiry_cursor", "fifo", "fleet_cost_ms", "fleet_entry", "fleet_time",
+        "fleet_turn", "has_lane", "heat", "id", "in_flight", "levels", "low_turn", "name", "next_expiry",
+        "next_lease", "passed_over", "prefix", "ready", "result_waiters", "serial", "status", "suspect", "suspension",
+        "sweeping", "system_made", "tenant", "timer", "timer_at", "work", "work_seen",
     )  # fmt: skip
 
     def __init__(self, tenant: TenantState, id: int, name: str, config: QueueConfig, status: Status) -> None:

@@ -67,7 +67,7 @@ class TenantRecount:
         for queue in self._queues:
             if queue.is_counted:
                 self._compare(queue, wrong)
-                self._compare_stored(queue, self._stored(queue), wrong)
+                self._compare_stored(queue, self._snapshot.get("qc", queue.prefix), wrong)
         if self._has_all:
             sums = tuple(sum(getattr(one, name) for one in self._queues) for name in ("messages", "in_flight", "bytes"))
             for name, kept, counted in zip(("backlog", "in_flight", "stored_bytes"), self._sums, sums, strict=True):
@@ -94,9 +94,6 @@ class TenantRecount:
             if with_bytes:
                 size += unpack_message(value).size
         return count, size
-
-    def _stored(self, queue: _QueueCounters) -> bytes | None:
-        return self._snapshot.get("qc", queue.prefix)
 
     def _compare_stored(self, queue: _QueueCounters, stored_row: bytes | None, wrong: list[str]) -> None:
         """Compare the stored counters, which a restart would load, with those in memory."""

@@ -1,6 +1,7 @@
 """A round: runs operations together, writes their effects with one journal record, and answers their callers."""
 
 import logging
+from operator import attrgetter
 from typing import Any
 
 from tenantq.domain.quotas import NO_QUOTAS
@@ -20,6 +21,7 @@ log = logging.getLogger("tenantq")
 
 _BYTES_MAX = 1 << 20  # of bodies to write; a write of more would take the event loop milliseconds
 _COST_UNTIMED = 8  # of operations between two looks at the clock
+_PHASE = attrgetter("phase")
 
 
 class Round:
@@ -41,7 +43,7 @@ class Round:
         Return the operations that were not started, because the clock passed ``end_ms`` or there are enough bytes to write.
         """
         if len(operations) > 1:
-            operations = sorted(operations, key=_phase)
+            operations = sorted(operations, key=_PHASE)
         effects, answered = self.effects, self.effects.answered
         matched, untimed = False, 0.0
         clock = self._state.clock
@@ -165,7 +167,3 @@ class Round:
         for operation in self.effects.answered:
             operation.error = error
             operation.resolve()
-
-
-def _phase(operation: Operation[Any]) -> int:
-    return operation.phase

@@ -6,22 +6,12 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import msgspec
 
 from tenantq.domain import limits
-from tenantq.domain.message import (
-    LOCAL,
-    SYSTEM,
-    AddResult,
-    Caller,
-    NewMessage,
-    Outcome,
-    check_batch,
-    check_caller,
-)
+from tenantq.domain.message import LOCAL, SYSTEM, AddResult, Caller, NewMessage, Outcome, check_batch, check_caller
 from tenantq.domain.names import DEFAULT_TENANT
 from tenantq.domain.validation import check_field, validated
 from tenantq.engine.arguments import check_bool
@@ -56,14 +46,6 @@ class StoreCheckpoint(msgspec.Struct, frozen=True):
     taken: Beat
 
 
-def _refused(error: TenantqError) -> Any:
-    return Outcome(False, error)
-
-
-def _no_probe(_: str) -> None:
-    pass
-
-
 class Shard:
     """The engine of one data directory, used from one event loop.
 
@@ -81,7 +63,7 @@ class Shard:
         randomness: Randomness | None = None,
         name: str = "0",
         first_tenant_id: int = 1,
-        probe: Callable[[str], None] = _no_probe,
+        probe: Callable[[str], None] = lambda _: None,
         open_store: OpenStore | None = None,
     ) -> None:
         """Prepare a shard; ``open`` does the work. ``probe`` is called at the named points of a round, for crash tests.
@@ -144,9 +126,7 @@ class Shard:
         await self.open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     # ---- operations ----
@@ -201,7 +181,7 @@ class Shard:
         """
         if operation.cost > PART_ITEMS and (parts := operation.parts()):
             batch: Any = parts  # only operations on many leases or messages have parts
-            return self.loop.submit_parts(batch, _refused)  # type: ignore[return-value]
+            return self.loop.submit_parts(batch, lambda error: Outcome(False, error))  # type: ignore[return-value]
         return self.loop.submit(operation)
 
     # ---- messages ----

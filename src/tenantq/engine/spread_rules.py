@@ -36,8 +36,7 @@ def check_redrive(tenant: TenantState, letters: str, to: str | None) -> None:
 
 def check_spreadable(tenant: TenantState) -> None:
     """Raise Conflict if a tenant cannot be spread over shards as it is."""
-    if tenant.erasing is not None:
-        raise Conflict("the tenant is being deleted", tenant=tenant.name)
+    tenant.check_not_erasing()
     if tenant.next_queue_id >= BLOCK_IDS:
         raise Conflict("the tenant has created too many queues to be spread over shards", tenant=tenant.name)
     queues = ((one.name, one.config.dead_letter) for one in tenant.queues.values() if not one.system_made)

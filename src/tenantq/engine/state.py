@@ -115,7 +115,7 @@ class ShardState:
         self.early_polls: dict[TenantState, deque[WaitingPoll]] = {}  # polls that wait for a queue to be created
         self.captures: dict[str, RowCapture] = {}  # by name: tenants and queues that are being copied to another shard
         self.home_keys: HomeDataKeys | None = None  # stores data keys of tenants whose home is another shard
-        self.wake: Callable[[], None] = _nothing  # wakes the round loop
+        self.wake: Callable[[], None] = lambda: None  # wakes the round loop
         self.listeners: list[Callable[[DeadLetterEvent | QuotaEvent], None]] = []  # called after the sync
 
     # ---- batches, and tenants that come from other shards ----
@@ -195,7 +195,3 @@ class ShardState:
             if queue.has_lane and not self.lanes[queue.name].demands:
                 queue.has_lane, queue.fleet_entry = False, 0
         self.lanes = {name: lane for name, lane in self.lanes.items() if lane.demands}
-
-
-def _nothing() -> None:
-    pass

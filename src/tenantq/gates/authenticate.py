@@ -68,15 +68,8 @@ class _Verified:
     """A verified credential, and the versions it was verified against."""
 
     __slots__ = (
-        "believed_until_ms",
-        "expires_at",
-        "generation",
-        "key_id",
-        "principal",
-        "refreshing",
-        "token_id",
-        "version",
-    )
+        "believed_until_ms", "expires_at", "generation", "key_id", "principal", "refreshing", "token_id", "version",
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -226,13 +226,6 @@ def _row(note: CallNote, count: int, first_at: int, last_at: int) -> CountedCall
 
 
 def _overflow_row(tenant: str, outcome: Outcome) -> CallNote:
-    return CallNote(
-        tenant=tenant,
-        queue=ANY,
-        action=ANY,
-        principal=ANY,
-        remote=ANY,
-        outcome=outcome,
-        error_code=ANY,
-        details=_TOO_MANY if tenant else "too many tenants to list",
-    )
+    any_values = dict.fromkeys(("queue", "action", "principal", "remote", "error_code"), ANY)
+    details = _TOO_MANY if tenant else "too many tenants to list"
+    return CallNote(**any_values, tenant=tenant, outcome=outcome, details=details)

@@ -20,18 +20,9 @@ class Request:
     """A request: head, caller, body, and the state of its reply."""
 
     __slots__ = (
-        "body",
-        "call",
-        "close",
-        "encoding",
-        "head",
-        "held_bytes",
-        "is_unfinished",
-        "listener",
-        "parts",
-        "query",
+        "body", "call", "close", "encoding", "head", "held_bytes", "is_unfinished", "listener", "parts", "query",
         "refusal",
-    )
+    )  # fmt: skip
 
     def __init__(self, listener: HttpListener, head: RequestHead, call: Call, body: bytes = b"") -> None:
         self.listener = listener

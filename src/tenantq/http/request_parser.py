@@ -79,32 +79,11 @@ class RequestParser:
     """Parses the requests of one connection, and passes each complete or refused one to ``deliver``, in order."""
 
     __slots__ = (
-        "_blocks",
-        "_cacheable",
-        "_certificate",
-        "_chunk_start",
-        "_connection",
-        "_deliver",
-        "_header_bytes_left",
-        "_headers",
-        "_headers_left",
-        "_is_cacheable",
-        "_is_secure",
-        "_listener",
-        "_more",
-        "_others",
-        "_parser",
-        "_parts",
-        "_remote",
-        "_request",
-        "_silent_bytes",
-        "_target",
-        "body_bytes",
-        "expects_continue",
-        "is_over",
-        "since_ms",
-        "stage",
-    )
+        "_blocks", "_cacheable", "_certificate", "_chunk_start", "_connection", "_deliver", "_header_bytes_left",
+        "_headers", "_headers_left", "_is_cacheable", "_is_secure", "_listener", "_more", "_others", "_parser",
+        "_parts", "_remote", "_request", "_silent_bytes", "_target", "body_bytes", "expects_continue", "is_over",
+        "since_ms", "stage",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -263,11 +242,8 @@ class RequestParser:
         """Collect the request target."""
         self._target += url
         if len(self._target) > self._listener.settings.request_target_bytes_max:
-            self._stop(
-                Refusal(
-                    414, "too_large", f"path and query: too long (limit: {self._limit('request_target_bytes_max')})"
-                )
-            )
+            most = self._listener.settings.request_target_bytes_max
+            self._stop(Refusal(414, "too_large", f"path and query: too long (limit: {most:,} bytes)"))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Collect a header. Unknown headers are only counted."""
@@ -443,10 +419,7 @@ class RequestParser:
             if is_old or coding.lower() != b"chunked":
                 self._stop(malformed("header transfer-encoding: must be chunked, and requires HTTP/1.1"))
             return True
-        length = headers.get(b"content-length")
-        if length is None:
-            return False
-        return length != b"0"
+        return headers.get(b"content-length", b"0") != b"0"
 
     def _check_expect(self, request: Request, expect: bytes, *, has_body: bool) -> None:
         if expect.lower() != b"100-continue":
@@ -456,9 +429,6 @@ class RequestParser:
         if request.refusal is not None:
             self._stop(request.refusal)
         self.expects_continue = True
-
-    def _limit(self, setting: str) -> str:
-        return f"{getattr(self._listener.settings, setting):,} bytes"
 
     def _stop(self, refusal: TenantqError) -> None:
         self.refuse(refusal)

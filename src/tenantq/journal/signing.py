@@ -95,9 +95,7 @@ def _retire(public: Path) -> None:
         log.warning("%s; replacing it", error.message)
         return
     log.warning(
-        "the audit key was replaced; signatures of key %s are verified with %s",
-        before.id,
-        retired_name(before.id),
+        "the audit key was replaced; signatures of key %s are verified with %s", before.id, retired_name(before.id)
     )
     write_durably(public.with_name(retired_name(before.id)), before.pem(), 0o644)
 

@@ -1,7 +1,7 @@
 """Verifies segments: each against its manifest, each record against the chain, each row against its record."""
 
 import hashlib
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import suppress
 from typing import Final
 
@@ -50,7 +50,6 @@ class AuditReport(msgspec.Struct):
 def verify_segments(
     target: ExportTarget,
     key: PublicKey | PublicKeys | None,
-    progress: Callable[[int, int], None] | None = None,
     *,
     links_from: int | None = None,
     known: Collection[int] = (),
@@ -65,15 +64,10 @@ def verify_segments(
     report = AuditReport(
         last_seq={}, last_link={}, findings=[], links={}, known={seq: set() for seq in known}, removed={}
     )
-    names = manifest_names(target, shard)
-    done = 0
-    for one in sorted({_shard_of(name) for name in names}):
+    for one in sorted({_shard_of(name) for name in manifest_names(target, shard)}):
         verification = _ShardVerification(target, key, report, one, links_from)
         for name in manifest_names(target, one):  # after the head was read, because the export may continue
             verification.segment(name)
-            done += 1
-            if progress is not None:
-                progress(done, len(names))
         verification.end()
     _find_unlisted(target, report, shard, running=running)
     return report

@@ -55,15 +55,11 @@ class AzureKms(BlockingProvider):
         seconds = call_ms / 1_000
         self._clients = {
             vault: KeyClient(
-                vault,
-                self._credential,
-                retry_total=0,
-                permit_redirects=False,
-                connection_timeout=seconds,
+                vault, self._credential, retry_total=0, permit_redirects=False, connection_timeout=seconds,
                 read_timeout=seconds,
             )
             for vault in self._vaults
-        }
+        }  # fmt: skip
 
     def __repr__(self) -> str:
         return f"AzureKms({', '.join(self._vaults)})"

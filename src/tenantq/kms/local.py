@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -56,13 +56,11 @@ class LocalKms(BlockingProvider):
         self,
         settings: LocalSettings,
         environment: Mapping[str, str] = os.environ,
-        random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
         """Read the keyring. Raises Invalid. With a passphrase this takes some time."""
         super().__init__(NAME, threads=1)  # one thread, because the state below is not locked
         self._path = Path(settings.keyring)
         self._unlock = unlock_of(settings, environment)
-        self._random_bytes = random_bytes
         self._root: tuple[Protection, bytes] | None = None
         self._stamp: tuple[int, ...] = ()
         self._keyring: Keyring | None = None
@@ -78,7 +76,7 @@ class LocalKms(BlockingProvider):
         check_key_name(key)
 
     def _wrap(self, key: str, plaintext: bytes, context: Context) -> bytes:
-        return self._fresh().wrap(key, plaintext, _aad(key, context), self._random_bytes)
+        return self._fresh().wrap(key, plaintext, _aad(key, context), os.urandom)
 
     def _unwrap(self, key: str, wrapped: bytes, context: Context) -> bytes:
         return self._fresh().unwrap(key, wrapped, _aad(key, context))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from tenantq.client import Added, AsyncQueue
-from tenantq.errors import TenantqError, TimedOut
+from tenantq.client import AsyncQueue
+from tenantq.errors import TimedOut
 from tenantq.load.closed_loop import PartlyDoneError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def make_batch_add(queue_of: QueueOf, body: str, batch: int) -> LoadCall:
 
     async def add(number: int) -> int:
         added = await queue_of(number).add_many(bodies, errors="return")
-        errors = _errors(added)
+        errors = [one.error for one in added if one.error is not None]
         if errors and len(errors) < batch:
             raise PartlyDoneError(batch - len(errors), errors[0])
         if errors:
@@ -76,10 +76,6 @@ def make_batch_cycle(queue_of: QueueOf, body: str, batch: int) -> LoadCall:
         return batch
 
     return cycle
-
-
-def _errors(added: Sequence[Added]) -> list[TenantqError]:
-    return [one.error for one in added if one.error is not None]
 
 
 def _nothing_came(queue: AsyncQueue) -> TimedOut:

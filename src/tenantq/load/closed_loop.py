@@ -30,12 +30,7 @@ class PartlyDoneError(Exception):
 
 
 async def drive_times(
-    work: LoadCall,
-    *,
-    loops: int,
-    times: int,
-    latencies: Latencies | None = None,
-    stopwatch: Stopwatch | None = None,
+    work: LoadCall, *, loops: int, times: int, latencies: Latencies | None = None, stopwatch: Stopwatch | None = None
 ) -> Measurement:
     """Call ``times`` times in each loop, and return when all are done. Raises what a call raises.
 
@@ -108,11 +103,7 @@ async def wait_for_tasks(
 
 
 async def _loop(
-    work: LoadCall,
-    number: int,
-    measurement: Measurement,
-    stopwatch: Stopwatch,
-    messages_max: float,
+    work: LoadCall, number: int, measurement: Measurement, stopwatch: Stopwatch, messages_max: float
 ) -> None:
     """Call until the interval ends. Work per call is kept small, because it is measured as well."""
     now, interval, record = stopwatch.now, measurement.interval, measurement.latencies.record

@@ -155,7 +155,7 @@ class Migration:
         whole = not self._only
         return (
             SourceFence(self.source, self.target, names, whole=whole),
-            MigrationTarget(self.source, self.target, names, whole=whole),
+            MigrationTarget(self.source, self.target, whole=whole),
         )
 
     def _enter(self, stage: Stage) -> None:

@@ -1,6 +1,5 @@
 """The target of a migration: suspended while it is filled, then opened, or emptied again."""
 
-from collections.abc import Sequence
 from typing import Final
 
 from tenantq.domain.access import can_be_granted_to
@@ -17,10 +16,9 @@ _ABORTED: Final = "the move to this server was given up"
 class MigrationTarget:
     """The tenant, or some of its queues, at the target."""
 
-    def __init__(self, source: Endpoint, target: Endpoint, queues: Sequence[str], *, whole: bool) -> None:
+    def __init__(self, source: Endpoint, target: Endpoint, *, whole: bool) -> None:
         self._source = source
         self._target = target
-        self._queues = queues
         self._whole = whole
 
     def begin(self, facts: TenantReply) -> None:
@@ -151,4 +149,4 @@ def _config(facts: TenantReply) -> dict[str, object]:
 
 def empty_target(source: Endpoint, target: Endpoint) -> list[str]:
     """Delete what a migration from the source wrote at the target, and nothing else. Returns what was deleted."""
-    return MigrationTarget(source, target, [], whole=True).empty()
+    return MigrationTarget(source, target, whole=True).empty()

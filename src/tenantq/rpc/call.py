@@ -29,19 +29,9 @@ class RunningCall:
     """
 
     __slots__ = (
-        "_bearer",
-        "_connection",
-        "_context",
-        "_held_bytes",
-        "_is_over",
-        "_is_stopping",
-        "_method",
-        "_replied",
-        "_request_id",
-        "_task",
-        "_turn",
-        "_user_agent",
-    )
+        "_bearer", "_connection", "_context", "_held_bytes", "_is_over", "_is_stopping", "_method", "_replied",
+        "_request_id", "_task", "_turn", "_user_agent",
+    )  # fmt: skip
 
     def __init__(
         self, connection: RpcConnection, method: Method, context: Any, bearer: str | None, user_agent: str
@@ -187,13 +177,9 @@ class RunningCall:
         """Call the service and return its result."""
         connection, method = self._connection, self._method
         call = Call(
-            bearer=self._bearer,
-            certificate=connection.certificate,
-            remote=connection.remote,
-            request_id=self._request_id,
-            user_agent=self._user_agent,
-            connection=connection,
-        )
+            bearer=self._bearer, certificate=connection.certificate, remote=connection.remote,
+            request_id=self._request_id, user_agent=self._user_agent, connection=connection,
+        )  # fmt: skip
         served_request.set(call)
         if method.waits and (connection.listener.is_closing or self._is_stopping):
             arguments["wait_ms"] = 0

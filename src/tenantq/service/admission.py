@@ -257,9 +257,7 @@ class Admission:
                 ticket.release()
                 raise
         except BaseException as error:
-            for one in paid:
-                if one.owner == "tenant" or not isinstance(error, Forbidden):
-                    self.rates.refund(one)
+            self._refund_unused(paid, error)
             if paid_at_home and rate is not None and self.home_rates is not None:
                 self.home_rates.charge(state, rate, -ops, -size)
             if isinstance(error, TenantqError):
@@ -272,6 +270,12 @@ class Admission:
         if self._tracing is not None:
             admitted.start_span(self._tracing, call, started_us)
         return admitted
+
+    def _refund_unused(self, paid: list[Charge], error: BaseException) -> None:
+        """Refund what a call has paid that ``error`` refuses. What a contained principal pays for a denied call stays paid."""
+        for one in paid:
+            if one.owner == "tenant" or not isinstance(error, Forbidden):
+                self.rates.refund(one)
 
     async def admit_queue(
         self, call: Call, tenant: str | None, action: str, queue: str, *, rate: RateKind | None = None, ops: int = 1

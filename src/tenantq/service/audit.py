@@ -15,7 +15,7 @@ from tenantq.service.call import Call
 from tenantq.service.other_shards import OtherShards
 
 ALL_ROWS: Final = AuditQuery()
-HISTORY_PAGES_MAX: Final = 20
+HISTORY_PAGES_MAX: Final = 100
 
 
 class TenantJournal:
@@ -36,9 +36,14 @@ class TenantJournal:
         return await self._other_shards.tenant_audit(query, tenant.name, firsts, queues, self.page_local)
 
     async def history(self, tenant: TenantState, queue: str, id: str) -> list[JournalRow]:
-        """Return all rows about one message of a queue, oldest first. Raises NotFound if there are none."""
-        query = AuditQuery(message=id_text(id_bytes(id)), limit=limits.PAGE_MAX)
-        found: list[JournalRow] = []
+        """Return all rows about one message of a queue, oldest first. Raises NotFound if there are none.
+
+        If the tenant has lived on this shard only, the search starts a day before the time in the message's ID.
+        """
+        raw, start, found = id_bytes(id), None, list[JournalRow]()
+        if not tenant.earlier:
+            start = min(max(0, self._audit_trail.time_of(raw) - limits.DAY_MS), limits.TIME_MS_MAX)
+        query = AuditQuery(message=id_text(raw), start=start, limit=limits.PAGE_MAX)
         for _ in range(HISTORY_PAGES_MAX):
             page = await self.page(query, tenant)
             found += page.rows

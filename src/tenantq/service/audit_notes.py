@@ -50,13 +50,9 @@ class AuditNotes:
         self._refusals = CallNotes(clock, self._write, rows_per_second=settings.refusal_rows_per_second)
         self._reads = CallNotes(clock, self._write, rows_per_second=settings.refusal_rows_per_second)
         self._views = CallNotes(
-            clock,
-            self._write,
-            settings.refusal_rows_per_second,
-            _VIEWS_MAX,
-            settings.view_window_ms,
+            clock, self._write, settings.refusal_rows_per_second, _VIEWS_MAX, settings.view_window_ms,
             merges_repeats=True,
-        )
+        )  # fmt: skip
         self.on_alert: Callable[[Alert], None] = lambda _: None
         self.signals = Signals(clock, settings.signals, self.raise_alert)
         self.signals.import_places({f"key:{id}": use.places for id, use in shard.state.access.uses().items()})
@@ -178,17 +174,10 @@ def _note(
     caller: Caller, tenant: str, action: str, queue: str, outcome: Outcome, error_code: str, details: str
 ) -> CallNote:
     return CallNote(
-        tenant=tenant,
-        queue=queue,
-        action=action,
-        principal=caller.principal,
-        remote=caller.remote,
-        request_id=caller.request_id,
-        user_agent=caller.user_agent,
-        outcome=outcome,
-        error_code=error_code,
+        tenant=tenant, queue=queue, action=action, principal=caller.principal, remote=caller.remote,
+        request_id=caller.request_id, user_agent=caller.user_agent, outcome=outcome, error_code=error_code,
         details=details,
-    )
+    )  # fmt: skip
 
 
 def _foreign_tenant(principal: Principal | None, tenant: str | None) -> str:

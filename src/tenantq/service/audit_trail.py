@@ -10,10 +10,9 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from tenantq.domain import limits
-from tenantq.domain.limits import DAY_MS
 from tenantq.domain.validation import check_field
 from tenantq.engine.shard import Shard
-from tenantq.errors import Closed, Invalid, NotFound
+from tenantq.errors import Closed, Invalid
 from tenantq.journal.audit_query import AuditReader, Cursor
 from tenantq.journal.record import JournalRow
 from tenantq.journal.row_filter import RESULTS, JournalFilter
@@ -23,7 +22,6 @@ from tenantq.runtime.randomness import id_bytes, id_text
 ACTIONS_MAX: Final = 64
 _T = TypeVar("_T")
 _READERS: Final = 2  # threads; each caller's tenant has one at most
-_HISTORY_STEPS: Final = 100
 _ACTION: Final = re.compile("[a-z_*]{1,80}")
 ORDERS: Final = ("oldest", "newest")
 
@@ -97,27 +95,10 @@ class AuditTrail:
         more = str(Cursor(*page.more, newest_first)) if page.more is not None else None
         return AuditPage(page.rows, more, page.incomplete)
 
-    async def history(self, tenant: str, queue: str, id: str, *, first_seq: int) -> list[JournalRow]:
-        """Return all rows about one message of a queue, oldest first, from the store and from segments. Raises NotFound.
-
-        The search starts a day before the time in the message's ID, and takes a bounded number of steps.
-        """
-        raw = id_bytes(id)
-        born = int.from_bytes(raw[:6]) + self._shard.state.wall_ms() - self._shard.state.shard_clock.now_ms()
-        wanted = JournalFilter(tenant=tenant, message=id_text(raw), start=max(0, born - DAY_MS))
-        await self._shard.loop.synced()
-        found: list[JournalRow] = []
-        place = None
-        for _ in range(_HISTORY_STEPS):
-            read = partial(self._reader.page, wanted, limit=limits.PAGE_MAX, place=place, first_seq=max(1, first_seq))
-            page = await self.in_turn(tenant, read)
-            found += page.rows
-            place = page.more
-            if place is None:
-                break
-        if not any(row.queue == queue for row in found):
-            raise NotFound("no such message in the journal", tenant=tenant, queue=queue, id=id_text(raw))
-        return found
+    def time_of(self, id: bytes) -> int:
+        """Return the wall-clock time in the ID of a message that was added to this shard."""
+        state = self._shard.state
+        return int.from_bytes(id[:6]) + state.wall_ms() - state.shard_clock.now_ms()
 
     async def in_turn(self, who: str, read: Callable[[], _T]) -> _T:
         """Return what a long read of a tenant returns. It runs on one of a few threads, after the tenant's earlier reads.

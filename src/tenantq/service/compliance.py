@@ -19,7 +19,7 @@ from tenantq.journal.record import JournalEntry
 from tenantq.runtime.clock import Clock, Timer
 from tenantq.service.access import key_items
 from tenantq.service.admission import Admission
-from tenantq.service.alerts.book import ActiveAlert
+from tenantq.service.alerts.active_alerts import ActiveAlert
 from tenantq.service.alerts.watch import AlertWatch
 from tenantq.service.audit_trail import AuditQuery, AuditTrail
 from tenantq.service.call import Call
@@ -133,7 +133,7 @@ class Compliance:
     def _alerts(self) -> Mapping[str, list[ActiveAlert]]:
         """Return the active alerts by tenant."""
         found: dict[str, list[ActiveAlert]] = {}
-        for one in self._watch.book.active:
+        for one in self._watch.alerts.active:
             found.setdefault(one.subject.tenant, []).append(one)
         return found
 

@@ -21,7 +21,7 @@ class Deliveries:
     def __init__(self, shard: Shard, admission: Admission, encryption: MessageEncryption) -> None:
         self._shard, self._admission, self._encryption = shard, admission, encryption
 
-    async def open(self, admitted: AdmittedCall, deliveries: list[Delivery]) -> list[Delivery]:
+    async def decrypt(self, admitted: AdmittedCall, deliveries: list[Delivery]) -> list[Delivery]:
         """Return leased messages of one tenant decrypted.
 
         If the keys are not available, all are released without using an attempt. A message that cannot be decrypted is
@@ -32,13 +32,13 @@ class Deliveries:
             self.released_on_failure(deliveries, admitted),
             self._admission.notes.noting_failure(admitted.caller, admitted.tenant, "poll", first.queue),
         ):
-            opened = await self._encryption.open_deliveries(self._shard.tenant(first.tenant).id, deliveries)
-        if opened.broken:
-            await self._nack_broken(opened.broken, admitted)
-            if not opened.whole:
-                broken = opened.broken[0]
+            decrypted = await self._encryption.decrypt_deliveries(self._shard.tenant(first.tenant).id, deliveries)
+        if decrypted.broken:
+            await self._nack_broken(decrypted.broken, admitted)
+            if not decrypted.whole:
+                broken = decrypted.broken[0]
                 raise SealBroken(tenant=broken.tenant, queue=broken.queue, id=broken.id)
-        return opened.whole
+        return decrypted.whole
 
     @contextlib.contextmanager
     def released_on_failure(self, deliveries: Sequence[Delivery], admitted: AdmittedCall) -> Iterator[None]:

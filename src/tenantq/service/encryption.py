@@ -34,7 +34,7 @@ from tenantq.vault.wrapped_key import WrappedKey
 log = logging.getLogger("tenantq")
 
 _AT_ONCE_BYTES: Final = 1 << 20
-REST_MS: Final = 1_000
+EXCLUDED_MS: Final = 1_000
 """How long fleet polls leave out a tenant whose messages could not be decrypted."""
 
 _FAILURES: Final[dict[str, type[TenantqError]]] = {
@@ -52,7 +52,7 @@ class PreparedBatch(msgspec.Struct, frozen=True):
     plain: bool = False  # only bodies, all of one priority
 
 
-class Opened(msgspec.Struct, frozen=True):
+class DecryptedDeliveries(msgspec.Struct, frozen=True):
     """Leased messages: those that were decrypted, and those that could not be."""
 
     whole: list[Delivery]
@@ -66,7 +66,7 @@ class MessageEncryption:
         self,
         shard: Shard,
         vault: Vault,
-        book: StoredDataKeys,
+        stored_keys: StoredDataKeys,
         clock: Clock,
         *,
         providers: Mapping[str, Kms],
@@ -76,13 +76,13 @@ class MessageEncryption:
         """Without ``default_key``, ``own_keys`` creates a key for each tenant that names none."""
         self._shard = shard
         self._vault = vault
-        self._book = book
+        self._stored_keys = stored_keys
         self._clock = clock
         self.providers = providers
         self._default_key = default_key
         self._own_keys = own_keys
         self._policies: dict[int, tuple[Encryption, KeyPolicy]] = {}
-        self._resting: dict[str, int] = {}  # tenants that fleet polls leave out, and until when (monotonic)
+        self._excluded: dict[str, int] = {}  # tenants that fleet polls leave out, and until when (monotonic)
         self.broken = 0  # messages that could not be decrypted since the start
         self.keyless = {  # tenants whose data keys are gone although they are not being deleted
             one.id
@@ -124,7 +124,7 @@ class MessageEncryption:
         if ref.provider == "local" and ref.key.startswith(PREFIX) and ref.key != PREFIX + tenant:
             raise Invalid(f"encryption.key: keys named {PREFIX}… are destroyed with their tenant. Use another key.")
         if own is not None and ref == own.ref(tenant):
-            wrapped = self._book.known(tenant_id).values() if tenant_id is not None else ()
+            wrapped = self._stored_keys.known(tenant_id).values() if tenant_id is not None else ()
             if all(key.key != ref for key in wrapped):
                 await own.make(tenant)
         health = await self._vault.check(ref)
@@ -166,7 +166,7 @@ class MessageEncryption:
 
     def data_keys(self, tenant: TenantState) -> list[WrappedKey]:
         """Return a tenant's data keys, oldest first, without its secret."""
-        return [key for number, key in sorted(self._book.known(tenant.id).items()) if number]
+        return [key for number, key in sorted(self._stored_keys.known(tenant.id).items()) if number]
 
     def health(self) -> VaultHealth:
         """Return the health of every key used so far."""
@@ -183,7 +183,7 @@ class MessageEncryption:
     def keys_in_use(self) -> Iterator[KeyRef]:
         """Yield the key that wraps each data key of each tenant. Shared keys are repeated."""
         for tenant_id in list(self.encrypted_tenants):
-            for wrapped in self._book.known(tenant_id).values():
+            for wrapped in self._stored_keys.known(tenant_id).values():
                 yield wrapped.key
 
     async def try_key(self, ref: KeyRef) -> KeyHealth:
@@ -268,7 +268,7 @@ class MessageEncryption:
         priorities = {one.priority for one in encrypted if isinstance(one, NewMessage)}
         return PreparedBatch(encrypted, digests, plain and len(priorities) == 1)
 
-    async def recognise(
+    async def add_digests(
         self, tenant: TenantState, messages: Sequence[NewMessage | TenantqError], batch_key: str | None
     ) -> PreparedBatch:
         """Return plain messages of a tenant that was encrypted, with digests that match those of its encrypted messages.
@@ -326,18 +326,18 @@ class MessageEncryption:
         self._shard.state.catalog.tenant_by_id(tenant_id).counters.decrypted += len(blobs)
         return reader
 
-    async def open_deliveries(self, tenant_id: int, got: list[Delivery]) -> Opened:
+    async def decrypt_deliveries(self, tenant_id: int, got: list[Delivery]) -> DecryptedDeliveries:
         """Return leased messages of one tenant decrypted. Raises KmsUnavailable, KmsError or Erased."""
         encrypted = [one for one in got if one.encrypted]
         if not encrypted:
-            return Opened(got)
+            return DecryptedDeliveries(got)
         blobs = [one.body for one in encrypted]
         reader = await self._reader(tenant_id, blobs)
         queue = got[0].queue
         if len(encrypted) < len(got) or [
             1 for one in got if one.origin or one.encrypted_attributes or one.queue != queue
         ]:
-            return _opened_singly(reader, got)
+            return _decrypted_singly(reader, got)
         bodies = reader.decrypt_bodies(queue, [one.raw_id for one in got], blobs)
         replace = msgspec.structs.replace
         whole = [
@@ -346,10 +346,12 @@ class MessageEncryption:
             if type(body) is bytes
         ]
         if len(whole) == len(got):
-            return Opened(whole)
-        return Opened(whole, [one for one, body in zip(got, bodies, strict=True) if type(body) is not bytes])
+            return DecryptedDeliveries(whole)
+        return DecryptedDeliveries(
+            whole, [one for one, body in zip(got, bodies, strict=True) if type(body) is not bytes]
+        )
 
-    async def open_facts(self, tenant_id: int, seen: list[Facts]) -> list[Facts]:
+    async def decrypt_facts(self, tenant_id: int, seen: list[Facts]) -> list[Facts]:
         """Return stored messages of one tenant decrypted. Damaged ones have a ``body_error``."""
         encrypted = [one.body for one in seen if one.encrypted]
         if not encrypted:
@@ -357,7 +359,7 @@ class MessageEncryption:
         reader = await self._reader(tenant_id, encrypted)
         return [message_cipher.decrypt_facts(reader, one) if one.encrypted else one for one in seen]
 
-    async def open_result(self, tenant_id: int, queue: str, id: bytes, result: Result) -> Result:
+    async def decrypt_result(self, tenant_id: int, queue: str, id: bytes, result: Result) -> Result:
         """Return a result decrypted. Raises SealBroken, KmsUnavailable, KmsError or Erased."""
         if not result.encrypted or result.value is None:
             return result
@@ -366,10 +368,10 @@ class MessageEncryption:
 
     # ---- moving ----
 
-    async def open_stored(
+    async def decrypt_stored(
         self, tenant_id: int, queue: str, messages: list[MessageCopy]
     ) -> list[MessageCopy | SealBroken]:
-        """Return stored messages of one queue decrypted, or an error in place of a damaged one. Raises as ``open_deliveries``."""
+        """Return stored messages of one queue decrypted, or an error in place of a damaged one. Raises as ``decrypt_deliveries``."""
         blobs = [one.body for one in messages if one.encrypted]
         if not blobs:
             return list(messages)
@@ -379,19 +381,19 @@ class MessageEncryption:
             for one in messages
         ]
 
-    async def open_results(
+    async def decrypt_results(
         self, tenant_id: int, queue: str, results: list[StoredResult]
     ) -> list[StoredResult | SealBroken]:
         """Return stored results of one queue decrypted, or an error in place of a damaged one."""
-        opened: list[StoredResult | SealBroken] = []
+        decrypted: list[StoredResult | SealBroken] = []
         for one in results:
             try:
-                result = await self.open_result(tenant_id, queue, one.raw_id, one.result)
+                result = await self.decrypt_result(tenant_id, queue, one.raw_id, one.result)
             except SealBroken as error:
-                opened.append(error)
+                decrypted.append(error)
                 continue
-            opened.append(msgspec.structs.replace(one, result=result))
-        return opened
+            decrypted.append(msgspec.structs.replace(one, result=result))
+        return decrypted
 
     async def encrypt_stored(
         self, tenant: TenantState, queue: str, messages: list[MessageCopy], results: list[StoredResult]
@@ -412,25 +414,25 @@ class MessageEncryption:
 
     # ---- fleets ----
 
-    def rest(self, tenant: str) -> None:
+    def exclude_briefly(self, tenant: str) -> None:
         """Exclude a tenant from fleet polls for a moment, because its messages could not be decrypted."""
-        self._resting[tenant] = self._clock.monotonic_ms() + REST_MS
+        self._excluded[tenant] = self._clock.monotonic_ms() + EXCLUDED_MS
 
-    def resting(self) -> dict[str, int]:
+    def excluded(self) -> dict[str, int]:
         """Return the tenants that fleet polls leave out, and for how many milliseconds."""
-        if not self._resting:
+        if not self._excluded:
             return {}
         now = self._clock.monotonic_ms()
-        self._resting = {tenant: until for tenant, until in self._resting.items() if until > now}
-        return {tenant: until - now for tenant, until in self._resting.items()}
+        self._excluded = {tenant: until for tenant, until in self._excluded.items() if until > now}
+        return {tenant: until - now for tenant, until in self._excluded.items()}
 
 
-def _opened_singly(reader: TenantCipher, got: list[Delivery]) -> Opened:
+def _decrypted_singly(reader: TenantCipher, got: list[Delivery]) -> DecryptedDeliveries:
     """Return messages of several queues or kinds, decrypted one by one."""
-    opened = [
+    decrypted = [
         message_cipher.decrypt_or_error(reader, one.origin or one.queue, one) if one.encrypted else one for one in got
     ]
-    return Opened(
-        [one for one in opened if not isinstance(one, SealBroken)],
-        [one for one, found in zip(got, opened, strict=True) if isinstance(found, SealBroken)],
+    return DecryptedDeliveries(
+        [one for one in decrypted if not isinstance(one, SealBroken)],
+        [one for one, found in zip(got, decrypted, strict=True) if isinstance(found, SealBroken)],
     )

@@ -87,7 +87,7 @@ class Exports:
         self._admission.residency.check(tenant.name)
         snapshot = await self._shard.snapshots.of_tenant(tenant.name)
         folder = f"shard-{shard}/"
-        return TenantExport(self._shard, self._audit_trail, self._encryption, snapshot, _nothing, folder=folder)
+        return TenantExport(self._shard, self._audit_trail, self._encryption, snapshot, lambda: None, folder=folder)
 
     def _check_may_export_all(self, call: Call, admitted: AdmittedCall) -> None:
         """Raise Forbidden if the caller may export some queues only. They have to be exported one by one."""
@@ -171,10 +171,6 @@ class Exports:
 def queues_moving(tenant: str) -> Unavailable:
     """Return the error for an export that could omit or duplicate queues."""
     return Unavailable("queues of the tenant are moving between shards. Try again later.", tenant=tenant)
-
-
-def _nothing() -> None:
-    pass
 
 
 def _needed(messages: Sequence[MessageCopy]) -> dict[str, int]:

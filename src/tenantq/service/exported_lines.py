@@ -3,14 +3,7 @@
 from typing import Final
 
 from tenantq.domain import limits
-from tenantq.domain.message import (
-    DeadLetter,
-    HistoryEntry,
-    NewMessage,
-    Result,
-    check_message,
-    check_result,
-)
+from tenantq.domain.message import DeadLetter, HistoryEntry, NewMessage, Result, check_message, check_result
 from tenantq.domain.validation import all_fields, build, check_field, projected
 from tenantq.engine.tenant_snapshot import MessageCopy, QueueCopy, StoredIdempotencyKey, StoredResult, TenantSnapshot
 from tenantq.errors import Invalid, TenantqError

@@ -22,12 +22,7 @@ class FleetPolls:
     """Polls for workers that serve many tenants."""
 
     def __init__(
-        self,
-        shard: Shard,
-        admission: Admission,
-        clock: Clock,
-        deliveries: Deliveries,
-        encryption: MessageEncryption,
+        self, shard: Shard, admission: Admission, clock: Clock, deliveries: Deliveries, encryption: MessageEncryption
     ) -> None:
         self._shard, self._admission, self._clock = shard, admission, clock
         self._deliveries, self._encryption = deliveries, encryption
@@ -149,7 +144,7 @@ class FleetPolls:
                 del self._debts[tenant, name]
             elif name == queue:
                 excluded[tenant] = wait_ms
-        excluded.update(self._encryption.resting())
+        excluded.update(self._encryption.excluded())
         excluded.update(dict.fromkeys(self._admission.residency.excluded(call.entered_in), left_ms))
         return excluded
 
@@ -192,17 +187,17 @@ class FleetPolls:
         for one in got:
             if one.encrypted:
                 by_tenant.setdefault(one.tenant, []).append(one)
-        opened: dict[str, Delivery] = {}
+        decrypted: dict[str, Delivery] = {}
         for tenant, encrypted in by_tenant.items():
             try:
-                opened.update({one.receipt: one for one in await self._deliveries.open(admitted, encrypted)})
+                decrypted.update({one.receipt: one for one in await self._deliveries.decrypt(admitted, encrypted)})
             except TenantqError as error:
                 failure = error
-                self._encryption.rest(tenant)
+                self._encryption.exclude_briefly(tenant)
         return [
-            one if not one.encrypted else opened[one.receipt]
+            one if not one.encrypted else decrypted[one.receipt]
             for one in got
-            if not one.encrypted or one.receipt in opened
+            if not one.encrypted or one.receipt in decrypted
         ], failure
 
 

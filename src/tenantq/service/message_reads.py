@@ -14,7 +14,6 @@ from tenantq.runtime.randomness import id_bytes, id_text
 from tenantq.service.admission import Admission
 from tenantq.service.admitted_call import AdmittedCall
 from tenantq.service.audit import TenantJournal
-from tenantq.service.audit_trail import AuditTrail
 from tenantq.service.call import Call
 from tenantq.service.encryption import MessageEncryption
 
@@ -25,15 +24,9 @@ class MessageReads:
     """Shows the messages of a queue. Callers without the right to read bodies see messages without them."""
 
     def __init__(
-        self,
-        shard: Shard,
-        admission: Admission,
-        encryption: MessageEncryption,
-        audit_trail: AuditTrail,
-        journal: TenantJournal,
+        self, shard: Shard, admission: Admission, encryption: MessageEncryption, journal: TenantJournal
     ) -> None:
-        self._shard, self._admission, self._encryption = shard, admission, encryption
-        self._audit_trail, self._journal = audit_trail, journal
+        self._shard, self._admission, self._encryption, self._journal = shard, admission, encryption, journal
 
     async def peek(
         self, call: Call, tenant: str | None, queue: str, *, limit: int = 10, cursor: str | None = None
@@ -55,7 +48,7 @@ class MessageReads:
             seen = [_hidden(one) for one in seen]
         else:
             if any(one.encrypted for one in seen):
-                seen = await self._encryption.open_facts(admitted.state.id, seen)
+                seen = await self._encryption.decrypt_facts(admitted.state.id, seen)
             if seen:
                 self._admission.notes.note_read(admitted, "peek", queue, f"{len(seen)} messages")
         self._admission.charge(
@@ -105,7 +98,7 @@ class MessageReads:
                 seen = _hidden(facts)
             else:
                 if facts.encrypted:
-                    (seen,) = await self._encryption.open_facts(admitted.state.id, [facts])
+                    (seen,) = await self._encryption.decrypt_facts(admitted.state.id, [facts])
                     if seen.body_error:
                         raise SealBroken(tenant=admitted.tenant, queue=queue, id=facts.id)
                 self._admission.notes.note_read(admitted, "get", queue, f"message {facts.id}")
@@ -125,7 +118,7 @@ class MessageReads:
                 await self._admission.confirm(call, admitted, "result", queue)
             if self._may_read(admitted, queue) or found.value is None:
                 if found.encrypted:
-                    found = await self._encryption.open_result(admitted.state.id, queue, id_bytes(id), found)
+                    found = await self._encryption.decrypt_result(admitted.state.id, queue, id_bytes(id), found)
                 if found.value is not None and self._may_read(admitted, queue):
                     self._admission.notes.note_read(admitted, "result", queue, f"message {id_text(id_bytes(id))}")
                 self._admission.charge(admitted, queue, "read", 0, len(found.value or b""))
@@ -136,12 +129,11 @@ class MessageReads:
         """Return the journal rows about one message, from the store and, if some were trimmed, from exported segments."""
         with await self._admission.admit_queue(call, tenant, "trace", queue, rate="read") as admitted:
             since = max(1, admitted.state.since)
-            if admitted.state.earlier:
-                asked: Awaitable[list[JournalRow]] = self._journal.history(admitted.state, queue, id)
-            elif self._shard.journal.span[0] <= since or queue not in admitted.state.queues:
-                asked = self._shard.reads.trace(admitted.tenant, queue, id)
+            has_all = self._shard.journal.span[0] <= since or queue not in admitted.state.queues
+            if has_all and not admitted.state.earlier:
+                asked: Awaitable[list[JournalRow]] = self._shard.reads.trace(admitted.tenant, queue, id)
             else:
-                asked = self._audit_trail.history(admitted.tenant, queue, id, first_seq=since)
+                asked = self._journal.history(admitted.state, queue, id)
             rows = await self._found(call, admitted, "trace", queue, asked)
             self._admission.notes.note_read(admitted, "trace", queue, f"message {id_text(id_bytes(id))}")
             return rows

@@ -108,7 +108,7 @@ class Messages:
         if not state.config.encryption.enabled:
             plain = messages
             if state.id in self._shard.state.data_keys.by_tenant:
-                known = await self._encryption.recognise(state, messages, key)
+                known = await self._encryption.add_digests(state, messages, key)
                 plain, digests = known.messages, known.digests
             try:
                 return await self._shard.add(
@@ -211,7 +211,7 @@ class Messages:
                 Poll(admitted.state, admitted.caller, queue, max=max, lease_ms=lease_ms, whole_groups=whole_groups)
             )
             if any(one.encrypted for one in got):
-                got = await self._deliveries.open(admitted, got)
+                got = await self._deliveries.decrypt(admitted, got)
             used = len(got) - 1 if got else 0
         finally:
             if extra > used:
@@ -245,7 +245,7 @@ class Messages:
             with self._deliveries.released_on_failure(got, admitted):
                 await admission.confirm(call, admitted, "poll", queue)
             if any(one.encrypted for one in got):
-                got = await self._deliveries.open(admitted, got)
+                got = await self._deliveries.decrypt(admitted, got)
             admission.charge(admitted, queue, "read", len(got) - 1, sum(len(one.body) for one in got))
         return got
 

@@ -87,7 +87,7 @@ class Service:
         self.messages = Messages(shard, admission, clock, deliveries, encryption, exporter, others)
         self.fleet = FleetPolls(shard, admission, clock, deliveries, encryption)
         self.settlement = Settlement(shard, admission, encryption)
-        self.message_reads = MessageReads(shard, admission, encryption, self._audit_trail, journal)
+        self.message_reads = MessageReads(shard, admission, encryption, journal)
         self.queues = Queues(shard, admission, others)
         self.redrives = Redrives(shard, admission)
         self.containment = Containments(shard, admission, others, containment)

@@ -137,20 +137,20 @@ class TenantExport:
         """Yield the kind, the conversion and the values of each part. Values that cannot be decrypted are counted and omitted."""
         encryption, snapshot = self._encryption, self._snapshot
         async for messages in self._pages(snapshot.messages(queue)):
-            opened = await encryption.open_stored(snapshot.id, queue.name, messages)
-            yield "messages", message_line, self._without_broken(opened)
+            decrypted = await encryption.decrypt_stored(snapshot.id, queue.name, messages)
+            yield "messages", message_line, self._without_broken(decrypted)
         async for results in self._pages(snapshot.results(queue)):
-            whole = await encryption.open_results(snapshot.id, queue.name, results)
+            whole = await encryption.decrypt_results(snapshot.id, queue.name, results)
             yield "results", result_line, self._without_broken(whole)
         async for keys in self._pages(snapshot.idempotency(queue)):
             kept = [msgspec.structs.replace(key, body_digest=b"") for key in keys] if self._drops_digests else keys
             yield "idempotency", key_line, kept
 
-    def _without_broken(self, opened: Sequence[_T | SealBroken]) -> list[_T]:
-        whole = [one for one in opened if not isinstance(one, SealBroken)]
-        if len(whole) < len(opened):
+    def _without_broken(self, decrypted: Sequence[_T | SealBroken]) -> list[_T]:
+        whole = [one for one in decrypted if not isinstance(one, SealBroken)]
+        if len(whole) < len(decrypted):
             counts = self._archive.counts
-            counts["unreadable"] = counts.get("unreadable", 0) + len(opened) - len(whole)
+            counts["unreadable"] = counts.get("unreadable", 0) + len(decrypted) - len(whole)
         return whole
 
     def _manifest(self) -> ExportManifest:

@@ -10,7 +10,7 @@ from tenantq.domain import limits
 from tenantq.domain.config import TenantConfig, change_config
 from tenantq.domain.names import PROBE_TENANTS, check_tenant_name
 from tenantq.domain.plans import PLANS, PlanSettings
-from tenantq.domain.validation import all_fields, check_field
+from tenantq.domain.validation import all_fields, check_field, projected
 from tenantq.engine.ops.lifecycle import PutTenant
 from tenantq.engine.ops.suspension import ResumeTenant, SuspendTenant
 from tenantq.engine.queue_state import TenantState, is_home
@@ -203,14 +203,12 @@ class Tenants:
         residency, regions = self._admission.residency, tenant.config.regions
         rows = await asyncio.to_thread(self._shard.state.store.location)
         return [
-            PlaceItem(
-                what=one.what,
-                where=one.where or rows,
-                region=one.region or None,
+            projected(
+                PlaceItem, one, where=one.where or rows, region=one.region or None,
                 allowed=residency.allowed(one, regions),
             )
             for one in residency.places
-        ]
+        ]  # fmt: skip
 
     def _info(self, tenant: str) -> TenantInfo:
         return TenantInfo.of(self._shard.tenant(tenant))

@@ -110,26 +110,18 @@ class Problems:
         self.counts[text] = self.counts.get(text, 0) + 1
 
 
-def batched(
-    messages: Iterator[SourceMessage], done: Callable[[list[SourceMessage]], None] | None = None
-) -> Iterator[SourceBatch]:
+def batched(messages: Iterator[SourceMessage]) -> Iterator[SourceBatch]:
     """Yield messages in batches of bounded size."""
     batch: list[SourceMessage] = []
     size = 0
     for one in messages:
         if batch and (len(batch) == BATCH_MESSAGES or size + len(one.body) > BATCH_BYTES):
-            yield _batch(batch, done)
+            yield SourceBatch(messages=batch)
             batch, size = [], 0
         batch.append(one)
         size += len(one.body)
     if batch:
-        yield _batch(batch, done)
-
-
-def _batch(messages: list[SourceMessage], done: Callable[[list[SourceMessage]], None] | None) -> SourceBatch:
-    return (
-        SourceBatch(messages=messages) if done is None else SourceBatch(messages=messages, done=lambda: done(messages))
-    )
+        yield SourceBatch(messages=batch)
 
 
 def text_attributes(values: Mapping[str, Any]) -> dict[str, str]:

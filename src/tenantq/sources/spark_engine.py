@@ -15,7 +15,6 @@ import msgspec
 from tenantq import errors
 from tenantq.client import Client, Retries, Tls
 from tenantq.errors import Invalid, TenantqError
-from tenantq.runtime.clock import SystemClock
 from tenantq.sources.mapping import Mapping
 from tenantq.sources.open_source import SourceOptions, open_source
 from tenantq.sources.source import InProgress, PartedSource, SourcePart
@@ -77,7 +76,7 @@ class SparkTransfer(msgspec.Struct, frozen=True, kw_only=True):
             ):
                 assert isinstance(source, PartedSource), "already checked"
                 now_ms = self.now_ms + part.order
-                transfer = Transfer(source, client, self.mapping, SystemClock(), now_ms=now_ms)
+                transfer = Transfer(source, client, self.mapping, now_ms)
                 report = transfer.of(source.part_batches(part, self.in_progress, now_ms), "snapshot")
                 show(report.read)
                 return report, "", ""

@@ -14,7 +14,6 @@ import msgspec
 from tenantq.client import Client, Queue
 from tenantq.domain.limits import ATTRIBUTES_BYTES_MAX, BODY_BYTES_MAX, DAY_MS
 from tenantq.errors import Conflict, NotFound
-from tenantq.runtime.clock import Clock
 from tenantq.runtime.randomness import MessageIds, id_bytes, id_text, system_randomness
 from tenantq.sources.mapping import Destination, Mapping
 from tenantq.sources.source import InProgress, Mode, Source, SourceBatch, SourceMessage
@@ -91,12 +90,11 @@ class Transfer:
         source: Source,
         client: Client,
         mapping: Mapping,
-        clock: Clock,
+        now_ms: int,
         report: Callable[[int], None] = lambda _: None,
-        now_ms: int | None = None,
     ) -> None:
         """``report`` gets the number of messages read so far. ``now_ms`` is when ready messages become visible."""
-        self._source, self._client, self._mapping, self._clock = source, client, mapping, clock
+        self._source, self._client, self._mapping, self._now = source, client, mapping, now_ms
         self._report = report
         self._export = secrets.token_hex(16)
         self._parts: dict[Destination, int] = {}
@@ -105,7 +103,6 @@ class Transfer:
         self._ready: set[tuple[str, str]] = set()
         self._read = 0
         self._is_same = True  # the server has stored what was read
-        self._now = clock.wall_ms() if now_ms is None else now_ms
         self._ids = MessageIds(system_randomness())
 
     def run(self, mode: Mode, in_progress: InProgress) -> TransferReport:

@@ -91,12 +91,7 @@ class SqsEndpoint:
             return protocol.refuse(failure_of(fault()))
 
     async def _act(
-        self,
-        action: str,
-        protocol: JsonProtocol | QueryProtocol,
-        request: Request,
-        head: RequestHead,
-        waiting: Waiting,
+        self, action: str, protocol: JsonProtocol | QueryProtocol, request: Request, head: RequestHead, waiting: Waiting
     ) -> dict[str, object] | None:
         known = ACTIONS.get(action)
         is_large = len(request.body) > SLICE_BYTES  # its hash takes milliseconds

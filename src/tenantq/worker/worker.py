@@ -110,12 +110,7 @@ class Worker:
     # ---- tasks and hooks ----
 
     def task(
-        self,
-        queue: str,
-        *,
-        timeout_ms: int | None = None,
-        retry: Retry | Rule | None = None,
-        result: bool = False,
+        self, queue: str, *, timeout_ms: int | None = None, retry: Retry | Rule | None = None, result: bool = False
     ) -> Callable[[Callable[P, R]], Task[P, R]]:
         """Register a function as the handler of a queue.
 
@@ -257,19 +252,10 @@ class Worker:
         if not tasks:
             raise Invalid("the worker has no tasks. Decorate a function with @worker.task('queue').")
         return WorkerPlan(
-            tasks=tasks,
-            concurrency=self.concurrency,
-            prefetch=self.prefetch,
-            fleet=self.fleet,
-            tenants=self.tenants,
-            lease_ms=self.lease_ms,
-            wait_ms=self.wait_ms,
-            drain_ms=self.drain_ms,
-            before=self._before,
-            after=self._after,
-            failure=self._failure,
-            randomness=self.settings.randomness,
-        )
+            tasks=tasks, concurrency=self.concurrency, prefetch=self.prefetch, fleet=self.fleet, tenants=self.tenants,
+            lease_ms=self.lease_ms, wait_ms=self.wait_ms, drain_ms=self.drain_ms, before=self._before,
+            after=self._after, failure=self._failure, randomness=self.settings.randomness,
+        )  # fmt: skip
 
 
 async def _cancel_other_tasks() -> None:

@@ -21,7 +21,7 @@ from tests.contract.gates.harness import ServiceHarness
 if TYPE_CHECKING:
     from tenantq.gates.signals import Alert
     from tenantq.runtime.clock import ManualClock
-    from tenantq.service.alerts.book import Notification
+    from tenantq.service.alerts.active_alerts import Notification
     from tests.conftest import OpenShard
 
 __all__ = ["open_harness"]

@@ -24,7 +24,7 @@ from tenantq.client import AsyncClient
 from tenantq.errors import Invalid
 from tenantq.runtime.clock import SystemClock
 from tenantq.service.alerts import targets
-from tenantq.service.alerts.book import Notification
+from tenantq.service.alerts.active_alerts import Notification
 from tenantq.service.alerts.settings import AlertQueue, AlertSettings, Email, Webhook
 from tenantq.service.alerts.targets import DeliveryFailed, open_targets
 from tests.contract.http.certificates import Authority

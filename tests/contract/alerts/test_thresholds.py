@@ -14,7 +14,7 @@ from tenantq.domain.alert_rules import AlertRules
 from tenantq.errors import Forbidden, Invalid, NotFound, RateLimited
 from tenantq.gates.signals import Alert, SignalSettings
 from tenantq.service.alerts import notification_queue
-from tenantq.service.alerts.book import EVENT_MS
+from tenantq.service.alerts.active_alerts import EVENT_MS
 from tenantq.service.alerts.journaled_alerts import EVENT_AGE_MAX_MS
 from tenantq.service.alerts.settings import AlertSettings
 from tenantq.service.metrics.slice_counter import STEPS
@@ -235,7 +235,7 @@ async def test_alerts_above_the_capacity_of_a_target_are_sent_later(
     for _ in range(8):
         await watch.evaluate(1_000)
     assert Counter(one[0] for one in watch.mail.seen) == {"firing": count, "resolved": count}
-    assert watch.watch.book.active == []
+    assert watch.watch.alerts.active == []
 
 
 async def test_silenced_alerts_are_in_the_audit_trail(watch: Watch) -> None:
@@ -389,7 +389,7 @@ async def test_evaluation_of_10000_queues_yields_to_other_work(watch: Watch, mon
 
     counted(harness.shard.state.catalog, "dead_letter_name")
     counted(watch.watch._thresholds, "_queue")
-    counted(watch.watch.book, "_keep")
+    counted(watch.watch.alerts, "_keep")
     counted(watch.watch.notifications, "send")
     evaluation = asyncio.ensure_future(watch.watch.evaluate())
     while not evaluation.done():

@@ -65,13 +65,7 @@ _OWN: Final = LoadSettings()
 @click.option("--bytes-max", type=byte_size, metavar="BYTES", default="2GiB", show_default=True, help="Stop adding after this many bytes per case.")  # fmt: skip
 @click.option("--flood", "flood_connections", type=click.IntRange(1, _IN_FLIGHT_MAX), metavar="N", default=_OWN.flood_connections, show_default=True, help="Case neighbour: connections of the flooding tenant.")  # fmt: skip
 @click.option("--victim-rate", type=click.IntRange(1, 1_000), metavar="N", default=_OWN.victim_per_second, show_default=True, help="Case neighbour: adds per second of the other tenant.")  # fmt: skip
-@click.option(
-    "--compare",
-    "compared",
-    type=FILE,
-    metavar="FILE",
-    help="Earlier --json output to compare with.",
-)
+@click.option("--compare", "compared", type=FILE, metavar="FILE", help="Earlier --json output to compare with.")
 @click.option("--yes", is_flag=True, help="Skip the prompt before loading a remote server.")
 @json_option
 @connected

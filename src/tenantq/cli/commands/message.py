@@ -8,14 +8,7 @@ from tenantq.cli import exit_codes
 from tenantq.cli.command_group import CommandGroup
 from tenantq.cli.connection import ServerConnection, connected, server_command
 from tenantq.cli.options import duration, options
-from tenantq.cli.output import (
-    Output,
-    body_fields,
-    journal_table,
-    json_option,
-    message_fields,
-    print_json,
-)
+from tenantq.cli.output import Output, body_fields, journal_table, json_option, message_fields, print_json
 from tenantq.client import Queue
 from tenantq.domain.formatting import show_time
 from tenantq.errors import NotFound, TenantqError

@@ -41,11 +41,7 @@ _SECRETS: Final = ("--token", "--to-token")
     help="Platform administrator's token for the target.",
 )
 @click.option(
-    "--queue",
-    "queues",
-    multiple=True,
-    metavar="QUEUE",
-    help="Move only this queue and its dead letters; repeatable.",
+    "--queue", "queues", multiple=True, metavar="QUEUE", help="Move only this queue and its dead letters; repeatable."
 )
 @click.option("--as", "new_name", metavar="NAME", help="Tenant name at the target.  [default: the same]")
 @click.option("--dry-run", is_flag=True, help="Show what would move and what prevents it, without changes.")

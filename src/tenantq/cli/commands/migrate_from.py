@@ -75,10 +75,7 @@ _LEASE_MS: Final = (1_000, 12 * 3_600_000)  # what SQS allows
     help="Transfer in this process, or in parts on Spark.",
 )
 @click.option(
-    "--parts",
-    type=click.IntRange(1, 10_000),
-    metavar="N",
-    help="Spark: parts of each queue.  [default: two per core]",
+    "--parts", type=click.IntRange(1, 10_000), metavar="N", help="Spark: parts of each queue.  [default: two per core]"
 )
 @click.option("--master", metavar="URL", help="Spark master.  [default: local[*], all cores of this machine]")
 @click.option("--dry-run", is_flag=True, help="Show what would be migrated, without changes.")
@@ -150,7 +147,9 @@ def migrate_from(
         ) as bar:
 
             def transfer_from(source: Source) -> Transfer:
-                return Transfer(source, connection.client, mapping, SystemClock(), lambda read: bar(completed=read))
+                return Transfer(
+                    source, connection.client, mapping, SystemClock().wall_ms(), lambda read: bar(completed=read)
+                )
 
             if live:
                 report = _follow(source, mapping, connection.client, transfer_from, in_progress)

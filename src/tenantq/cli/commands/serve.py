@@ -73,12 +73,7 @@ _SWITCH_S: Final = 0.000_5
     help="Number of processes that share the shards of a --store behind one address.  [env var: TENANTQ_CLUSTER__PROCESSES; default: 1]",
 )
 @click.option(
-    "--config",
-    type=FILE,
-    metavar="FILE",
-    envvar="TENANTQ_CONFIG",
-    show_envvar=True,
-    help="TOML file with settings.",
+    "--config", type=FILE, metavar="FILE", envvar="TENANTQ_CONFIG", show_envvar=True, help="TOML file with settings."
 )
 @click.option(
     "--durability",

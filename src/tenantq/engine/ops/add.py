@@ -163,11 +163,7 @@ class Add(Operation[list[AddResult]]):
         return ids, sizes, priority
 
     def _add_each(
-        self,
-        effects: Effects,
-        queue: QueueState,
-        room: RemainingQuota | None,
-        earlier: list[AddResult | None] | None,
+        self, effects: Effects, queue: QueueState, room: RemainingQuota | None, earlier: list[AddResult | None] | None
     ) -> _Columns | None:
         """Add messages one by one, except those that are invalid, exceed a quota or were added before."""
         batch = self._batch

@@ -6,7 +6,7 @@ The name of a group is ``tenant/group``; see ``placement.placement_group``. Its 
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -17,7 +17,7 @@ from tenantq.engine.effects import Effects
 from tenantq.engine.operation import BYTES_PER_COST, LAST, RANGE, Operation
 from tenantq.engine.ops.import_part import forget_imports
 from tenantq.engine.ops.lifecycle import delete_range, delete_rows, end_polls, forget_queue
-from tenantq.engine.part_state import LEVELS
+from tenantq.engine.part_state import LEVELS, PartState
 from tenantq.engine.queue_groups import (
     group_of,
     load_group,
@@ -41,8 +41,7 @@ def check_movable(tenant: TenantState) -> None:
     """Raise Conflict for a tenant that cannot leave its shard at the moment."""
     if tenant.part is not None:
         raise Conflict("its queues are spread over several shards", tenant=tenant.name)
-    if tenant.erasing is not None:
-        raise Conflict("the tenant is being deleted", tenant=tenant.name)
+    tenant.check_not_erasing()
     frozen = tenant.suspension is not None and tenant.suspension.mode != "settle"
     if frozen or any(one.suspension is not None and one.suspension.mode != "settle" for one in tenant.queues.values()):
         raise Conflict("the tenant is being moved to or from another server", tenant=tenant.name)
@@ -53,8 +52,7 @@ def check_movable(tenant: TenantState) -> None:
 
 def check_group_movable(tenant: TenantState, queues: list[QueueState]) -> None:
     """Raise Conflict for queues that cannot leave their shard at the moment."""
-    if tenant.erasing is not None:
-        raise Conflict("the tenant is being deleted", tenant=tenant.name)
+    tenant.check_not_erasing()
     for queue in queues:
         if queue.damaged:
             raise Conflict("rows of the queue cannot be read", tenant=tenant.name, queue=queue.name)
@@ -62,20 +60,17 @@ def check_group_movable(tenant: TenantState, queues: list[QueueState]) -> None:
             raise Conflict("the queue is being deleted", tenant=tenant.name, queue=queue.name)
 
 
+def log_step(effects: Effects, step: Operation[Any], unit: str, details: str) -> None:
+    """Journal a step of a tenant, which may have left this shard, or of a group of its queues."""
+    tenant, group = split_unit(unit)
+    text = f"queue {group} {details}" if group else details
+    effects.entries.append(JournalEntry(step.journal_op, tenant, "", step.caller.principal, details=text))
+
+
 class _MoveOperation(Operation[None]):
     """One step of a move, in the journal of the shard that makes it."""
 
     journal_op = "move_tenant"
-
-    def note(self, effects: Effects, name: str, details: str) -> None:
-        """Journal the step."""
-        caller = self.caller
-        effects.entries.append(JournalEntry("move_tenant", name, "", caller.principal, details=details))
-
-    def note_unit(self, effects: Effects, unit: str, details: str) -> None:
-        """Journal the step of a tenant or of a group of its queues."""
-        tenant, group = split_unit(unit)
-        self.note(effects, tenant, f"queue {group} {details}" if group else details)
 
 
 # ---- at the source ----
@@ -101,7 +96,7 @@ class FenceTenant(_MoveOperation):
         end_polls(effects, state.early_polls.pop(tenant, deque()), error)
         tenant.gone = True
         state.catalog.take_out(effects.batch, tenant, self.target)
-        self.note(effects, tenant.name, f"leaves for shard {self.target}")
+        log_step(effects, self, tenant.name, f"leaves for shard {self.target}")
 
 
 @dataclass(eq=False)
@@ -131,14 +126,13 @@ class FenceQueues(_MoveOperation):
         take_out_group(catalog, effects.batch, tenant, self.unit, self.target, row)
         save_part(effects.batch, effects.store, tenant)
         catalog.save_tenant(effects.batch, tenant)
-        _end_early_polls(effects, tenant)
-        self.note_unit(effects, self.unit, f"leaves for shard {self.target}")
+        redirect_early_polls(effects, tenant)
+        log_step(effects, self, self.unit, f"leaves for shard {self.target}")
 
 
-def _end_early_polls(effects: Effects, tenant: TenantState) -> None:
+def redirect_early_polls(effects: Effects, tenant: TenantState) -> None:
     """Send polls that wait for a queue that does not exist to the shard that would create it."""
-    early = effects.state.early_polls.pop(tenant, deque())
-    for poll in early:
+    for poll in effects.state.early_polls.pop(tenant, deque()):
         end_polls(effects, deque([poll]), TenantMoved(tenant=tenant.name, queue=poll.queue_name))
 
 
@@ -154,11 +148,9 @@ class ReturnTenant(_MoveOperation):
         moved = effects.state.catalog.moved.get(self.name)
         if moved is not None and moved.row:
             effects.state.catalog.put_moved(effects.batch, self.name, None)
-            if _is_group(self.name):
-                _serve_group(effects, moved.id, moved.row)
-            else:
-                _serve(effects, moved.id, moved.row, ())
-            self.note_unit(effects, self.name, "stays")
+            serve = _serve_group if _is_group(self.name) else _serve
+            serve(effects, moved.id, moved.row)
+            log_step(effects, self, self.name, "stays")
 
 
 @dataclass(eq=False)
@@ -177,7 +169,7 @@ class DropMoved(_MoveOperation):
             else:
                 _delete_all(effects, moved.id, self.name)
             effects.state.catalog.put_moved(effects.batch, self.name, MovedRow(moved.id, moved.target))
-            self.note_unit(effects, self.name, f"is served by shard {moved.target}; its rows here are deleted")
+            log_step(effects, self, self.name, f"is served by shard {moved.target}; its rows here are deleted")
 
 
 # ---- at the target ----
@@ -208,10 +200,10 @@ class BeginArrival(_MoveOperation):
                 _delete_all(effects, moved.id, self.name)
             catalog.put_moved(effects.batch, self.name, MovedRow(moved.id, self.source))
         catalog.put_arriving(effects.batch, self.id, self.name, ArrivingRow(self.name, self.source))
-        self.note(effects, self.name, f"arrives from shard {self.source}")
+        log_step(effects, self, self.name, f"arrives from shard {self.source}")
 
     def _begin_group(self, effects: Effects) -> None:
-        catalog, tenant = effects.state.catalog, part_of(effects, self.id)
+        catalog, (tenant, _) = effects.state.catalog, part_of(effects, self.id)
         if group_of(tenant, self.name):
             raise Conflict("the target shard has a queue of this name", tenant=tenant.name)
         moved = catalog.moved.get(self.name)
@@ -219,7 +211,7 @@ class BeginArrival(_MoveOperation):
             raise Conflict("the queue is leaving the target shard", tenant=tenant.name)
         _delete_group(effects, stored_group(effects.store, self.id, self.name))
         catalog.put_arriving(effects.batch, self.id, self.name, ArrivingRow(self.name, self.source))
-        self.note_unit(effects, self.name, f"arrives from shard {self.source}")
+        log_step(effects, self, self.name, f"arrives from shard {self.source}")
 
 
 @dataclass(eq=False)
@@ -248,7 +240,7 @@ class ReceiveRows(_MoveOperation):
         if self.row:
             staged = ArrivingRow(arriving.name, arriving.source, self.row, self.key_ids)
             catalog.put_arriving(effects.batch, self.id, self.name, staged)
-        self.note_unit(effects, self.name, f"{len(self.changes)} rows from shard {arriving.source}")
+        log_step(effects, self, self.name, f"{len(self.changes)} rows from shard {arriving.source}")
 
 
 @dataclass(eq=False)
@@ -269,7 +261,7 @@ class CancelArrival(_MoveOperation):
                 _delete_all(effects, id, self.name)
                 _delete_staged_keys(effects, (id, arriving))
             catalog.put_arriving(effects.batch, id, self.name, None)
-            self.note_unit(effects, self.name, f"stays on shard {arriving.source}")
+            log_step(effects, self, self.name, f"stays on shard {arriving.source}")
 
 
 @dataclass(eq=False)
@@ -291,20 +283,20 @@ class ActivateTenant(_MoveOperation):
         catalog.put_moved(effects.batch, self.name, None)
         if _is_group(self.name):
             _serve_group(effects, id, arriving.row)
-            self.note_unit(effects, self.name, f"arrived from shard {arriving.source}")
+            log_step(effects, self, self.name, f"arrived from shard {arriving.source}")
             return
         row = _decode_tenant(arriving.row)
         row = msgspec.structs.replace(
             row, since=effects.seq, earlier=(*row.earlier, (arriving.source, row.since))[-_EARLIER_MAX:]
         )
         _serve(effects, id, _encode(row), arriving.key_ids)
-        self.note(effects, arriving.name, f"arrived from shard {arriving.source}")
+        log_step(effects, self, arriving.name, f"arrived from shard {arriving.source}")
 
 
 _EARLIER_MAX = 100
 
 
-def _serve(effects: Effects, id: int, row: bytes, key_ids: tuple[str, ...]) -> None:
+def _serve(effects: Effects, id: int, row: bytes, key_ids: tuple[str, ...] = ()) -> None:
     """Load a tenant, and have its queues examined: what became due meanwhile happens now."""
     tenant = effects.state.load_tenant(id, row, key_ids)
     effects.state.catalog.save_tenant(effects.batch, tenant)
@@ -317,19 +309,18 @@ def _is_group(name: str) -> bool:
     return bool(split_unit(name)[1])
 
 
-def part_of(effects: Effects, id: int) -> TenantState:
-    """Return a tenant that has a part on this shard. Raises Conflict if it has none, or the part is leaving."""
+def part_of(effects: Effects, id: int) -> tuple[TenantState, PartState]:
+    """Return a tenant and its part on this shard. Raises Conflict if it has none, or the part is leaving."""
     tenant = effects.state.catalog.tenants_by_id.get(id)
     if tenant is None or tenant.part is None or tenant.part.has_left:
         raise Conflict("the tenant has no part on this shard")
-    return tenant
+    return tenant, tenant.part
 
 
 def _serve_group(effects: Effects, id: int, row: bytes) -> None:
     """Load queues of a tenant, with the rights that they use, and have them examined."""
-    tenant, group = part_of(effects, id), _decode_group(row)
-    assert tenant.part is not None
-    tenant.part.give(group.rights)
+    (tenant, part), group = part_of(effects, id), _decode_group(row)
+    part.give(group.rights)
     save_part(effects.batch, effects.store, tenant)
     for queue in load_group(effects.state.catalog, tenant, group.prefixes):
         queue.has_lane = queue.name in effects.state.lanes

@@ -34,9 +34,7 @@ class SendRights(Operation[RightsTransfer]):
 
     def execute(self, effects: Effects) -> None:
         """Write the part. Raises Conflict if the tenant has no part here, or none there any more."""
-        tenant = part_of(effects, self.id)
-        part = tenant.part
-        assert part is not None
+        tenant, part = part_of(effects, self.id)
         if self.receiver in part.left:
             raise Conflict("the tenant's part there has left", tenant=tenant.name)
         last = part.sent.get(self.receiver, RightsTransfer())
@@ -85,9 +83,8 @@ class ReceiveRights(Operation[int]):
 
     def execute(self, effects: Effects) -> None:
         """Write the part, and enter the windows of the sender: what it counted before stays in an earlier one."""
-        tenant = part_of(effects, self.id)
-        part, sent, usage = tenant.part, self.transfer, tenant.usage
-        assert part is not None
+        tenant, part = part_of(effects, self.id)
+        sent, usage = self.transfer, tenant.usage
         if sent.number > part.received.get(self.sender, 0):
             part.received[self.sender] = sent.number
             part.give(sent.amounts)
@@ -136,9 +133,7 @@ class ResetTransfers(Operation[None]):
 
     def execute(self, effects: Effects) -> None:
         """Write the part. Raises Conflict if the tenant has no part here."""
-        tenant = part_of(effects, self.id)
-        part = tenant.part
-        assert part is not None
+        tenant, part = part_of(effects, self.id)
         part.sent[part.home], part.received[part.home] = RightsTransfer(self.number), self.number
         part.owing, part.shared_version = frozenset(COUNTED), 0
         save_part(effects.batch, effects.store, tenant)
@@ -157,9 +152,7 @@ class RestoreRights(Operation[None]):
 
     def execute(self, effects: Effects) -> None:
         """Write the home part. Raises Conflict if the tenant has no part here."""
-        tenant = part_of(effects, self.id)
-        part = tenant.part
-        assert part is not None
+        tenant, part = part_of(effects, self.id)
         part.give(self.missing)
         for shard, number in self.numbers.items():
             part.sent[shard], part.received[shard] = RightsTransfer(number, in_debt=list(COUNTED)), number
@@ -221,6 +214,6 @@ class ReportQuotas(Operation[None]):
 
     def execute(self, effects: Effects) -> None:
         """Write in the part what was journaled. Raises Conflict if the tenant has no part here."""
-        tenant = part_of(effects, self.id)
+        tenant, _ = part_of(effects, self.id)
         if effects.report_quotas(tenant, self.used_by_others):
             save_part(effects.batch, effects.store, tenant)

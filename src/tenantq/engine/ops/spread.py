@@ -17,14 +17,13 @@ from tenantq.engine.data_key_rows import DATA_KEY_ROW
 from tenantq.engine.effects import Effects
 from tenantq.engine.operation import LAST, RANGE, Operation
 from tenantq.engine.ops.lifecycle import delete_rows, end_polls, forget_queue
-from tenantq.engine.ops.move import part_of
+from tenantq.engine.ops.move import log_step, part_of, redirect_early_polls
 from tenantq.engine.part_state import BLOCK_IDS, PartState
 from tenantq.engine.queue_groups import forget_units, save_part
 from tenantq.engine.queue_state import TenantState
 from tenantq.engine.state import ShardState
 from tenantq.engine.usage import COUNTED
-from tenantq.errors import Conflict, Draining, Suspended, TenantMoved, no_tenant
-from tenantq.journal.record import JournalEntry
+from tenantq.errors import Conflict, Draining, Suspended, no_tenant
 from tenantq.store.keys import after, tenant_prefix
 from tenantq.store.row_pages import rows_under
 
@@ -66,10 +65,6 @@ class _SpreadOperation(Operation[None]):
     journal_op = "spread_tenant"
     phase: ClassVar[int] = LAST
 
-    def note(self, effects: Effects, name: str, details: str) -> None:
-        """Journal the step."""
-        effects.entries.append(JournalEntry("spread_tenant", name, "", self.caller.principal, details=details))
-
 
 # ---- a change of the spread ----
 
@@ -93,7 +88,7 @@ class PrepareHome(_SpreadOperation):
             tenant.part.rights = {name: getattr(quotas, name) or 0 for name in COUNTED}
         tenant.part.next_shards = self.next_shards
         save_part(effects.batch, effects.store, tenant)
-        self.note(effects, tenant.name, f"prepares for shards {_listed(self.next_shards)}")
+        log_step(effects, self, tenant.name, f"prepares for shards {_listed(self.next_shards)}")
 
 
 @dataclass(eq=False)
@@ -107,8 +102,7 @@ class ReserveBlock(Operation[int]):
     def execute(self, effects: Effects) -> None:
         """Write the tenant's row. Raises Conflict if all ranges are used, or the tenant is being deleted."""
         tenant = effects.state.catalog.tenant(self.name)
-        if tenant.erasing is not None:
-            raise Conflict("the tenant is being deleted", tenant=tenant.name)
+        tenant.check_not_erasing()
         if (tenant.queue_blocks + 2) * BLOCK_IDS > limits.QUEUE_ID_MAX:
             raise Conflict("the tenant was spread too often", tenant=tenant.name)
         tenant.queue_blocks += 1
@@ -131,7 +125,7 @@ class NotePart(_SpreadOperation):
         if (self.shard, self.since) not in tenant.earlier:
             tenant.earlier = (*tenant.earlier, (self.shard, self.since))
             effects.state.catalog.save_tenant(effects.batch, tenant)
-            self.note(effects, tenant.name, f"has a part on shard {self.shard}")
+            log_step(effects, self, tenant.name, f"has a part on shard {self.shard}")
 
 
 @dataclass(eq=False)
@@ -172,7 +166,7 @@ class PreparePart(_SpreadOperation):
         part.next_shards = self.next_shards
         _apply(effects, tenant, shared)
         save_part(effects.batch, effects.store, tenant)
-        self.note(effects, tenant.name, f"prepares for shards {_listed(self.next_shards)}")
+        log_step(effects, self, tenant.name, f"prepares for shards {_listed(self.next_shards)}")
 
 
 @dataclass(eq=False)
@@ -192,9 +186,8 @@ class SwitchPart(_SpreadOperation):
         for unit in [one for one, row in catalog.moved.items() if one.startswith(f"{tenant.name}/") and not row.row]:
             catalog.put_moved(effects.batch, unit, None)  # the directory, read before this, knows better
         save_part(effects.batch, effects.store, tenant)
-        for poll in effects.state.early_polls.pop(tenant, deque()):
-            end_polls(effects, deque([poll]), TenantMoved(tenant=tenant.name, queue=poll.queue_name))
-        self.note(effects, tenant.name, f"is spread over shards {_listed(self.shards)}")
+        redirect_early_polls(effects, tenant)
+        log_step(effects, self, tenant.name, f"is spread over shards {_listed(self.shards)}")
 
 
 @dataclass(eq=False)
@@ -239,9 +232,7 @@ class DropPart(Operation[dict[str, int]]):
 
     def _leave_trace(self, effects: Effects) -> None:
         effects.state.catalog.put_moved(effects.batch, self.name, MovedRow(self.id, self.home, b"", self.block))
-        details = "it has no part on this shard any more"
-        entry = JournalEntry("spread_tenant", self.name, "", self.caller.principal, details=details)
-        effects.entries.append(entry)
+        log_step(effects, self, self.name, "it has no part on this shard any more")
 
 
 @dataclass(eq=False)
@@ -259,7 +250,7 @@ class ForgetPart(_SpreadOperation):
             tenant.part.received.pop(self.shard, None)
             tenant.part.left.discard(self.shard)
             save_part(effects.batch, effects.store, tenant)
-            self.note(effects, tenant.name, f"has no part on shard {self.shard}")
+            log_step(effects, self, tenant.name, f"has no part on shard {self.shard}")
 
 
 @dataclass(eq=False)
@@ -281,7 +272,7 @@ class EndSpread(_SpreadOperation):
         forget_units(catalog, effects.batch, tenant)
         tenant.part = None
         save_part(effects.batch, effects.store, tenant)
-        self.note(effects, tenant.name, "is on one shard")
+        log_step(effects, self, tenant.name, "is on one shard")
 
 
 # ---- settings ----
@@ -295,11 +286,10 @@ class ApplyShared(_SpreadOperation):
 
     def execute(self, effects: Effects) -> None:
         """Write them, unless newer ones are here. Raises Conflict if the tenant has no part here."""
-        tenant = part_of(effects, self.shared.id)
-        assert tenant.part is not None
-        if self.shared.version >= tenant.part.shared_version and not tenant.part.is_home:
+        tenant, part = part_of(effects, self.shared.id)
+        if self.shared.version >= part.shared_version and not part.is_home:
             _apply(effects, tenant, self.shared)
-            self.note(effects, tenant.name, f"settings of version {tenant.version}")
+            log_step(effects, self, tenant.name, f"settings of version {tenant.version}")
 
 
 def _apply(effects: Effects, tenant: TenantState, shared: SharedState) -> None:

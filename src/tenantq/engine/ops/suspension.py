@@ -39,11 +39,6 @@ def _check_change(
         )
 
 
-def _check_erasing(tenant: TenantState) -> None:
-    if tenant.erasing is not None:
-        raise Conflict("the tenant is being deleted", tenant=tenant.name)
-
-
 def _suspend(effects: Effects, tenant: TenantState, caller: Caller, mode: SuspensionMode, reason: str) -> None:
     """Change the tenant's status, end its waiting polls, and have its queues re-examined."""
     tenant.status = "suspended"
@@ -83,7 +78,7 @@ class SuspendTenant(Operation[None]):
     def execute(self, effects: Effects) -> None:
         """Suspend the tenant. Raises Conflict if a move or a deletion relies on its current suspension."""
         tenant = effects.state.catalog.tenant(self.name)
-        _check_erasing(tenant)
+        tenant.check_not_erasing()
         _check_change(tenant.suspension, self.mode, "resume", tenant.name, None)
         _suspend(effects, tenant, self.caller, self.mode, self.reason)
         details = self.reason if self.mode == "settle" else f"{self.mode}: {self.reason}"
@@ -101,7 +96,7 @@ class ResumeTenant(Operation[None]):
     def execute(self, effects: Effects) -> None:
         """Resume the tenant. Raises Conflict if it is being deleted."""
         tenant = effects.state.catalog.tenant(self.name)
-        _check_erasing(tenant)
+        tenant.check_not_erasing()
         resume(effects, tenant)
         effects.log_tenant("resume_tenant", tenant, self.caller, self.reason)
 

@@ -82,15 +82,9 @@ def _new_message(message: wire.WireMessage) -> NewMessage | TenantqError:
 
 def _built(message: wire.WireMessage, body: bytes) -> NewMessage:
     return NewMessage(
-        body=body,
-        priority=message.priority,
-        delay_ms=message.delay_ms,
-        ttl_ms=message.ttl_ms,
-        key=message.key,
-        group=message.group,
-        attributes=message.attributes,
-        max_attempts=message.max_attempts,
-    )
+        body=body, priority=message.priority, delay_ms=message.delay_ms, ttl_ms=message.ttl_ms, key=message.key,
+        group=message.group, attributes=message.attributes, max_attempts=message.max_attempts,
+    )  # fmt: skip
 
 
 def _added_item(added: AddResult) -> wire.AddedItem:
@@ -105,28 +99,18 @@ def _added_item(added: AddResult) -> wire.AddedItem:
 async def poll(service: Service, request: Request, body: wire.PollRequest) -> _Polled:
     """Lease messages, optionally waiting for the first."""
     deliveries = await service.messages.poll(
-        request.call,
-        request.tenant,
-        request.queue,
-        max=body.max,
-        wait_ms=body.wait_ms,
-        lease_ms=body.lease_ms,
+        request.call, request.tenant, request.queue, max=body.max, wait_ms=body.wait_ms, lease_ms=body.lease_ms,
         consumer=body.consumer,
-    )
+    )  # fmt: skip
     return _delivered(request, deliveries)
 
 
 async def fleet_poll(service: Service, request: Request, body: wire.FleetPollRequest) -> _Polled:
     """Lease messages of one queue name across tenants, in fair turns."""
     deliveries = await service.fleet.poll(
-        request.call,
-        body.queue,
-        tenants=body.tenants,
-        max=body.max,
-        wait_ms=body.wait_ms,
-        lease_ms=body.lease_ms,
+        request.call, body.queue, tenants=body.tenants, max=body.max, wait_ms=body.wait_ms, lease_ms=body.lease_ms,
         consumer=body.consumer,
-    )
+    )  # fmt: skip
     return _delivered(request, deliveries)
 
 
@@ -147,19 +131,10 @@ def _body_bytes(one: Delivery | Facts) -> int:
 def _delivered_item(one: Delivery) -> wire.DeliveredItem:
     text, base64 = text_or_base64(one.body)
     return wire.DeliveredItem(
-        id=one.id,
-        receipt=one.receipt,
-        body=text,
-        body_base64=base64,
-        attempt=one.attempt,
-        priority=one.priority,
-        attributes=one.attributes,
-        group=one.group,
-        added_at=one.added_at,
-        lease_until=one.lease_until,
-        tenant=one.tenant,
-        queue=one.queue,
-    )
+        id=one.id, receipt=one.receipt, body=text, body_base64=base64, attempt=one.attempt, priority=one.priority,
+        attributes=one.attributes, group=one.group, added_at=one.added_at, lease_until=one.lease_until,
+        tenant=one.tenant, queue=one.queue,
+    )  # fmt: skip
 
 
 # ---- settling ----

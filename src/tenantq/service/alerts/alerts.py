@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from tenantq.domain.names import TargetName
 from tenantq.domain.validation import check_field
 from tenantq.errors import NotFound
 from tenantq.runtime.clock import Clock
 from tenantq.service.admission import Admission
-from tenantq.service.alerts.book import Notification
+from tenantq.service.alerts.active_alerts import Notification
 from tenantq.service.alerts.targets import DeliveryFailed
 from tenantq.service.alerts.watch import AlertWatch
 from tenantq.service.call import Call
@@ -63,15 +65,9 @@ class Alerts:
         now = self._clock.wall_ms()
         return [
             AlertItem(
-                kind=one.subject.kind,
-                severity=one.finding.severity,
-                tenant=one.subject.tenant,
-                queue=one.subject.queue,
-                detail=one.subject.detail,
-                text=one.finding.text,
-                since=one.since,
-                silenced=now < one.finding.silenced_until,
+                **msgspec.structs.asdict(one.subject), severity=one.finding.severity, text=one.finding.text,
+                since=one.since, silenced=now < one.finding.silenced_until,
             )
-            for one in self._watch.book.active
+            for one in self._watch.alerts.active
             if not tenant or one.subject.tenant == tenant
-        ]
+        ]  # fmt: skip

@@ -10,7 +10,7 @@ import msgspec
 
 from tenantq.domain.alert_rules import AlertKind, Severity
 from tenantq.journal.record import JournalRow
-from tenantq.service.alerts.book import EVENT_MS, EVENTS, Subject
+from tenantq.service.alerts.active_alerts import EVENT_MS, EVENTS, Subject
 from tenantq.service.audit_trail import AuditQuery, AuditTrail
 
 EVENT_AGE_MAX_MS: Final = 86_400_000

@@ -9,7 +9,7 @@ from typing import Final
 from tenantq.runtime.backoff import Backoff
 from tenantq.runtime.clock import Clock, sleep_ms
 from tenantq.runtime.randomness import system_randomness
-from tenantq.service.alerts.book import Notification
+from tenantq.service.alerts.active_alerts import Notification
 from tenantq.service.alerts.targets import DeliveryFailed, Target
 
 log = logging.getLogger("tenantq")

@@ -24,7 +24,7 @@ from tenantq.client import AsyncClient
 from tenantq.domain.formatting import show_time
 from tenantq.errors import Invalid, TenantqError
 from tenantq.runtime.clock import Clock
-from tenantq.service.alerts.book import Notification
+from tenantq.service.alerts.active_alerts import Notification
 from tenantq.service.alerts.settings import AlertQueue, AlertSettings, Email, Webhook
 
 TIMEOUT_S: Final[float] = 10

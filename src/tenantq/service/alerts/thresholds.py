@@ -13,7 +13,7 @@ from tenantq.engine.queue_state import QueueState, TenantState, is_home
 from tenantq.engine.shard import Shard
 from tenantq.errors import TenantqError
 from tenantq.runtime.loop_slices import next_slice
-from tenantq.service.alerts.book import Excess, Subject
+from tenantq.service.alerts.active_alerts import Excess, Subject
 from tenantq.service.alerts.settings import AlertSettings
 from tenantq.service.metrics.slice_counter import SliceCounter
 from tenantq.service.other_shards import OtherShards

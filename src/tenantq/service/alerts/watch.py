@@ -15,7 +15,7 @@ from tenantq.journal.record import JournalRow
 from tenantq.runtime.clock import Clock, Timer
 from tenantq.runtime.loop_slices import next_slice
 from tenantq.service.admission import Admission
-from tenantq.service.alerts.book import ACTIVE_MAX, EVENTS, AlertBook, Notification, Subject
+from tenantq.service.alerts.active_alerts import ACTIVE_MAX, EVENTS, ActiveAlerts, Notification, Subject
 from tenantq.service.alerts.journaled_alerts import active_alerts
 from tenantq.service.alerts.notification_queue import NotificationQueue
 from tenantq.service.alerts.settings import AlertSettings
@@ -52,7 +52,7 @@ class AlertWatch:
         self._shard, self._admission, self._clock = shard, admission, clock
         self._settings, self.server, self._react = settings, server, react
         self._thresholds = Thresholds(shard, other_shards, settings, exporter)
-        self.book = AlertBook(server, settings.repeat_ms)
+        self.alerts = ActiveAlerts(server, settings.repeat_ms)
         self.notifications = NotificationQueue(targets if targets is not None else open_targets(settings, clock), clock)
         self._journaled = journaled  # None: nothing to restore, or restored
         self._timer: Timer | None = None
@@ -83,16 +83,16 @@ class AlertWatch:
         """Compare everything with its threshold now, and send what that causes. Other work runs in between."""
         await self._restore()
         found = await self._thresholds.exceeded(self._clock.monotonic_ms())
-        slices, dropped = SliceCounter(), self.book.dropped
-        for due in self.book.update(found, self._clock.wall_ms(), self.notifications.has_room):
+        slices, dropped = SliceCounter(), self.alerts.dropped
+        for due in self.alerts.update(found, self._clock.wall_ms(), self.notifications.has_room):
             if due is not None:
                 if due.is_new:
                     self._journal(due.notification)
                 self.notifications.send(due.notification, due.targets)
             if slices.is_full():
                 await next_slice()
-        if dropped < self.book.dropped:
-            log.warning("%d alerts are not kept: %d are active", self.book.dropped - dropped, ACTIVE_MAX)
+        if dropped < self.alerts.dropped:
+            log.warning("%d alerts are not kept: %d are active", self.alerts.dropped - dropped, ACTIVE_MAX)
 
     async def _restore(self) -> None:
         """Continue the alerts that were active before a restart, so that they end, and their age counts."""
@@ -102,7 +102,7 @@ class AlertWatch:
         now = self._clock.wall_ms()
         for one in active_alerts(await journaled(), self._shard.name, now):
             finding = self._thresholds.finding(one.subject.tenant, one.text, is_critical=one.severity == "critical")
-            self.book.restore(one.subject, finding, one.since, one.last_at, now)
+            self.alerts.restore(one.subject, finding, one.since, one.last_at, now)
 
     def _journal(self, notification: Notification) -> None:
         """Journal the begin or end of an alert, and react to its begin."""
@@ -125,13 +125,13 @@ class AlertWatch:
     def _report(self, alert: Alert) -> None:
         finding = self._thresholds.finding(alert.tenant, alert.details, is_critical=alert.severity == "critical")
         subject = Subject.of_event(alert.kind, alert.tenant, alert.principal, alert.details)
-        self.book.report(subject, finding, self._clock.wall_ms())
+        self.alerts.report(subject, finding, self._clock.wall_ms())
         self._react(alert)
 
     def collect(self) -> Iterable[Metric]:
         """Yield active alerts by kind, and notifications by target and outcome."""
         active = GaugeMetricFamily("tenantq_alerts_active", "Alerts that last, by kind.", labels=["kind"])
-        for kind, count in sorted(self.book.counts().items()):
+        for kind, count in sorted(self.alerts.counts().items()):
             active.add_metric([kind], count)
         yield active
         sent = CounterMetricFamily(

@@ -28,8 +28,7 @@ def check_entries(entries: Sequence[_E] | None, kind: str) -> Sequence[_E]:
         raise SqsFailure(EMPTY_BATCH, f"There should be at least one {kind} in the request.")
     if len(entries) > ENTRIES_MAX:
         raise SqsFailure(
-            TOO_MANY_ENTRIES,
-            f"Maximum number of entries per request are {ENTRIES_MAX}. You have sent {len(entries)}.",
+            TOO_MANY_ENTRIES, f"Maximum number of entries per request are {ENTRIES_MAX}. You have sent {len(entries)}."
         )
     seen: set[str] = set()
     for entry in entries:

@@ -11,14 +11,7 @@ from tenantq.domain.message import AddResult, NewMessage
 from tenantq.errors import TenantqError
 from tenantq.service.sqs_lookup import FoundQueue
 from tenantq.sqs.actions.batch import check_entries, outcomes
-from tenantq.sqs.failures import (
-    BATCH_TOO_LONG,
-    INVALID_CONTENTS,
-    INVALID_VALUE,
-    SqsFailure,
-    invalid_value,
-    missing,
-)
+from tenantq.sqs.failures import BATCH_TOO_LONG, INVALID_CONTENTS, INVALID_VALUE, SqsFailure, invalid_value, missing
 from tenantq.sqs.message_attributes import (
     TRACE_HEADER,
     TypedValue,

@@ -78,7 +78,7 @@ class Change(msgspec.Struct, frozen=True):
     is_new: bool  # the alert has begun, or ended
 
 
-class AlertBook:
+class ActiveAlerts:
     """Active alerts. It notifies once when an alert starts, again after ``repeat_ms``, and when it ends."""
 
     def __init__(self, server: str, repeat_ms: int) -> None:
@@ -163,17 +163,8 @@ class AlertBook:
     def _notification(
         self, active: ActiveAlert, status: Literal["firing", "resolved"], now: int, *, is_repeat: bool = False
     ) -> Notification:
-        subject, finding = active.subject, active.finding
+        finding = active.finding
         return Notification(
-            status=status,
-            kind=subject.kind,
-            severity=finding.severity,
-            tenant=subject.tenant,
-            queue=subject.queue,
-            detail=subject.detail,
-            text=finding.text,
-            since=active.since,
-            at=now,
-            server=self._server,
-            is_repeat=is_repeat,
-        )
+            **msgspec.structs.asdict(active.subject), status=status, severity=finding.severity, text=finding.text,
+            since=active.since, at=now, server=self._server, is_repeat=is_repeat,
+        )  # fmt: skip
