@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from secrets import token_bytes
 from typing import Any, Final, NoReturn
@@ -12,12 +11,13 @@ from typing import Any, Final, NoReturn
 from psycopg.types.numeric import Int8
 
 from tenantq.errors import DiskFull, Invalid, StoreFailed
-from tenantq.store.change_batch import NUMBER, ChangeBatch
+from tenantq.store.change_batch import ChangeBatch
 from tenantq.store.connection_figures import connection_figures
 from tenantq.store.directory_lock import DirectoryLock
-from tenantq.store.interface import Beat, Families, Family, StoreFigure
+from tenantq.store.interface import Family, StoreFigure
 from tenantq.store.keys import FAMILIES
 from tenantq.store.local_identity import check_identity
+from tenantq.store.owned_store import OwnedStore
 from tenantq.store.postgres.client import PostgresClient
 from tenantq.store.postgres.ownership import ShardOwnership
 from tenantq.store.postgres.reading import RowReader, stored_key
@@ -26,7 +26,7 @@ from tenantq.store.postgres.session import BoundedConnection, Rows
 from tenantq.store.postgres.snapshot import PostgresSnapshot
 from tenantq.store.postgres.statements import Statements
 from tenantq.store.postgres.tables import Tables, rewrite
-from tenantq.store.shard_lease import ShardLease, claim_when_free
+from tenantq.store.shard_lease import claim_when_free
 
 MARK: Final = "postgres_store"
 """The file of a data directory with the id of the PostgreSQL store that its local files belong to."""
@@ -35,7 +35,7 @@ _LOCK_MS: Final = 500
 """How long a rewrite waits for readers in one attempt."""
 
 
-class PostgresStore(Families):
+class PostgresStore(OwnedStore[ShardOwnership]):
     """A ``Store`` in PostgreSQL, owned by this process; see there which methods other threads may call."""
 
     def __init__(
@@ -54,15 +54,15 @@ class PostgresStore(Families):
         Raises ShardHeld while another process owns it, StoreLocked, StoreFormat, Invalid if the server is not durable, StoreFailed
         if it does not respond.
         """
+        super().__init__(client.address)
         self.path = path
-        self._client, self._address = client, client.address
+        self._client = client
         self._sql = Statements(client.settings.name, shard)
         self._shard = shard
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = DirectoryLock(path)
         self._session = client.session(f"shard {shard}")
         client.begin_shard()
-        self._owner: ShardOwnership | None = None
         try:
             self._prepare()
             self._owner = owner = self._claim(wait_ms, released or threading.Event())
@@ -72,13 +72,12 @@ class PostgresStore(Families):
             raise
         client.check.in_use = True
         self._reader = RowReader(self._read, self._sql)
-        super().__init__({name: Family(name, NUMBER[name], name) for name in FAMILIES})
 
     # ---- opening and closing ----
 
     def _prepare(self) -> None:
         """Find or create the tables. Raises StoreFormat before anything is written if they belong to another store."""
-        tables = Tables(self._address, self._client.settings.name, self._sql)
+        tables = Tables(self._client.address, self._client.settings.name, self._sql)
         if tables.exist(self._session) and tables.has_partition(self._session):
             state = self._session.execute(self._sql["read_state"])
             if state:
@@ -96,19 +95,10 @@ class PostgresStore(Families):
             released,
         )
 
-    def watch(self, lost: Callable[[StoreFailed], None]) -> None:
-        """Call ``lost``, from a thread, when another server has taken the shard over."""
-        self._own().lease.watch(lost)
-
     @property
     def epoch(self) -> int:
         """The number of this ownership: each later owner has a higher one."""
         return int(self._own().epoch)
-
-    @property
-    def is_doubtful(self) -> bool:
-        """Whether the lease may have expired, because the store does not respond."""
-        return self._owner is None or self._owner.lease.may_have_ended
 
     def close(self) -> None:
         """Give the shard up, so that another server can own it at once, and disconnect."""
@@ -116,24 +106,10 @@ class PostgresStore(Families):
         self._close_sessions()
 
     def _close_sessions(self) -> None:
-        owner, self._owner = self._owner, None
-        if owner is not None:
-            owner.give_up()
+        self._give_up()
         self._session.close()
         self._client.end_shard()
         self._lock.close()
-
-    def _own(self) -> ShardOwnership:
-        if self._owner is None:
-            raise StoreFailed(f"store {self._address}: the store is closed")
-        return self._owner
-
-    @property
-    def sync_marker(self) -> ShardLease | None:
-        return self._own().lease
-
-    def last_beat(self) -> Beat | None:
-        return self._own().lease.last
 
     # ---- reading ----
 
@@ -177,9 +153,6 @@ class PostgresStore(Families):
 
     def name_queue(self, prefix: bytes, name: str | None) -> None:
         """Do nothing: keys have no names."""
-
-    def new_batch(self) -> ChangeBatch:
-        return ChangeBatch()
 
     def write(self, batch: ChangeBatch) -> None:
         """Apply a batch in one transaction. With ``durability = "fsync"`` it is durable afterwards."""
@@ -230,9 +203,6 @@ class PostgresStore(Families):
 
     # ---- space ----
 
-    def compact(self, lower: bytes, upper: bytes) -> None:
-        """Do nothing: autovacuum reclaims the space of deleted rows."""
-
     def scrub(self, family: Family, lower: bytes, upper: bytes) -> None:  # noqa: ARG002  # the table is rewritten as a whole
         """Remove deleted rows from the table's files. Safe from any thread."""
         self._rewrite()
@@ -261,19 +231,11 @@ class PostgresStore(Families):
             session.close()
         return not kept
 
-    def forget_deletions(self) -> bool:
-        """Do nothing: autovacuum does it."""
-        return False
-
     def checkpoint(self) -> NoReturn:
         """Raise Invalid: PostgreSQL has its own backups."""
         raise Invalid(
             "a PostgreSQL store is backed up by PostgreSQL: use pg_dump or pg_basebackup (docs/how-to/run-a-cluster.md)"
         )
-
-    def manifest(self) -> tuple[int, int]:
-        """Return zeros: PostgreSQL has no MANIFEST."""
-        return 0, 0
 
     def free_bytes(self) -> int:
         """Return 0 for a while after the server had no space, else more than any reserve: a client cannot ask for more."""
