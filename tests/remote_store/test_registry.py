@@ -8,7 +8,7 @@ import pytest
 
 from tenantq.domain.cluster_view import FORMATS, SPREAD_FORMAT, Member, TenantPlacement
 from tenantq.errors import Conflict, Invalid, StoreFailed, StoreFormat
-from tenantq.store import cluster_identity
+from tenantq.store import cluster_rows
 from tenantq.store.postgres import registry as postgres_registry
 from tenantq.store.postgres.address import parse_postgres_address
 from tenantq.store.postgres.registry import PostgresRegistry
@@ -125,7 +125,7 @@ def test_a_newer_format_waits_for_members_and_keeps_older_programs_out(
     registry.raise_format(SPREAD_FORMAT)
     assert registry.heartbeat(member("new", format=SPREAD_FORMAT), LEASE_MS).cluster.format == SPREAD_FORMAT
     assert open_registry().create(8, ()).shards == 8
-    monkeypatch.setattr(cluster_identity, "FORMATS", FORMATS[:1])
+    monkeypatch.setattr(cluster_rows, "FORMATS", FORMATS[:1])
     with pytest.raises(StoreFormat, match="has format 2; this program reads format 1"):
         open_registry().create(None, ())
     with pytest.raises(StoreFormat, match="has format 2"):
