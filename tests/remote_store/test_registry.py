@@ -268,12 +268,17 @@ def test_change_confirmed_by_too_few_replicas_is_an_error(
             open_registry(replicas=1).create(None, ())
         return
     open_registry().create(None, ())
+    open_registry().shared_value("pepper", b"one")
     monkeypatch.setattr(postgres_registry, "PATIENCE_MS", 300)
     server.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
     server.execute("SELECT pg_reload_conf()")
     try:
         with pytest.raises(StoreFailed, match="Nothing of this round is confirmed"):
             _place_many(open_registry())
+        with pytest.raises(StoreFailed, match="Nothing of this round is confirmed"):
+            open_registry().request_drain("a", drain=True)
+        with pytest.raises(StoreFailed, match="Nothing of this round is confirmed"):
+            open_registry().remove_shared("pepper")
     finally:
         server.execute("ALTER SYSTEM RESET synchronous_standby_names")
         server.execute("SELECT pg_reload_conf()")

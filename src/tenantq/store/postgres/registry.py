@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from psycopg import Connection
@@ -177,9 +177,9 @@ class PostgresRegistry:
     def request_drain(self, member_id: str, *, drain: bool) -> None:
         """Drain a member, or undo a drain."""
         if drain:
-            self._session.execute(self._sql["add_drain"], {"id": member_id})
+            self._durably("add_drain", {"id": member_id})
         else:
-            self._session.execute(self._sql["delete_drains"], {"ids": [member_id]})
+            self._durably("delete_drains", {"ids": [member_id]})
 
     def assign(self, assigner: str, changes: Mapping[int, str], forget: Sequence[str]) -> bool:
         """Change the assignment and delete members' rows. Return False if another member assigns now."""
@@ -296,4 +296,16 @@ class PostgresRegistry:
 
     def remove_shared(self, name: str) -> None:
         """Delete a shared value."""
-        self._session.execute(self._sql["remove_shared"], {"name": name})
+        self._durably("remove_shared", {"name": name})
+
+    # ---- durability ----
+
+    def _durably(self, name: str, parameters: dict[str, Any]) -> None:
+        """Run a statement that changes nothing when it is sent again; ``touch_cluster`` makes that wait for standbys too."""
+
+        def change(connection: BoundedConnection) -> None:
+            with connection.transaction():
+                fetch(connection, self._sql["touch_cluster"])
+                fetch(connection, self._sql[name], parameters)
+
+        self._session.call(change)
