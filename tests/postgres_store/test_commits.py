@@ -92,16 +92,6 @@ async def test_another_batch_with_the_same_number_is_refused(tmp_path: Path, dur
     store.close()
 
 
-async def test_a_missing_commit_stops_the_shard(tmp_path: Path, durable_server: PostgresServer) -> None:
-    """A failover to a standby that lacks confirmed commits is found out."""
-    opener = OnPostgres(durable_server, tmp_path / "one", "fsync", name="cut")
-    async with Shard(tmp_path / "one", open_store=opener, clock=SystemClock()) as shard:
-        await shard.add(T, Q, [message()])
-        durable_server.execute("UPDATE cut.shards SET commit = commit - 1")
-        with pytest.raises(StoreFailed, match="a failover has lost"):
-            await shard.add(T, Q, [message()])
-
-
 @pytest.fixture
 def without_standby(durable_server: PostgresServer) -> Iterator[PostgresServer]:
     """Have commits wait for a standby that does not exist, until ``no_longer_wait``."""
