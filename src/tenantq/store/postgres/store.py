@@ -214,7 +214,7 @@ class PostgresStore(OwnedStore[ShardOwnership]):
     def _rewrite(self) -> bool:
         """Have PostgreSQL write the shard's table to new files. Commits wait meanwhile, so it must take less than their patience.
 
-        Return False if a transaction can still see deleted rows. Raises StoreFailed unless PostgreSQL confirms it. The write-ahead log, standbys and backups follow their own rules: see
+        Return False if a transaction can still see deleted rows, or has read the table. Raises StoreFailed unless PostgreSQL confirms it. The write-ahead log, standbys and backups follow their own rules: see
         docs/internals/stores.md.
         """
         self._own()
@@ -222,14 +222,15 @@ class PostgresStore(OwnedStore[ShardOwnership]):
         limits = SessionLimits(bound_ms, min(bound_ms, _LOCK_MS))  # commits wait behind it for the lock
         session = self._client.session(f"erase {self._shard}", limits, patience_ms=bound_ms)
         try:
-            ends, kept = time.monotonic() + bound_ms / 1_000, 1
+            kept: int | None = 1
+            ends = time.monotonic() + bound_ms / 1_000
             while kept and time.monotonic() < ends:  # most transactions that can see deleted rows end soon
                 kept = session.call(lambda connection: rewrite(connection, self._sql["rewrite_partition"]))
         except StoreFailed as error:
             raise StoreFailed(f"{error.message} Deleted rows are still in the store's files.") from error
         finally:
             session.close()
-        return not kept
+        return kept == 0
 
     def checkpoint(self) -> NoReturn:
         """Raise Invalid: PostgreSQL has its own backups."""
