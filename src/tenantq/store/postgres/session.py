@@ -69,6 +69,13 @@ class BoundedConnection(psycopg.Connection[Row]):
 
     answer_s = 5.0
 
+    @contextlib.contextmanager
+    def patiently(self, answer_s: float) -> Generator[None, None, None]:
+        """Wait longer for the answers to some statements. If they fail, the connection is closed anyway."""
+        usual_s, self.answer_s = self.answer_s, max(self.answer_s, answer_s)
+        yield
+        self.answer_s = usual_s
+
     def wait(self, gen: PQGen[T], interval: float = 0.0, timeout: float | None = None) -> T:
         """Run an operation of the library to its end."""
         return super().wait(self._bounded(gen), interval or self.answer_s, timeout)

@@ -31,6 +31,8 @@ from tenantq.store.shard_lease import claim_when_free
 MARK: Final = "postgres_store"
 """The file of a data directory with the id of the PostgreSQL store that its local files belong to."""
 _UNBOUNDED: Final = 1 << 50
+_RANGES_S: Final = 600
+"""How long a commit that deletes ranges may take: PostgreSQL deletes about 500,000 rows per second, one by one."""
 _LOCK_MS: Final = 500
 """How long a rewrite waits for readers in one attempt."""
 
@@ -172,8 +174,11 @@ class PostgresStore(OwnedStore[ShardOwnership]):
             "beat": beat,
             "age_ms": Int8(age_ms) if age_ms is not None else None,
         }
+        patience_s = max(_RANGES_S, self._client.settings.patience_ms / 1_000) if batch.ranges else None
         try:
-            sent = self._session.call(lambda connection: self._commit(connection, steps, parameters))
+            sent = self._session.call(
+                lambda connection: self._commit(connection, steps, parameters, patience_s), patience_s=patience_s
+            )
         except DiskFull:
             self._client.note_full()
             raise
@@ -184,12 +189,18 @@ class PostgresStore(OwnedStore[ShardOwnership]):
         owner.lease.renewed(sent)
 
     def _commit(
-        self, connection: BoundedConnection, steps: list[tuple[str, dict[str, Any]]], parameters: dict[str, Any]
+        self,
+        connection: BoundedConnection,
+        steps: list[tuple[str, dict[str, Any]]],
+        parameters: dict[str, Any],
+        patience_s: float | None,
     ) -> float | None:
-        """Send a round in one go. Return when it was sent; None if the shard's row did not accept it."""
+        """Send a round in one go, which may take longer than usual. Return when it was sent; None if the shard's row did not accept it."""
         sent = time.monotonic()
-        with connection.pipeline():
+        with connection.patiently(patience_s or 0), connection.pipeline():
             connection.execute("BEGIN")
+            if patience_s is not None:
+                connection.execute(self._sql["take_time"], {"statement_ms": str(int(patience_s * 1_000))})
             fence = connection.execute(self._sql["fence"], parameters)
             for name, rows in steps:
                 connection.execute(self._sql[name], parameters | rows)
@@ -219,7 +230,7 @@ class PostgresStore(OwnedStore[ShardOwnership]):
         """
         self._own()
         bound_ms = self._client.settings.patience_ms // 2
-        limits = SessionLimits(bound_ms, min(bound_ms, _LOCK_MS))  # commits wait behind it for the lock
+        limits = SessionLimits(bound_ms, min(bound_ms // 2, _LOCK_MS))  # commits wait behind it for the lock
         session = self._client.session(f"erase {self._shard}", limits, patience_ms=bound_ms)
         try:
             kept: int | None = 1
