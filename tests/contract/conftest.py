@@ -60,6 +60,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     here_only = ROCKSDB_ONLY.get(name) or ROCKSDB_ONLY.get(path.parent.name)
     if (mark := marked("rocksdb_only")) is not None:
         (here_only,) = mark.args
+    if kind == "postgres" and "primaries" in metafunc.fixturenames:
+        here_only = "uses a Redis Cluster"
     kinds: list[object] = [kind]
     if kind in {"redis", "postgres"} and here_only:
         kinds = [pytest.param(kind, marks=pytest.mark.skip(reason=here_only))]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from tests.contract.cluster.hosts import TwoPrimaries
+    from tests.contract.cluster.hosts import SharedStore, TwoPrimaries
 
 MESSAGE = {"messages": [{"body": "a"}]}
 
@@ -58,7 +58,7 @@ async def test_a_restarted_server_is_not_ready_because_of_rows_of_dead_ones(
 
 
 async def test_a_server_that_can_open_no_shard_is_not_ready(
-    primaries: TwoPrimaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    shared_store: SharedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It says why, logs it once for each shard although it tries again, and logs when a shard is open."""
     attempts = dict.fromkeys(range(SHARDS), 0)
@@ -67,7 +67,7 @@ async def test_a_server_that_can_open_no_shard_is_not_ready(
         attempts[shard] += 1
         raise StoreFailed(f"no space left (attempt {attempts[shard]})")
 
-    async with hosting(tmp_path, primaries.url, "unopened") as server, client_of(server) as client:
+    async with hosting(tmp_path, shared_store.url, "unopened") as server, client_of(server) as client:
         caplog.set_level("INFO", "tenantq.cluster")
         with monkeypatch.context() as patch:
             patch.setattr(ShardHost, "acquire", refuse)
