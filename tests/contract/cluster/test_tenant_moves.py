@@ -12,15 +12,16 @@ from redis.crc import key_slot
 from tenantq.cluster.tenant_moves import TenantMoves
 from tenantq.errors import Invalid, StoreFormat
 from tenantq.server.cluster_member import HostServer
-from tests.contract.cluster.hosts import SHARDS, client_of, host_settings, hosting, tenant_on
+from tests.contract.cluster.hosts import SHARDS, TwoPrimaries, client_of, host_settings, hosting, registry_of, tenant_on
 from tests.contract.cluster.test_members import SECRET, pair, until
+from tests.postgres_servers import PostgresServer
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import httpx
 
-    from tests.contract.cluster.hosts import SharedStore, TwoPrimaries
+    from tests.contract.cluster.hosts import SharedStore
 
 
 async def placement(client: httpx.AsyncClient, tenant: str) -> dict[str, Any]:
@@ -300,13 +301,13 @@ async def test_cancelled_move_leaves_the_tenant_where_it_is(
         assert await wait_until_placed(client, tenant) == 5
 
 
-async def test_operators_get_clear_errors_about_placement(primaries: TwoPrimaries, tmp_path: Path) -> None:
+async def test_operators_get_clear_errors_about_placement(shared_store: SharedStore, tmp_path: Path) -> None:
     """Covers unknown tenants and shards, wrong regions, regions without servers, dedicated shards, and 'default'."""
     settings: dict[str, Any] = {
         "cluster": {**SECRET["cluster"], "regions": ("eu", "us")},
         "shard": {"durability": "os", "region": "eu"},
     }
-    async with hosting(tmp_path, primaries.url, "errors", **settings) as server, client_of(server) as client:
+    async with hosting(tmp_path, shared_store.url, "errors", **settings) as server, client_of(server) as client:
         assert (await client.put("/v1/tenants/acme", json={"regions": ["eu"]})).status_code == 201
         assert (await client.put("/v1/tenants/free", json={})).status_code == 201
 
@@ -333,22 +334,26 @@ async def test_operators_get_clear_errors_about_placement(primaries: TwoPrimarie
         assert (await refused("acme", {"shard": 0, "dedicated": True}))[0] == 409
 
 
-async def test_server_refuses_invalid_settings_and_changes_nothing(primaries: TwoPrimaries, tmp_path: Path) -> None:
+async def test_server_refuses_invalid_settings_and_changes_nothing(shared_store: SharedStore, tmp_path: Path) -> None:
     """Covers a larger shard count while others run, a missing secret, and a shard of another format."""
     more = {"cluster": {**SECRET["cluster"], "shards": 2 * SHARDS}}
     other = {"cluster": {"secret": "of another cluster", "shards": 2 * SHARDS}}
-    client = primaries.nodes[key_slot(b"{refused}") // 8_192].client()
-    async with hosting(tmp_path / "a", primaries.url, "refused", **SECRET):
+    async with hosting(tmp_path / "a", shared_store.url, "refused", **SECRET):
         with pytest.raises(Invalid, match=f"cannot be raised to {2 * SHARDS} while members run with a lower setting"):
-            await HostServer(host_settings(tmp_path / "b", primaries.url, "refused", **more)).start()
+            await HostServer(host_settings(tmp_path / "b", shared_store.url, "refused", **more)).start()
     with pytest.raises(Invalid, match="differs from the secret"):
-        await HostServer(host_settings(tmp_path / "c", primaries.url, "refused", **other)).start()
-    assert client.hget("t:{refused}:cluster", "shards") == str(SHARDS).encode()
-    state = "t:{refused:3}:s"
-    node = primaries.nodes[key_slot(state.encode()) // 8_192].client()
-    node.hset(state, "format", "1")
-    with pytest.raises(StoreFormat, match="unsupported format 1"):
-        await HostServer(host_settings(tmp_path / "a", primaries.url, "refused", **SECRET)).start()
+        await HostServer(host_settings(tmp_path / "c", shared_store.url, "refused", **other)).start()
+    found = await asyncio.to_thread(registry_of(shared_store, "refused").find)
+    assert found is not None
+    assert found.shards == SHARDS
+    if isinstance(shared_store, PostgresServer):
+        shared_store.execute("UPDATE refused.format SET format = '9'")
+    else:
+        assert isinstance(shared_store, TwoPrimaries)
+        state = "t:{refused:3}:s"
+        shared_store.nodes[key_slot(state.encode()) // 8_192].client().hset(state, "format", "9")
+    with pytest.raises(StoreFormat, match="format 9"):
+        await HostServer(host_settings(tmp_path / "a", shared_store.url, "refused", **SECRET)).start()
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
