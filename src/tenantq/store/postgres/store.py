@@ -34,7 +34,9 @@ _UNBOUNDED: Final = 1 << 50
 _RANGES_S: Final = 600
 """How long a commit that deletes ranges may take: PostgreSQL deletes about 500,000 rows per second, one by one."""
 _LOCK_MS: Final = 500
-"""How long a rewrite waits for readers in one attempt."""
+"""How long a rewrite waits for readers."""
+_PAUSE_S: Final = 0.2
+"""Pause before a table is rewritten again, for the commits that wait."""
 
 
 class PostgresStore(OwnedStore[ShardOwnership]):
@@ -233,10 +235,11 @@ class PostgresStore(OwnedStore[ShardOwnership]):
         limits = SessionLimits(bound_ms, min(bound_ms // 2, _LOCK_MS))  # commits wait behind it for the lock
         session = self._client.session(f"erase {self._shard}", limits, patience_ms=bound_ms)
         try:
-            kept: int | None = 1
             ends = time.monotonic() + bound_ms / 1_000
-            while kept and time.monotonic() < ends:  # most transactions that can see deleted rows end soon
-                kept = session.call(lambda connection: rewrite(connection, self._sql["rewrite_partition"]))
+            while kept := session.call(lambda connection: rewrite(connection, self._sql["rewrite_partition"])):
+                if time.monotonic() >= ends:
+                    break
+                time.sleep(_PAUSE_S)  # most transactions that can see deleted rows end soon
         except StoreFailed as error:
             raise StoreFailed(f"{error.message} Deleted rows are still in the store's files.") from error
         finally:
