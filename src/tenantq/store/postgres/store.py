@@ -176,10 +176,11 @@ class PostgresStore(OwnedStore[ShardOwnership]):
             "beat": beat,
             "age_ms": Int8(age_ms) if age_ms is not None else None,
         }
-        patience_s = max(_RANGES_S, self._client.settings.patience_ms / 1_000) if batch.ranges else None
+        takes_long = bool(batch.ranges)
         try:
             sent = self._session.call(
-                lambda connection: self._commit(connection, steps, parameters, patience_s), patience_s=patience_s
+                lambda connection: self._commit(connection, steps, parameters, takes_long=takes_long),
+                takes_long=takes_long,
             )
         except DiskFull:
             self._client.note_full()
@@ -195,14 +196,15 @@ class PostgresStore(OwnedStore[ShardOwnership]):
         connection: BoundedConnection,
         steps: list[tuple[str, dict[str, Any]]],
         parameters: dict[str, Any],
-        patience_s: float | None,
+        *,
+        takes_long: bool,
     ) -> float | None:
-        """Send a round in one go, which may take longer than usual. Return when it was sent; None if the shard's row did not accept it."""
+        """Send a round in one go. Return when it was sent; None if the shard's row did not accept it."""
         sent = time.monotonic()
-        with connection.patiently(patience_s or 0), connection.pipeline():
+        with connection.patiently(_RANGES_S if takes_long else 0), connection.pipeline():
             connection.execute("BEGIN")
-            if patience_s is not None:
-                connection.execute(self._sql["take_time"], {"statement_ms": str(int(patience_s * 1_000))})
+            if takes_long:
+                connection.execute(self._sql["take_time"], {"statement_ms": str(_RANGES_S * 1_000)})
             fence = connection.execute(self._sql["fence"], parameters)
             for name, rows in steps:
                 connection.execute(self._sql[name], parameters | rows)
