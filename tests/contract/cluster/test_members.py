@@ -175,12 +175,14 @@ async def test_stopping_server_hands_over_its_shards_without_errors(
         done.set()
         await adding
         await client.post(f"{other}/messages", json={"messages": [{"body": "late"}]})
-        assert [one["body"] for one in (await long_poll).json()["messages"]] == ["late"]
+        polled = await long_poll
+        assert polled.status_code == 200, polled.text
+        assert [one["body"] for one in polled.json()["messages"]] == ["late"]
         got: list[str] = []
         while len(got) < len(added):
-            polled = (await client.post(f"{path}/poll", json={"max": 100})).json()["messages"]
-            assert polled
-            got += [one["body"] for one in polled]
+            rest = (await client.post(f"{path}/poll", json={"max": 100})).json()["messages"]
+            assert rest
+            got += [one["body"] for one in rest]
         assert got == added
 
 

@@ -343,7 +343,9 @@ async def test_server_refuses_invalid_settings_and_changes_nothing(shared_store:
             await HostServer(host_settings(tmp_path / "b", shared_store.url, "refused", **more)).start()
     with pytest.raises(Invalid, match="differs from the secret"):
         await HostServer(host_settings(tmp_path / "c", shared_store.url, "refused", **other)).start()
-    found = await asyncio.to_thread(registry_of(shared_store, "refused").find)
+    registry = registry_of(shared_store, "refused")
+    found = await asyncio.to_thread(registry.find)
+    registry.close()
     assert found is not None
     assert found.shards == SHARDS
     if isinstance(shared_store, PostgresServer):
