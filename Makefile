@@ -23,8 +23,9 @@ run: .venv/server
 # Installs what 'tenantq pipeline' needs: PySpark, Arrow and Java.
 pipeline: .venv/pipeline
 
+# Three processes keep two cores busy: one runs the tests that mostly wait.
 test: .venv/installed .venv/tools examples/typescript/node_modules lint
-	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import os
 import random
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -17,29 +20,50 @@ from tests.redis_servers import OnRedis, RedisServer
 from tests.verbs import Shard
 
 OpenShard = Callable[..., Awaitable[Shard]]
-_SPARK = "tests/pipeline/"
+_LANES: Final = (
+    ("tests/pipeline/", "tests/sources/test_spark_engine.py"),
+    (
+        "tests/contract/cluster/",
+        "tests/redis_store/",
+        "tests/postgres_store/",
+        "tests/remote_store/",
+        "tests/crash/test_cluster_chaos.py",
+        "tests/crash/test_moves.py",
+        "tests/acceptance/test_serve_on_",
+    ),
+)
+"""Tests that run in one process: those that share a Spark session, and those that mostly wait for leases and servers."""
+
+# Tests start hundreds of processes, which would compile the program each time.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Examples take longer on a busy machine, and no test may depend on time.
 settings.register_profile("untimed", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
 
-class SparkInOneProcess(LoadFileScheduling):  # type: ignore[misc]  # as above
-    """Runs each file in one process, and all files that need Spark in the same one, so that Java starts once."""
+def _lane(nodeid: str) -> int:
+    return next((number for number, paths in enumerate(_LANES) if nodeid.startswith(paths)), len(_LANES))
+
+
+class LaneScheduling(LoadFileScheduling):  # type: ignore[misc]  # as above
+    """Runs each file in one process, and each lane in one, so that Java starts once and waiting tests keep no core idle."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return _SPARK if nodeid.startswith(_SPARK) else nodeid.partition("::")[0]
+        lane = _lane(nodeid)
+        return f"lane {lane}" if lane < len(_LANES) else nodeid.partition("::")[0]
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> SparkInOneProcess:
-    """Distribute the tests by file."""
-    return SparkInOneProcess(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LaneScheduling:
+    """Distribute the tests by file and lane."""
+    return LaneScheduling(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start with the longest tests, so that no process is left alone with them at the end."""
-    items.sort(key=lambda item: not item.nodeid.startswith(_SPARK))
+    """Start with the lanes, so that no process is left alone with one at the end."""
+    items.sort(key=lambda item: _lane(item.nodeid))
 
 
 @pytest.fixture

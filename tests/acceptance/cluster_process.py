@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
+from tests.acceptance.command import call
 from tests.redis_servers import free_port
 
 if TYPE_CHECKING:
@@ -78,12 +79,7 @@ class ClusterProcess:
 
 
 def called(store: str, data_dir: Path, *command: str) -> tuple[int, dict[str, Any]]:
-    """Run a command on all shards of the store. Return its exit code and its report."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tenantq", *command, "--json", "--data-dir", str(data_dir)],
-        env={**os.environ, "TENANTQ_STORE": store},
-        capture_output=True,
-        check=False,
-    )
-    assert done.stdout, done.stderr
-    return done.returncode, json.loads(done.stdout)
+    """Call a command on all shards of the store. Return its exit code and its report."""
+    done = call(*command, "--json", "--data-dir", data_dir, TENANTQ_STORE=store)
+    assert done.out, done.err
+    return done.code, done.json

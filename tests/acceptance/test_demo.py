@@ -13,7 +13,7 @@ from unittest import mock
 
 from tenantq.cli.commands.demo import _cheat_sheet
 from tenantq.cli.commands.demo_traffic import DemoTokens
-from tests.acceptance.command import COMMAND, SECONDS_MAX, environment, read_until, run, running_demo
+from tests.acceptance.command import COMMAND, SECONDS_MAX, call, environment, read_until, run, running_demo
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ def test_signal_stops_the_demo_cleanly(tmp_path: Path) -> None:
         out, err = process.communicate(timeout=SECONDS_MAX)
     assert (process.returncode, err) == (0, "")
     assert re.search(r"^stopped: \d+ ready messages and 0 leases remain", out, re.MULTILINE)
-    assert run("doctor", "--data-dir", tmp_path).returncode == 0
+    assert call("doctor", "--data-dir", tmp_path).code == 0
 
 
 def test_second_signal_stops_the_demo_immediately(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_second_signal_stops_the_demo_immediately(tmp_path: Path) -> None:
         process.send_signal(signal.SIGCONT)
         process.communicate(timeout=SECONDS_MAX)
     assert process.returncode in {128 + signal.SIGINT, 128 + signal.SIGTERM}
-    assert run("doctor", "--data-dir", tmp_path).returncode == 0
+    assert call("doctor", "--data-dir", tmp_path).code == 0
 
 
 def _demo(data_dir: Path, seconds: int) -> subprocess.CompletedProcess[str]:
@@ -89,8 +89,8 @@ def test_killed_demo_leaves_a_clean_store(tmp_path: Path) -> None:
         process.communicate(timeout=SECONDS_MAX)
     tokens = json.loads((tmp_path / "demo-tokens.json").read_text())
     assert (tmp_path / "demo-tokens.json").stat().st_mode & 0o777 == 0o600
-    examined = run("doctor", "--data-dir", tmp_path)
-    assert (examined.returncode, examined.stderr) == (0, ""), examined.stdout
+    examined = call("doctor", "--data-dir", tmp_path)
+    assert (examined.code, examined.err) == (0, ""), examined.out
     again = _demo(tmp_path, 1)
     assert (again.returncode, again.stderr) == (0, "")
     shown = re.findall(r"TENANTQ_TOKEN=(\w{20,})$", again.stdout, re.MULTILINE)
@@ -140,7 +140,7 @@ def test_store_failure_ends_the_demo_with_one_line(tmp_path: Path) -> None:
         "tenantq: the store failed and the server stopped: sync: the disk is gone"
     )
     assert "Traceback" not in done.stderr
-    assert run("doctor", "--data-dir", tmp_path).returncode == 0
+    assert call("doctor", "--data-dir", tmp_path).code == 0
 
 
 def test_closed_pipe_ends_the_demo_quietly(tmp_path: Path) -> None:
@@ -161,6 +161,6 @@ def test_a_port_in_use_leaves_no_directory_behind(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as busy:
         address = f"127.0.0.1:{busy.getsockname()[1]}"
         for command in ("demo", "serve"):
-            done = run(command, "--data-dir", tmp_path / "new", "--http", address)
-            assert (done.returncode, "another process listens there" in done.stderr) == (6, True), done
+            done = call(command, "--data-dir", tmp_path / "new", "--http", address)
+            assert (done.code, "another process listens there" in done.err) == (6, True), done
     assert list(tmp_path.iterdir()) == []

@@ -16,7 +16,7 @@ from rocksdict import WriteBatch
 from tenantq import Client
 from tenantq.store.keys import after, queue_prefix
 from tenantq.store.rocks import RocksStore
-from tests.acceptance.command import ADMIN_TOKEN, COMMAND, SECONDS_MAX, run, serving
+from tests.acceptance.command import ADMIN_TOKEN, COMMAND, SECONDS_MAX, call, run, serving
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,41 +50,41 @@ def _lose_a_row(path: Path) -> None:
 
 def test_clean_store_is_exit_code_0(data: Path) -> None:
     """The figures and the verdict are printed."""
-    done = run("doctor", "--data-dir", data)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "tenants\t4\n" in done.stdout
-    assert done.stdout.endswith(f"{data}: clean\n")
+    done = call("doctor", "--data-dir", data)
+    assert (done.code, done.err) == (0, "")
+    assert "tenants\t4\n" in done.out
+    assert done.out.endswith(f"{data}: clean\n")
 
 
 def test_drift_is_exit_code_1_and_named(data: Path) -> None:
     """The finding has its kind, tenant, queue and a sentence."""
     _lose_a_row(data)
-    done = run("doctor", "--data-dir", data)
-    assert (done.returncode, done.stderr) == (1, "")
-    assert "index\tloud-corp/mail 0" in done.stdout
-    assert "The message is waiting but is missing from the delivery order." in done.stdout
-    assert "The counter ready of priority 0 is" in done.stdout
-    assert done.stdout.endswith(f"{data}: 2 findings\n")
+    done = call("doctor", "--data-dir", data)
+    assert (done.code, done.err) == (1, "")
+    assert "index\tloud-corp/mail 0" in done.out
+    assert "The message is waiting but is missing from the delivery order." in done.out
+    assert "The counter ready of priority 0 is" in done.out
+    assert done.out.endswith(f"{data}: 2 findings\n")
 
 
 def test_damaged_files_are_exit_code_1_and_named(data: Path) -> None:
     """Unreadable bytes are a finding, not a traceback."""
     for table in (data / "db").glob("*.sst"):
         table.write_bytes(table.read_bytes()[:50])
-    done = run("doctor", "--data-dir", data)
-    assert (done.returncode, done.stderr) == (1, "")
-    assert "\ndamaged\t" in done.stdout
+    done = call("doctor", "--data-dir", data)
+    assert (done.code, done.err) == (1, "")
+    assert "\ndamaged\t" in done.out
 
 
 def test_json_report_has_the_same_exit_codes(data: Path) -> None:
     """It is one object on stdout."""
-    clean = run("doctor", "--data-dir", data, "--json")
-    assert clean.returncode == 0
-    assert json.loads(clean.stdout)["clean"] is True
+    clean = call("doctor", "--data-dir", data, "--json")
+    assert clean.code == 0
+    assert json.loads(clean.out)["clean"] is True
     _lose_a_row(data)
-    found = run("doctor", "--json", TENANTQ_DATA_DIR=str(data))
-    shown = json.loads(found.stdout)
-    assert (found.returncode, shown["clean"], shown["findings_total"]) == (1, False, len(shown["findings"]))
+    found = call("doctor", "--json", TENANTQ_DATA_DIR=str(data))
+    shown = json.loads(found.out)
+    assert (found.code, shown["clean"], shown["findings_total"]) == (1, False, len(shown["findings"]))
     assert {finding["kind"] for finding in shown["findings"]} == {"index", "counters"}
     assert shown["figures"]["messages"] > 0
 
@@ -93,32 +93,34 @@ def test_running_server_under_load_is_examined_and_verified(tmp_path: Path) -> N
     """Every checkpoint is consistent, the server keeps its lock, and nothing is left in its directory."""
     data = tmp_path / "data"
     with serving(data, TENANTQ_EXPORT__EVERY_MS="100", TENANTQ_EXPORT__KEEP_RECORDS="0") as served:
-        over = threading.Event()
+        over, begun = threading.Event(), threading.Event()
 
         def work() -> None:
             with Client(served.url, token=ADMIN_TOKEN, timeout_ms=60_000) as client:
                 queue = client.queue("mail")
                 while not over.is_set():
                     queue.add_many([os.urandom(5_000) for _ in range(20)])
+                    begun.set()
                     for message in queue.poll(max=15):
                         message.ack()
 
         with ThreadPoolExecutor(1) as threads:
             at_work = threads.submit(work)
             try:
+                assert begun.wait(SECONDS_MAX)
                 for _ in range(3):
                     done = [
-                        run(*command, "--data-dir", data, "--json") for command in (("doctor",), ("audit", "verify"))
+                        call(*command, "--data-dir", data, "--json") for command in (("doctor",), ("audit", "verify"))
                     ]
-                    assert [(one.returncode, one.stderr) for one in done] == [(0, ""), (0, "")], done
-                    assert json.loads(done[0].stdout)["figures"]["messages"] > 0
-                    assert json.loads(done[1].stdout)["live_records"] > 0
+                    assert [(one.code, one.err) for one in done] == [(0, ""), (0, "")], done
+                    assert json.loads(done[0].out)["figures"]["messages"] > 0
+                    assert json.loads(done[1].out)["live_records"] > 0
             finally:
                 over.set()
         at_work.result()
         assert not list(data.glob("checkpoint*"))
-        assert run("serve", "--data-dir", data, "--http", "127.0.0.1:0").returncode == 6
-    assert run("doctor", "--data-dir", data).returncode == 0
+        assert call("serve", "--data-dir", data, "--http", "127.0.0.1:0").code == 6
+    assert call("doctor", "--data-dir", data).code == 0
 
 
 def test_unusable_files_are_exit_code_6_and_named(data: Path) -> None:
@@ -126,10 +128,10 @@ def test_unusable_files_are_exit_code_6_and_named(data: Path) -> None:
     (data / "lock").unlink()
     (data / "lock").mkdir()
     for command in (("doctor",), ("audit", "verify")):
-        done = run(*command, "--data-dir", data)
-        assert (done.returncode, done.stdout) == (6, "")
+        done = call(*command, "--data-dir", data)
+        assert (done.code, done.out) == (6, "")
         told = f"{data / 'lock'}: Is a directory; check the path and its permissions"
-        assert done.stderr.splitlines()[-1] == f"tenantq: {told} [unavailable]"
+        assert done.err.splitlines()[-1] == f"tenantq: {told} [unavailable]"
 
 
 def test_directory_without_a_store_is_refused(tmp_path: Path) -> None:
@@ -140,10 +142,10 @@ def test_directory_without_a_store_is_refused(tmp_path: Path) -> None:
         (tmp_path / "none", 6, "no tenantq store"),
         (tmp_path / "file", 2, "file"),
     ):
-        done = run("doctor", "--data-dir", path)
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1)
-        assert done.stderr.startswith("tenantq: ")
-        assert text in done.stderr
+        done = call("doctor", "--data-dir", path)
+        assert (done.code, done.out, done.err.count("\n")) == (code, "", 1)
+        assert done.err.startswith("tenantq: ")
+        assert text in done.err
     assert not (tmp_path / "none").exists()
 
 

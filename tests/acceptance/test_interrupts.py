@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.acceptance.command import COMMAND, SECONDS_MAX, environment, read_until, run
+from tests.acceptance.command import COMMAND, SECONDS_MAX, call, environment, read_until
 from tests.processes import alive, descendants, kill_tree
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def test_interrupt_while_the_segment_encoder_starts_is_a_clean_stop(
     assert (code, err) == (0, "")
     assert re.search(r"^stopped: \d+ ready messages and 0 leases remain", out, re.MULTILINE)
     assert not alive(children)
-    assert run("doctor", "--data-dir", tmp_path).returncode == 0
+    assert call("doctor", "--data-dir", tmp_path).code == 0
 
 
 @pytest.mark.parametrize("moment", [_has_loaded("libpython"), _has_loaded("rocksdict")])
@@ -83,7 +83,7 @@ def test_interrupt_while_shards_start_is_a_clean_stop(tmp_path: Path, moment: Ca
     assert code == 0, err
     assert "Traceback" not in err
     assert not alive(children)
-    assert run("doctor", "--data-dir", tmp_path).returncode in {0, 3}  # 3: no shard had created its store yet
+    assert call("doctor", "--data-dir", tmp_path).code in {0, 3}  # 3: no shard had created its store yet
 
 
 @pytest.mark.parametrize("moment", [_has_loaded("libpython"), _has_loaded("rocksdict")])

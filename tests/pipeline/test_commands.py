@@ -25,7 +25,7 @@ from tenantq.pipeline.run import run
 from tenantq.pipeline.run_options import RunOptions
 from tenantq.pipeline.stream import stream
 from tenantq.pipeline.tables import TABLES
-from tests.acceptance.command import COMMAND, environment
+from tests.acceptance.command import COMMAND, call, environment
 from tests.pipeline.conftest import FAST_STARTUP, NOW, SMALL_DATA, digests
 from tests.processes import alive, descendants, kill_tree
 
@@ -220,11 +220,10 @@ def test_errors_are_one_line_with_an_exit_code(
     (tmp_path / "file").write_text("")
     tiers = '[{ from = "0", upto = "5", price = "1" }, { from = "9", price = "1" }]'
     (tmp_path / "gap.toml").write_text(f'[[items]]\nname = "Ops"\nmetric = "operations"\ntiers = {tiers}\n')
-    with begin(*(one.format(tmp=tmp_path) for one in arguments), PATH=str(tmp_path), JAVA_HOME="") as process:
-        output, complaints = process.communicate(timeout=PATIENCE_S)
-    assert (process.returncode, output) == (code, "")
-    assert said in complaints
-    assert complaints.count("\n") == 1
+    done = call("pipeline", *(one.format(tmp=tmp_path) for one in arguments), PATH=str(tmp_path), JAVA_HOME="")
+    assert (done.code, done.out) == (code, "")
+    assert said in done.err
+    assert done.err.count("\n") == 1
 
 
 def test_version_sets_are_listed_and_pinned_without_spark(
@@ -283,8 +282,8 @@ def test_scheduled_commands_write_the_reports_for_auditors(
     processed: ProcessedJournal, tmp_path: Path, small: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The lines for cron run as they are printed, and leave a SOC 2 and a GDPR Art. 30 report."""
-    lake, reports = tmp_path / "lake", tmp_path / "reports"
-    words = ["--journal", str(processed.journal.path), "--lake", str(lake), "--reports", str(reports), "--json"]
+    lake, reports = processed.copy(tmp_path / "lake"), tmp_path / "reports"
+    words = ["--journal", str(processed.journal.path), "--lake", str(lake.path), "--reports", str(reports), "--json"]
     assert command_line(["pipeline", "schedule", *words]) == 0
     lines = json.loads(capsys.readouterr().out)["cron"].splitlines()
     for line in lines[-2:]:

@@ -333,6 +333,8 @@ class FrontStatus:
 class FrontShards:
     """Where clients reach shards."""
 
+    has_others = True
+
     def __init__(self, routing: ShardRouting, context: HostContext) -> None:
         self._routing = routing
         self._context = context

@@ -62,6 +62,8 @@ class ShardFacts(Protocol):
 class Gathering(OtherShards):
     """The other shards of a server, as the service of one shard uses them."""
 
+    has_others = True
+
     def __init__(self, directory: RoutingDirectory, facts: ShardFacts, calls: CallsFromShard) -> None:
         self._directory = directory
         self._facts = facts

@@ -22,26 +22,33 @@ class RemainingQuota:
     def __init__(self, tenant: TenantState, wall_ms: int, reservation: Reservation | None = None) -> None:
         """Prepare. What other calls have reserved is not available; ``reservation`` is what this one has."""
         usage, quotas = tenant.usage, tenant.config.quotas
-        hour, day = usage.windows(wall_ms)
         self._tenant = tenant
         self._wall_ms = wall_ms
         self._taken = self._taken_bytes = 0
         self._message_bytes = quotas.message_bytes
-        bytes_max = tenant.allowed("stored_bytes")
+        counted: list[tuple[str, int]] = [("backlog", usage.messages)]
+        if quotas.messages_per_hour is not None or quotas.messages_per_day is not None:
+            hour, day = usage.windows(wall_ms)
+            counted[:0] = [("messages_per_hour", hour.messages), ("messages_per_day", day.messages)]
         kept = _reserved_by_others(tenant, reservation)
         owing = tenant.part.owing if tenant.part is not None else frozenset()
+        self._messages = [
+            (0 if name in owing else limit - used - kept.get(name, 0), name, limit)
+            for name, used in counted
+            if (limit := tenant.allowed(name)) is not None
+        ]
+        bytes_max = tenant.allowed("stored_bytes")
         self._bytes = None if bytes_max is None else bytes_max - usage.bytes - kept.get("stored_bytes", 0)
         if self._bytes is not None and "stored_bytes" in owing:
             self._bytes = min(0, self._bytes)
-        self._messages = [
-            (0 if name in owing else limit - used - kept.get(name, 0), name, limit)
-            for limit, used, name in (
-                (tenant.allowed("messages_per_hour"), hour.messages, "messages_per_hour"),
-                (tenant.allowed("messages_per_day"), day.messages, "messages_per_day"),
-                (tenant.allowed("backlog"), usage.messages, "backlog"),
-            )
-            if limit is not None
-        ]
+
+    def has_room(self, messages: int, size: int) -> bool:
+        """Return whether all of these messages, ``size`` bytes in total, fit without checking each. False: check each."""
+        if self._message_bytes is not None and size > self._message_bytes:
+            return False
+        if self._bytes is not None and self._taken_bytes + size > self._bytes:
+            return False
+        return all(self._taken + messages <= left for left, _, _ in self._messages)
 
     def take(self, size: int) -> TenantqError | None:
         """Count one more message of ``size`` bytes. If it exceeds a quota, return the error and count nothing."""
@@ -66,9 +73,9 @@ class RemainingQuota:
         return None
 
 
-def _reserved_by_others(tenant: TenantState, reservation: Reservation | None) -> dict[str, int]:
+def _reserved_by_others(tenant: TenantState, reservation: Reservation | None) -> Mapping[str, int]:
     if tenant.part is None:
-        return {}
+        return NOTHING_USED
     own = reservation.amounts if reservation is not None else {}
     return {name: amount - own.get(name, 0) for name, amount in tenant.part.reserved.items()}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -36,8 +36,11 @@ class Charge(msgspec.Struct, frozen=True):
         bytes: int = 0,
     ) -> Charge:
         """Return a charge against the current limits of a tenant and of one of its queues."""
+        tenant_rate = _rate(tenant_limits, kind)
         queue_rate = _rate(queue_limits, kind) if queue is not None else None
-        return cls(kind, tenant, _rate(tenant_limits, kind), queue, queue_rate, ops, bytes)
+        if tenant_rate is None and queue_rate is None:
+            return UNLIMITED
+        return cls(kind, tenant, tenant_rate, queue, queue_rate, ops, bytes)
 
     @classmethod
     def of_principal(cls, principal: str, ops_per_sec: int, kind: RateKind, ops: int, bytes: int) -> Charge:
@@ -48,6 +51,10 @@ class Charge(msgspec.Struct, frozen=True):
     def is_unlimited(self) -> bool:
         """Whether no rate limit applies."""
         return self.tenant_rate is None and self.queue_rate is None
+
+
+UNLIMITED: Final = Charge("read", "", None, None, None, 0, 0)
+"""What every call costs that no rate limit applies to."""
 
 
 def _rate(limits: Limits | None, kind: RateKind) -> Rate | None:

@@ -90,7 +90,7 @@ class Dispatch:
                 reply = await answer
             else:
                 reply = NO_CONTENT if answer is None else json_reply(answer, route.statuses[0])
-            if route.scope == "tenant":
+            if route.scope == "tenant" and listener.service.other_shards.has_others:
                 reply = self._with_owner(request, reply)
             if isinstance(reply, Stream):
                 return reply
@@ -110,9 +110,8 @@ class Dispatch:
 
     def _with_owner(self, request: Request, reply: R) -> R:
         """Return a reply with the address of the shard that served it. Only callers who passed the gates learn it."""
-        if isinstance(reply, Reply) and reply.status >= HTTPStatus.MULTIPLE_CHOICES:
-            return reply
-        return self._naming_owner(request, reply)
+        is_error = isinstance(reply, Reply) and reply.status >= HTTPStatus.MULTIPLE_CHOICES
+        return reply if is_error else self._naming_owner(request, reply)
 
     def _naming_owner(self, request: Request, reply: R) -> R:
         """Return a reply with the address of the shard of the tenant or queue, if that is another server's."""

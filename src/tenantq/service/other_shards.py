@@ -28,6 +28,7 @@ class OtherShards:
     """
 
     number = 0  # of this shard
+    has_others = False
 
     def shards(self, own: ShardItem) -> list[ShardItem]:
         """Return all shards of the server."""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tenantq.cluster import shard_thread
+from tenantq.cluster import membership, shard_thread
 from tenantq.gates.authenticate import REMOTE_TRUST_MS
 from tests.contract.cluster.hosts import SHARDS, client_of, host_settings, hosting, tenant_on
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     import httpx
@@ -38,15 +39,26 @@ class Pair:
 
 
 async def pair(stack: AsyncExitStack, tmp_path: Path, store: SharedStore, name: str, **settings: Any) -> Pair:
-    """Start two servers, one after the other, and wait until each owns shards."""
+    """Start two servers, one after the other, and wait until each owns half of the shards. They stop without a handover."""
+    settings = {"grace_ms": 0, **SECRET, **settings}
     servers = [
-        await stack.enter_async_context(hosting(tmp_path / str(number), store.url, name, **SECRET, **settings))
+        await stack.enter_async_context(hosting(tmp_path / str(number), store.url, name, **settings))
         for number in range(2)
     ]
     clients = [await stack.enter_async_context(client_of(server)) for server in servers]
     found = Pair(servers, clients)
-    await until(lambda: len(found.owned(1)) >= 1)
+    with balancing_at_once():
+        await until(lambda: len(found.owned(0)) == len(found.owned(1)) == SHARDS // 2)
     return found
+
+
+@contextmanager
+def balancing_at_once() -> Iterator[None]:
+    """Let shards move to a new member without the delay that spares them a rolling start."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(membership, "JOIN_DELAY_MS", 0)
+        patch.setattr(membership, "COOLDOWN_MS", 0)
+        yield
 
 
 async def until(holds: Any, seconds: float = 30.0) -> None:
@@ -149,7 +161,7 @@ async def test_stopping_server_hands_over_its_shards_without_errors(
 ) -> None:
     """Calls at the other server neither fail nor lose anything, and a long poll continues at the new owner."""
     async with AsyncExitStack() as stack:
-        both = await pair(stack, tmp_path, shared_store, f"stop-{leaving}")
+        both = await pair(stack, tmp_path, shared_store, f"stop-{leaving}", grace_ms=30_000)
         client = both.clients[1 - leaving]
         name = await tenant_on(client, both.owned(leaving), "moving")
         path = f"/v1/tenants/{name}/queues/work"
@@ -275,7 +287,8 @@ async def test_operators_see_members_and_shards_and_drain_a_member(shared_store:
         rows = (await first.get("/v1/audit", params={"action": "drain_member"})).json()["rows"]
         assert [row["details"] for row in rows] == [f"member {leaving}: drain"]
         await first.post(f"/v1/cluster/members/{leaving}/drain", json={"drain": False})
-        await until(lambda: len(both.owned(0)) > 0)
+        with balancing_at_once():
+            await until(lambda: len(both.owned(0)) > 0)
         unknown = await first.post("/v1/cluster/members/nobody/drain", json={})
         assert (unknown.status_code, unknown.json()["code"]) == (404, "not_found")
         async with client_of(both.servers[0], "nobody-in-particular") as stranger:

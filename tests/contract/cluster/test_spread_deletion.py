@@ -101,8 +101,8 @@ async def test_next_owner_completes_a_killed_deletion(
     CallsFromShard_query = CallsFromShard.query  # noqa: N806  # a method
     targets = {"parts.drop": (CallsFromShard, "query"), "home": (Erasures, "_delete_parts"), "directory": (TenantDirectory, "announce")}  # fmt: skip
     owner, attribute = targets[step]
-    given: dict[str, Any] = {**SECRET, "grace_ms": 0}  # the request that stops never ends
-    async with hosting(tmp_path, shared_store.url, name, **given) as server, client_of(server) as client:
+    killed = hosting(tmp_path, shared_store.url, name, grace_ms=0, **SECRET)  # it does not wait for the deletion
+    async with killed as server, client_of(server) as client:
         tenant = await tenant_on(client, [2], "gone")
         await spread(client, tenant, 3)
         for number in range(6):

@@ -126,7 +126,9 @@ class Add(Operation[list[AddResult]]):
         hashed = digest(_BATCH + self.batch_key.encode()) if self.batch_key is not None else b""
         earlier = self._earlier_batch(effects, queue, hashed) if hashed else None
         priority = batch.plain_priority
-        if priority is not None and earlier is None and room is None and not queue.fifo and not queue.config.ttl_ms:
+        is_uniform = earlier is None and not queue.fifo and not queue.config.ttl_ms
+        fits = room is None or room.has_room(len(batch.messages), batch.size)
+        if priority is not None and is_uniform and fits:
             added: _Columns | None = self._add_plain(effects, queue, priority)
         else:
             added = self._add_each(effects, queue, room, earlier)
