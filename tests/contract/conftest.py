@@ -60,13 +60,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     here_only = ROCKSDB_ONLY.get(name) or ROCKSDB_ONLY.get(path.parent.name)
     if (mark := marked("rocksdb_only")) is not None:
         (here_only,) = mark.args
+    if kind == "redis" and (mark := marked("not_on_redis")) is not None:
+        (here_only,) = mark.args
+    if kind == "postgres" and "primaries" in metafunc.fixturenames:
+        here_only = "uses a Redis Cluster"
     kinds: list[object] = [kind]
     if kind in {"redis", "postgres"} and here_only:
         kinds = [pytest.param(kind, marks=pytest.mark.skip(reason=here_only))]
     elif kind is None:
         kinds = ["redis" if name in ON_POSTGRES and path.parent.name == "cluster" else "rocksdb"]
-        if not here_only and not marked("redis_in_full"):
-            kinds += ["redis"] if path.parent == _HERE or name in ON_REDIS else []
+        if not here_only:
+            left_out = marked("redis_in_full") or marked("not_on_redis")
+            kinds += ["redis"] if (path.parent == _HERE or name in ON_REDIS) and not left_out else []
             kinds += ["postgres"] if name in ON_POSTGRES else []
     if kinds != ["rocksdb"]:
         metafunc.parametrize("store_kind", kinds, indirect=True, scope="module")

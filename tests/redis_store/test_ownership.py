@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tenantq.doctor.store_check import examine
-from tenantq.errors import StoreFailed, StoreFormat, StoreLocked, Unavailable
+from tenantq.errors import StoreFormat, StoreLocked, Unavailable
 from tenantq.store.redis import ownership
 from tenantq.store.redis.link import SlotLink
 from tenantq.store.redis.store import RedisStore
@@ -31,14 +31,6 @@ async def open_on(tmp_path: Path, redis_server: RedisServer) -> AsyncIterator[Op
     async with opening(OnRedis, redis_server, tmp_path) as open_one:
         yield open_one
     redis_server.client().flushall()
-
-
-async def test_idle_owner_stops_after_a_takeover(open_on: Open, redis_server: RedisServer) -> None:
-    """It stops without receiving any request."""
-    shard = await open_on("one")
-    redis_server.client().hset("t:{fleet:0}:s", "epoch", "99")
-    await asyncio.wait_for(shard.loop.stopped.wait(), 10)
-    assert shard.failure is not None
 
 
 async def test_opening_a_shard_takes_two_requests_after_the_claim(open_on: Open) -> None:
@@ -96,18 +88,6 @@ async def test_repeated_claim_succeeds_at_once(
     redis_server.client().execute_command(*claims[0][0])
     await shard.add(T, Q, [message()])
     assert shard.reads.stats(T, Q).ready == 2
-
-
-async def test_missing_commit_stops_the_shard(open_on: Open, redis_server: RedisServer) -> None:
-    """A failover lost confirmed work; continuing would mix two histories."""
-    shard = await open_on("one")
-    await shard.add(T, Q, [message()])
-    redis_server.client().hincrby("t:{fleet:0}:s", "commit", -1)
-    with pytest.raises(StoreFailed, match="a failover has lost"):
-        await shard.add(T, Q, [message()])
-    await shard.close()
-    again = await open_on("two")
-    assert again.reads.stats(T, Q).ready == 1
 
 
 async def test_commit_sent_twice_is_applied_once(open_on: Open) -> None:

@@ -10,8 +10,8 @@ import pytest
 from tenantq.errors import LeaseLost, StoreFailed, StoreFormat
 from tenantq.runtime.clock import SystemClock
 from tests.administration import queues
-from tests.postgres_servers import OnPostgres
-from tests.redis_servers import OnRedis
+from tests.postgres_servers import OnPostgres, PostgresServer
+from tests.redis_servers import OnRedis, RedisServer
 from tests.remote_store.fleet import LEASE_MS, opening, stop_renewing
 from tests.shards import Q, T, message
 from tests.verbs import Shard
@@ -106,6 +106,34 @@ async def test_a_paused_owner_cannot_read(open_on: Open) -> None:
     await second.remove(T, Q, [added.id])
     with pytest.raises(StoreFailed, match="owns this shard now"):
         await first.reads.get(T, Q, added.id)
+
+
+def change_state(server: RedisServer | PostgresServer, column: str, value: int) -> None:
+    """Change a number in the row of the shard's owner."""
+    if isinstance(server, RedisServer):
+        server.client().hset("t:{fleet:0}:s", column, str(value))
+    else:
+        server.execute(f"UPDATE fleet.shards SET {column} = {value}")  # noqa: S608  # of this file
+
+
+async def test_an_idle_owner_that_was_taken_over_stops_by_itself(open_on: Open, server: Any) -> None:
+    """The renewal of its lease finds out, without any request."""
+    shard = await open_on("one")
+    change_state(server, "epoch", 99)
+    await asyncio.wait_for(shard.loop.stopped.wait(), 20)
+    assert shard.failure is not None
+
+
+async def test_a_missing_commit_stops_the_shard(open_on: Open, server: Any) -> None:
+    """A failover lost confirmed work. Continuing would mix two histories; the next owner continues from what the store has."""
+    shard = await open_on("one")
+    await shard.add(T, Q, [message()])
+    change_state(server, "commit", 0)
+    with pytest.raises(StoreFailed, match="a failover has lost"):
+        await shard.add(T, Q, [message()])
+    await shard.close()
+    again = await open_on("two")
+    assert again.reads.stats(T, Q).ready == 1
 
 
 async def test_a_clean_close_releases_the_shard_at_once(open_on: Open) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tenantq.domain.cluster_view import FORMATS, SPREAD_FORMAT, Member, TenantPlacement
 from tenantq.errors import Conflict, Invalid, StoreFailed, StoreFormat
-from tenantq.store import cluster_identity
+from tenantq.store import cluster_rows
 from tenantq.store.postgres import registry as postgres_registry
 from tenantq.store.postgres.address import parse_postgres_address
 from tenantq.store.postgres.registry import PostgresRegistry
@@ -125,7 +125,7 @@ def test_a_newer_format_waits_for_members_and_keeps_older_programs_out(
     registry.raise_format(SPREAD_FORMAT)
     assert registry.heartbeat(member("new", format=SPREAD_FORMAT), LEASE_MS).cluster.format == SPREAD_FORMAT
     assert open_registry().create(8, ()).shards == 8
-    monkeypatch.setattr(cluster_identity, "FORMATS", FORMATS[:1])
+    monkeypatch.setattr(cluster_rows, "FORMATS", FORMATS[:1])
     with pytest.raises(StoreFormat, match="has format 2; this program reads format 1"):
         open_registry().create(None, ())
     with pytest.raises(StoreFormat, match="has format 2"):
@@ -258,6 +258,12 @@ def _place_many(registry: RemoteRegistry) -> None:
         registry.place_tenant(f"tenant-{number}", TenantPlacement(shard=1))
 
 
+def _end_waits(server: PostgresServer) -> None:
+    """Cancel commits that wait for a standby: others see them then."""
+    server.execute("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+    server.until("SELECT 1 WHERE NOT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep')")
+
+
 def test_change_confirmed_by_too_few_replicas_is_an_error(
     open_registry: Open, server: RedisServer | PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,12 +274,20 @@ def test_change_confirmed_by_too_few_replicas_is_an_error(
             open_registry(replicas=1).create(None, ())
         return
     open_registry().create(None, ())
+    open_registry().shared_value("pepper", b"one")
     monkeypatch.setattr(postgres_registry, "PATIENCE_MS", 300)
     server.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
     server.execute("SELECT pg_reload_conf()")
     try:
         with pytest.raises(StoreFailed, match="Nothing of this round is confirmed"):
             _place_many(open_registry())
+        for _ in range(2):  # the repetition finds the change that no standby has confirmed
+            _end_waits(server)
+            with pytest.raises(StoreFailed, match="Nothing of this round is confirmed"):
+                open_registry().request_drain("a", drain=True)
+            _end_waits(server)
+            with pytest.raises(StoreFailed, match="Nothing of this round is confirmed"):
+                open_registry().remove_shared("pepper")
     finally:
         server.execute("ALTER SYSTEM RESET synchronous_standby_names")
         server.execute("SELECT pg_reload_conf()")

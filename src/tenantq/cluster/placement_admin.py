@@ -17,7 +17,7 @@ from tenantq.domain.placement import split_unit
 from tenantq.errors import Conflict, Invalid, no_tenant
 from tenantq.journal.record import entry_of
 from tenantq.service.call import Call, TenantInfo
-from tenantq.store.cluster_identity import check_readers
+from tenantq.store.cluster_rows import check_readers
 from tenantq.wire.cluster import GrowRequest, PlacementReply, PlacementRequest, TenantMoveItem
 
 PROGRESS_MS: Final = 1_000

@@ -22,10 +22,10 @@ from tenantq.engine.catalog import QUEUE_ROW, TENANT_ROW
 from tenantq.engine.data_key_rows import tenant_range
 from tenantq.errors import StoreFailed, Unavailable
 from tenantq.journal.record import ANCHOR_KEY
-from tenantq.store.change_batch import NUMBER
 from tenantq.store.interface import Beat, Families, Family, TooLargeToCopy
-from tenantq.store.keys import FAMILIES, PREFIX_BYTES, after, be64, from_be64, split_prefix
+from tenantq.store.keys import PREFIX_BYTES, after, be64, from_be64, split_prefix
 from tenantq.store.local_identity import check_identity
+from tenantq.store.owned_store import remote_families
 from tenantq.store.redis.address import RedisAddress
 from tenantq.store.redis.durability import DurabilityCheck
 from tenantq.store.redis.layout import GROUPED, JOURNAL, PLACE_BYTES, Layout
@@ -159,7 +159,7 @@ class RunningShard(Families):
         except BaseException:
             self.close()
             raise
-        super().__init__({name: Family(name, NUMBER[name], name) for name in FAMILIES})
+        super().__init__(remote_families())
 
     def close(self) -> None:
         self._journal.close()

@@ -1,4 +1,4 @@
-"""A small Redis Cluster without replicas, and servers that own its shards."""
+"""The stores that clusters share, Redis without replicas or PostgreSQL, and servers that own their shards."""
 
 from __future__ import annotations
 
@@ -14,8 +14,13 @@ from tenantq.cluster.settings import ClusterSettings
 from tenantq.domain.placement import jump_hash, tenant_key
 from tenantq.server.cluster_member import HostServer
 from tenantq.settings import OFF, ServerSettings
+from tenantq.store.postgres.address import parse_postgres_address
+from tenantq.store.postgres.registry import PostgresRegistry
 from tenantq.store.postgres.settings import PostgresSettings
+from tenantq.store.redis.address import parse_address
+from tenantq.store.redis.registry import RedisRegistry
 from tenantq.store.redis.settings import RedisSettings
+from tests.postgres_servers import PostgresServer
 from tests.redis_servers import RedisServer, eventually
 
 if TYPE_CHECKING:
@@ -32,6 +37,9 @@ class SharedStore(Protocol):
     @property
     def url(self) -> str:
         """The address as ``--store`` takes it."""
+
+    def clear(self) -> None:
+        """Delete everything."""
 
 
 class TwoPrimaries:
@@ -57,6 +65,11 @@ class TwoPrimaries:
         """The address as ``--store`` takes it."""
         return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
 
+    def clear(self) -> None:
+        """Delete everything."""
+        for node in self.nodes:
+            node.clear()
+
     def shards_on(self, node: int, name: str) -> list[int]:
         """Return the shards of a cluster that live on a primary."""
         return [shard for shard in range(SHARDS) if key_slot(f"t:{{{name}:{shard}}}:s".encode()) // 8_192 == node]
@@ -77,6 +90,19 @@ class TwoPrimaries:
             node.kill()
 
 
+def registry_of(store: SharedStore, name: str) -> RedisRegistry | PostgresRegistry:
+    """Return the rows of a cluster."""
+    if isinstance(store, PostgresServer):
+        address, settings = parse_postgres_address(store.url), PostgresSettings(name=schema_of(name))
+        return PostgresRegistry(address, settings, "os")
+    return RedisRegistry(parse_address(store.url), RedisSettings(name=name), "os")
+
+
+def schema_of(name: str) -> str:
+    """Return a name as PostgreSQL accepts it."""
+    return name.replace("-", "_")
+
+
 def host_settings(directory: Path, store: str, name: str, **options: Any) -> ServerSettings:
     """Return the settings of a server of a cluster."""
     given: dict[str, Any] = {
@@ -85,7 +111,7 @@ def host_settings(directory: Path, store: str, name: str, **options: Any) -> Ser
         "rpc": OFF,
         "store": store,
         "redis": RedisSettings(name=name, lease_ms=3_000),
-        "postgres": PostgresSettings(name=name.replace("-", "_"), lease_ms=3_000),
+        "postgres": PostgresSettings(name=schema_of(name), lease_ms=3_000),
         "cluster": ClusterSettings(shards=SHARDS),
         "shard": {"durability": "os"},
         **options,

@@ -24,11 +24,8 @@ from tenantq.journal.exporter import Exporter
 from tenantq.runtime.clock import SystemClock
 from tenantq.server.telemetry import Telemetry
 from tenantq.service.metrics.settings import TelemetrySettings
-from tenantq.store.redis.address import parse_address
-from tenantq.store.redis.registry import RedisRegistry
-from tenantq.store.redis.settings import RedisSettings
 from tests.acceptance.collector import collecting
-from tests.contract.cluster.hosts import client_of, hosting, tenant_on
+from tests.contract.cluster.hosts import client_of, hosting, registry_of, tenant_on
 from tests.contract.cluster.test_members import pair, until
 from tests.contract.cluster.test_tenant_moves import pin, wait_until_placed
 from tests.contract.shards.sharded import supervised
@@ -38,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.contract.cluster.hosts import TwoPrimaries
+    from tests.contract.cluster.hosts import SharedStore
 
 
 def failing_first(method: Any, error: Exception) -> Callable[..., Any]:
@@ -66,11 +63,11 @@ class FaultyHolder(Holder):
 
 
 async def test_shard_that_cannot_be_opened_is_reported(
-    primaries: TwoPrimaries, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    shared_store: SharedStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The member opens its other shards, and retries."""
     monkeypatch.setattr("tenantq.cluster.membership.RETRY_MS", 1)
-    registry = RedisRegistry(parse_address(primaries.url), RedisSettings(name="faulty-holder"), "os")
+    registry = registry_of(shared_store, "faulty-holder")
     await asyncio.to_thread(registry.create, 2, ())
     holder = FaultyHolder("a", Locks())
     member = Membership(registry, holder, SystemClock(), Member(id="a", peer_address="a:1"), NoLinks())
@@ -108,12 +105,12 @@ async def test_link_reconnects_after_an_internal_error(
 
 
 async def test_move_is_reported_and_continues_after_an_internal_error(
-    primaries: TwoPrimaries, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    shared_store: SharedStore, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The operator sees the reason in the log, and the tenant arrives."""
     monkeypatch.setattr(TenantMoves, "_move", failing_first(TenantMoves._move, RuntimeError("a bug in the copy")))
     async with AsyncExitStack() as stack:
-        both = await pair(stack, tmp_path, primaries, "faulty-move")
+        both = await pair(stack, tmp_path, shared_store, "faulty-move")
         source, target = both.owned(0)[0], both.owned(1)[0]
         name = await tenant_on(both.clients[0], [source], "mover")
         await pin(both.clients[0], name, target)
@@ -122,10 +119,10 @@ async def test_move_is_reported_and_continues_after_an_internal_error(
 
 
 async def test_shard_whose_thread_fails_is_released(
-    primaries: TwoPrimaries, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    shared_store: SharedStore, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its ownership is no longer renewed, so it can be opened again, here or elsewhere."""
-    async with hosting(tmp_path, primaries.url, "faulty-thread") as server:
+    async with hosting(tmp_path, shared_store.url, "faulty-thread") as server:
         assert server.host is not None
         before = server.host.owned()[3]
         with monkeypatch.context() as fault:
@@ -137,11 +134,11 @@ async def test_shard_whose_thread_fails_is_released(
 
 
 async def test_export_that_cannot_start_is_reported(
-    primaries: TwoPrimaries, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    shared_store: SharedStore, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The report names the shard, which keeps serving."""
     monkeypatch.setattr(Exporter, "start", failing_first(Exporter.start, RuntimeError("a bug in the export")))
-    async with hosting(tmp_path, primaries.url, "faulty-export") as server, client_of(server) as client:
+    async with hosting(tmp_path, shared_store.url, "faulty-export") as server, client_of(server) as client:
         await until(lambda: "does not export its journal" in caplog.text)
         assert (await client.get("/readyz")).status_code == 200
 

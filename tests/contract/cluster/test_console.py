@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from tests.contract.cluster.hosts import TwoPrimaries
+    from tests.contract.cluster.hosts import SharedStore
 
 
 async def test_console_shows_the_cluster(
-    primaries: TwoPrimaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared_store: SharedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It shows the member with its shards, and a tenant that moves until it has arrived."""
     ask = TenantMoves.ask
@@ -32,7 +32,7 @@ async def test_console_shows_the_cluster(
             raise Unavailable("the target is busy")
         return await ask(self, target, method, *arguments)
 
-    async with hosting(tmp_path, primaries.url, "shown", **SECRET) as server, client_of(server) as client:
+    async with hosting(tmp_path, shared_store.url, "shown", **SECRET) as server, client_of(server) as client:
         tenant = await tenant_on(client, [2], "shown")
         url = f"http://127.0.0.1:{server.port}"
         app = ConsoleApp(AsyncClient(url, token=TOKEN), url=url, refresh_ms=NEVER_MS)

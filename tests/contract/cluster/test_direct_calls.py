@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from tests.contract.cluster.hosts import TwoPrimaries
+    from tests.contract.cluster.hosts import SharedStore
     from tests.contract.cluster.test_members import Pair
 
 QUEUES = [f"queue{number}" for number in range(8)]
@@ -41,10 +41,10 @@ async def spread_over_both(both: Pair, prefix: str) -> str:
     return name
 
 
-async def test_replies_name_the_owner_of_each_queue(primaries: TwoPrimaries, tmp_path: Path) -> None:
+async def test_replies_name_the_owner_of_each_queue(shared_store: SharedStore, tmp_path: Path) -> None:
     """Of a tenant that is spread over servers, each reply names the server that has the queue."""
     async with AsyncExitStack() as stack:
-        both = await pair(stack, tmp_path, primaries, "direct")
+        both = await pair(stack, tmp_path, shared_store, "direct")
         name = await spread_over_both(both, "direct")
         async with asyncio.timeout(30):
             while not await all_named(both, name):  # noqa: ASYNC110  # servers learn of each other's shards
@@ -65,11 +65,11 @@ async def all_named(both: Pair, tenant: str) -> bool:
 
 
 async def test_client_calls_the_owner_of_each_queue(
-    primaries: TwoPrimaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared_store: SharedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once it knows the owners, no call of a spread tenant is forwarded from one server to another."""
     async with AsyncExitStack() as stack:
-        both = await pair(stack, tmp_path, primaries, "no-hops")
+        both = await pair(stack, tmp_path, shared_store, "no-hops")
         name = await spread_over_both(both, "no-hops")
         urls = [f"http://127.0.0.1:{server.port}" for server in both.servers]
         client = AsyncClient(urls, TOKEN)

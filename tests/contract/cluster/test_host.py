@@ -16,11 +16,13 @@ from tenantq.domain.placement import jump_hash, tenant_key
 from tenantq.engine.settings import ShardSettings
 from tenantq.errors import Invalid
 from tenantq.server.cluster_member import HostServer
+from tenantq.store.postgres.store import PostgresStore
 from tenantq.store.redis.address import parse_address
 from tenantq.store.redis.settings import RedisSettings
 from tenantq.store.redis.store import RedisStore
 from tests.administration import put_tenant
 from tests.contract.cluster.hosts import SHARDS, TOKEN, client_of, host_settings, hosting, tenant_on
+from tests.postgres_servers import OnPostgres, PostgresServer
 from tests.redis_servers import OnRedis
 from tests.shards import message
 from tests.verbs import Shard
@@ -29,15 +31,15 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
     from pathlib import Path
 
-    from tests.contract.cluster.hosts import TwoPrimaries
+    from tests.contract.cluster.hosts import SharedStore, TwoPrimaries
 
 SECRET = "known to all servers"  # noqa: S105  # for these tests only
 
 
-async def test_tenants_are_spread_over_the_shards_of_one_process(primaries: TwoPrimaries, tmp_path: Path) -> None:
+async def test_tenants_are_spread_over_the_shards_of_one_process(shared_store: SharedStore, tmp_path: Path) -> None:
     """Each shard serves its tenants, the platform sees all, and a restart finds everything again."""
     names = []
-    async with hosting(tmp_path, primaries.url, "spread") as server, client_of(server) as client:
+    async with hosting(tmp_path, shared_store.url, "spread") as server, client_of(server) as client:
         for shard in range(SHARDS):
             name = await tenant_on(client, [shard], f"shard-{shard}")
             names.append(name)
@@ -60,7 +62,7 @@ async def test_tenants_are_spread_over_the_shards_of_one_process(primaries: TwoP
             page = (await client.get("/v1/audit", params={"result": "DENIED", **cursor})).json()
             codes |= {one["error_code"] for one in page["rows"]}
             cursor = {"cursor": page["cursor"]} if page.get("cursor") else {}
-    async with hosting(tmp_path, primaries.url, "spread") as server, client_of(server) as client:
+    async with hosting(tmp_path, shared_store.url, "spread") as server, client_of(server) as client:
         polled = await client.post(f"/v1/tenants/{names[3]}/queues/work/poll", json={"max": 9})
         assert [one["body"] for one in polled.json()["messages"]] == [names[3]]
 
@@ -86,9 +88,9 @@ async def test_a_hanging_primary_delays_only_the_shards_on_it(primaries: TwoPrim
         assert len(polled.json()["messages"]) == 1
 
 
-async def test_fleet_polls_all_shards_in_one_call(primaries: TwoPrimaries, tmp_path: Path) -> None:
+async def test_fleet_polls_all_shards_in_one_call(shared_store: SharedStore, tmp_path: Path) -> None:
     """It gets messages in weighted shares, and any shard wakes a waiting one."""
-    async with hosting(tmp_path, primaries.url, "fleet") as server, client_of(server) as client:
+    async with hosting(tmp_path, shared_store.url, "fleet") as server, client_of(server) as client:
         tenants = [await tenant_on(client, [shard], f"fleet-{shard}") for shard in range(4)]
         waiting = asyncio.ensure_future(client.post("/v1/poll", json={"queue": "work", "max": 8, "wait_ms": 20_000}))
         await asyncio.sleep(0)
@@ -108,7 +110,7 @@ async def test_fleet_polls_all_shards_in_one_call(primaries: TwoPrimaries, tmp_p
             assert (await auditor.post("/v1/poll", json={"queue": "work"})).status_code == 403
 
 
-async def test_servers_with_the_same_secret_share_their_keys(primaries: TwoPrimaries, tmp_path: Path) -> None:
+async def test_servers_with_the_same_secret_share_their_keys(shared_store: SharedStore, tmp_path: Path) -> None:
     """A server on another host gets them from the store; one with another secret gets an error."""
 
     def settings(**cluster: Any) -> Any:
@@ -116,23 +118,23 @@ async def test_servers_with_the_same_secret_share_their_keys(primaries: TwoPrima
 
     keys = ("key_maker", "audit_key")
     for host in ("a", "b"):
-        async with hosting(tmp_path / host, primaries.url, "keys", **settings(secret=SECRET)):
+        async with hosting(tmp_path / host, shared_store.url, "keys", **settings(secret=SECRET)):
             pass
     assert all((tmp_path / "a" / key).read_bytes() == (tmp_path / "b" / key).read_bytes() for key in keys)
     for other in ({"secret": "another secret of others"}, {}):
         with pytest.raises(Invalid, match=r"cluster\.secret"):
-            async with hosting(tmp_path / "c", primaries.url, "keys", **settings(**other)):
+            async with hosting(tmp_path / "c", shared_store.url, "keys", **settings(**other)):
                 pass
 
 
-async def test_secret_is_replaced_while_servers_run(primaries: TwoPrimaries, tmp_path: Path) -> None:
+async def test_secret_is_replaced_while_servers_run(shared_store: SharedStore, tmp_path: Path) -> None:
     """First every server accepts both secrets, in any order and with restarts in between, then only the new one."""
     old, new = SECRET, "a new secret of the servers"
     both = {"secret": new, "previous_secrets": (old,)}
 
     def server(host: str, **cluster: Any) -> contextlib.AbstractAsyncContextManager[HostServer]:
         settings = {"cluster": ClusterSettings(shards=SHARDS, **cluster)}
-        return hosting(tmp_path / host, primaries.url, "rotation", **settings)
+        return hosting(tmp_path / host, shared_store.url, "rotation", **settings)
 
     async with server("a", secret=old) as running:
         async with client_of(running) as client:
@@ -151,12 +153,12 @@ async def test_secret_is_replaced_while_servers_run(primaries: TwoPrimaries, tmp
     assert len(keys) == 1
 
 
-async def test_server_without_the_keys_leaves_nothing_in_the_store(primaries: TwoPrimaries, tmp_path: Path) -> None:
+async def test_server_without_the_keys_leaves_nothing_in_the_store(shared_store: SharedStore, tmp_path: Path) -> None:
     """It may have a secret before the cluster's servers get one. Theirs then counts."""
 
     def server(host: str, secret: str | None) -> HostServer:
         cluster = ClusterSettings(shards=SHARDS, secret=secret)
-        return HostServer(host_settings(tmp_path / host, primaries.url, "late-secret", cluster=cluster))
+        return HostServer(host_settings(tmp_path / host, shared_store.url, "late-secret", cluster=cluster))
 
     async with server("a", None):
         pass
@@ -169,49 +171,51 @@ async def test_server_without_the_keys_leaves_nothing_in_the_store(primaries: Tw
     assert (tmp_path / "a" / "key_maker").read_bytes() == (tmp_path / "b" / "key_maker").read_bytes()
 
 
-async def test_shared_admin_token_replaces_a_secret(primaries: TwoPrimaries, tmp_path: Path) -> None:
+async def test_shared_admin_token_replaces_a_secret(shared_store: SharedStore, tmp_path: Path) -> None:
     """All servers must start with the same one; a later token changes nothing for servers that have the keys."""
     for host in ("a", "b"):
-        async with HostServer(host_settings(tmp_path / host, primaries.url, "token"), admin_token=TOKEN):
+        async with HostServer(host_settings(tmp_path / host, shared_store.url, "token"), admin_token=TOKEN):
             pass
     assert (tmp_path / "a" / "key_maker").read_bytes() == (tmp_path / "b" / "key_maker").read_bytes()
     later = "the administrator of later days"
-    async with HostServer(host_settings(tmp_path / "a", primaries.url, "token"), admin_token=later.replace(" ", "-")):
+    async with HostServer(
+        host_settings(tmp_path / "a", shared_store.url, "token"), admin_token=later.replace(" ", "-")
+    ):
         pass
     with pytest.raises(Invalid, match=r"cluster\.secret"):
-        async with HostServer(host_settings(tmp_path / "c", primaries.url, "token")):
+        async with HostServer(host_settings(tmp_path / "c", shared_store.url, "token")):
             pass
 
 
-async def test_shard_count_is_kept_in_the_store(primaries: TwoPrimaries, tmp_path: Path) -> None:
+async def test_shard_count_is_kept_in_the_store(shared_store: SharedStore, tmp_path: Path) -> None:
     """It cannot be reduced, and need not be given again."""
-    async with hosting(tmp_path, primaries.url, "count"):
+    async with hosting(tmp_path, shared_store.url, "count"):
         pass
     with pytest.raises(Invalid, match="cannot be reduced"):
-        async with hosting(tmp_path, primaries.url, "count", cluster=ClusterSettings(shards=SHARDS - 1)):
+        async with hosting(tmp_path, shared_store.url, "count", cluster=ClusterSettings(shards=SHARDS - 1)):
             pass
-    async with hosting(tmp_path, primaries.url, "count", cluster=ClusterSettings()) as server:
+    async with hosting(tmp_path, shared_store.url, "count", cluster=ClusterSettings()) as server:
         assert server.host is not None
         assert len(server.host.owned()) == SHARDS
 
 
-async def test_store_of_one_shard_grows_to_a_cluster(primaries: TwoPrimaries, tmp_path: Path) -> None:
+async def test_store_of_one_shard_grows_to_a_cluster(shared_store: SharedStore, tmp_path: Path) -> None:
     """Its tenants stay on their shard, and new ones are spread."""
-    settings = RedisSettings(name="grown", lease_ms=3_000)
-    opener = OnRedis(primaries, tmp_path, name="grown")
+    on = OnPostgres if isinstance(shared_store, PostgresServer) else OnRedis
+    opener = on(shared_store, tmp_path, name="grown")
     async with Shard(tmp_path, open_store=opener, settings=ShardSettings(disk_reserve_bytes=0)) as shard:
         await put_tenant(shard, "tenant-1")
         await shard.add("tenant-1", "work", [message("old")])
-    async with hosting(tmp_path, primaries.url, "grown", redis=settings) as server, client_of(server) as client:
+    async with hosting(tmp_path, shared_store.url, "grown") as server, client_of(server) as client:
         polled = await client.post("/v1/tenants/tenant-1/queues/work/poll", json={"max": 9})
         assert [one["body"] for one in polled.json()["messages"]] == ["old"]
         made = await client.put("/v1/tenants/tenant-2", json={})
         assert made.json()["id"] >> 26 == jump_hash(tenant_key("tenant-2"), SHARDS)
 
 
-async def test_deleted_tenant_can_be_created_again(primaries: TwoPrimaries, tmp_path: Path) -> None:
+async def test_deleted_tenant_can_be_created_again(shared_store: SharedStore, tmp_path: Path) -> None:
     """Its name is free as soon as the deletion returns."""
-    async with hosting(tmp_path, primaries.url, "again") as server, client_of(server) as client:
+    async with hosting(tmp_path, shared_store.url, "again") as server, client_of(server) as client:
         name = await tenant_on(client, [3])
         body = {"confirm": name, "reason": "their contract has ended"}
         gone = await client.request("DELETE", f"/v1/tenants/{name}", json=body)
@@ -222,9 +226,16 @@ async def test_deleted_tenant_can_be_created_again(primaries: TwoPrimaries, tmp_
 
 
 @pytest.mark.timeout(60)
-async def test_a_released_shard_is_free_before_its_thread_has_ended(primaries: TwoPrimaries, tmp_path: Path) -> None:
+def claim(store: SharedStore, path: Path, name: str, shard: str) -> PostgresStore | RedisStore:
+    """Own a shard of a cluster, which must be free."""
+    if isinstance(store, PostgresServer):
+        return OnPostgres(store, path, name=name).open(shard)
+    return RedisStore(path, parse_address(store.url), RedisSettings(name=name), shard, durability="os")
+
+
+async def test_a_released_shard_is_free_before_its_thread_has_ended(shared_store: SharedStore, tmp_path: Path) -> None:
     """The successor need not wait for work that has nothing to do with ownership."""
-    async with hosting(tmp_path, primaries.url, "early") as server:
+    async with hosting(tmp_path, shared_store.url, "early") as server:
         assert server.host is not None
         thread = server.host.thread(3)
         assert thread is not None
@@ -233,22 +244,15 @@ async def test_a_released_shard_is_free_before_its_thread_has_ended(primaries: T
         try:
             await server.host.release(3)
             assert not thread.ended.done()
-            store = await asyncio.to_thread(
-                RedisStore,
-                tmp_path / "successor",
-                parse_address(primaries.url),
-                RedisSettings(name="early"),
-                "3",
-                durability="os",
-            )
+            store = await asyncio.to_thread(claim, shared_store, tmp_path / "successor", "early", "3")
             store.close()
         finally:
             blocked.set()
 
 
-async def test_stopping_server_does_not_delay_a_handover_by_exports(primaries: TwoPrimaries, tmp_path: Path) -> None:
+async def test_stopping_server_does_not_delay_a_handover_by_exports(shared_store: SharedStore, tmp_path: Path) -> None:
     """The successor exports the rest of the journal. Calls would wait for it otherwise."""
-    async with hosting(tmp_path, primaries.url, "no-exports") as server, client_of(server) as client:
+    async with hosting(tmp_path, shared_store.url, "no-exports") as server, client_of(server) as client:
         host = server.host
         assert host is not None
         for shard in (3, 4):
@@ -268,7 +272,7 @@ async def test_stopping_server_does_not_delay_a_handover_by_exports(primaries: T
 
 
 async def test_reader_of_a_shard_whose_loop_ends_gets_an_error(
-    primaries: TwoPrimaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared_store: SharedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if the loop ends before it begins the work, so that nothing ever completes it."""
 
@@ -276,7 +280,7 @@ async def test_reader_of_a_shard_whose_loop_ends_gets_an_error(
         work.close()
         return concurrent.futures.Future()
 
-    async with hosting(tmp_path, primaries.url, "ending") as server:
+    async with hosting(tmp_path, shared_store.url, "ending") as server:
         assert server.host is not None
         thread = server.host.thread(3)
         assert thread is not None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import httpx
 
     from tenantq.server.cluster_member import HostServer
-    from tests.contract.cluster.hosts import SharedStore, TwoPrimaries
+    from tests.contract.cluster.hosts import SharedStore
 
 SECRET = {"cluster": {"shards": SHARDS, "secret": "known to all servers"}}
 
@@ -75,10 +75,10 @@ async def address_shown(client: httpx.AsyncClient, path: str, address: str) -> N
             await asyncio.sleep(0.05)
 
 
-async def test_every_server_serves_every_shard(primaries: TwoPrimaries, tmp_path: Path) -> None:
+async def test_every_server_serves_every_shard(shared_store: SharedStore, tmp_path: Path) -> None:
     """Messages, keys, exports and lists work through any server, and replies have the owner's address."""
     async with AsyncExitStack() as stack:
-        both = await pair(stack, tmp_path, primaries, "both")
+        both = await pair(stack, tmp_path, shared_store, "both")
         first, second = both.clients
         for owner in range(2):
             shard = both.owned(owner)[0]
@@ -110,10 +110,10 @@ async def test_every_server_serves_every_shard(primaries: TwoPrimaries, tmp_path
             assert len((await client.get("/v1/topology")).json()["shards"]) == SHARDS
 
 
-async def test_refusal_reaches_the_audit_trail_of_a_new_tenant(primaries: TwoPrimaries, tmp_path: Path) -> None:
+async def test_refusal_reaches_the_audit_trail_of_a_new_tenant(shared_store: SharedStore, tmp_path: Path) -> None:
     """This holds even if the refusing server has not read the tenant's placement yet."""
     async with AsyncExitStack() as stack:
-        both = await pair(stack, tmp_path, primaries, "moment")
+        both = await pair(stack, tmp_path, shared_store, "moment")
         home = 0 if 0 in both.owned(0) else 1  # serves calls about all tenants
         near, far = both.clients[1 - home], both.clients[home]
         name = await tenant_on(near, both.owned(1 - home), "new")
@@ -135,10 +135,10 @@ async def test_refusal_reaches_the_audit_trail_of_a_new_tenant(primaries: TwoPri
         assert await seen() == ["forbidden"]
 
 
-async def test_fleet_polls_the_shards_of_all_servers(primaries: TwoPrimaries, tmp_path: Path) -> None:
+async def test_fleet_polls_the_shards_of_all_servers(shared_store: SharedStore, tmp_path: Path) -> None:
     """One call at either server suffices, also while it waits."""
     async with AsyncExitStack() as stack:
-        both = await pair(stack, tmp_path, primaries, "fleets")
+        both = await pair(stack, tmp_path, shared_store, "fleets")
         names = [await tenant_on(both.clients[0], [both.owned(owner)[0]], f"fleet-{owner}") for owner in range(2)]
         for client in both.clients:
             for name in names:
@@ -157,11 +157,11 @@ async def test_fleet_polls_the_shards_of_all_servers(primaries: TwoPrimaries, tm
 
 @pytest.mark.parametrize("leaving", [0, 1])
 async def test_stopping_server_hands_over_its_shards_without_errors(
-    primaries: TwoPrimaries, tmp_path: Path, leaving: int
+    shared_store: SharedStore, tmp_path: Path, leaving: int
 ) -> None:
     """Calls at the other server neither fail nor lose anything, and a long poll continues at the new owner."""
     async with AsyncExitStack() as stack:
-        both = await pair(stack, tmp_path, primaries, f"stop-{leaving}", grace_ms=30_000)
+        both = await pair(stack, tmp_path, shared_store, f"stop-{leaving}", grace_ms=30_000)
         client = both.clients[1 - leaving]
         name = await tenant_on(client, both.owned(leaving), "moving")
         path = f"/v1/tenants/{name}/queues/work"
@@ -187,23 +187,25 @@ async def test_stopping_server_hands_over_its_shards_without_errors(
         done.set()
         await adding
         await client.post(f"{other}/messages", json={"messages": [{"body": "late"}]})
-        assert [one["body"] for one in (await long_poll).json()["messages"]] == ["late"]
+        polled = await long_poll
+        assert polled.status_code == 200, polled.text
+        assert [one["body"] for one in polled.json()["messages"]] == ["late"]
         got: list[str] = []
         while len(got) < len(added):
-            polled = (await client.post(f"{path}/poll", json={"max": 100})).json()["messages"]
-            assert polled
-            got += [one["body"] for one in polled]
+            rest = (await client.post(f"{path}/poll", json={"max": 100})).json()["messages"]
+            assert rest
+            got += [one["body"] for one in rest]
         assert got == added
 
 
-async def test_credentials_are_found_through_a_third_server(primaries: TwoPrimaries, tmp_path: Path) -> None:
+async def test_credentials_are_found_through_a_third_server(shared_store: SharedStore, tmp_path: Path) -> None:
     """A server cut off from the owner of a key asks another one to forward the question."""
     async with AsyncExitStack() as stack:
-        both = await pair(stack, tmp_path, primaries, "third")
+        both = await pair(stack, tmp_path, shared_store, "third")
         owner = 0 if 0 in both.owned(0) else 1  # of the administrator's key
         client, server = both.clients[1 - owner], both.servers[1 - owner]
         name = await tenant_on(client, both.owned(1 - owner), "cut-off")
-        await stack.enter_async_context(hosting(tmp_path / "third", primaries.url, "third", **SECRET))
+        await stack.enter_async_context(hosting(tmp_path / "third", shared_store.url, "third", **SECRET))
         links, owners_links = server._links, both.servers[owner]._links
         assert links is not None
         assert owners_links is not None
@@ -219,12 +221,12 @@ async def test_credentials_are_found_through_a_third_server(primaries: TwoPrimar
 
 
 async def test_shard_serves_while_its_release_waits_for_an_export(
-    primaries: TwoPrimaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared_store: SharedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Callers wait only for calls in progress, not for an export to a slow target."""
     monkeypatch.setattr(shard_thread, "PREPARE_MS", 60_000)
     async with AsyncExitStack() as stack:
-        server = await stack.enter_async_context(hosting(tmp_path / "one", primaries.url, "export", **SECRET))
+        server = await stack.enter_async_context(hosting(tmp_path / "one", shared_store.url, "export", **SECRET))
         client = await stack.enter_async_context(client_of(server))
         assert server.host is not None
         shard = next(number for number in server.host.owned() if number)
@@ -247,9 +249,9 @@ async def test_shard_serves_while_its_release_waits_for_an_export(
         await releasing
 
 
-async def test_servers_of_two_clusters_do_not_communicate(primaries: TwoPrimaries, tmp_path: Path) -> None:
+async def test_servers_of_two_clusters_do_not_communicate(shared_store: SharedStore, tmp_path: Path) -> None:
     """A process without the keys of a cluster cannot call its shards."""
-    async with hosting(tmp_path / "a", primaries.url, "one-cluster") as server:
+    async with hosting(tmp_path / "a", shared_store.url, "one-cluster") as server:
         assert server.membership is not None
         port = int(server.membership.view.members[server.membership.id].peer_address.rpartition(":")[2])
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -261,10 +263,10 @@ async def test_servers_of_two_clusters_do_not_communicate(primaries: TwoPrimarie
     assert not any(secret in repr(settings) for secret in settings.cluster.secrets)
 
 
-async def test_operators_see_members_and_shards_and_drain_a_member(primaries: TwoPrimaries, tmp_path: Path) -> None:
+async def test_operators_see_members_and_shards_and_drain_a_member(shared_store: SharedStore, tmp_path: Path) -> None:
     """Any member can be asked; the drain is journaled and can be undone, and an unknown member is an error."""
     async with AsyncExitStack() as stack:
-        both = await pair(stack, tmp_path, primaries, "drained")
+        both = await pair(stack, tmp_path, shared_store, "drained")
         first, second = both.clients
         await until(lambda: len(both.owned(0)) + len(both.owned(1)) == SHARDS and not is_moving(both.servers[1]))
         found = (await second.get("/v1/cluster")).json()
@@ -301,13 +303,12 @@ def is_moving(server: HostServer) -> bool:
 
 
 async def test_a_server_does_not_join_another_cluster_under_its_name(
-    primaries: TwoPrimaries, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    shared_store: SharedStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The store was emptied while it ran, and another cluster was created there. That one works."""
-    async with hosting(tmp_path / "a", primaries.url, "emptied") as left, AsyncExitStack() as stack:
-        for node in primaries.nodes:
-            node.client().flushall()
-        other = await stack.enter_async_context(hosting(tmp_path / "b", primaries.url, "emptied"))
+    async with hosting(tmp_path / "a", shared_store.url, "emptied") as left, AsyncExitStack() as stack:
+        await asyncio.to_thread(shared_store.clear)
+        other = await stack.enter_async_context(hosting(tmp_path / "b", shared_store.url, "emptied"))
         client = await stack.enter_async_context(client_of(other))
         await until(lambda: "this server does not take part in its cluster" in caplog.text)
         await until(lambda: other.host is not None and len(other.host.owned()) == SHARDS)

@@ -10,10 +10,8 @@ import pytest
 from tenantq.cluster.host import ShardHost
 from tenantq.domain.cluster_view import Member
 from tenantq.errors import StoreFailed
-from tenantq.store.redis.address import parse_address
-from tenantq.store.redis.registry import RedisRegistry
 from tenantq.store.redis.settings import RedisSettings
-from tests.contract.cluster.hosts import SHARDS, client_of, hosting, tenant_on
+from tests.contract.cluster.hosts import SHARDS, client_of, hosting, registry_of, tenant_on
 from tests.contract.cluster.test_members import until
 from tests.redis_servers import RedisServer, eventually
 
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from tests.contract.cluster.hosts import TwoPrimaries
+    from tests.contract.cluster.hosts import SharedStore
 
 MESSAGE = {"messages": [{"body": "a"}]}
 
@@ -43,22 +41,22 @@ async def until_ready(client: httpx.AsyncClient, *, ready: bool) -> dict[str, An
 
 
 async def test_a_restarted_server_is_not_ready_because_of_rows_of_dead_ones(
-    primaries: TwoPrimaries, tmp_path: Path
+    shared_store: SharedStore, tmp_path: Path
 ) -> None:
     """The rows of servers that were killed together still name owners. A server starts to listen when it serves their shards."""
-    registry = RedisRegistry(parse_address(primaries.url), RedisSettings(name="killed"), "os")
+    registry = registry_of(shared_store, "killed")
     cluster = await asyncio.to_thread(registry.create, SHARDS, ())
     dead = Member(id="dead", peer_address="127.0.0.1:1", owned=dict.fromkeys(range(cluster.shards), 1))
     await asyncio.to_thread(registry.heartbeat, dead, 1)
     registry.close()
-    async with hosting(tmp_path, primaries.url, "killed") as server, client_of(server) as client:
+    async with hosting(tmp_path, shared_store.url, "killed") as server, client_of(server) as client:
         assert server.host is not None
         assert server.host.owned().keys() == set(range(SHARDS))
         assert (await readiness(client))[0] == 200
 
 
 async def test_a_server_that_can_open_no_shard_is_not_ready(
-    primaries: TwoPrimaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    shared_store: SharedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It says why, logs it once for each shard although it tries again, and logs when a shard is open."""
     attempts = dict.fromkeys(range(SHARDS), 0)
@@ -67,7 +65,7 @@ async def test_a_server_that_can_open_no_shard_is_not_ready(
         attempts[shard] += 1
         raise StoreFailed(f"no space left (attempt {attempts[shard]})")
 
-    async with hosting(tmp_path, primaries.url, "unopened") as server, client_of(server) as client:
+    async with hosting(tmp_path, shared_store.url, "unopened") as server, client_of(server) as client:
         caplog.set_level("INFO", "tenantq.cluster")
         with monkeypatch.context() as patch:
             patch.setattr(ShardHost, "acquire", refuse)

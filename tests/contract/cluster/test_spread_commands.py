@@ -12,10 +12,7 @@ import msgspec
 
 from tenantq.cli import exit_codes
 from tenantq.domain.cluster_view import SPREAD_FORMAT, Member
-from tenantq.store.redis.address import parse_address
-from tenantq.store.redis.registry import RedisRegistry
-from tenantq.store.redis.settings import RedisSettings
-from tests.contract.cluster.hosts import SHARDS, TOKEN, client_of, hosting, tenant_on
+from tests.contract.cluster.hosts import SHARDS, TOKEN, client_of, hosting, registry_of, tenant_on
 from tests.contract.cluster.spreading import add_one, spread
 from tests.contract.cluster.test_members import SECRET, pair, until
 from tests.contract.cluster.test_spread_transports import spread_away
@@ -25,7 +22,7 @@ if TYPE_CHECKING:
 
     from tenantq.domain.cluster_view import ClusterView
     from tenantq.server.cluster_member import HostServer
-    from tests.contract.cluster.hosts import SharedStore, TwoPrimaries
+    from tests.contract.cluster.hosts import SharedStore
 
 
 class Ended(NamedTuple):
@@ -90,10 +87,10 @@ async def test_the_command_spreads_a_tenant_and_refuses_what_cannot_be(
         assert (await client.put(f"/v1/cluster/tenants/{tenant}", json={"spread": 0})).status_code == 422
 
 
-async def test_no_tenant_is_spread_while_an_older_server_runs(primaries: TwoPrimaries, tmp_path: Path) -> None:
+async def test_no_tenant_is_spread_while_an_older_server_runs(shared_store: SharedStore, tmp_path: Path) -> None:
     """The command names the server and changes nothing; afterwards older servers cannot join."""
-    registry = RedisRegistry(parse_address(primaries.url), RedisSettings(name="upgrade"), "os")
-    async with hosting(tmp_path, primaries.url, "upgrade", **SECRET) as server, client_of(server) as client:
+    registry = registry_of(shared_store, "upgrade")
+    async with hosting(tmp_path, shared_store.url, "upgrade", **SECRET) as server, client_of(server) as client:
         tenant = await tenant_on(client, [5], "upgraded")
         older = Member(id="older", peer_address="127.0.0.1:1", version="0.1", draining=True)
         await asyncio.to_thread(registry.create, None, ())
@@ -116,15 +113,15 @@ def joined(server: HostServer) -> ClusterView:
     return server.membership.view
 
 
-async def test_the_doctor_knows_parts(primaries: TwoPrimaries, tmp_path: Path) -> None:
+async def test_the_doctor_knows_parts(shared_store: SharedStore, tmp_path: Path) -> None:
     """A tenant that several shards have a part of is one tenant, and no finding."""
-    async with hosting(tmp_path / "one", primaries.url, "examined", **SECRET) as server, client_of(server) as client:
+    async with hosting(tmp_path / "one", shared_store.url, "examined", **SECRET) as server, client_of(server) as client:
         tenant = await tenant_on(client, [3], "examined")
         await spread(client, tenant, 3)
         for number in range(6):
             assert await add_one(client, f"/v1/tenants/{tenant}/queues/q{number}", "body")
     environment = {
-        "TENANTQ_STORE": primaries.url, "TENANTQ_REDIS__NAME": "examined", "TENANTQ_SHARD__DURABILITY": "os",
+        "TENANTQ_STORE": shared_store.url, "TENANTQ_REDIS__NAME": "examined", "TENANTQ_SHARD__DURABILITY": "os",
     }  # fmt: skip
     done = await tenantq("doctor", "--json", "--data-dir", str(tmp_path / "one"), **environment)
     report = msgspec.json.decode(done.out)

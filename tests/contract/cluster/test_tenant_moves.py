@@ -12,15 +12,16 @@ from redis.crc import key_slot
 from tenantq.cluster.tenant_moves import TenantMoves
 from tenantq.errors import Invalid, StoreFormat
 from tenantq.server.cluster_member import HostServer
-from tests.contract.cluster.hosts import SHARDS, client_of, host_settings, hosting, tenant_on
+from tests.contract.cluster.hosts import SHARDS, TwoPrimaries, client_of, host_settings, hosting, registry_of, tenant_on
 from tests.contract.cluster.test_members import SECRET, pair, until
+from tests.postgres_servers import PostgresServer
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import httpx
 
-    from tests.contract.cluster.hosts import TwoPrimaries
+    from tests.contract.cluster.hosts import SharedStore
 
 
 async def placement(client: httpx.AsyncClient, tenant: str) -> dict[str, Any]:
@@ -58,11 +59,11 @@ async def drained(client: httpx.AsyncClient, path: str) -> list[str]:
     return got
 
 
-async def test_tenant_moves_while_in_use(primaries: TwoPrimaries, tmp_path: Path) -> None:
+async def test_tenant_moves_while_in_use(shared_store: SharedStore, tmp_path: Path) -> None:
     """Order, leases, receipts, credentials, idempotency keys, delays and polls survive, and no call fails."""
     async with AsyncExitStack() as stack:
         rules = [{"alert": "cross_tenant", "action": "suspend_key", "dry_run": False}]
-        both = await pair(stack, tmp_path, primaries, "moves", containment=rules)
+        both = await pair(stack, tmp_path, shared_store, "moves", containment=rules)
         admin = both.clients[0]
         source, target = both.owned(0)[0], both.owned(1)[0]
         name = await tenant_on(admin, [source], "mover")
@@ -147,7 +148,7 @@ async def test_tenant_moves_while_in_use(primaries: TwoPrimaries, tmp_path: Path
 
 
 async def test_slow_link_between_shards_does_not_reorder_messages(
-    primaries: TwoPrimaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared_store: SharedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The target learns the difference of the clocks late; messages added there still come after those that moved."""
     ask = TenantMoves.ask
@@ -158,7 +159,7 @@ async def test_slow_link_between_shards_does_not_reorder_messages(
         return await ask(self, target, method, *arguments)
 
     monkeypatch.setattr(TenantMoves, "ask", delayed)
-    async with hosting(tmp_path, primaries.url, "slow-link", **SECRET) as server, client_of(server) as client:
+    async with hosting(tmp_path, shared_store.url, "slow-link", **SECRET) as server, client_of(server) as client:
         source, target = 1, 2
         name = await tenant_on(client, [source], "ordered")
         path, added, done = f"/v1/tenants/{name}/queues/work", list[str](), asyncio.Event()
@@ -181,9 +182,9 @@ async def test_slow_link_between_shards_does_not_reorder_messages(
         assert await drained(client, path) == added
 
 
-async def test_copy_ends_although_messages_are_added_all_the_time(primaries: TwoPrimaries, tmp_path: Path) -> None:
+async def test_copy_ends_although_messages_are_added_all_the_time(shared_store: SharedStore, tmp_path: Path) -> None:
     """The copy does not follow the end of a queue: with a message added before each page is read, it still comes to an end."""
-    async with hosting(tmp_path, primaries.url, "steady", **SECRET) as server, client_of(server) as client:
+    async with hosting(tmp_path, shared_store.url, "steady", **SECRET) as server, client_of(server) as client:
         source, target = 1, 2
         name = await tenant_on(client, [source], "steady")
         path = f"/v1/tenants/{name}/queues/work"
@@ -215,7 +216,7 @@ STEPS = ("begin", "receive", "last rows", "activate")
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
 async def test_next_owner_completes_a_killed_move(
-    primaries: TwoPrimaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, *, is_done: bool
+    shared_store: SharedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, *, is_done: bool
 ) -> None:
     """The server is killed around any step at the target; after a restart every message is there once."""
     name = f"killed-{STEPS.index(step)}-{is_done}".lower()
@@ -235,7 +236,7 @@ async def test_next_owner_completes_a_killed_move(
         await hang()
         return 0
 
-    async with hosting(tmp_path, primaries.url, name, **SECRET) as server, client_of(server) as client:
+    async with hosting(tmp_path, shared_store.url, name, **SECRET) as server, client_of(server) as client:
         tenant = await tenant_on(client, [2], "killed")
         path = f"/v1/tenants/{tenant}/queues/work"
         bodies = [str(number) for number in range(50)]
@@ -247,7 +248,7 @@ async def test_next_owner_completes_a_killed_move(
         monkeypatch.setattr(reached, "set", lambda: loop.call_soon_threadsafe(asyncio.Event.set, reached))
         await asyncio.wait_for(reached.wait(), 20)
     monkeypatch.undo()
-    async with hosting(tmp_path, primaries.url, name, **SECRET) as server, client_of(server) as client:
+    async with hosting(tmp_path, shared_store.url, name, **SECRET) as server, client_of(server) as client:
         assert await wait_until_placed(client, tenant) == 5
         acked = await client.post(f"{path}/ack", json={"receipts": [leased[0]["receipt"]]})
         assert acked.json()["results"][0]["ok"]
@@ -257,7 +258,7 @@ async def test_next_owner_completes_a_killed_move(
 
 
 async def test_cancelled_move_leaves_the_tenant_where_it_is(
-    primaries: TwoPrimaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared_store: SharedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unpinned during the copy, it is served at its old shard, the target keeps nothing, and it can move later."""
     ask, copying = TenantMoves.ask, asyncio.Event()
@@ -268,7 +269,7 @@ async def test_cancelled_move_leaves_the_tenant_where_it_is(
         return await ask(self, target, method, *arguments)
 
     monkeypatch.setattr(TenantMoves, "ask", slow)
-    async with hosting(tmp_path, primaries.url, "taken-back", **SECRET) as server, client_of(server) as client:
+    async with hosting(tmp_path, shared_store.url, "taken-back", **SECRET) as server, client_of(server) as client:
         tenant = await tenant_on(client, [2], "stays")
         path = f"/v1/tenants/{tenant}/queues/work"
         bodies = [str(number) for number in range(2_000)]
@@ -300,13 +301,13 @@ async def test_cancelled_move_leaves_the_tenant_where_it_is(
         assert await wait_until_placed(client, tenant) == 5
 
 
-async def test_operators_get_clear_errors_about_placement(primaries: TwoPrimaries, tmp_path: Path) -> None:
+async def test_operators_get_clear_errors_about_placement(shared_store: SharedStore, tmp_path: Path) -> None:
     """Covers unknown tenants and shards, wrong regions, regions without servers, dedicated shards, and 'default'."""
     settings: dict[str, Any] = {
         "cluster": {**SECRET["cluster"], "regions": ("eu", "us")},
         "shard": {"durability": "os", "region": "eu"},
     }
-    async with hosting(tmp_path, primaries.url, "errors", **settings) as server, client_of(server) as client:
+    async with hosting(tmp_path, shared_store.url, "errors", **settings) as server, client_of(server) as client:
         assert (await client.put("/v1/tenants/acme", json={"regions": ["eu"]})).status_code == 201
         assert (await client.put("/v1/tenants/free", json={})).status_code == 201
 
@@ -333,33 +334,39 @@ async def test_operators_get_clear_errors_about_placement(primaries: TwoPrimarie
         assert (await refused("acme", {"shard": 0, "dedicated": True}))[0] == 409
 
 
-async def test_server_refuses_invalid_settings_and_changes_nothing(primaries: TwoPrimaries, tmp_path: Path) -> None:
+async def test_server_refuses_invalid_settings_and_changes_nothing(shared_store: SharedStore, tmp_path: Path) -> None:
     """Covers a larger shard count while others run, a missing secret, and a shard of another format."""
     more = {"cluster": {**SECRET["cluster"], "shards": 2 * SHARDS}}
     other = {"cluster": {"secret": "of another cluster", "shards": 2 * SHARDS}}
-    client = primaries.nodes[key_slot(b"{refused}") // 8_192].client()
-    async with hosting(tmp_path / "a", primaries.url, "refused", **SECRET):
+    async with hosting(tmp_path / "a", shared_store.url, "refused", **SECRET):
         with pytest.raises(Invalid, match=f"cannot be raised to {2 * SHARDS} while members run with a lower setting"):
-            await HostServer(host_settings(tmp_path / "b", primaries.url, "refused", **more)).start()
+            await HostServer(host_settings(tmp_path / "b", shared_store.url, "refused", **more)).start()
     with pytest.raises(Invalid, match="differs from the secret"):
-        await HostServer(host_settings(tmp_path / "c", primaries.url, "refused", **other)).start()
-    assert client.hget("t:{refused}:cluster", "shards") == str(SHARDS).encode()
-    state = "t:{refused:3}:s"
-    node = primaries.nodes[key_slot(state.encode()) // 8_192].client()
-    node.hset(state, "format", "1")
-    with pytest.raises(StoreFormat, match="unsupported format 1"):
-        await HostServer(host_settings(tmp_path / "a", primaries.url, "refused", **SECRET)).start()
+        await HostServer(host_settings(tmp_path / "c", shared_store.url, "refused", **other)).start()
+    registry = registry_of(shared_store, "refused")
+    found = await asyncio.to_thread(registry.find)
+    registry.close()
+    assert found is not None
+    assert found.shards == SHARDS
+    if isinstance(shared_store, PostgresServer):
+        shared_store.execute("UPDATE refused.format SET format = '9'")
+    else:
+        assert isinstance(shared_store, TwoPrimaries)
+        state = "t:{refused:3}:s"
+        shared_store.nodes[key_slot(state.encode()) // 8_192].client().hset(state, "format", "9")
+    with pytest.raises(StoreFormat, match="format 9"):
+        await HostServer(host_settings(tmp_path / "a", shared_store.url, "refused", **SECRET)).start()
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
 async def test_dry_run_of_a_growth_makes_the_checks_of_the_growth(
-    primaries: TwoPrimaries,
+    shared_store: SharedStore,
     tmp_path: Path,
     dry_run: bool,  # noqa: FBT001  # as given above
 ) -> None:
     """Too few, too many, or more than a member's setting. The current number is accepted."""
     name = "dry-run" if dry_run else "real-run"
-    async with hosting(tmp_path, primaries.url, name, **SECRET) as server, client_of(server) as client:
+    async with hosting(tmp_path, shared_store.url, name, **SECRET) as server, client_of(server) as client:
 
         async def grow(shards: int) -> tuple[int, str]:
             reply = await client.put("/v1/cluster/shards", json={"shards": shards, "dry_run": dry_run})
@@ -375,12 +382,12 @@ async def test_dry_run_of_a_growth_makes_the_checks_of_the_growth(
         assert await grow(SHARDS) == (200, "")
 
 
-async def test_cluster_grows_and_a_tenant_gets_a_dedicated_shard(primaries: TwoPrimaries, tmp_path: Path) -> None:
+async def test_cluster_grows_and_a_tenant_gets_a_dedicated_shard(shared_store: SharedStore, tmp_path: Path) -> None:
     """Others move away, new tenants are placed elsewhere, and the outcome equals the dry run."""
     settings = {"cluster": {"secret": SECRET["cluster"]["secret"]}}
-    async with hosting(tmp_path / "a", primaries.url, "extended", **SECRET):
+    async with hosting(tmp_path / "a", shared_store.url, "extended", **SECRET):
         pass
-    async with hosting(tmp_path / "a", primaries.url, "extended", **settings) as server, client_of(server) as client:
+    async with hosting(tmp_path / "a", shared_store.url, "extended", **settings) as server, client_of(server) as client:
         names = [await tenant_on(client, [3], f"on-three-{number}") for number in range(2)]
         body = {"dedicated": True, "shard": 3}
         planned = await client.put(f"/v1/cluster/tenants/{names[0]}", json={**body, "dry_run": True})

@@ -200,7 +200,7 @@ async def test_new_records_are_verified_once_and_older_ones_in_turns(harness: Se
         assert result.text.startswith(("5 new and 0", "0 new and 5", "0 new and"))
 
 
-@pytest.mark.rocksdb_only("a Redis stream lets no entry be replaced")
+@pytest.mark.not_on_redis("a Redis stream lets no entry be replaced")
 async def test_edited_journal_row_is_found(harness: ServiceHarness, key: SigningKey) -> None:
     """The first bad record is named, whether or not it was verified before."""
     await busy(harness)

@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from psycopg import Connection
@@ -16,8 +16,20 @@ from tenantq.domain.cluster_view import (
     Member,
     TenantPlacement,
 )
-from tenantq.errors import StoreDamaged, StoreFailed
-from tenantq.store.cluster_identity import check_format, check_growth, check_readers, check_settings, replaced
+from tenantq.errors import StoreFailed
+from tenantq.store.cluster_rows import (
+    CHANGES_KEPT,
+    PATIENCE_MS,
+    check_growth,
+    check_readers,
+    check_settings,
+    decode_member,
+    decode_placement,
+    encode,
+    parse_cluster,
+    replaced,
+    unversioned,
+)
 from tenantq.store.postgres.address import PostgresAddress
 from tenantq.store.postgres.server_check import PostgresCheck, SessionLimits
 from tenantq.store.postgres.session import BoundedConnection, PostgresSession, Row, fetch
@@ -25,13 +37,6 @@ from tenantq.store.postgres.settings import PostgresSettings
 from tenantq.store.postgres.statements import Statements
 from tenantq.store.postgres.tables import Tables
 
-CHANGES_KEPT: Final = 10_000
-"""Directory changes that a member can catch up with; one that missed more reads the whole directory."""
-PATIENCE_MS: Final = 2_000
-"""How long a call retries. Members repeat their heartbeats anyway."""
-_encode: Final = msgspec.json.Encoder().encode
-_decode_member: Final = msgspec.json.Decoder(Member).decode
-_decode_placement: Final = msgspec.json.Decoder(TenantPlacement).decode
 _NOT_DURABLE: Final = "SET LOCAL synchronous_commit = off"
 """For rows that members write again and again."""
 
@@ -93,7 +98,7 @@ class PostgresRegistry:
             check_settings(self._settings.name, cluster, shards, ())
 
     def _read_members(self, connection: Connection) -> list[Member]:
-        return [_decode_member(row) for (row,) in fetch(connection, self._sql["read_members"])]
+        return [decode_member(row) for (row,) in fetch(connection, self._sql["read_members"])]
 
     def find(self) -> Cluster | None:
         """Return the cluster; None if it does not exist. Changes nothing."""
@@ -106,16 +111,8 @@ class PostgresRegistry:
         return self._parse_cluster(found[0]) if found else None
 
     def _parse_cluster(self, row: Sequence[object]) -> Cluster:
-        id, format, shards, regions = (str(one) for one in row)
-        check_format(self._address, self._settings.name, format)
-        try:
-            return Cluster(
-                id=id, format=format, shards=int(shards), regions=tuple(regions.split(",")) if regions else ()
-            )
-        except ValueError as error:
-            raise StoreDamaged(
-                f"store {self._address}: the row of cluster {self._settings.name!r} is damaged."
-            ) from error
+        named = zip(("id", "format", "shards", "regions"), map(str, row), strict=True)
+        return parse_cluster(self._address, self._settings.name, dict(named))
 
     def raise_format(self, format: str) -> None:
         """Have programs that do not read a format refuse the cluster. Raises Conflict if members do not read it."""
@@ -135,7 +132,7 @@ class PostgresRegistry:
 
         Raises StoreFormat, and writes nothing, if the store has another cluster now, or none.
         """
-        named = {"id": member.id, "member": _encode(member), "assigner_ms": assigner_ms, "cluster": self._id}
+        named = {"id": member.id, "member": encode(member), "assigner_ms": assigner_ms, "cluster": self._id}
 
         def beat(connection: BoundedConnection) -> Row:
             with connection.pipeline(), connection.transaction():
@@ -151,7 +148,7 @@ class PostgresRegistry:
         there = cluster[0][0] if cluster else ""
         if there != self._id:
             raise replaced(self._address, self._settings.name, there, self._id)
-        rows = [_decode_member(row) for row in members]
+        rows = [decode_member(row) for row in members]
         return Heartbeats(
             cluster=self._parse_cluster(cluster[0][:4]),
             members={one.id: one for one in rows},
@@ -180,9 +177,9 @@ class PostgresRegistry:
     def request_drain(self, member_id: str, *, drain: bool) -> None:
         """Drain a member, or undo a drain."""
         if drain:
-            self._session.execute(self._sql["add_drain"], {"id": member_id})
+            self._durably("add_drain", {"id": member_id})
         else:
-            self._session.execute(self._sql["delete_drains"], {"ids": [member_id]})
+            self._durably("delete_drains", {"ids": [member_id]})
 
     def assign(self, assigner: str, changes: Mapping[int, str], forget: Sequence[str]) -> bool:
         """Change the assignment and delete members' rows. Return False if another member assigns now."""
@@ -221,7 +218,7 @@ class PostgresRegistry:
                 if found is None:
                     return None
                 if found.version != expected_version:  # it may be this move, sent twice
-                    return found if _unversioned(found) == _unversioned(placement) else None
+                    return found if unversioned(found) == unversioned(placement) else None
                 return self._replace(connection, tenant, placement)
 
         return self._session.call(change)
@@ -242,10 +239,10 @@ class PostgresRegistry:
         if not fetch(connection, self._sql["touch_cluster"]):
             raise StoreFailed(f"store {self._address}: the rows of cluster {self._settings.name!r} are gone.")
         found = fetch(connection, self._sql["read_placement"], {"tenant": tenant})
-        return _placement(*found[0]) if found else None
+        return decode_placement(*found[0]) if found else None
 
     def _replace(self, connection: BoundedConnection, tenant: str, placement: TenantPlacement) -> TenantPlacement:
-        row = _encode(_unversioned(placement))
+        row = encode(unversioned(placement))
         version = self._log(connection, tenant, row)
         fetch(
             connection,
@@ -265,7 +262,7 @@ class PostgresRegistry:
         """Return the directory and its version."""
         rows = self._session.execute(self._sql["read_directory"])
         return int(rows[0][0] or 0), {
-            tenant: _placement(version, row) for _, tenant, version, row in rows if tenant is not None
+            tenant: decode_placement(version, row) for _, tenant, version, row in rows if tenant is not None
         }
 
     def placement_changes(self, since: int) -> tuple[int, dict[str, TenantPlacement | None]] | None:
@@ -276,7 +273,7 @@ class PostgresRegistry:
             if number != version + 1:
                 return None
             version = number
-            changes[tenant] = _placement(number, row) if row is not None else None
+            changes[tenant] = decode_placement(number, row) if row is not None else None
         return version, changes
 
     # ---- shared values ----
@@ -299,12 +296,16 @@ class PostgresRegistry:
 
     def remove_shared(self, name: str) -> None:
         """Delete a shared value."""
-        self._session.execute(self._sql["remove_shared"], {"name": name})
+        self._durably("remove_shared", {"name": name})
 
+    # ---- durability ----
 
-def _placement(version: int, row: bytes) -> TenantPlacement:
-    return msgspec.structs.replace(_decode_placement(row), version=version)
+    def _durably(self, name: str, parameters: dict[str, Any]) -> None:
+        """Run a statement that changes nothing when it is sent again; ``touch_cluster`` makes that wait for standbys too."""
 
+        def change(connection: BoundedConnection) -> None:
+            with connection.transaction():
+                fetch(connection, self._sql["touch_cluster"])
+                fetch(connection, self._sql[name], parameters)
 
-def _unversioned(placement: TenantPlacement) -> TenantPlacement:
-    return msgspec.structs.replace(placement, version=0)
+        self._session.call(change)

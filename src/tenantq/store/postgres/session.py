@@ -69,6 +69,13 @@ class BoundedConnection(psycopg.Connection[Row]):
 
     answer_s = 5.0
 
+    @contextlib.contextmanager
+    def patiently(self, answer_s: float) -> Generator[None, None, None]:
+        """Wait longer for the answers to some statements. If they fail, the connection is closed anyway."""
+        usual_s, self.answer_s = self.answer_s, max(self.answer_s, answer_s)
+        yield
+        self.answer_s = usual_s
+
     def wait(self, gen: PQGen[T], interval: float = 0.0, timeout: float | None = None) -> T:
         """Run an operation of the library to its end."""
         return super().wait(self._bounded(gen), interval or self.answer_s, timeout)
@@ -146,16 +153,22 @@ class PostgresSession:
         return self.call(lambda connection: fetch(connection, statement, parameters))
 
     def call(
-        self, work: Callable[[BoundedConnection], T], *, patience_s: float | None = None, stays_open: bool = False
+        self,
+        work: Callable[[BoundedConnection], T],
+        *,
+        patience_s: float | None = None,
+        stays_open: bool = False,
+        takes_long: bool = False,
     ) -> T:
         """Return what ``work`` returns, once everything that it wrote is confirmed. It may run more than once.
 
-        With ``stays_open`` it leaves a transaction open.
+        With ``stays_open`` it leaves a transaction open. If it ``takes_long``, the patience begins with the first failure.
 
         Raises StoreFailed: with a cause if the store did not answer within the patience, else without.
         """
         started = time.monotonic()
-        ends = started + (self._patience_s if patience_s is None else patience_s)
+        patience_s = self._patience_s if patience_s is None else patience_s
+        ends = started + patience_s
         tries = 0
         with self._lock:
             while True:
@@ -167,6 +180,7 @@ class PostgresSession:
                     self._check_transient(error)
                     if not tries:
                         log.warning("the store does not respond: %s", _shown(error), extra={"store": str(self.address)})
+                        ends = time.monotonic() + patience_s if takes_long else ends
                     tries += 1
                     self.retries += 1
                     self._pause(error, tries, started, ends)

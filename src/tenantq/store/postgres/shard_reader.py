@@ -11,10 +11,9 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from tenantq.errors import StoreFailed, StoreFormat, Unavailable
-from tenantq.store.change_batch import NUMBER
 from tenantq.store.interface import Beat, Families, Family
-from tenantq.store.keys import FAMILIES
 from tenantq.store.local_identity import check_identity
+from tenantq.store.owned_store import remote_families
 from tenantq.store.postgres.client import PostgresClient
 from tenantq.store.postgres.reading import RowReader
 from tenantq.store.postgres.snapshot import ReadTransaction
@@ -57,7 +56,7 @@ class ShardReader(Families):
             self.close()
             raise
         self._reader = RowReader(self._transaction.execute, sql)
-        super().__init__({name: Family(name, NUMBER[name], name) for name in FAMILIES})
+        super().__init__(remote_families())
 
     def close(self) -> None:
         self._transaction.close()

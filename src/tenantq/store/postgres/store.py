@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from secrets import token_bytes
 from typing import Any, Final, NoReturn
@@ -12,12 +11,13 @@ from typing import Any, Final, NoReturn
 from psycopg.types.numeric import Int8
 
 from tenantq.errors import DiskFull, Invalid, StoreFailed
-from tenantq.store.change_batch import NUMBER, ChangeBatch
+from tenantq.store.change_batch import ChangeBatch
 from tenantq.store.connection_figures import connection_figures
 from tenantq.store.directory_lock import DirectoryLock
-from tenantq.store.interface import Beat, Families, Family, StoreFigure
+from tenantq.store.interface import Family, StoreFigure
 from tenantq.store.keys import FAMILIES
 from tenantq.store.local_identity import check_identity
+from tenantq.store.owned_store import OwnedStore
 from tenantq.store.postgres.client import PostgresClient
 from tenantq.store.postgres.ownership import ShardOwnership
 from tenantq.store.postgres.reading import RowReader, stored_key
@@ -26,16 +26,20 @@ from tenantq.store.postgres.session import BoundedConnection, Rows
 from tenantq.store.postgres.snapshot import PostgresSnapshot
 from tenantq.store.postgres.statements import Statements
 from tenantq.store.postgres.tables import Tables, rewrite
-from tenantq.store.shard_lease import ShardLease, claim_when_free
+from tenantq.store.shard_lease import claim_when_free
 
 MARK: Final = "postgres_store"
 """The file of a data directory with the id of the PostgreSQL store that its local files belong to."""
 _UNBOUNDED: Final = 1 << 50
+_RANGES_S: Final = 600
+"""How long a commit that deletes ranges may take: PostgreSQL deletes about 500,000 rows per second, one by one."""
 _LOCK_MS: Final = 500
-"""How long a rewrite waits for readers in one attempt."""
+"""How long a rewrite waits for readers."""
+_PAUSE_S: Final = 0.2
+"""Pause before a table is rewritten again, for the commits that wait."""
 
 
-class PostgresStore(Families):
+class PostgresStore(OwnedStore[ShardOwnership]):
     """A ``Store`` in PostgreSQL, owned by this process; see there which methods other threads may call."""
 
     def __init__(
@@ -54,15 +58,15 @@ class PostgresStore(Families):
         Raises ShardHeld while another process owns it, StoreLocked, StoreFormat, Invalid if the server is not durable, StoreFailed
         if it does not respond.
         """
+        super().__init__(client.address)
         self.path = path
-        self._client, self._address = client, client.address
+        self._client = client
         self._sql = Statements(client.settings.name, shard)
         self._shard = shard
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = DirectoryLock(path)
         self._session = client.session(f"shard {shard}")
         client.begin_shard()
-        self._owner: ShardOwnership | None = None
         try:
             self._prepare()
             self._owner = owner = self._claim(wait_ms, released or threading.Event())
@@ -72,13 +76,12 @@ class PostgresStore(Families):
             raise
         client.check.in_use = True
         self._reader = RowReader(self._read, self._sql)
-        super().__init__({name: Family(name, NUMBER[name], name) for name in FAMILIES})
 
     # ---- opening and closing ----
 
     def _prepare(self) -> None:
         """Find or create the tables. Raises StoreFormat before anything is written if they belong to another store."""
-        tables = Tables(self._address, self._client.settings.name, self._sql)
+        tables = Tables(self._client.address, self._client.settings.name, self._sql)
         if tables.exist(self._session) and tables.has_partition(self._session):
             state = self._session.execute(self._sql["read_state"])
             if state:
@@ -96,19 +99,10 @@ class PostgresStore(Families):
             released,
         )
 
-    def watch(self, lost: Callable[[StoreFailed], None]) -> None:
-        """Call ``lost``, from a thread, when another server has taken the shard over."""
-        self._own().lease.watch(lost)
-
     @property
     def epoch(self) -> int:
         """The number of this ownership: each later owner has a higher one."""
         return int(self._own().epoch)
-
-    @property
-    def is_doubtful(self) -> bool:
-        """Whether the lease may have expired, because the store does not respond."""
-        return self._owner is None or self._owner.lease.may_have_ended
 
     def close(self) -> None:
         """Give the shard up, so that another server can own it at once, and disconnect."""
@@ -116,24 +110,10 @@ class PostgresStore(Families):
         self._close_sessions()
 
     def _close_sessions(self) -> None:
-        owner, self._owner = self._owner, None
-        if owner is not None:
-            owner.give_up()
+        self._give_up()
         self._session.close()
         self._client.end_shard()
         self._lock.close()
-
-    def _own(self) -> ShardOwnership:
-        if self._owner is None:
-            raise StoreFailed(f"store {self._address}: the store is closed")
-        return self._owner
-
-    @property
-    def sync_marker(self) -> ShardLease | None:
-        return self._own().lease
-
-    def last_beat(self) -> Beat | None:
-        return self._own().lease.last
 
     # ---- reading ----
 
@@ -178,9 +158,6 @@ class PostgresStore(Families):
     def name_queue(self, prefix: bytes, name: str | None) -> None:
         """Do nothing: keys have no names."""
 
-    def new_batch(self) -> ChangeBatch:
-        return ChangeBatch()
-
     def write(self, batch: ChangeBatch) -> None:
         """Apply a batch in one transaction. With ``durability = "fsync"`` it is durable afterwards."""
         if batch.is_empty():
@@ -199,8 +176,12 @@ class PostgresStore(Families):
             "beat": beat,
             "age_ms": Int8(age_ms) if age_ms is not None else None,
         }
+        takes_long = bool(batch.ranges)
         try:
-            sent = self._session.call(lambda connection: self._commit(connection, steps, parameters))
+            sent = self._session.call(
+                lambda connection: self._commit(connection, steps, parameters, takes_long=takes_long),
+                takes_long=takes_long,
+            )
         except DiskFull:
             self._client.note_full()
             raise
@@ -211,12 +192,19 @@ class PostgresStore(Families):
         owner.lease.renewed(sent)
 
     def _commit(
-        self, connection: BoundedConnection, steps: list[tuple[str, dict[str, Any]]], parameters: dict[str, Any]
+        self,
+        connection: BoundedConnection,
+        steps: list[tuple[str, dict[str, Any]]],
+        parameters: dict[str, Any],
+        *,
+        takes_long: bool,
     ) -> float | None:
         """Send a round in one go. Return when it was sent; None if the shard's row did not accept it."""
         sent = time.monotonic()
-        with connection.pipeline():
+        with connection.patiently(_RANGES_S if takes_long else 0), connection.pipeline():
             connection.execute("BEGIN")
+            if takes_long:
+                connection.execute(self._sql["take_time"], {"statement_ms": str(_RANGES_S * 1_000)})
             fence = connection.execute(self._sql["fence"], parameters)
             for name, rows in steps:
                 connection.execute(self._sql[name], parameters | rows)
@@ -230,9 +218,6 @@ class PostgresStore(Families):
 
     # ---- space ----
 
-    def compact(self, lower: bytes, upper: bytes) -> None:
-        """Do nothing: autovacuum reclaims the space of deleted rows."""
-
     def scrub(self, family: Family, lower: bytes, upper: bytes) -> None:  # noqa: ARG002  # the table is rewritten as a whole
         """Remove deleted rows from the table's files. Safe from any thread."""
         self._rewrite()
@@ -244,36 +229,30 @@ class PostgresStore(Families):
     def _rewrite(self) -> bool:
         """Have PostgreSQL write the shard's table to new files. Commits wait meanwhile, so it must take less than their patience.
 
-        Return False if a transaction can still see deleted rows. Raises StoreFailed unless PostgreSQL confirms it. The write-ahead log, standbys and backups follow their own rules: see
+        Return False if a transaction can still see deleted rows, or has read the table. Raises StoreFailed unless PostgreSQL confirms it. The write-ahead log, standbys and backups follow their own rules: see
         docs/internals/stores.md.
         """
         self._own()
         bound_ms = self._client.settings.patience_ms // 2
-        limits = SessionLimits(bound_ms, min(bound_ms, _LOCK_MS))  # commits wait behind it for the lock
+        limits = SessionLimits(bound_ms, min(bound_ms // 2, _LOCK_MS))  # commits wait behind it for the lock
         session = self._client.session(f"erase {self._shard}", limits, patience_ms=bound_ms)
         try:
-            ends, kept = time.monotonic() + bound_ms / 1_000, 1
-            while kept and time.monotonic() < ends:  # most transactions that can see deleted rows end soon
-                kept = session.call(lambda connection: rewrite(connection, self._sql["rewrite_partition"]))
+            ends = time.monotonic() + bound_ms / 1_000
+            while kept := session.call(lambda connection: rewrite(connection, self._sql["rewrite_partition"])):
+                if time.monotonic() >= ends:
+                    break
+                time.sleep(_PAUSE_S)  # most transactions that can see deleted rows end soon
         except StoreFailed as error:
             raise StoreFailed(f"{error.message} Deleted rows are still in the store's files.") from error
         finally:
             session.close()
-        return not kept
-
-    def forget_deletions(self) -> bool:
-        """Do nothing: autovacuum does it."""
-        return False
+        return kept == 0
 
     def checkpoint(self) -> NoReturn:
         """Raise Invalid: PostgreSQL has its own backups."""
         raise Invalid(
             "a PostgreSQL store is backed up by PostgreSQL: use pg_dump or pg_basebackup (docs/how-to/run-a-cluster.md)"
         )
-
-    def manifest(self) -> tuple[int, int]:
-        """Return zeros: PostgreSQL has no MANIFEST."""
-        return 0, 0
 
     def free_bytes(self) -> int:
         """Return 0 for a while after the server had no space, else more than any reserve: a client cannot ask for more."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from psycopg import Connection
+from psycopg import Connection, errors
 
 from tenantq.errors import StoreFailed, StoreFormat
 from tenantq.store.postgres.address import PostgresAddress
@@ -80,15 +80,21 @@ class Tables:
                 connection.execute(self._sql["create_partition"], prepare=False)
 
 
-def rewrite(connection: BoundedConnection, statement: Any) -> int:
-    """Write a table to new files and return how many deleted rows had to stay, because a transaction can see them."""
+def rewrite(connection: BoundedConnection, statement: Any) -> int | None:
+    """Write a table to new files and return how many deleted rows had to stay, because a transaction can see them.
+
+    Return None, and change nothing, if a transaction that has read the table, or a vacuum, keeps it locked.
+    """
     details: list[str] = []
 
     def note(notice: Diagnostic) -> None:
         details.append(notice.message_detail or "")
 
     connection.add_notice_handler(note)
-    connection.execute(statement, prepare=False)
+    try:
+        connection.execute(statement, prepare=False)
+    except errors.LockNotAvailable:
+        return None
     numbers = [int(found[0]) for detail in details if (found := _NUMBER.match(detail)) is not None]
     if not numbers:
         raise StoreFailed("the server does not say whether deleted rows had to stay.")

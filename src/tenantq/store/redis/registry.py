@@ -18,8 +18,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
-import msgspec
-
 from tenantq.domain.cluster_view import (
     CLUSTER_SHARDS,
     FIRST_FORMAT,
@@ -29,22 +27,27 @@ from tenantq.domain.cluster_view import (
     Member,
     TenantPlacement,
 )
-from tenantq.errors import StoreDamaged, StoreFailed
-from tenantq.store.cluster_identity import check_format, check_growth, check_readers, check_settings, replaced
+from tenantq.errors import StoreFailed
+from tenantq.store.cluster_rows import (
+    CHANGES_KEPT,
+    PATIENCE_MS,
+    check_growth,
+    check_readers,
+    check_settings,
+    decode_member,
+    decode_placement,
+    encode,
+    parse_cluster,
+    replaced,
+    unversioned,
+)
 from tenantq.store.redis.address import RedisAddress
 from tenantq.store.redis.durability import DurabilityCheck
 from tenantq.store.redis.link import Script, SlotLink
 from tenantq.store.redis.settings import RedisSettings
 
-CHANGES_KEPT: Final = 10_000
-"""Directory changes that a member can catch up with; one that missed more reads the whole directory."""
-PATIENCE_MS: Final = 2_000
-"""How long a call retries. Members repeat their heartbeats anyway."""
 _ANSWER_S: Final = 0.5
 _CREATE, _HEARTBEAT, _ASSIGN, _DIRECTORY = (Script(name) for name in ("create", "heartbeat", "assign", "directory"))
-_encode: Final = msgspec.json.Encoder().encode
-_decode_member: Final = msgspec.json.Decoder(Member).decode
-_decode_placement: Final = msgspec.json.Decoder(TenantPlacement).decode
 
 
 class RedisRegistry:
@@ -89,7 +92,7 @@ class RedisRegistry:
             check_settings(self._settings.name, cluster, shards, ())
 
     def _read_members(self) -> list[Member]:
-        return [_decode_member(row) for row in _pairs(self._link.call("HGETALL", self._members)).values()]
+        return [decode_member(row) for row in _pairs(self._link.call("HGETALL", self._members)).values()]
 
     def find(self) -> Cluster | None:
         """Return the cluster; None if it does not exist. Changes nothing."""
@@ -97,20 +100,8 @@ class RedisRegistry:
         return self._parse_cluster(_pairs(found)) if found else None
 
     def _parse_cluster(self, row: dict[bytes, bytes]) -> Cluster:
-        format = row.get(b"format", b"").decode(errors="replace")
-        check_format(self._address, self._settings.name, format)
-        try:
-            names = row[b"regions"].decode()
-            return Cluster(
-                id=row[b"id"].decode(),
-                format=format,
-                shards=int(row[b"shards"]),
-                regions=tuple(names.split(",")) if names else (),
-            )
-        except (KeyError, ValueError) as error:
-            raise StoreDamaged(
-                f"store {self._address}: the row of cluster {self._settings.name!r} is damaged."
-            ) from error
+        named = {field.decode(errors="replace"): value.decode(errors="replace") for field, value in row.items()}
+        return parse_cluster(self._address, self._settings.name, named)
 
     def raise_format(self, format: str) -> None:
         """Have programs that do not read a format refuse the cluster. Raises Conflict if members do not read it."""
@@ -134,13 +125,13 @@ class RedisRegistry:
             self._directory[1],
             self._drains,
         ]
-        arguments = [member.id.encode(), _encode(member), b"%d" % assigner_ms, self._id.encode()]
+        arguments = [member.id.encode(), encode(member), b"%d" % assigner_ms, self._id.encode()]
         found = self._link.run(_HEARTBEAT, keys, arguments)
         if len(found) == 1:
             there = _pairs(found[0]).get(b"id", b"").decode(errors="replace")
             raise replaced(self._address, self._settings.name, there, self._id)
         cluster, members, beats, assignment, assigner, version, drains = found
-        rows = [_decode_member(row) for row in _pairs(members).values()]
+        rows = [decode_member(row) for row in _pairs(members).values()]
         return Heartbeats(
             cluster=self._parse_cluster(_pairs(cluster)),
             members={one.id: one for one in rows},
@@ -195,7 +186,7 @@ class RedisRegistry:
     def _change(
         self, kind: bytes, tenant: str, placement: TenantPlacement | None, version: int = 0
     ) -> TenantPlacement | None:
-        row = b"" if placement is None else _encode(msgspec.structs.replace(placement, version=0))
+        row = b"" if placement is None else encode(unversioned(placement))
         arguments = [kind, tenant.encode(), row, b"%d" % CHANGES_KEPT, b"%d" % version]
         stored = self._durably(_DIRECTORY, self._directory, arguments)
         return _parse_placement(stored) if stored else None
@@ -271,4 +262,4 @@ def _pairs(flat: list[bytes]) -> dict[bytes, bytes]:
 
 def _parse_placement(stored: bytes) -> TenantPlacement:
     version, _, row = stored.partition(b" ")
-    return msgspec.structs.replace(_decode_placement(row), version=int(version))
+    return decode_placement(int(version), row)

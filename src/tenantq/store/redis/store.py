@@ -11,12 +11,13 @@ from secrets import token_bytes
 from typing import Final, Literal, NoReturn
 
 from tenantq.errors import Invalid, StoreFailed, StoreFormat, StoreLocked
-from tenantq.store.change_batch import NUMBER, ChangeBatch
+from tenantq.store.change_batch import ChangeBatch
 from tenantq.store.connection_figures import connection_figures
 from tenantq.store.directory_lock import DirectoryLock
-from tenantq.store.interface import Beat, Families, Family, StoreFigure
+from tenantq.store.interface import Family, StoreFigure
 from tenantq.store.keys import FAMILIES, PREFIX_BYTES, after
 from tenantq.store.local_identity import check_identity
+from tenantq.store.owned_store import OwnedStore
 from tenantq.store.redis.address import RedisAddress
 from tenantq.store.redis.batch import Steps, groups_with_rows
 from tenantq.store.redis.durability import DurabilityCheck, read_info
@@ -41,7 +42,7 @@ _LOOK_S: Final = 0.05
 _PREFIXES_PAGE: Final = 10_000
 
 
-def check_format(address: RedisAddress, layout: Layout, format: bytes | None, *, must_exist: bool) -> None:
+def check_format(address: object, layout: Layout, format: bytes | None, *, must_exist: bool) -> None:
     """Raise StoreFormat if a store has another format, or does not exist although it must."""
     if format is None and must_exist:
         name = layout.state.decode().partition("{")[2].partition("}")[0]
@@ -54,7 +55,7 @@ def check_format(address: RedisAddress, layout: Layout, format: bytes | None, *,
         )
 
 
-class RedisStore(Families):
+class RedisStore(OwnedStore[Ownership]):
     """A ``Store`` in Redis, owned by this process; see there which methods other threads may call."""
 
     def __init__(
@@ -76,8 +77,9 @@ class RedisStore(Families):
         Raises ShardHeld while another process owns it, StoreLocked, StoreFormat, Invalid if the server is not durable, StoreFailed
         if it does not respond.
         """
+        super().__init__(address)
         self.path = path
-        self._address, self._settings = address, settings
+        self._settings = settings
         self._layout = layout = Layout(settings.name, shard)
         self._read_only = read_only
         self._durability = DurabilityCheck(address, settings, "os" if read_only else durability)
@@ -90,7 +92,6 @@ class RedisStore(Families):
         silence_s = max(_SILENCE_S_MIN, settings.lease_ms / 6_000)  # a dead connection must not cost the lease
         keeper = SlotLink(address, layout.state, settings.patience_ms, self._durability, silence_s)
         self._links = (self._link, self._side, keeper)
-        self._owner: Ownership | None = None
         try:
             self._check_there()
             self._owner = owner = self._claim(keeper, wait_ms, released or threading.Event())
@@ -107,7 +108,6 @@ class RedisStore(Families):
         self._snapshots = RedisSnapshots(
             self._side_reader, layout.kept + b":" + owner.epoch, self._unlink, self._confirm
         )
-        super().__init__({name: Family(name, NUMBER[name], name) for name in FAMILIES})
         self._space_bound = True  # whether the server has a maxmemory
         self._space_look = 0.0
 
@@ -155,17 +155,12 @@ class RedisStore(Families):
     def watch(self, lost: Callable[[StoreFailed], None]) -> None:
         """Call ``lost``, from a thread, when another server has taken the shard over."""
         self._reader.forget_ahead()  # the shard has loaded its state
-        self._own().lease.watch(lost)
+        super().watch(lost)
 
     @property
     def epoch(self) -> int:
         """The number of this ownership: each later owner has a higher one."""
         return int(self._own().epoch.partition(b":")[0])
-
-    @property
-    def is_doubtful(self) -> bool:
-        """Whether the lease may have expired, because the store does not respond."""
-        return self._owner is None or self._owner.lease.may_have_ended
 
     def close(self) -> None:
         """Give the shard up, so that another server can own it at once, and close all connections."""
@@ -173,25 +168,15 @@ class RedisStore(Families):
         self._close_links()
 
     def _close_links(self) -> None:
-        owner, self._owner = self._owner, None
-        if owner is not None:
-            owner.give_up()
+        self._give_up()
         for link in self._links:
             link.close()
         if self._lock is not None:
             self._lock.close()
 
-    def _own(self) -> Ownership:
-        if self._owner is None:
-            raise StoreFailed(f"store {self._address}: the store is closed")
-        return self._owner
-
     @property
     def sync_marker(self) -> ShardLease | None:
-        return None if self._read_only else self._own().lease
-
-    def last_beat(self) -> Beat | None:
-        return self._own().lease.last
+        return None if self._read_only else super().sync_marker
 
     # ---- reading ----
 
@@ -236,9 +221,6 @@ class RedisStore(Families):
     def name_queue(self, prefix: bytes, name: str | None) -> None:
         """Use this name in the keys of a queue's rows, if it has none yet."""
         self._layout.name_queue(prefix, name)
-
-    def new_batch(self) -> ChangeBatch:
-        return ChangeBatch()
 
     def write(self, batch: ChangeBatch) -> None:
         """Apply a batch atomically, by one server-side function.
@@ -329,9 +311,6 @@ class RedisStore(Families):
 
     # ---- space ----
 
-    def compact(self, lower: bytes, upper: bytes) -> None:
-        """Do nothing: Redis gives the space of deleted rows back by itself."""
-
     def scrub(self, family: Family, lower: bytes, upper: bytes) -> None:  # noqa: ARG002  # files are rewritten as a whole
         """Remove deleted rows from this server's files. Safe from any thread."""
         self._rewrite_files()
@@ -388,19 +367,11 @@ class RedisStore(Families):
     def _info(self, *sections: str) -> dict[str, str]:
         return read_info(self._side.call("INFO", *sections))
 
-    def forget_deletions(self) -> bool:
-        """Do nothing: Redis keeps no records of deletions."""
-        return False
-
     def checkpoint(self) -> NoReturn:
         """Raise Invalid: Redis has its own backups."""
         raise Invalid(
             "a Redis store is backed up by Redis: copy its RDB or AOF files, or use the service's own backups (docs/how-to/run-a-cluster.md)"
         )
-
-    def manifest(self) -> tuple[int, int]:
-        """Return zeros: Redis has no MANIFEST."""
-        return 0, 0
 
     def figures(self) -> list[StoreFigure]:
         """Return the health of the connections to Redis, from memory."""

@@ -1,9 +1,40 @@
-"""The checks of a cluster's row that all remote stores share."""
+"""What all remote stores share of a cluster's rows: their encoding, and the checks before they are changed."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Final
 
-from tenantq.domain.cluster_view import FORMATS, Cluster, Member
-from tenantq.errors import Conflict, Invalid, StoreFormat
+import msgspec
+
+from tenantq.domain.cluster_view import FORMATS, Cluster, Member, TenantPlacement
+from tenantq.errors import Conflict, Invalid, StoreDamaged, StoreFormat
+
+CHANGES_KEPT: Final = 10_000
+"""Directory changes that a member can catch up with; one that missed more reads the whole directory."""
+PATIENCE_MS: Final = 2_000
+"""How long a call retries. Members repeat their heartbeats anyway."""
+encode: Final = msgspec.json.Encoder().encode
+decode_member: Final = msgspec.json.Decoder(Member).decode
+_decode_placement: Final = msgspec.json.Decoder(TenantPlacement).decode
+
+
+def decode_placement(version: int, row: bytes) -> TenantPlacement:
+    """Return a stored placement; its version is stored apart from it."""
+    return msgspec.structs.replace(_decode_placement(row), version=version)
+
+
+def unversioned(placement: TenantPlacement) -> TenantPlacement:
+    """Return a placement as it is stored."""
+    return msgspec.structs.replace(placement, version=0)
+
+
+def parse_cluster(address: object, name: str, row: Mapping[str, str]) -> Cluster:
+    """Return the cluster of this name from its row. Raises StoreFormat or StoreDamaged."""
+    check_format(address, name, row.get("format", ""))
+    try:
+        regions = tuple(row["regions"].split(",")) if row["regions"] else ()
+        return Cluster(id=row["id"], format=row["format"], shards=int(row["shards"]), regions=regions)
+    except (KeyError, ValueError) as error:
+        raise StoreDamaged(f"store {address}: the row of cluster {name!r} is damaged.") from error
 
 
 def check_format(address: object, name: str, found: str) -> None:
