@@ -50,6 +50,7 @@ OVER_RPC: Final = frozenset({5, 6})
 RECOVERY_S = 60.0
 DRAIN_S = 120.0
 DOCTOR_S = 120.0
+ERRORS_SHOWN = 20
 KINDS = (
     "lost", "resurrected", "unexpected", "doubled", "duplicates not by lease rules", "duplicates by lease rules",
 )  # fmt: skip
@@ -476,6 +477,8 @@ class Chaos:
                 f"  {'... tenants on other primaries':32} {max(self.elsewhere) * 1_000:6.0f} ms in {len(self.elsewhere)}"
             )
         lines.append(f"errors after all retries of clients: {dict(total) or 'none'}")
+        texts = {text for load in self.loads for _, text in load.errors}
+        lines += [f"  {text}" for text in sorted(texts)[:ERRORS_SHOWN]]
         return "\n".join(lines)
 
 

@@ -202,7 +202,9 @@ def _sqs_error(error: BotoCoreError | ClientError) -> TenantqError:
     if _EXPIRED in text or _NOT_CHANGED in text:
         return LeaseLost(text)
     is_retried = error.response["ResponseMetadata"]["HTTPStatusCode"] >= 500 or "Throttled" in text
-    return (Unavailable if is_retried else TenantqError)(text)
+    failure = (Unavailable if is_retried else TenantqError)(text)
+    failure.code = error.response["Error"]["Code"]
+    return failure
 
 
 class RpcQueueClient:
