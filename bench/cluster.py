@@ -1,16 +1,16 @@
 """A cluster on one machine: three servers with 64 shards on a Redis Cluster of three primaries and three replicas.
 
-``python -m bench --only cluster`` runs everything; ``python -m bench.cluster PART`` one part. Each add is on the disks of a primary and
+``python -m bench --only cluster`` runs everything; ``python -m bench.cluster PART…`` some parts. Each add is on the disks of a primary and
 of its replica before its reply. Clients, servers and Redis share the machine, so compare figures with each other only.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import itertools
 import signal
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -292,8 +292,17 @@ async def run(directory: Path, *, quick: bool, parts: tuple[str, ...] = tuple(PA
         await cluster.close()
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Read the command line, run, print the figures."""
+    parser = argparse.ArgumentParser(description="measure a cluster of three servers on one machine")
+    parser.add_argument("parts", metavar="PART", nargs="*", help=f"{', '.join(PARTS)}; default: all")
+    parser.add_argument("--quick", action="store_true", help="few repetitions: only whether it works")
+    options = parser.parse_args()
+    if unknown := set(options.parts) - PARTS.keys():
+        parser.error(f"unknown part: {', '.join(sorted(unknown))}")
     with tempfile.TemporaryDirectory(prefix="tenantq-bench-") as scratch:
-        asyncio.run(
-            run(Path(scratch), quick="--quick" in sys.argv, parts=tuple(one for one in sys.argv[1:] if one in PARTS))
-        )
+        asyncio.run(run(Path(scratch), quick=options.quick, parts=tuple(options.parts) or tuple(PARTS)))
+
+
+if __name__ == "__main__":
+    main()

@@ -25,7 +25,7 @@ from tenantq.store.shard_lease import ShardHeld
 from tests.redis_servers import free_port
 
 if TYPE_CHECKING:
-    import threading
+    from tenantq.store.shard_lease import ReleaseSignal
 
 _START_S = 30.0
 STANDBY = "standby"
@@ -156,7 +156,7 @@ class OnPostgres:
         self.settings = PostgresSettings(**{"name": name, **settings})  # type: ignore[arg-type]  # each by its name
         self.client = PostgresClient(parse_postgres_address(server.url), self.settings, durability)
 
-    def open(self, shard: str = "0", wait_ms: int = 0, released: threading.Event | None = None) -> PostgresStore:
+    def open(self, shard: str = "0", wait_ms: int = 0, released: ReleaseSignal | None = None) -> PostgresStore:
         """Open it, to own it. Raises ShardHeld while another owns it."""
         return PostgresStore(self.path, self.client, shard, wait_ms=wait_ms, released=released)
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from tests.crash.hosts_network import Host
+
 _START_S = 20.0
 
 
@@ -158,11 +160,10 @@ class ReplicatedNodes:
         self,
         directory: Path,
         *options: str,
-        host: str = "127.0.0.1",
-        prefix: Sequence[str] = (),
+        hosts: Sequence[Host] = (),
         timeout_ms: int = 1_500,
     ) -> None:
-        """Start and join the nodes; a replica replaces a primary that is silent for ``timeout_ms``."""
+        """Start and join the nodes, each on its own host if given; a replica replaces a primary that is silent for ``timeout_ms``."""
         wanted = (
             "cluster-enabled yes", f"cluster-node-timeout {timeout_ms}", "cluster-replica-validity-factor 0",
             "cluster-require-full-coverage no", "repl-diskless-sync-delay 0", "protected-mode no", *options,
@@ -170,8 +171,9 @@ class ReplicatedNodes:
         self.nodes: list[RedisServer] = []
         try:
             for number in range(6):
-                self.nodes.append(RedisServer(directory / str(number), *wanted, host=host, prefix=prefix))
-            addresses = [f"{host}:{node.port}" for node in self.nodes]
+                where = {"host": hosts[number].address, "prefix": hosts[number].prefix} if hosts else {}
+                self.nodes.append(RedisServer(directory / str(number), *wanted, **where))  # type: ignore[arg-type]  # as named
+            addresses = [f"{node.host}:{node.port}" for node in self.nodes]
             command = ["redis-cli", "--cluster", "create", *addresses, "--cluster-replicas", "1", "--cluster-yes"]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=120)
             self.settle()

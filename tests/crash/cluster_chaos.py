@@ -1,8 +1,9 @@
 """Faults in a whole cluster under load: ``python -m tests.crash.cluster_chaos --minutes 20 --seed 1``, or ``make chaos-cluster``.
 
 Three servers share 64 shards on a Redis Cluster of three primaries and three replicas. Each server is a host with its own network
-and clocks. SDK clients add, poll, ack and nack all the time, checked by ``TotalQueue``, while a seeded choice of faults happens: servers are
-killed, paused, stopped, drained and cut off; primaries are killed, hang, and hand over; slots and tenants move; clocks jump. The exit status is
+and clocks, and so has each Redis node a network. Clients of the SDK, Amazon SQS and Cap'n Proto add, poll, ack and nack all the time, checked
+by ``TotalQueue``, while a seeded choice of faults happens: servers are killed, paused, stopped, drained, and cut off from each other, from Redis or
+from one primary; primaries are killed, hang, and hand over; slots and tenants move; clocks jump. The exit status is
 0 only if nothing was lost, brought back or made up, leases were kept, and the doctor finds nothing. Where the machine allows no network
 namespaces, everything runs on loopback and nothing is cut off.
 """
@@ -20,27 +21,36 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Final
+
+from redis.crc import key_slot
 
 from tenantq.client.async_client import AsyncClient
 from tenantq.client.settings import Retries
 from tenantq.errors import Conflict, NotFound, TenantqError
+from tenantq.rpc.kj_loop import kj_loop
 from tenantq.store.redis.layout import Layout
 from tenantq.wire.cluster import PlacementRequest
 from tests.crash.cluster_load import FleetLoad, Load
 from tests.crash.cluster_servers import NAME, TOKEN, Server
+from tests.crash.cluster_transports import RpcQueueClient, SqsQueueClient
 from tests.crash.hosts_network import Host, enter_own_network, open_network
 from tests.crash.skewed_server import set_offset
-from tests.redis_servers import ReplicatedNodes
+from tests.redis_servers import RedisNodes, RedisServer, ReplicatedNodes
 
 MODULE = "tests.crash.cluster_chaos"
 OWNER_LEASE_S = 3.0
 TENANTS = 9
+FLEET = 3
+"""The first tenants, which are polled together."""
+OVER_SQS: Final = frozenset({3, 4})
+OVER_RPC: Final = frozenset({5, 6})
 RECOVERY_S = 60.0
 DRAIN_S = 120.0
 DOCTOR_S = 120.0
+ERRORS_SHOWN = 20
 KINDS = (
     "lost", "resurrected", "unexpected", "doubled", "duplicates not by lease rules", "duplicates by lease rules",
 )  # fmt: skip
@@ -67,20 +77,23 @@ class Chaos:
     def __init__(self, scratch: Path, seed: int, shards: int, *, has_network: bool) -> None:
         self.scratch, self.shards = scratch, shards
         self.rng = random.Random(seed)
-        self.hosts: list[Host] = []
+        self.hosts: list[Host] = []  # of servers
+        self.node_hosts: list[Host] = []  # of Redis nodes
         if has_network:
             open_network()
-            self.hosts = [Host(number) for number in (2, 11, 12, 13)]
-        where = {"host": self.hosts[0].address, "prefix": self.hosts[0].prefix} if self.hosts else {}
-        self.nodes = ReplicatedNodes(scratch / "redis", *FSYNC, **where)  # type: ignore[arg-type]  # as named
+            self.hosts = [Host(11 + number) for number in range(3)]
+            self.node_hosts = [Host(21 + number) for number in range(6)]
+        self.nodes = ReplicatedNodes(scratch / "redis", *FSYNC, hosts=self.node_hosts)
         self.servers = [
-            Server(number, scratch, self.nodes.url, shards, self.hosts[number + 1] if self.hosts else None)
+            Server(number, scratch, self.nodes.url, shards, self.hosts[number] if self.hosts else None)
             for number in range(3)
         ]
         self.loads: list[Load] = []
+        self.queues: list[SqsQueueClient | RpcQueueClient] = []
         self.fleet: FleetLoad
         self.clients: list[AsyncClient] = []
         self.longest: dict[str, list[float]] = defaultdict(list)  # by fault: the longest gap of each run
+        self.elsewhere: list[float] = []  # the longest gaps of tenants whose primary was not cut off
         self.wrongs: list[str] = []
         self.faults: dict[str, Callable[[], Awaitable[object]]] = {
             "server killed": self._kill_server,
@@ -104,6 +117,7 @@ class Chaos:
         if has_network:
             self.faults |= {
                 "server cut off from Redis": self._cut_redis,
+                "server cut off from one primary": self._cut_primary,
                 "servers cut off from each other": self._cut_peers,
             }
 
@@ -120,11 +134,20 @@ class Chaos:
             tenant = f"tenant-{number}"
             admin = self.clients[number % 3].tenant(tenant)
             await admin.configure()
-            await admin.queue("work").configure(max_attempts=1_000)
             key = await admin.create_key("load", role="tenant-admin")
-            client = self._client(number, key.token)
-            self.loads.append(Load(tenant, client.tenant(tenant).queue("work"), random.Random(number)))
-        by_fleet = {load.tenant: load for load in self.loads[: TENANTS // 3]}
+            name = "work.fifo" if number in OVER_SQS else "work"
+            client: SqsQueueClient | RpcQueueClient | None = None
+            if number in OVER_SQS:
+                client = SqsQueueClient(self.servers, number, key.key_id, key.secret, name)
+                await client.create()
+            elif number in OVER_RPC:
+                client = RpcQueueClient(self.servers, number, key.token, name)
+            if client is not None:
+                self.queues.append(client)
+            await admin.queue(name).configure(max_attempts=1_000)
+            queue = self._client(number, key.token).tenant(tenant).queue(name)
+            self.loads.append(Load(tenant, queue, random.Random(number), client))
+        by_fleet = {load.tenant: load for load in self.loads[:FLEET]}
         self.fleet = FleetLoad(self.clients[0].fleet("work", tenants=list(by_fleet)), by_fleet)
 
     def _client(self, number: int, token: str) -> AsyncClient:
@@ -298,22 +321,48 @@ class Chaos:
         await self._pause_server()
         await self._end_moves(moves)
 
-    async def _cut(self, one: Host, other: Host, seconds: float) -> None:
-        ends = self.rng.choice(([(one, other), (other, one)], [(one, other)], [(other, one)]))
+    async def _cut(self, one: Host, others: Sequence[Host]) -> None:
+        """Cut a host off from others for a while, in one direction or both."""
+        to_others, to_one = [(one, other) for other in others], [(other, one) for other in others]
+        ends = self.rng.choice((to_others + to_one, to_others, to_one))
         for sender, receiver in ends:
             sender.cut(receiver)
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(self.rng.choice((1.0, 5.0, 9.0)))
         for sender, receiver in ends:
             sender.heal(receiver)
 
     async def _cut_redis(self) -> None:
-        host = self._any_server().host
-        assert host is not None
-        await self._cut(host, self.hosts[0], self.rng.choice((1.0, 5.0, 9.0)))
+        await self._cut(self.rng.choice(self.hosts), self.node_hosts)
 
     async def _cut_peers(self) -> None:
-        one, other = self.rng.sample(self.hosts[1:], 2)
-        await self._cut(one, other, self.rng.choice((1.0, 5.0, 9.0)))
+        one, other = self.rng.sample(self.hosts, 2)
+        await self._cut(one, [other])
+
+    async def _cut_primary(self) -> None:
+        """Cut the server of some tenant off from that tenant's primary: it keeps serving its shards on others."""
+        found = await self.cluster()
+        if found is None:
+            return
+        shard = (await self.clients[0].platform().placement(self.rng.choice(self.loads).tenant)).shard
+        primary = next(one for one in self.nodes.primaries() if _has(one, shard))
+        owner = next((one for one in found.members if one.id == found.shards[shard].owner), None)
+        server = next((one for one in self.servers if owner is not None and one.url == owner.url), None)
+        if owner is None or server is None or server.host is None:
+            return
+        here = {one.number for one in found.shards if one.owner == owner.id and not _has(primary, one.number)}
+        elsewhere = [load for load in self.loads if here >= await self._shards_of(load)]
+        before = time.monotonic()
+        await self._cut(server.host, [self.node_hosts[self.nodes.nodes.index(primary)]])
+        after = time.monotonic()
+        for load in elsewhere:
+            gap = load.longest_gap(before, after)
+            self.elsewhere.append(gap)
+            if gap >= min(OWNER_LEASE_S, after - before):
+                self.wrongs.append(f"{load.tenant} was not served for {gap:.1f} s, though its primary was in reach")
+
+    async def _shards_of(self, load: Load) -> set[int]:
+        placement = await self.clients[0].platform().placement(load.tenant)
+        return {placement.shard, *placement.shards}
 
     async def _kill_primary(self) -> None:
         await asyncio.to_thread(self.nodes.kill, self.rng.choice(self.nodes.primaries()))
@@ -404,7 +453,7 @@ class Chaos:
                 server.send(signal.SIGCONT)
                 server.end()
         self.nodes.stop()
-        for host in self.hosts:
+        for host in (*self.hosts, *self.node_hosts):
             host.close()
 
     def report(self, seconds: float) -> str:
@@ -423,8 +472,19 @@ class Chaos:
         lines += [
             f"  {name:32} {max(gaps) * 1_000:6.0f} ms in {len(gaps)}" for name, gaps in sorted(self.longest.items())
         ]
+        if self.elsewhere:
+            lines.append(
+                f"  {'... tenants on other primaries':32} {max(self.elsewhere) * 1_000:6.0f} ms in {len(self.elsewhere)}"
+            )
         lines.append(f"errors after all retries of clients: {dict(total) or 'none'}")
+        texts = {text for load in self.loads for _, text in load.errors}
+        lines += [f"  {text}" for text in sorted(texts)[:ERRORS_SHOWN]]
         return "\n".join(lines)
+
+
+def _has(primary: RedisServer, shard: int) -> bool:
+    """Return whether a shard is on a primary."""
+    return RedisNodes.holds(primary, key_slot(Layout(NAME, str(shard)).state))
 
 
 async def run(
@@ -434,11 +494,12 @@ async def run(
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # so that the servers stop too
-    chaos = Chaos(scratch, seed, shards, has_network=has_network)
+    chaos, kj = Chaos(scratch, seed, shards, has_network=has_network), contextlib.AsyncExitStack()
     try:
+        await kj.enter_async_context(kj_loop())
         await chaos.start()
         producers = [asyncio.create_task(load.produce()) for load in chaos.loads]
-        steps = [load.consume() for load in chaos.loads[TENANTS // 3 :]]
+        steps = [load.consume() for load in chaos.loads[FLEET:]]
         consumers = [asyncio.create_task(step) for step in (*steps, chaos.fleet.consume())]
         started = time.monotonic()
         await asyncio.sleep(8)  # new members get their shards
@@ -465,8 +526,9 @@ async def run(
         await asyncio.to_thread(chaos.examine)
         print(chaos.report(time.monotonic() - started))
     finally:
-        for client in chaos.clients:
+        for client in (*chaos.clients, *chaos.queues):
             await client.close()
+        await kj.aclose()
         chaos.close()
     return chaos
 

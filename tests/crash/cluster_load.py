@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tenantq.errors import LeaseLost, NotFound, TenantqError
 from tests.crash.total_queue import TotalQueue
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tenantq.client.async_queue import AsyncFleet, AsyncQueue
+    from tests.crash.cluster_transports import LeasedMessage, QueueClient
 
 LEASE_S: Final = 4.0
 """Lease of polled messages: short, so that messages whose replies were lost return during the run."""
@@ -23,13 +24,17 @@ PAUSE_S: Final = 0.04
 """Pause of each producer between two messages."""
 REPEATS: Final = 0.1
 """Share of messages after which an earlier one is added again, with its idempotency key."""
+REPEATED: Final = 1_000
+"""How many messages ago that one was at most. Amazon SQS forgets keys after five minutes."""
 
 
 class Load:
     """Producers and a consumer of one tenant."""
 
-    def __init__(self, tenant: str, queue: AsyncQueue, rng: random.Random) -> None:
+    def __init__(self, tenant: str, queue: AsyncQueue, rng: random.Random, client: QueueClient | None = None) -> None:
+        """Prepare. ``client`` adds and polls; by default ``queue`` of the SDK does, which is also asked for figures."""
         self.tenant, self.queue, self._rng = tenant, queue, rng
+        self._client = client or queue
         self.checker = TotalQueue()
         self.successes: list[float] = [time.monotonic()]  # when adds were confirmed
         self.errors: list[tuple[float, str]] = []
@@ -44,7 +49,7 @@ class Load:
             self.checker.trying(body)
             while True:
                 try:
-                    added = await self.queue.add(body, key=body)
+                    added = await self._client.add(body, key=body)
                 except TenantqError as error:
                     self.failed("add", error)
                     await asyncio.sleep(PAUSE_S)
@@ -53,13 +58,13 @@ class Load:
             self.checker.confirmed(body, added.id)
             self.successes.append(time.monotonic())
             if self._rng.random() < REPEATS:
-                await self._repeat(f"{self.tenant} {self._rng.randint(1, number)}")
+                await self._repeat(f"{self.tenant} {self._rng.randint(max(1, number - REPEATED), number)}")
             await asyncio.sleep(PAUSE_S)
 
     async def _repeat(self, body: str) -> None:
         """Add a message again: its key must find the first one, wherever the tenant is now."""
         try:
-            added = await self.queue.add(body, key=body)
+            added = await self._client.add(body, key=body)
         except TenantqError as error:
             self.failed("repeat", error)
         else:
@@ -70,7 +75,7 @@ class Load:
         while self.consuming:
             asked_at = time.monotonic()
             try:
-                messages = await self.queue.poll(5, wait_ms=300, lease_ms=int(LEASE_S * 1_000))
+                messages = await self._client.poll(5, wait_ms=300, lease_ms=int(LEASE_S * 1_000))
             except TenantqError as error:
                 self.failed("poll", error)
                 await asyncio.sleep(PAUSE_S)
@@ -80,7 +85,7 @@ class Load:
             for one in messages:
                 await self.finish(one, asked_at + LEASE_S)
 
-    async def finish(self, one: Any, leased_until: float) -> None:
+    async def finish(self, one: LeasedMessage, leased_until: float) -> None:
         """Ack or nack a message."""
         is_ack = self._rng.random() < 0.9
         self.checker.settling(one.text, returns=not is_ack)

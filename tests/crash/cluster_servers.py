@@ -37,7 +37,7 @@ class Server:
         """Prepare the process. ``module`` with its arguments runs the program; ``environment`` has further settings."""
         self.number, self.host, self._module = number, host, module
         self.address = host.address if host is not None else "127.0.0.1"
-        self.port = free_port()
+        self.port, self.rpc_port = free_port(), free_port()
         self.url = f"http://{self.address}:{self.port}"
         self.log = scratch / f"server-{number}.log"
         self.clock_file = scratch / f"clock-{number}"
@@ -75,7 +75,8 @@ class Server:
     def start(self) -> None:
         """Start the process."""
         skew = ["tests.crash.skewed_server", str(self.clock_file), str(1_000_000 * (self.number + 1))]
-        serve = ["serve", "--rpc", "off", "--http", f"{self.address}:{self.port}", "--data-dir", str(self._data_dir)]
+        serve = ["serve", "--http", f"{self.address}:{self.port}", "--rpc", f"{self.address}:{self.rpc_port}"]
+        serve += ["--data-dir", str(self._data_dir)]
         command = [sys.executable, "-m", *(skew if self.host is not None else self._module), *serve]
         prefix = self.host.prefix if self.host is not None else ()
         with self.log.open("ab") as out:

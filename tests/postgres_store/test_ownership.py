@@ -13,7 +13,7 @@ from tenantq.doctor.store_check import examine
 from tenantq.errors import StoreFailed, Unavailable
 from tenantq.runtime.clock import SystemClock
 from tenantq.store.postgres import client as client_module
-from tenantq.store.shard_lease import ShardHeld
+from tenantq.store.shard_lease import ReleaseSignal, ShardHeld
 from tests.postgres_servers import OnPostgres, PostgresServer
 from tests.remote_store.fleet import opening, stop_renewing
 from tests.shards import Q, T, message
@@ -86,7 +86,7 @@ def test_a_claim_waits_for_the_release_that_it_is_told_of(tmp_path: Path, postgr
     second = OnPostgres(postgres_server, tmp_path / "two", name="fleet", lease_ms=600_000)
     with pytest.raises(ShardHeld, match="is owned by"):
         second.open()
-    released = threading.Event()
+    released = ReleaseSignal()
 
     def release() -> None:
         first.close()

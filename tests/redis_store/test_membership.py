@@ -37,6 +37,8 @@ class Holder:
         self.may_release = asyncio.Event()
         self.may_release.set()
         self.releasing: set[int] = set()  # they serve no longer, and are not free yet
+        self.is_prepared = True  # for what it acquires
+        self.refused: set[int] = set()  # shards that others own
 
     def owned(self) -> dict[int, int]:
         mine = (shard for shard, id in self.locks.owner.items() if id == self.id and shard not in self.releasing)
@@ -45,10 +47,15 @@ class Holder:
     def loads(self) -> dict[int, float]:
         return dict.fromkeys(self.owned(), 0.1)
 
+    def waiting(self) -> set[int]:
+        return self.refused if self.is_prepared else set()
+
     async def acquire(self, shard: int) -> None:
         await asyncio.sleep(0)
         if self.locks.owner.get(shard, self.id) != self.id:
+            self.refused.add(shard)
             raise StoreLocked("owned by another member")
+        self.refused.discard(shard)
         self.locks.owner[shard] = self.id
         self.locks.epoch[shard] = self.locks.epoch.get(shard, 0) + 1
 
@@ -168,6 +175,23 @@ async def test_draining_member_hands_over_every_shard(cluster: Members) -> None:
     await a.close()
 
 
+async def test_owner_serves_until_its_successor_is_prepared(cluster: Members) -> None:
+    """A successor that has yet to connect to the store would leave the shard without an owner for that long."""
+    a, b = await cluster.join("a"), await cluster.join("b")
+    await until(lambda: cluster.count("a") and cluster.count("b") and not a.view.moves)
+    successor, done = cluster.holders["b"], len(cluster.locks.handovers)
+    successor.is_prepared, successor.refused = False, set()
+    draining = asyncio.ensure_future(a.drain(20_000))
+    await until(lambda: successor.refused)  # it tries to own them
+    seen = a.view
+    await until(lambda: a.view is not seen and b.view.members["a"].draining)
+    await asyncio.wait([draining], timeout=0.3)
+    assert len(cluster.locks.handovers) == done
+    successor.is_prepared = True
+    assert await draining
+    await until(lambda: cluster.count("b") == SHARDS)
+
+
 async def test_leaving_member_completes_the_handover_of_its_last_shard(cluster: Members) -> None:
     """Neither drain nor close cuts off a release that has begun: its shard would be without an owner for longer."""
     a = await cluster.join("a")
@@ -221,6 +245,9 @@ class Overtaken(RedisRegistry):
 
 class LateHolder(Holder):
     """Acquires shards while a heartbeat reports that it is about to."""
+
+    def waiting(self) -> set[int]:
+        return set(range(SHARDS))
 
     async def acquire(self, shard: int) -> None:
         await asyncio.to_thread(Overtaken.sent.wait, 20)

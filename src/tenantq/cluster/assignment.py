@@ -54,6 +54,9 @@ def plan_assignment(view: ClusterView, *, may_rebalance: bool) -> AssignmentPlan
         return AssignmentPlan(changes)
 
     moves = view.moves
+    changes = _assign(view, _misdirected(view, moves), loads, totals)
+    if changes:
+        return AssignmentPlan(changes)
     room = moves_max(view.cluster.shards) - len(moves)
     draining = {id for id, member in members.items() if member.draining}
     leaving = [
@@ -65,6 +68,13 @@ def plan_assignment(view: ClusterView, *, may_rebalance: bool) -> AssignmentPlan
     if changes or draining or moves or not may_rebalance:
         return AssignmentPlan(changes)
     return AssignmentPlan(_rebalance(view, alive, loads, room), rebalanced=True)
+
+
+def _misdirected(view: ClusterView, moves: Mapping[int, str]) -> list[int]:
+    """Return the shards on their way to a member that may not own them any more: it would only hand them on."""
+    return [
+        shard for shard, target in moves.items() if (may := eligible(view, shard)) and view.members[target] not in may
+    ]
 
 
 def _shard_loads(view: ClusterView) -> dict[int, float]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-import threading
 from collections.abc import Callable
 from typing import Final
 
@@ -14,6 +14,7 @@ from tenantq.domain.cluster_view import Member
 from tenantq.errors import StoreFailed, StoreFormat
 from tenantq.runtime.clock import Clock
 from tenantq.runtime.futures import BackgroundTasks
+from tenantq.store.shard_lease import ReleaseSignal
 
 log = logging.getLogger("tenantq.shards")
 
@@ -26,15 +27,16 @@ class ShardHost:
 
     def __init__(
         self,
-        make: Callable[[int, threading.Event], HostedShard],
+        make: Callable[[int, ReleaseSignal], HostedShard],
         clock: Clock,
         new_loop: Callable[[], asyncio.AbstractEventLoop],
     ) -> None:
-        """Prepare. ``make`` creates a shard, in its thread; the event is set when its last owner has released it."""
+        """Prepare. ``make`` creates a shard, in its thread; the signal tells it that the last owner has released the shard."""
         self._make = make
         self._clock = clock
         self._new_loop = new_loop
         self.on_change: Callable[[], None] = lambda: None  # called after a shard has opened or closed
+        self.on_wait: Callable[[], None] = lambda: None  # called when one more shard waits for its last owner
         self._threads: dict[int, ShardThread] = {}
         self.fault: BaseException | None = None  # why the last shard could not be opened, unless its store failed
         self.successors: dict[int, str] = {}  # by shard: the member that it was released to
@@ -61,7 +63,8 @@ class ShardHost:
                 return
             await asyncio.shield(before.ended)
             self._threads.pop(shard, None)
-        released = threading.Event()
+        loop = asyncio.get_running_loop()
+        released = ReleaseSignal(lambda: self._begins_to_wait(loop))
         thread = ShardThread(shard, lambda: self._make(shard, released), self._new_loop, released)
         self._threads[shard] = thread
         try:
@@ -88,6 +91,14 @@ class ShardHost:
         named = self.successors.setdefault(shard, successor.id if successor is not None else "")
         await thread.close(exports=exports, successor=named)
         return thread.refused_at
+
+    def _begins_to_wait(self, loop: asyncio.AbstractEventLoop) -> None:
+        with contextlib.suppress(RuntimeError):  # the process ends
+            loop.call_soon_threadsafe(self.on_wait)
+
+    def waiting(self) -> set[int]:
+        """Return the shards that can be served here as soon as their last owners release them."""
+        return {number for number, thread in self._threads.items() if thread.is_opening and thread.released.is_awaited}
 
     def released(self, shard: int) -> None:
         """Claim a shard that is being opened at once: its last owner has released it."""

@@ -108,6 +108,7 @@ class MemberLinks:
         self._secret = secret
         self._clock = clock
         self._links: dict[PeerName, Link] = {}
+        self._absent: dict[PeerName, Member] = {}  # they do not reach the registry, but answer here
         self._gained: dict[int, tuple[int, str]] = {}  # by shard: an ownership that may be newer than the view
         self._moved: dict[int, tuple[int, str]] = {}  # by shard: an ownership that has ended, and the successor
         answers = CallServer(
@@ -131,13 +132,20 @@ class MemberLinks:
         await self._server.close()
 
     def update(self, view: ClusterView) -> None:
-        """Connect to new members, and disconnect from those that are gone."""
+        """Connect to new members, and disconnect from those that are gone.
+
+        A member whose heartbeats do not reach the registry still serves its shards, so it stays connected while it answers.
+        """
         before, self.view = self.view, view
         for id, member in view.members.items():
             if id != self.id and id not in self._links:
                 self._links[id] = self._connect(member)
         for gone in self._links.keys() - view.members.keys():
-            self._background(self._links.pop(gone).close())
+            if not self._links[gone].is_up or self._links[gone].is_silent:
+                self._background(self._links.pop(gone).close())
+        known: dict[PeerName, Member] = dict(self._absent)
+        known.update(before.members.items() if before is not None else ())
+        self._absent = {id: one for id, one in known.items() if id in self._links and id not in view.members}
         if before is None or _owners(before) != _owners(view):
             self._shards.notify()
 
@@ -163,8 +171,8 @@ class MemberLinks:
 
     def _newest_owner(self, shard: int) -> tuple[int, str]:
         """Return the newest ownership that this member knows of: its epoch, and the member."""
-        owner = self.view.owner_of(shard) if self.view is not None else None
-        seen = (owner.owned[shard], owner.id) if owner is not None else (-1, "")
+        members = (*self.view.members.values(), *self._absent.values()) if self.view is not None else ()
+        seen = max(((one.owned[shard], one.id) for one in members if shard in one.owned), default=(-1, ""))
         return max(seen, self._gained.get(shard, seen))
 
     def learn(self, error: NotOwner) -> None:
@@ -212,7 +220,7 @@ class MemberLinks:
 
     def others(self) -> list[PeerName]:
         """Return the ids of all other members."""
-        return [id for id in self.view.members if id != self.id] if self.view is not None else []
+        return list(self._links)
 
     def members(self) -> list[PeerName]:
         """Return the ids of the other members that can be reached directly."""
@@ -220,8 +228,8 @@ class MemberLinks:
 
     def owner(self, shard: int) -> PeerName | None:
         """Return the other member that owns a shard; None if it is not known."""
-        owner = self.view.owner_of(shard) if self.view is not None else None
-        return owner.id if owner is not None and owner.id != self.id else None
+        owner = self._newest_owner(shard)[1]
+        return owner if owner in self._links else None
 
     async def query(self, member: PeerName, path: str, *arguments: Any, timeout_ms: int = QUERY_MS) -> Any:
         """Return the answer of a member, which it gives from memory. Raises ShardDown."""

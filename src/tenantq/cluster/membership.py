@@ -223,7 +223,7 @@ class Membership:
         """Write this member's row, read all others, and act on what they say."""
         self._beat_ms = self._clock.monotonic_ms()
         owned, loads = self._holder.owned(), self._holder.loads()
-        acquiring = self._acquiring - owned.keys()
+        acquiring = self._acquiring & self._holder.waiting()
         row = msgspec.structs.replace(self._member, owned=owned, acquiring=tuple(acquiring), loads=loads)
         rows = await self._call(lambda: self._registry.heartbeat(row, ASSIGNER_MS))
         if self.problem:
@@ -289,8 +289,8 @@ class Membership:
     def _reconcile(self, view: ClusterView) -> None:
         """Start to acquire assigned shards, and to release shards that another member is ready to take.
 
-        A shard is released only when its successor says that it is acquiring it: then the shard is without an owner for
-        a moment only.
+        A shard is released only when its successor says that it has prepared everything and waits for it: then the shard
+        is without an owner for a moment only.
         """
         owned = self._holder.owned()
         for shard, wanted in view.assignment.items():
@@ -299,9 +299,8 @@ class Membership:
             if wanted == self.id and shard not in owned:
                 self._acquiring.add(shard)
                 self._begin(shard, self._acquire(shard))
-                self.hurry()  # its owner waits for this
             elif wanted == self.id or shard not in owned:
-                continue  # its own row may still say that it is acquiring the shard
+                continue  # its own row may still say that it waits for the shard
             elif (successor := view.members.get(wanted)) and shard in successor.acquiring:
                 self._begin(shard, self._release(shard, successor))
 

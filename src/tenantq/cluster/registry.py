@@ -80,6 +80,9 @@ class ShardHolder(Protocol):
     def loads(self) -> dict[int, float]:
         """Return the smoothed load of each owned shard."""
 
+    def waiting(self) -> set[int]:
+        """Return the shards that can be served here as soon as their last owners release them."""
+
     async def acquire(self, shard: int) -> None:
         """Own a shard and serve it. Raises StoreLocked while another member owns it."""
 

@@ -18,6 +18,7 @@ from tenantq.runtime.futures import first_of
 from tenantq.service.call import Call
 from tenantq.service.service import Service
 from tenantq.service.tenant_export import TenantExport
+from tenantq.store.shard_lease import ReleaseSignal
 
 log = logging.getLogger("tenantq.shards")
 
@@ -165,7 +166,7 @@ class ShardThread:
         number: int,
         make: Callable[[], HostedShard],
         new_loop: Callable[[], asyncio.AbstractEventLoop],
-        released: threading.Event,
+        released: ReleaseSignal,
     ) -> None:
         """Prepare. ``make`` is called in the thread; ``released`` wakes it when the last owner has released the shard."""
         self.number = number

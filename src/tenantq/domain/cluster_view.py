@@ -33,7 +33,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     capacity: float = 1.0  # relative to other members
     draining: bool = False  # it hands all its shards over
     owned: dict[int, int] = {}  # by shard: the epoch of its ownership
-    acquiring: tuple[int, ...] = ()  # shards that it takes as soon as their owners release them
+    acquiring: tuple[int, ...] = ()  # shards that it can serve as soon as their owners release them
     loads: dict[int, float] = {}  # by shard: smoothed, in units of one busy core
     version: str = ""  # of the program
     format: str = FIRST_FORMAT  # the newest that it reads

@@ -5,7 +5,6 @@ import contextlib
 import importlib
 import logging
 import secrets
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -45,6 +44,7 @@ from tenantq.settings import OFF, ServerSettings, shown_address, shown_url, spli
 from tenantq.sqs.cooldowns import COOLDOWNS, sqs_cooldowns
 from tenantq.store.directory_lock import DirectoryLock
 from tenantq.store.interface import Store
+from tenantq.store.shard_lease import ReleaseSignal
 
 log = logging.getLogger("tenantq")
 
@@ -205,7 +205,7 @@ class HostServer(ListeningServer):
             self._shown = (view, Topology(tuple(shards)))
         return self._shown[1]
 
-    def _make_shard(self, number: int, released: threading.Event) -> HostedNode:
+    def _make_shard(self, number: int, released: ReleaseSignal) -> HostedNode:
         """Return a shard. Called in its thread."""
         settings, clock = self.settings, self.clock
         data_dir = shard_dir(self._home, number) if self._process == 0 else self._member_dir / "shards" / str(number)
@@ -224,7 +224,7 @@ class HostServer(ListeningServer):
             number, runtime, self._context, extra, lambda: runtime.bootstrap(self._admin_token, self._show_token)
         )
 
-    async def _open_store(self, data_dir: Path, shard: str, released: threading.Event) -> Store:
+    async def _open_store(self, data_dir: Path, shard: str, released: ReleaseSignal) -> Store:
         """Open the store of a shard, blocking its thread only. Raises StoreLocked while another server owns it."""
         return self._remote.open_shard(data_dir, shard, CLAIM_MS, released)
 
@@ -253,6 +253,7 @@ class HostServer(ListeningServer):
         membership = Membership(self._registry, context.host, self.clock, member, links)
         membership.on_change(self._view_changed)
         links.hurry, links.on_owner = membership.hurry, membership.taken
+        context.host.on_wait = membership.hurry
         self._links = links
         await membership.start()
         self.membership = membership

@@ -1,6 +1,5 @@
 """A remote store in PostgreSQL."""
 
-import threading
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +10,7 @@ from tenantq.store.postgres.registry import PostgresRegistry
 from tenantq.store.postgres.settings import PostgresSettings
 from tenantq.store.postgres.shard_reader import ShardReader
 from tenantq.store.postgres.store import PostgresStore
+from tenantq.store.shard_lease import ReleaseSignal
 
 
 class PostgresRemote:
@@ -26,7 +26,7 @@ class PostgresRemote:
         client = self._client
         return PostgresRegistry(client.address, client.settings, client.durability)
 
-    def open_shard(self, path: Path, shard: str, wait_ms: int, released: threading.Event) -> Store:
+    def open_shard(self, path: Path, shard: str, wait_ms: int, released: ReleaseSignal) -> Store:
         return PostgresStore(path, self._client, shard, wait_ms=wait_ms, released=released)
 
     def read_shard(self, path: Path, shard: str) -> StoreReader:

@@ -1,6 +1,5 @@
 """A remote store in Redis."""
 
-import threading
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Literal
@@ -12,6 +11,7 @@ from tenantq.store.redis.address import RedisAddress
 from tenantq.store.redis.registry import RedisRegistry
 from tenantq.store.redis.settings import RedisSettings
 from tenantq.store.redis.store import RedisStore
+from tenantq.store.shard_lease import ReleaseSignal
 
 
 class RedisRemote:
@@ -24,7 +24,7 @@ class RedisRemote:
     def registry(self) -> RedisRegistry:
         return RedisRegistry(self._address, self._settings, self._durability)
 
-    def open_shard(self, path: Path, shard: str, wait_ms: int, released: threading.Event) -> Store:
+    def open_shard(self, path: Path, shard: str, wait_ms: int, released: ReleaseSignal) -> Store:
         return RedisStore(
             path, self._address, self._settings, shard, durability=self._durability, wait_ms=wait_ms, released=released
         )

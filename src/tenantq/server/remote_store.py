@@ -1,6 +1,5 @@
 """Remote stores: what a server, and the commands that examine one, need of any kind of them."""
 
-import threading
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -12,6 +11,7 @@ from tenantq.store.interface import Store, StoreReader
 from tenantq.store.postgres.settings import PostgresSettings
 from tenantq.store.redis.address import RedisAddress
 from tenantq.store.redis.settings import RedisSettings
+from tenantq.store.shard_lease import ReleaseSignal
 
 
 class RemoteStore(Protocol):
@@ -23,7 +23,7 @@ class RemoteStore(Protocol):
     def registry(self) -> Registry:
         """Return the cluster's rows; the first call connects."""
 
-    def open_shard(self, path: Path, shard: str, wait_ms: int, released: threading.Event) -> Store:
+    def open_shard(self, path: Path, shard: str, wait_ms: int, released: ReleaseSignal) -> Store:
         """Own a shard. Blocks; raises StoreLocked if another server still owns it after ``wait_ms``."""
 
     def read_shard(self, path: Path, shard: str) -> StoreReader:

@@ -122,7 +122,7 @@ class SqsLookup:
         if number is not None:
             check_field("number", number, Annotated[int, between(0, _NUMBER_MAX)])
         principal = await self._admission.identify(call, action)
-        name = own_tenant(principal) if not number else self._tenant_name(number)
+        name = own_tenant(principal) if not number else self._tenant_name(number, own_tenant(principal))
         try:
             self._admission.authorize_principal(call, principal, name, action, queue)
         except Forbidden as error:
@@ -143,11 +143,16 @@ class SqsLookup:
             if self._admission.home_rates is not None and not is_home(state):
                 await self._admission.home_rates.admit(state, "read", 1, 0, 0)
 
-    def _tenant_name(self, number: int) -> str:
-        """Return the name of a tenant by its number, or a name that no tenant can have."""
+    def _tenant_name(self, number: int, own: str) -> str:
+        """Return the name of a tenant by its number, or a name that no tenant can have.
+
+        Raises TenantMoved if the caller's ``own`` tenant has left this shard: the number may be its.
+        """
+        catalog = self._shard.state.catalog
         try:
-            return self._shard.state.catalog.tenant_by_id(number).name
+            return catalog.tenant_by_id(number).name
         except NotFound:
+            catalog.check_here(own)
             return f"number {number}"
 
 

@@ -186,7 +186,29 @@ def lost_commits(address: object, stored: str, confirmed: int) -> StoreFailed:
     )
 
 
-def claim_when_free(claim: Callable[[], _Owner], wait_ms: int, released: threading.Event) -> _Owner:
+class ReleaseSignal:
+    """Tells the thread that waits for a shard that its last owner has released it. Safe from any thread."""
+
+    def __init__(self, on_wait: Callable[[], None] = lambda: None) -> None:
+        """Prepare. ``on_wait`` is called in the thread when it begins to wait: everything else is prepared then."""
+        self._event = threading.Event()
+        self._on_wait = on_wait
+        self.is_awaited = False
+
+    def set(self) -> None:
+        """End the wait."""
+        self._event.set()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for the signal once."""
+        if not self.is_awaited:
+            self.is_awaited = True
+            self._on_wait()
+        self._event.wait(timeout_s)
+        self._event.clear()
+
+
+def claim_when_free(claim: Callable[[], _Owner], wait_ms: int, released: ReleaseSignal) -> _Owner:
     """Return what ``claim`` returns. Repeats it for ``wait_ms`` while it raises ShardHeld; ``released`` ends a pause."""
     ends = time.monotonic() + wait_ms / 1_000
     while True:
@@ -196,4 +218,3 @@ def claim_when_free(claim: Callable[[], _Owner], wait_ms: int, released: threadi
             if time.monotonic() >= ends:
                 raise
             released.wait(min(CLAIM_S, held.left_ms / 1_000))
-            released.clear()

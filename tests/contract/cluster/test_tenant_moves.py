@@ -10,8 +10,9 @@ import pytest
 from redis.crc import key_slot
 
 from tenantq.cluster.tenant_moves import TenantMoves
-from tenantq.errors import Invalid, StoreFormat
+from tenantq.errors import Invalid, StoreFormat, TenantMoved
 from tenantq.server.cluster_member import HostServer
+from tenantq.service.call import Call
 from tests.contract.cluster.hosts import SHARDS, TwoPrimaries, client_of, host_settings, hosting, registry_of, tenant_on
 from tests.contract.cluster.test_members import SECRET, pair, until
 from tests.postgres_servers import PostgresServer
@@ -142,6 +143,13 @@ async def test_tenant_moves_while_in_use(shared_store: SharedStore, tmp_path: Pa
         ]
         listed = [one["name"] for one in (await admin.get("/v1/tenants")).json()["tenants"]]
         assert listed.count(name) == 1
+        threads = {shard: one.host.thread(shard) for one in both.servers if one.host for shard in one.host.owned()}
+        left, came = threads[source], threads[target]
+        assert left is not None
+        assert came is not None
+        number = came.shard.state.catalog.tenants[name].id
+        with pytest.raises(TenantMoved):  # a late call over SQS, which names the tenant by its number
+            await left.call("sqs_lookup.find_queue", Call(bearer=key["token"]), number, "ack", "work")
         await pin(admin, name, source)
         assert await wait_until_placed(admin, name) == source
         assert (await tenant.get(f"/v1/tenants/{name}/queues")).status_code == 200

@@ -19,9 +19,9 @@ class RpcClient:
         self.session: Any = None
 
     @classmethod
-    async def open(cls, port: int, **options: Any) -> Self:
-        """Connect to a server on loopback."""
-        return cls(await capnp.AsyncIoStream.create_connection("127.0.0.1", port, **options))
+    async def open(cls, port: int, host: str = "127.0.0.1", **options: Any) -> Self:
+        """Connect to a server."""
+        return cls(await capnp.AsyncIoStream.create_connection(host, port, **options))
 
     async def login(self, token: str) -> Any:
         """Log in, and return the reply."""

@@ -72,6 +72,17 @@ def test_a_joining_member_gets_its_share_in_bounded_steps() -> None:
     assert 30 <= list(after.values()).count("b") <= 34
 
 
+def test_a_shard_on_its_way_to_a_draining_member_goes_elsewhere() -> None:
+    """It would move twice otherwise. A shard that the member owns already has to leave it, within the bound."""
+    a, b, c = owned_by("a", range(2)), owned_by("b", range(2, 4), draining=True), owned_by("c", range(4, 64))
+    assignment = {0: "b", 1: "c", 2: "b", 3: "b", **dict.fromkeys(range(4, 64), "c")}
+    assert plan_assignment(view([a, b, c], assignment), may_rebalance=False).changes == {0: "a"}
+    leaving = owned_by("a", range(2), draining=True)
+    assert plan_assignment(view([leaving, b, c], assignment), may_rebalance=False).changes == {0: "c"}
+    alone = plan_assignment(view([leaving, b], dict.fromkeys(range(64), "b")), may_rebalance=False)
+    assert not alone.changes  # nobody may own them
+
+
 def test_no_balancing_while_a_shard_is_moving() -> None:
     """One step ends before the next begins."""
     a, b = owned_by("a", range(64)), member("b")

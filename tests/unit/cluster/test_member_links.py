@@ -66,3 +66,27 @@ async def test_a_late_refusal_does_not_end_a_newer_ownership() -> None:
         await background.finish()
         for links in (here, there):
             await links.close()
+
+
+async def test_a_member_that_does_not_reach_the_registry_is_called_while_it_answers() -> None:
+    """It still serves its shards. Once it does not answer either, it is not."""
+    background = BackgroundTasks()
+    (here, own), (there, other) = [await member(id, background) for id in ("here", "there")]
+    rows = {"here": own, "there": Member(id="there", peer_address=other.peer_address, owned={SHARD: 1})}
+    cluster = Cluster(id="c", format="1", shards=8)
+    try:
+        here.update(ClusterView(cluster=cluster, members=rows, assignment={}))
+        await until(lambda: here.place(SHARD) is not None)
+        without = ClusterView(cluster=cluster, members={"here": own}, assignment={})
+        here.update(without)
+        here.update(without)
+        assert here.place(SHARD) is not None
+        assert (here.owner(SHARD), here.others(), here.members()) == ("there", ["there"], ["there"])
+        await there.close()
+        await until(lambda: here.place(SHARD) is None)
+        here.update(without)
+        assert (here.owner(SHARD), here.others()) == (None, [])
+    finally:
+        await background.finish()
+        for links in (here, there):
+            await links.close()

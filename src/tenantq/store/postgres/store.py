@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from pathlib import Path
 from secrets import token_bytes
@@ -26,7 +25,11 @@ from tenantq.store.postgres.session import BoundedConnection, Rows
 from tenantq.store.postgres.snapshot import PostgresSnapshot
 from tenantq.store.postgres.statements import Statements
 from tenantq.store.postgres.tables import Tables, rewrite
+<<<<<<< HEAD
 from tenantq.store.shard_lease import claim_when_free
+=======
+from tenantq.store.shard_lease import ReleaseSignal, ShardLease, claim_when_free
+>>>>>>> wt-chaos
 
 MARK: Final = "postgres_store"
 """The file of a data directory with the id of the PostgreSQL store that its local files belong to."""
@@ -49,7 +52,7 @@ class PostgresStore(OwnedStore[ShardOwnership]):
         shard: str,
         *,
         wait_ms: int = 0,
-        released: threading.Event | None = None,
+        released: ReleaseSignal | None = None,
     ) -> None:
         """Own the shard and open it; its local files are in ``path``. Blocks until PostgreSQL answers.
 
@@ -69,7 +72,7 @@ class PostgresStore(OwnedStore[ShardOwnership]):
         client.begin_shard()
         try:
             self._prepare()
-            self._owner = owner = self._claim(wait_ms, released or threading.Event())
+            self._owner = owner = self._claim(wait_ms, released or ReleaseSignal())
             check_identity(path, MARK, self._address, owner.id, read_only=False)
         except BaseException:
             self._close_sessions()
@@ -91,7 +94,7 @@ class PostgresStore(OwnedStore[ShardOwnership]):
         tables.create(self._session)
         tables.create_partition(self._session)
 
-    def _claim(self, wait_ms: int, released: threading.Event) -> ShardOwnership:
+    def _claim(self, wait_ms: int, released: ReleaseSignal) -> ShardOwnership:
         settings, keeper = self._client.settings, self._client.keeper
         return claim_when_free(
             lambda: ShardOwnership(self._session, keeper, self._sql, settings.lease_ms, settings.patience_ms),

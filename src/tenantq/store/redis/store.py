@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +26,7 @@ from tenantq.store.redis.ownership import FORMAT, Ownership
 from tenantq.store.redis.reading import Reader
 from tenantq.store.redis.settings import RedisSettings
 from tenantq.store.redis.snapshot import RedisSnapshot, RedisSnapshots
-from tenantq.store.shard_lease import ShardLease, claim_when_free
+from tenantq.store.shard_lease import ReleaseSignal, ShardLease, claim_when_free
 
 log = logging.getLogger("tenantq")
 
@@ -68,7 +67,7 @@ class RedisStore(OwnedStore[Ownership]):
         durability: Literal["fsync", "os"] = "fsync",
         read_only: bool = False,
         wait_ms: int = 0,
-        released: threading.Event | None = None,
+        released: ReleaseSignal | None = None,
     ) -> None:
         """Own the shard and open it; its local files are in ``path``. Blocks until Redis answers.
 
@@ -94,7 +93,7 @@ class RedisStore(OwnedStore[Ownership]):
         self._links = (self._link, self._side, keeper)
         try:
             self._check_there()
-            self._owner = owner = self._claim(keeper, wait_ms, released or threading.Event())
+            self._owner = owner = self._claim(keeper, wait_ms, released or ReleaseSignal())
             check_identity(path, MARK, address, owner.id, read_only=read_only)
             self._prefixes: set[bytes] = set()
             self._reader = Reader(self._link, layout, self._prefixes, owner)
@@ -123,7 +122,7 @@ class RedisStore(OwnedStore[Ownership]):
         if id is not None:
             check_identity(self.path, MARK, self._address, id.decode(), read_only=self._read_only)
 
-    def _claim(self, keeper: SlotLink, wait_ms: int, released: threading.Event) -> Ownership:
+    def _claim(self, keeper: SlotLink, wait_ms: int, released: ReleaseSignal) -> Ownership:
         """Own the shard, or raise ShardHeld."""
         settings = self._settings
         return claim_when_free(
