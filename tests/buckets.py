@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import urllib.request
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import boto3
@@ -22,6 +22,7 @@ class Bucket:
 
     def __init__(self) -> None:
         self._inner = DomainDispatcherApplication(create_backend_app)
+        self._one_at_a_time = threading.Lock()  # conditional puts are atomic, which moto's are not
         self.victim: Any = None  # a process
         self.client: Any = None  # boto3's
 
@@ -32,7 +33,8 @@ class Bucket:
             self.victim.kill()
             start("503 Slow Down", [])
             return []
-        answer: Iterable[bytes] = self._inner(environ, start)
+        with self._one_at_a_time if "HTTP_IF_NONE_MATCH" in environ else nullcontext():
+            answer: Iterable[bytes] = self._inner(environ, start)
         return answer
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from csv import DictReader
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 
@@ -17,9 +18,11 @@ from tenantq.pipeline.billing import approve, close_month, corrections, export
 from tenantq.pipeline.gold.invoice_corrections import month_corrections
 from tenantq.pipeline.gold.invoice_lines import month_lines
 from tenantq.pipeline.lake.lake import Lake
-from tenantq.pipeline.lake.state import Approval, ClosedMonth
-from tenantq.pipeline.price_book import Item, PriceBook, Tier
+from tenantq.pipeline.lake.state import Approval, ClosedMonth, LakeState
+from tenantq.pipeline.price_book import Item, PriceBook, SharedCost, Tier
 from tenantq.pipeline.report.writer import file_name, write_reports
+from tenantq.pipeline.usage_events import lago_lines, openmeter_lines, usage_corrections
+from tests.pipeline.billing_services import billing_services
 from tests.pipeline.conftest import NOW, RunPipeline
 from tests.pipeline.journals import DAY, START, JournalWriter, entry, message_id
 from tests.pipeline.test_prices import sums
@@ -47,6 +50,40 @@ def test_a_correction_is_the_difference_to_approved_corrections() -> None:
     ]
 
 
+def test_approved_corrections_become_usage_events_of_their_metric() -> None:
+    """Once per metric, in its unit, also negative; neither pending ones nor shares of common costs count as usage."""
+    book = PriceBook(
+        items=[
+            Item("Storage", "gb_hours", [Tier("1.00")]), Item("Operations", "operations", [Tier("2.00")]),
+            Item("Support", "operations", [Tier("0.10")]),
+        ],
+        shared=[SharedCost("Platform", "100.00", "operations")],
+    )  # fmt: skip
+    names = ("Storage", "Operations", "Support", "Platform")
+    month = ClosedMonth("ann", 0, book, [Approval(f"2030-01/acme/{one}", "-2", "1", "bob", 9_999) for one in names])
+    state = LakeState(closed={"2030-01": month})
+    metrics = {"Storage": "gb_hours"}
+    rows = [
+        {"line": f"2030-01/acme/{name}/{number}", "corrects": f"2030-01/acme/{name}", "tenant": "acme", "item": name,
+         "metric": metrics.get(name, "operations"), "quantity": Decimal(-2), "currency": "EUR"}
+        for name in names for number in (1, 2)
+    ]  # fmt: skip
+    found = list(usage_corrections(state, "2030-01", rows))
+    assert [(one.id, one.at.isoformat()) for one in found] == [
+        ("2030-01/acme/Operations/1", "1970-01-01T00:00:09+00:00"),
+        ("2030-01/acme/Storage/1", "1970-01-01T00:00:09+00:00"),
+    ]
+    operations, storage = (json.loads(line) for line in openmeter_lines([], found))
+    assert (operations["data"]["operations"], operations["data"]["byte_hours"]) == ("-2", "0")
+    assert storage["data"]["byte_hours"] == "-2000000000"
+    (event,) = json.loads(list(lago_lines([], found))[1])["events"]
+    assert (event["transaction_id"], event["properties"]["value"]) == (
+        "2030-01/acme/Storage/1/byte_hours",
+        "-2000000000",
+    )
+    assert event["properties"]["corrects"] == "2030-01/acme/Storage"
+
+
 def test_late_data_of_a_closed_month_is_corrected_by_approval_and_exports_are_reproducible(
     spark: SparkSession, journal: DirectoryTarget, lake: Lake, pipeline: RunPipeline, tmp_path: Path
 ) -> None:
@@ -66,6 +103,7 @@ def test_late_data_of_a_closed_month_is_corrected_by_approval_and_exports_are_re
     with pytest.raises(Conflict, match="already closed"):
         close_month(lake, "2026-01", BOOK, "ann", NOW)
     before = {kind: list(export(lake, "2026-01", kind)) for kind in ("csv", "openmeter", "lago")}
+    events = {kind: before[kind] for kind in ("openmeter", "lago")}
     billed = lake.read(spark, "invoice_lines").collect()
 
     writer.record(START + 1, entry("add", ids=message_id(2) + message_id(3), size=[10, 10]))
@@ -76,7 +114,7 @@ def test_late_data_of_a_closed_month_is_corrected_by_approval_and_exports_are_re
     assert lake.read(spark, "invoice_lines").collect() == billed
     (pending,) = corrections(lake)
     assert (pending["line"], pending["amount"], pending["status"]) == (f"{LINE}/1", Decimal("4.00"), "pending")
-    assert list(export(lake, "2026-01", "csv")) == before["csv"]
+    assert {kind: list(export(lake, "2026-01", kind)) for kind in before} == before  # type: ignore[arg-type]
     given = ["--lake", str(lake.path), "--by", "bob"]
     assert command_line(["pipeline", "invoices", "approve", f"{LINE}/1", *given]) == 0
     assert corrections(lake)[0]["approved_by"] == "bob"
@@ -98,6 +136,17 @@ def test_late_data_of_a_closed_month_is_corrected_by_approval_and_exports_are_re
     lake.settle()
     for kind, text in before.items():
         assert list(export(lake, "2026-01", kind, kept.number)) == text  # type: ignore[arg-type]
+    with billing_services() as services:
+        for kind, sent in events.items():
+            accepted = services.send(kind, sent)
+            assert set(accepted) == {204 if kind == "openmeter" else 200}
+            exported = list(export(lake, "2026-01", kind))  # type: ignore[arg-type]
+            assert services.send(kind, exported) == ([204] * 2 if kind == "openmeter" else [422, 200])
+            assert exported[:-1] == sent
+        approved = datetime.fromtimestamp(lake.state().closed["2026-01"].approvals[0].at_ms // 1_000, UTC)
+        for found in (services.openmeter, services.lago):
+            counted = {at: value for at, value in found.items() if value and at[1] == "operations"}
+            assert counted == {("acme", "operations", month): 2 for month in ("2026-01", f"{approved:%Y-%m}")}
     (event,) = map(json.loads, before["openmeter"])
     assert (event["subject"], event["time"], event["data"]["messages_in"]) == ("acme", "2026-01-01T00:00:00Z", "1")
     (batch,) = map(json.loads, before["lago"])

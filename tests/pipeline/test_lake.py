@@ -233,6 +233,37 @@ def test_pinned_versions_stay_readable_for_longer_than_delta_keeps_its_log(spark
     assert len(entries["_versions"]) <= 6
 
 
+def test_a_vacuum_by_another_tool_leaves_what_pins_and_legal_holds_need(spark: SparkSession, tmp_path: Path) -> None:
+    """Pinned and held files of any age stay, also after a cleanup of the log, and the next commit works."""
+    lake = Lake(tmp_path / "lake", ManualClock())
+    when = datetime(2026, 1, 1, tzinfo=UTC)
+    with lake.locked():
+        held = [("0", 1, 0, when, "acme", PLACED, "", DAYS[0])]
+        lake.stage(spark.createDataFrame(held, TENANT_CHANGES), "tenant_changes")
+        for calls in (1, 2, 3):
+            stage(spark, lake, calls)
+            lake.commit()
+            if calls == 1:
+                lake.tables.pin(1, "invoices of January")
+    held_files = lake.tables.old_files("ops_daily")
+    assert len(held_files) == 3
+    for file in lake.path.glob("*/**/*.*"):
+        os.utime(file, (0, 0))
+    for table in ("ops_daily", "tenant_changes", "_versions"):
+        for full in (False, True):
+            DeltaTable(str(lake.path / table)).vacuum(dry_run=False, full=full)
+        DeltaTable(str(lake.path / table)).cleanup_metadata()
+    uri = str(lake.path / "ops_daily")
+    assert set(pl.read_delta(uri, version=Lake(lake.path).tables.find(1).tables["ops_daily"])["calls"]) == {1}
+    again = Lake(lake.path)
+    with again.locked():
+        assert again.tables.old_files("ops_daily") == held_files
+        stage(spark, again, 4)
+        assert len(again.commit()) == 3
+    assert set(pl.read_delta(uri)["calls"]) == {4}
+    assert set(pl.read_delta(uri, version=Lake(lake.path).tables.find(1).tables["ops_daily"])["calls"]) == {1}
+
+
 def test_checkpoints_are_synced_before_the_log_entries_they_replace_are_deleted(
     spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

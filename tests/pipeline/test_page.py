@@ -26,11 +26,15 @@ CSS = (Path(number_format.__file__).parent / "templates" / "page.css").read_text
         (number_format.duration(90_000), "1.5 min"),
         (number_format.duration(None), "–"),  # noqa: RUF001  # a dash is what is meant
         (number_format.percent(0.9995), "99.95 %"),
+        (number_format.percent(0.83793), "83.8 %"),
         (number_format.percent(0.9999999), "> 99.999 %"),
         (number_format.percent(1e-9), "< 0.001 %"),
         (number_format.quantity("0.0000012", "gb_hours"), "1.2 kB-hours"),
         (number_format.quantity("1.5", "gb_in"), "1.5 GB"),
         (number_format.quantity("12345", "operations"), "12,345"),
+        (number_format.per("1.0000000000", "gb_hours"), "1 GB-hour"),
+        (number_format.per("1000.0000000000", "messages_in"), "1,000 messages added"),
+        (number_format.trend(-1_500_000, number_format.size), "−1.5 MB"),  # noqa: RUF001  # a minus sign
         (number_format.change(100, 120), "+20 %"),
         (number_format.change(100, 50), "−50 %"),  # noqa: RUF001  # a minus sign
         (number_format.change(0, 7), "new"),

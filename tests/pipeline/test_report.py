@@ -124,7 +124,7 @@ def test_quotas_ahead_have_units() -> None:
         data.add("growth", json.dumps({**row, "metric": metric, "quota_hit_on": "2026-09-01"}))
     page = platform_page(data, Period("2026-01-01", "2026-01-03"), [], [], 0).decode()
     cells = re.findall(r'data-label="(?:Now|Trend per day|Quota)">([^<]*)<', page)
-    assert cells == ["1.2 GB", "3 MB", "2 GB", "1.2G", "3M", "2G"]
+    assert cells == ["1.2 GB", "+3 MB", "2 GB", "1.2G", "+3M", "2G"]
 
 
 def test_a_failed_control_is_not_a_failed_verification(spark: SparkSession, lake: Lake) -> None:
@@ -209,6 +209,7 @@ def test_a_short_report_shows_hours_and_each_report_says_what_changed(
     assert "Operations per hour" in short
     assert re.search(r"\d\d:00", short)
     assert "compared with the preceding period" in short
+    assert re.findall(r"Service level [^ ]+ % *\([^)]* before\)", short) == []  # the halves share a day
     whole = Elements((reports / "tenants" / "globex.html").read_text()).text
     assert "Operations per day" in whole
     assert "2026-01-03 to 2026-01-03, compared with the preceding period" in whole

@@ -1,12 +1,11 @@
-"""Billing: closes months, approves corrections, and exports invoice lines and usage events."""
+"""Billing: closes months, approves corrections, and exports invoice lines."""
 
 import csv
 import io
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
-from itertools import islice
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -16,10 +15,9 @@ from tenantq.pipeline.lake.state import Approval, ClosedMonth
 from tenantq.pipeline.lake.versions import VersionSet
 from tenantq.pipeline.price_book import PriceBook
 from tenantq.pipeline.schemas import INVOICE_LINES
+from tenantq.pipeline.usage_events import lago_lines, openmeter_lines, usage_corrections, usage_hours
 
 Format = Literal["csv", "openmeter", "lago"]
-_METRICS: Final = ("operations", "messages_in", "messages_out", "bytes_in", "bytes_out", "byte_hours")
-_LAGO_EVENTS_MAX: Final = 100  # of a request
 
 
 def close_month(lake: Lake, period: str, book: PriceBook, by: str, now_ms: int) -> VersionSet:
@@ -41,9 +39,10 @@ def close_month(lake: Lake, period: str, book: PriceBook, by: str, now_ms: int) 
             raise Invalid(
                 f"month {period}: its lines were computed with another price book. Run the pipeline with this one first."
             )
-        lake.stage_state(state.with_closed(period, ClosedMonth(by, now_ms, book.in_period(period))))
+        number = lake.tables.newest.number + 1
+        lake.stage_state(state.with_closed(period, ClosedMonth(by, now_ms, book.in_period(period), number=number)))
         lake.commit()
-        return lake.tables.pin(lake.tables.newest.number, f"invoices of {period}")
+        return lake.tables.pin(number, f"invoices of {period}")
 
 
 def corrections(lake: Lake, period: str = "") -> list[dict[str, Any]]:
@@ -74,18 +73,35 @@ def export(lake: Lake, period: str, kind: Format, number: int | None = None) -> 
     used = lake.tables.newest if number is None else lake.tables.find(number)
     if kind == "csv":
         yield from _csv(_rows(lake, used, "invoice_lines", period), _corrections(lake, used, period))
-    elif kind == "openmeter":
-        yield from (msgspec.json.encode(_cloud_event(one)).decode() + "\n" for one in _hours(lake, used, period))
     else:
-        events = (event for one in _hours(lake, used, period) for event in _lago_events(one))
-        while batch := list(islice(events, _LAGO_EVENTS_MAX)):
-            yield msgspec.json.encode({"events": batch}).decode() + "\n"
+        fixes = _corrections(lake, used, period) if period in used.state.closed else []
+        yield from (openmeter_lines if kind == "openmeter" else lago_lines)(
+            usage_hours(lake, _billed_set(lake, used, period, corrected=bool(fixes)), period),
+            usage_corrections(used.state, period, fixes),
+        )
+
+
+def _billed_set(lake: Lake, used: VersionSet, period: str, *, corrected: bool) -> VersionSet:
+    """Return the version set with the usage of a month's lines. Usage that was late for them is in corrections instead.
+
+    Raise NotFound if the set is not kept and the month has corrections.
+    """
+    month = used.state.closed.get(period)
+    known = [one for one in lake.tables.sets if month is not None and one.number == month.number]
+    if month is None or (not known and not corrected):
+        return used
+    if not known:
+        raise NotFound(
+            f"month {period}: version set {month.number}, with which it was closed, is not kept any more, because it was "
+            "unpinned or a tenant was erased. Its usage events cannot be exported again."
+        )
+    return known[0]
 
 
 def _corrections(lake: Lake, used: VersionSet, period: str) -> list[dict[str, Any]]:
-    approved = used.state.approvers
+    approved = used.state.approvals
     return [
-        row if row["line"] not in approved else {**row, "status": "approved", "approved_by": approved[row["line"]]}
+        row if row["line"] not in approved else {**row, "status": "approved", "approved_by": approved[row["line"]].by}
         for row in _rows(lake, used, "invoice_corrections", period)
     ]
 
@@ -122,42 +138,3 @@ def _csv(lines: list[dict[str, Any]], fixes: list[dict[str, Any]]) -> Iterator[s
     for row in (*lines, *approved):
         writer.writerow({name: f"{value:f}" if isinstance(value, Decimal) else value for name, value in row.items()})
     yield from buffer.getvalue().splitlines(keepends=True)
-
-
-def _hours(lake: Lake, used: VersionSet, period: str) -> Iterator[dict[str, Any]]:
-    """Yield the usage of each tenant and hour of a month, all queues together."""
-    days = [
-        file
-        for file in lake.tables.files("usage_hourly", used.tables.get("usage_hourly", -1))
-        if file.partition.startswith(f"date={period}")
-    ]
-    if not days:
-        raise NotFound(f"month {period}: has no usage in version set {used.number}")
-    for file in sorted(days, key=lambda one: one.partition):
-        hours: dict[tuple[str, str], dict[str, Any]] = {}
-        for row in lake.tables.rows([lake.tables.local_copy(f"usage_hourly/{file.path}")]):
-            known = hours.setdefault((row["tenant"], row["hour"]), dict.fromkeys(_METRICS, 0))
-            for name in _METRICS:
-                known[name] += row[name]
-        for (tenant, hour), figures in sorted(hours.items()):
-            if tenant:
-                yield {"tenant": tenant, "at": f"{file.partition.removeprefix('date=')}T{hour}:00:00Z", **figures}
-
-
-def _cloud_event(hour: dict[str, Any]) -> dict[str, Any]:
-    """Return an OpenMeter event. Its ID is the same each time, so an event that is sent twice counts once."""
-    return {
-        "specversion": "1.0", "id": f"{hour['tenant']}/{hour['at']}", "source": "tenantq", "type": "tenantq.usage",
-        "subject": hour["tenant"], "time": hour["at"], "data": {name: str(hour[name]) for name in _METRICS},
-    }  # fmt: skip
-
-
-def _lago_events(hour: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a Lago event per metric that is not zero, with the metric as its code and the time in Unix seconds."""
-    at = int(datetime.fromisoformat(hour["at"]).timestamp())
-    for name in _METRICS:
-        if hour[name]:
-            yield {
-                "transaction_id": f"{hour['tenant']}/{hour['at']}/{name}", "external_subscription_id": hour["tenant"],
-                "code": name, "timestamp": at, "properties": {"value": f"{hour[name]:f}" if name == "byte_hours" else str(hour[name])},
-            }  # fmt: skip

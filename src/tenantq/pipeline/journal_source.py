@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import takewhile
@@ -47,15 +47,13 @@ class JournalFiles(msgspec.Struct):
         return count
 
 
-def journal_path(journal: str) -> str:
-    """Return the directory that a path or a file:// URL names; raise Invalid if it cannot be read."""
+def open_journal(journal: str) -> ExportTarget:
+    """Return the journal at a path or URL. Raise Invalid for a path that cannot be read, or a URL that is not supported."""
     local = local_path(journal)
-    if local is None:
-        raise Invalid(
-            f"journal {shown_url(journal)}: must be a local or mounted directory or a file:// URL. Use tenantq pipeline run "
-            f"for {journal.partition('://')[0]}://"
-        )
-    path = local.absolute()
+    return open_target(journal) if local is None else DirectoryTarget(_checked(journal, local.absolute()))
+
+
+def _checked(journal: str, path: Path) -> Path:
     try:
         if not path.is_dir():
             raise Invalid(
@@ -72,38 +70,44 @@ def journal_path(journal: str) -> str:
         raise Invalid(
             f"journal {journal}: contains neither date=… nor {MANIFESTS}/. Give the journal directory inside the data directory."
         )
-    return str(path)
+    return path
 
 
 @contextmanager
 def local_journal(
-    journal: str, lake: Lake, options: RunOptions, progress: Callable[[str], None]
+    journal: str, lake: Lake, options: RunOptions, progress: Callable[[str], None], only: Container[str] | None = None
 ) -> Iterator[JournalFiles]:
-    """Yield the new files of a journal, downloaded first if it is remote. The lake must be locked.
+    """Yield the new files of a journal, or those of ``only`` some manifests, downloaded first if it is remote.
 
-    Raise Invalid for a journal that does not exist or is empty, Unavailable if a remote one cannot be read.
+    The lake must be locked. Raise Invalid for a journal that does not exist or is empty, Unavailable if a remote one cannot
+    be read.
     """
-    if local_path(journal) is not None:
-        root = journal_path(journal)
-        target_dir = DirectoryTarget(Path(root))
-        yield new_files(target_dir, root, lake, options)
-        note_ingested(target_dir, lake)
+    target = open_journal(journal)
+    if isinstance(target, DirectoryTarget):
+        yield new_files(target, str(target.path), lake, options, only)
+        note_ingested(target, lake)
         return
-    target = open_target(journal)
     progress(FETCH)
     place = lake.incoming()
     try:
-        try:
+        with reading(journal):
             if not target.names(""):
                 raise Invalid(f"journal {shown_url(journal)}: is empty. Give the target of the export.")
-            files = new_files(target, str(place), lake, options)
+            files = new_files(target, str(place), lake, options, only)
             _download(target, [*files.manifests, *files.orphans, *files.segments], place)
-        except OSError as error:
-            raise Unavailable(f"journal {shown_url(journal)}: cannot be read: {str(error)[:300]}") from error
         yield files
         note_ingested(target, lake)
     finally:
         shutil.rmtree(place, ignore_errors=True)
+
+
+@contextmanager
+def reading(journal: str) -> Iterator[None]:
+    """Raise Unavailable if a remote journal cannot be read."""
+    try:
+        yield
+    except OSError as error:
+        raise Unavailable(f"journal {shown_url(journal)}: cannot be read: {str(error)[:300]}") from error
 
 
 def note_ingested(target: ExportTarget, lake: Lake) -> None:
@@ -120,8 +124,13 @@ def note_ingested(target: ExportTarget, lake: Lake) -> None:
             target.write(f"{INGESTED}/{shard}/{where}.json", msgspec.json.encode(note))
 
 
-def new_files(target: ExportTarget, root: str, lake: Lake, options: RunOptions) -> JournalFiles:
-    """Return what is new in a journal, in the days that the options ask for. A segment's day is that of its first record."""
+def new_files(
+    target: ExportTarget, root: str, lake: Lake, options: RunOptions, only: Container[str] | None = None
+) -> JournalFiles:
+    """Return what is new in a journal, in the days that the options ask for, of ``only`` some manifests if given.
+
+    A segment's day is that of its first record.
+    """
     done = {row["manifest"] for row in lake.rows("segments") if not row["reason"]}
     files = {_span(name): name for name in target.names("") if name.endswith(".parquet")}
     manifests = manifest_names(target)
@@ -130,7 +139,8 @@ def new_files(target: ExportTarget, root: str, lake: Lake, options: RunOptions) 
     def asked_for(file: str) -> bool:
         return not file.startswith("date=") or options.asks_for(file.removeprefix("date=")[:10])
 
-    wanted = [name for name in manifests if name not in done and asked_for(files.get(_span(name), ""))]
+    new = [name for name in manifests if name not in done and (only is None or name in only)]
+    wanted = [name for name in new if asked_for(files.get(_span(name), ""))]
     orphans = [file for span, file in sorted(files.items()) if span not in described and asked_for(file)]
     return JournalFiles(root, wanted, orphans, [files[_span(name)] for name in wanted if _span(name) in files])
 

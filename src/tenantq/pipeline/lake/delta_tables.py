@@ -10,7 +10,7 @@ import tempfile
 import uuid
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -24,12 +24,13 @@ from deltalake.transaction import RemoveAction, create_table_with_add_actions
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tenantq.domain.formatting import show_time
-from tenantq.errors import Conflict, NotFound, Unavailable
+from tenantq.errors import Conflict, NotFound, TenantqError, Unavailable
 from tenantq.journal.export_target import local_path, open_target, shown_url
 from tenantq.pipeline.lake.data_files import add_action, partition_values
 from tenantq.pipeline.lake.state import LakeState
 from tenantq.pipeline.lake.versions import (
     AT_ONCE,
+    KEEP_FILES,
     KEEP_LOG,
     LOG,
     VERSIONS,
@@ -47,6 +48,8 @@ from tenantq.runtime.clock import Clock, SystemClock
 from tenantq.runtime.durable_files import sync, sync_all
 
 _CLAIM_MS: Final = 1_800_000  # longer than any commit takes
+_FAILED: Final = "0/failed"
+"""The claim after a failed commit: it has ended, and the next one rolls back."""
 _EMPTY: Final = "empty.parquet"
 """A file of a table without rows. It has the columns, so that plain Parquet readers find a table too."""
 
@@ -125,31 +128,56 @@ class DeltaTables:
             self.record([found if one.number == number else one for one in self.sets])
         return self.find(number)
 
+    def is_claimed(self) -> bool:
+        """Return whether another process is changing a lake at a URL."""
+        self.refresh()
+        return self._claimed_until() > self._clock.wall_ms()
+
+    def _claimed_until(self) -> int:
+        return int(self.newest.claim.partition("/")[0] or 0)
+
     @contextmanager
-    def claimed(self) -> Iterator[None]:
-        """Keep other processes from changing a lake at a URL, and roll back what a killed one left there.
+    def claimed(self, tables: Iterable[str] = ()) -> Iterator[None]:
+        """Keep other processes from changing a lake at a URL, and roll back what a killed or failed one left there.
+
+        What another tool committed to the ``tables`` that will change, as VACUUM does, is rolled back too.
 
         Raise Conflict if another process has a claim, or changed the lake since it was read. The claim of a process that
         was killed ends by time. A local lake has a lock instead.
         """
         if self.is_local:
+            if any(map(self._is_ahead, tables)):
+                self.roll_back()
             yield
             return
         known = self.newest.number
         self.refresh()
-        until = int(self.newest.claim.partition("/")[0] or 0)
+        until = self._claimed_until()
         if self.newest.number != known:
             raise Conflict(f"lake {self.name}: another run changed the lake. Run the command again.")
         if until > self._clock.wall_ms():
             raise Conflict(f"lake {self.name}: another run is changing it, at most until {show_time(until)}")
-        newest = self.newest if self.sets else msgspec.structs.replace(self.newest, number=1)
-        claim = f"{self._clock.wall_ms() + _CLAIM_MS}/{uuid.uuid4().hex}"
-        self.record([*self.sets[:-1], msgspec.structs.replace(newest, claim=claim)])
+        abandoned = self.newest.claim
+        self._claim(f"{self._clock.wall_ms() + _CLAIM_MS}/{uuid.uuid4().hex}")
         try:
-            self.roll_back()
+            if abandoned or any(map(self._is_ahead, tables)):
+                self.roll_back()
             yield
-        finally:
-            self.record([*self.sets[:-1], msgspec.structs.replace(self.newest, claim="")])
+        except BaseException:
+            with suppress(TenantqError, DeltaError, OSError):  # the claim ends by time then
+                self._claim(_FAILED)
+            raise
+        self._claim("")
+
+    def _claim(self, claim: str) -> None:
+        newest = self.newest if self.sets else msgspec.structs.replace(self.newest, number=1)
+        self.record([*self.sets[:-1], msgspec.structs.replace(newest, claim=claim)])
+
+    def _is_ahead(self, table: str) -> bool:
+        """Return whether the log of a table has versions after the newest version set."""
+        names = (name.rpartition("/")[2] for name in self.target.names(f"{table}/{LOG}"))
+        newest = max((name for name in names if name.endswith(".json")), default="")
+        return newest >= f"{self.newest.tables.get(table, -1) + 1:020d}"
 
     def roll_back(self) -> None:
         """Undo commits to tables that no version set has, and delete their files."""
@@ -198,8 +226,14 @@ class DeltaTables:
         """Return the local path of a file of the lake, copied first if the lake is at a URL."""
         file = self.path / name
         if not self.is_local and not file.exists():
+            try:
+                data = self.target.read(name)
+            except FileNotFoundError as error:  # of an older version set
+                raise Conflict(f"lake {self.name}: another run changed the lake. Run the command again.") from error
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(self.target.read(name))
+            draft = file.with_name(f".{file.name}.{uuid.uuid4().hex}")  # tables are read side by side
+            draft.write_bytes(data)
+            draft.rename(file)
         return file
 
     def rows(self, files: Iterable[Path], filters: Any = None) -> list[dict[str, Any]]:
@@ -225,7 +259,7 @@ class DeltaTables:
         partitions, version = list(known.partitions), self.newest.tables.get(table, -1)
         try:
             if version < 0:
-                create_table_with_add_actions(uri, columns, adds, partition_by=partitions, commit_properties=AT_ONCE, post_commithook_properties=KEEP_LOG, storage_options=storage_options())  # fmt: skip
+                create_table_with_add_actions(uri, columns, adds, partition_by=partitions, configuration=KEEP_FILES, commit_properties=AT_ONCE, post_commithook_properties=KEEP_LOG, storage_options=storage_options())  # fmt: skip
             else:
                 before = delta_table(uri, version)
                 before.create_write_transaction([*adds, *removes], "append", columns, partitions, commit_properties=AT_ONCE, post_commithook_properties=KEEP_LOG)  # fmt: skip

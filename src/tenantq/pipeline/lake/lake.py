@@ -281,7 +281,7 @@ class Lake:
         only the files of the newest set are left, so older versions of its rows are gone too.
         """
         self._place("")  # says that a commit has begun, until it is complete
-        with self.tables.claimed():
+        with self.tables.claimed(self._staged):
             changed = self._commit(keep, erased)
         self._state = None
         self._forget_staged()

@@ -76,6 +76,7 @@ class ClosedMonth(msgspec.Struct, frozen=True):
     book: PriceBook  # what the price book said about the month; corrections are computed with it
     approvals: list[Approval] = []
     applied: int = 0  # approvals that the table of corrections has
+    number: int = 0  # the version set that it was closed with
 
 
 class LakeState(msgspec.Struct, frozen=True):
@@ -88,10 +89,10 @@ class LakeState(msgspec.Struct, frozen=True):
     closed: dict[str, ClosedMonth] = {}  # by month
 
     @property
-    def approvers(self) -> dict[str, str]:
-        """Who approved a correction, by its line. The table of corrections says so only after the next run."""
+    def approvals(self) -> dict[str, Approval]:
+        """The approved corrections, by their line. The table of corrections says so only after the next run."""
         return {
-            f"{line}/{number}": one.by
+            f"{line}/{number}": one
             for month in self.closed.values()
             for line in {one.line for one in month.approvals}
             for number, one in enumerate((one for one in month.approvals if one.line == line), 1)

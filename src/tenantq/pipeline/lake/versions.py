@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from tenantq.errors import Conflict, Invalid, Unavailable
 from tenantq.journal.export_target import shown_url
@@ -27,6 +27,14 @@ AT_ONCE: Final = CommitProperties(max_commit_retries=0)
 """A commit on top of another process's commit fails, because it was computed from older rows."""
 KEEP_LOG: Final = PostCommitHookProperties(cleanup_expired_logs=False)
 """By default, a commit deletes log entries after 30 days, also those that pinned versions need."""
+KEEP_FILES: Final = {
+    "delta.deletedFileRetentionDuration": "interval 36500 days",
+    "delta.logRetentionDuration": "interval 36500 days",
+    "delta.enableExpiredLogCleanup": "false",
+}
+"""Table properties that keep VACUUM and log cleanup of other tools from files that version sets and legal holds need."""
+_SHORT_LOG: Final = {"delta.checkpointInterval": "10"}
+"""Every command reads the version sets, from a bucket with a request for each entry since the last checkpoint."""
 _ENTRY: Final = re.compile(rf"(?:^|/){LOG}/(\d{{20}})\.[^/]*$")
 _COLUMNS: Final = pa.schema(
     [
@@ -108,10 +116,10 @@ def write_sets(uri: str, sets: list[VersionSet], read: VersionSet) -> None:
     try:
         given = pa.Table.from_pylist(rows, _COLUMNS)
         if recorded is None:
-            write_deltalake(uri, given, mode="error", commit_properties=AT_ONCE, post_commithook_properties=KEEP_LOG, storage_options=storage_options())  # fmt: skip
+            write_deltalake(uri, given, mode="error", configuration=_SHORT_LOG, commit_properties=AT_ONCE, post_commithook_properties=KEEP_LOG, storage_options=storage_options())  # fmt: skip
         else:
             write_deltalake(recorded, given, mode="overwrite", schema_mode="overwrite", commit_properties=AT_ONCE, post_commithook_properties=KEEP_LOG)  # fmt: skip
-    except CommitFailedError as error:
+    except DeltaError as error:  # another commit was first, or created the table
         raise Conflict(what) from error
 
 

@@ -1,6 +1,7 @@
 """Numbers as people read them. Invoices stay exact; everything else is rounded."""
 
 import math
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Final
 
@@ -10,6 +11,10 @@ _COUNTS: Final = ("", "k", "M", "G", "T", "P", "E")
 _METRICS: Final = {
     "gb_hours": "GB-hours", "gb_in": "GB in", "gb_out": "GB out", "messages_in": "messages added",
     "messages_out": "messages delivered",
+}  # fmt: skip
+_ONE: Final = {
+    "GB-hours": "GB-hour", "messages added": "message added", "messages delivered": "message delivered",
+    "operations": "operation",
 }  # fmt: skip
 _LENGTHS: Final = ((86_400_000.0, "d"), (3_600_000.0, "h"), (60_000.0, "min"), (1_000.0, "s"))
 _STEPS: Final = (
@@ -72,9 +77,11 @@ def round_step(step: float) -> float:
 
 
 def percent(share: float | None) -> str:
-    """Return a share in percent, never rounded up to 100 or down to 0: 99.95 %."""
+    """Return a share in percent, never rounded up to 100 or down to 0: 99.95 %, 83.8 %."""
     if share is None:
         return _NONE
+    if 0.01 <= share <= 0.99:
+        return f"{_plain(share * 100)} %"
     text = f"{share * 100:.3f}"
     if share < 1 and text == "100.000":
         return "> 99.999 %"
@@ -104,9 +111,15 @@ def byte_hours(value: Decimal | str) -> str:
     return f"{size(float(value))}-hours"
 
 
-def metric(name: str) -> str:
-    """Return what an invoice calls a metric."""
-    return _METRICS.get(name, name)
+def per(unit: str, metric: str) -> str:
+    """Return the unit of a price: 1 GB-hour, 1,000 messages added."""
+    name = _METRICS.get(metric, metric)
+    return f"1 {_ONE.get(name, name)}" if Decimal(unit) == 1 else f"{exact(unit)} {name}"
+
+
+def trend(value: float, unit: Callable[[float], str]) -> str:
+    """Return a change per day with its sign: +1.2 MB."""
+    return f"+{unit(value)}" if value >= 0 else f"−{unit(-value)}"  # noqa: RUF001  # a minus sign
 
 
 def change(before: float, after: float) -> str:

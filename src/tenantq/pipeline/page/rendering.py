@@ -71,7 +71,8 @@ def _environment() -> Environment:
         "exact",
         "quantity",
         "byte_hours",
-        "metric",
+        "per",
+        "trend",
         "change",
     ):
         found.filters[name] = getattr(number_format, name)

@@ -46,7 +46,7 @@ def report_data(spark: SparkSession, lake: Lake, period: Period, tenant: str | N
         return lake.view(spark, name, period.holds).where(wanted).withColumn("subject", f.col("tenant"))
 
     def billed(table: Callable[[str], DataFrame]) -> DataFrame:
-        return _billed(table("invoice_lines"), table("invoice_corrections"), sorted(lake.state().approvers))
+        return _billed(table("invoice_lines"), table("invoice_corrections"), sorted(lake.state().approvals))
 
     sections: Sections = [
         *_common(tenants, "queue", period),
@@ -191,7 +191,9 @@ def _invoice_sums(lines: DataFrame) -> DataFrame:
     summed = lines.groupBy("subject", "period", item, "kind", "metric", "unit", "currency").agg(
         f.sum("quantity").cast("decimal(38,10)").alias("quantity"),
         f.sum("amount").cast("decimal(38,2)").alias("amount"),
-        f.concat(f.count("*").cast("string"), f.lit(" lines")).alias("details"),
+        f.concat_ws(" ", f.count("*").cast("string"), f.when(f.count("*") == 1, "line").otherwise("lines")).alias(
+            "details"
+        ),
     )
     return _invoice(summed)
 

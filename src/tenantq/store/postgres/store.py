@@ -25,11 +25,7 @@ from tenantq.store.postgres.session import BoundedConnection, Rows
 from tenantq.store.postgres.snapshot import PostgresSnapshot
 from tenantq.store.postgres.statements import Statements
 from tenantq.store.postgres.tables import Tables, rewrite
-<<<<<<< HEAD
-from tenantq.store.shard_lease import claim_when_free
-=======
-from tenantq.store.shard_lease import ReleaseSignal, ShardLease, claim_when_free
->>>>>>> wt-chaos
+from tenantq.store.shard_lease import ReleaseSignal, claim_when_free
 
 MARK: Final = "postgres_store"
 """The file of a data directory with the id of the PostgreSQL store that its local files belong to."""

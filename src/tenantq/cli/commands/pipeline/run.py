@@ -40,16 +40,21 @@ def run(journal: str, lake_path: str, *, master: str | None, memory: str, **give
       130  stopped by Ctrl-C, 143 by SIGTERM; the tables are unchanged, or completely changed
     """
     wanted = run_options(**given)  # reports a wrong price book before Spark starts
-    from tenantq.journal.export_target import local_path, open_target  # noqa: PLC0415  # --help must not need these
-    from tenantq.pipeline.journal_source import FETCH, journal_path  # noqa: PLC0415
-    from tenantq.pipeline.run import STAGES  # noqa: PLC0415
-    from tenantq.pipeline.run import run as start  # noqa: PLC0415
+    from tenantq.pipeline.run import run as start  # noqa: PLC0415  # --help must not need it
 
-    remote = local_path(journal) is None
-    (open_target if remote else journal_path)(journal)
-    stages = [stage for stage in STAGES if remote or stage != FETCH]
+    stages = stages_of(journal)
     with spark_command(master, memory, stages=stages, meaning=MEANING) as work:
         return report_output(start(work.open, journal, options.open_lake(lake_path), wanted, work.progress.begin))
+
+
+def stages_of(journal: str) -> list[str]:
+    """Return the stages of a run over a journal. Raises Invalid for one that does not exist, before Spark starts."""
+    from tenantq.journal.export_target import local_path  # noqa: PLC0415  # as above
+    from tenantq.pipeline.journal_source import FETCH, open_journal  # noqa: PLC0415
+    from tenantq.pipeline.run import STAGES  # noqa: PLC0415
+
+    open_journal(journal)
+    return [stage for stage in STAGES if stage != FETCH or local_path(journal) is None]
 
 
 def run_options(

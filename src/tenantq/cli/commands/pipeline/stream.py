@@ -9,7 +9,7 @@ import click
 from tenantq.cli import exit_codes
 from tenantq.cli.command_group import Command
 from tenantq.cli.commands.pipeline import options
-from tenantq.cli.commands.pipeline.run import MEANING, report_output, run_options
+from tenantq.cli.commands.pipeline.run import MEANING, report_output, run_options, stages_of
 from tenantq.cli.commands.pipeline.spark_runtime import spark_command
 from tenantq.cli.options import duration
 from tenantq.cli.output import json_option, print_output
@@ -57,18 +57,14 @@ def stream(
     if every_ms is not None and every_ms < 1_000:
         raise click.UsageError("--every must be at least 1s.")
     wanted = run_options(**given)
-    from tenantq.pipeline.journal_source import journal_path  # noqa: PLC0415
-    from tenantq.pipeline.run import STAGES  # noqa: PLC0415
-    from tenantq.pipeline.stream import check_local  # noqa: PLC0415
-    from tenantq.pipeline.stream import stream as start  # noqa: PLC0415
+    from tenantq.pipeline.stream import stream as start  # noqa: PLC0415  # --help must not need it
 
-    journal_path(journal)
+    stages = stages_of(journal)
     lake = options.open_lake(lake_path)
-    check_local(lake)
     with lake.locked():
         pass  # reports what is wrong with the lake before Spark starts
     code = exit_codes.OK
-    with spark_command(master, memory, stages=STAGES[1:], meaning=MEANING) as work:
+    with spark_command(master, memory, stages=stages, meaning=MEANING) as work:
 
         def print_batch(report: RunReport) -> None:
             nonlocal code
