@@ -117,7 +117,7 @@ class _Run:
                 restore = self._restore if any(day.is_cold for day in state.archived) else None
                 new.read(files.root, rules, restore, lambda: lake.read(self._spark, "bronze"))
         report.rows = new.summary.rows
-        self._selector = Selector(lambda: self._spark, lake, self._options, new, lake.state(), report, self._new_rows)
+        self._selector = Selector(lake, self._options, new, lake.state(), report)
 
     def _verify(self, files: JournalFiles, rules: RowRules, rows: int) -> None:
         """Verify the segments: few in this process while Java starts, many on Spark."""
@@ -175,10 +175,6 @@ class _Run:
                 assert isinstance(rows, DataFrame), table.name
                 rows = self._lake.view(self._spark, table.name, known.__contains__).unionByName(rows)
             self._lake.stage(rows, table.name, selection.covers, pieces, few=self._rows <= MEDIUM_ROWS)
-
-    def _new_rows(self, name: str) -> DataFrame:
-        """Return the rows that this run adds to bronze or to queue_resets. They depend on nothing but the journal."""
-        return self._new.rows if name == "bronze" else self._new.frame("resets")
 
     def _is_large(self, table: LakeTable) -> bool:
         """Return whether a table is computed from many rows. Only then it pays off to compile code.

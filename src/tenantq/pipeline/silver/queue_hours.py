@@ -47,6 +47,7 @@ from tenantq.pipeline.silver.queue_changes import (
     selected_table,
 )  # fmt: skip
 from tenantq.pipeline.silver.queue_resets import ResetIndex
+from tenantq.pipeline.silver.removed_leases import removed_leases
 
 _HOUR_MS: Final = 3_600_000
 _PART_BYTES: Final = 32_000_000  # of rows whose rounds are merged by one task
@@ -221,7 +222,7 @@ def _matches(pattern: str, details: pa.ChunkedArray, rows: NDArray[Any]) -> list
 
 def _send_removed(lives: pa.Table, resets: ResetIndex, parts: PeriodParts) -> Iterator[tuple[int, int, pa.Table]]:
     """Send the leases that ended because their message was removed, at the place of the remove."""
-    removed = lives.filter(pc.and_(pc.equal(whole(lives["outcome"]), "removed"), whole(lives["leased_at_end"])))
+    removed = removed_leases(lives)
     if not removed.num_rows:
         return
     last = whole(removed["last"])
