@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tenantq.pipeline.bronze.row_summary import RESET_COLUMNS, resets_of
-from tenantq.pipeline.exchange import Exchange, FileRows, SentRows
+from tenantq.pipeline.exchange import Exchange, FileRows, Sender, SentRows
 from tenantq.pipeline.gold.slo_daily import slo_daily
 from tenantq.pipeline.gold.usage_hourly import usage_hourly
 from tenantq.pipeline.schemas import QUEUE_HOURS, QUEUE_RESETS
@@ -65,7 +65,7 @@ def by_spark(journal: Path, into: Path, memory: str) -> dict[str, float]:
     with stages.timed("queue_resets"):
         files = sorted(journal.glob("date=*/*/*/*.parquet"))
         rows = FileRows(spark, files)
-        sent = SentRows(rows, (*RESET_COLUMNS, "outcome"), _send_resets)
+        sent = SentRows(rows, Sender((*RESET_COLUMNS, "outcome"), _send_resets))
         resets = Exchange(spark, [sent], 1, lambda _, found: pa.concat_tables(found[0]), QUEUE_RESETS).frame().toArrow()
         resets = spark.createDataFrame(resets, QUEUE_RESETS)
     with stages.timed("message_lives"):

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
+from tenantq.pipeline.exchange import read_rows
 from tenantq.pipeline.lake.lake import Lake
-from tests.pipeline.conftest import digests
+from tenantq.pipeline.run import run
+from tenantq.pipeline.run_options import RunOptions
+from tests.pipeline.conftest import NOW, digests
 from tests.pipeline.journals import DAY, HOUR, MINUTE, START, JournalWriter, entry, message_id
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+    import pyarrow as pa
+    import pytest
+    from pyspark.sql import SparkSession
 
     from tenantq.journal.export_target import DirectoryTarget
     from tenantq.journal.record import JournalEntry
-    from tests.pipeline.conftest import RunPipeline
+    from tests.pipeline.conftest import ProcessedJournal, RunPipeline
 
 
 def test_late_resets_and_leases_change_partitions_without_new_rows(
@@ -56,3 +65,19 @@ def test_late_resets_and_leases_change_partitions_without_new_rows(
     whole = Lake(tmp_path / "whole")
     pipeline(lake=whole)
     assert digests(lake) == digests(whole)
+
+
+def test_the_rows_of_new_files_are_not_read_again(
+    processed: ProcessedJournal, lake: Lake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables computed from Arrow tables get new rows as the task reduced them that wrote the file."""
+    read: list[str] = []
+
+    def recorded(file: str, columns: Sequence[str]) -> pa.Table:
+        read.append(file)
+        return read_rows(file, columns)
+
+    monkeypatch.setattr("tenantq.pipeline.exchange.read_rows", recorded)
+    run(spark, str(processed.journal.path), lake, RunOptions(now_ms=NOW))
+    assert Counter(read) == Counter({str(processed.journal.path / one.file): 2 for one in processed.writer.files})
+    assert digests(lake) == digests(processed.lake)

@@ -76,14 +76,16 @@ class Selector:
         return _whole() if missing or self._new.summary.first_reset_ms is not None else None
 
     @cached_property
-    def _life_days(self) -> set[str]:
-        names, new = set(self._new.summary.lives), self._new.summary.resets
-        if not new:
-            return names
+    def resets(self) -> ResetIndex:
+        """All resets of the lake, with the new ones."""
         known = (reset_of(row) for row in self._lake.rows("queue_resets", staged=False))
-        resets, tenants = ResetIndex([*known, *new]), {tenant for _, tenant, *_ in new}
-        for name, files in self._lake.files("message_lives").items():
-            if name not in names and any(are_changed(file, resets, tenants) for file in files):
+        return ResetIndex([*known, *self._new.summary.resets])
+
+    @cached_property
+    def _life_days(self) -> set[str]:
+        names, tenants = set(self._new.summary.lives), {tenant for _, tenant, *_ in self._new.summary.resets}
+        for name, files in self._lake.files("message_lives").items() if tenants else ():
+            if name not in names and any(are_changed(file, self.resets, tenants) for file in files):
                 names.add(name)
         return names
 
