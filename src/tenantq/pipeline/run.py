@@ -283,7 +283,7 @@ class _Run:
 
 def _awaited(table: LakeTable) -> set[str]:
     """Return the tables that must be staged before a table is computed. New rows of a table are there before it is."""
-    sources = {one.table for one in table.inputs if one.part != "new"} - {JOURNAL, table.name}
+    sources = {one.table for one in table.inputs if one.part not in {"new", "resets"}} - {JOURNAL, table.name}
     return {*sources, *NEEDED.get(table.scope, ())}
 
 
