@@ -7,9 +7,10 @@ import io
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from threading import local
+from types import MappingProxyType
 from typing import NamedTuple
 
 import pyarrow.parquet as pq
@@ -21,6 +22,7 @@ from tenantq.journal.signing import SigningKey
 from tenantq.pipeline.exchange import Exchange, FileRows
 from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.lake.pieces import Pieces
+from tenantq.pipeline.reduction import Reduce
 from tenantq.pipeline.run import run
 from tenantq.pipeline.run_options import RunOptions, RunReport
 from tenantq.pipeline.session import open_session
@@ -81,10 +83,10 @@ class WatchedLake(Lake):
         self.read_from: dict[str, set[str]] = {}
         self._read = local()  # a thread computes one table at a time
 
-    def file_rows(self, spark: SparkSession, table: str, wanted: Callable[[str], bool]) -> FileRows:
+    def file_rows(self, spark: SparkSession, table: str, wanted: Callable[[str], bool], reader: str) -> FileRows:
         """Record that the files of a table are read."""
         self._read.tables = {*getattr(self._read, "tables", ()), table}
-        return super().file_rows(spark, table, wanted)
+        return super().file_rows(spark, table, wanted, reader)
 
     def stage(
         self,
@@ -94,6 +96,7 @@ class WatchedLake(Lake):
         pieces: Pieces | None = None,
         *,
         few: bool = False,
+        reductions: Mapping[str, Reduce] = MappingProxyType({}),
     ) -> None:
         """Record the files that the rows come from, then stage them."""
         if isinstance(rows, Exchange):
@@ -105,7 +108,7 @@ class WatchedLake(Lake):
         found = {"journal" if name in {"file:", ""} else name for name in found} | getattr(self._read, "tables", set())
         self.read_from[table] = found - {table}
         self._read.tables = set()
-        super().stage(rows, table, covers, pieces, few=few)
+        super().stage(rows, table, covers, pieces, few=few, reductions=reductions)
 
 
 @pytest.fixture(scope="session")

@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 import bench.pipeline
-from bench.pipeline import run
+from bench.pipeline import compare, comparison_table, run
 from bench.process_memory import SampledRun
 from bench.synthetic_journal import Plan, WrittenJournal
+from bench.two_tables import START
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,8 +38,21 @@ async def test_a_second_run_with_nothing_new_is_measured_against_its_target(
 
     monkeypatch.setattr(bench.pipeline, "make_journal", make)
     monkeypatch.setattr(bench.pipeline, "run_sampled", process)
-    monkeypatch.setattr(bench.pipeline, "_both", lambda *_: None)
+    monkeypatch.setattr(bench.pipeline, "compare", lambda *_: None)
     await run(tmp_path, quick=True)
     shown = capsys.readouterr().out
     assert re.findall(r" 12\.3 +(\S+) +4\.5 ", shown) == ["20", "40", "-"]
     assert "a run with nothing new: 4.5 s (at most 10, whatever the number of rows)" in shown
+
+
+def test_the_comparison_with_duckdb_includes_the_start_of_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The target is next to the ratio that includes it. The ratio of the computation alone is shown, too."""
+    stages = msgspec.json.encode({START: 3.0, "queue_hours": 20.0, "slo_daily": 6.0}).decode()
+    monkeypatch.setattr(bench.pipeline, "run_sampled", lambda *_: SampledRun(stages, seconds=31.0, cpu_s=50.0))
+    monkeypatch.setattr(bench.pipeline, "by_duckdb", lambda *_: (10.0, 7, 0))
+    table = comparison_table()
+    compare(table, tmp_path / "10000000")
+    table.show()
+    assert re.search(r" 26\.0 +29\.0 +10\.0 +2\.60 +2\.90 +3\.0 +7 +0 ", capsys.readouterr().out)

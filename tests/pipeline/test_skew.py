@@ -78,7 +78,7 @@ def _sent(exchange: Exchange) -> Counter[int]:
     assert isinstance(source.rows, FileRows)
     found = Counter[int]()
     for file in source.rows.files:
-        for part, _, sent in source.send(read_rows(file, source.columns)):
+        for part, _, sent in source.sender.from_file(file):
             found[part] += sent.num_rows
     return found
 
@@ -150,9 +150,8 @@ def test_a_task_sends_before_it_holds_many_rows(
     (lives,) = message_lives(
         source, None, spark.createDataFrame([], QUEUE_RESETS), Pieces({"date=2026-01-01": 1}, 1)
     ).inputs
-    tables = [read_rows(file, lives.columns) for file in source.files]
-    values = [
-        pa.ipc.open_stream(batch["rows"][0].as_buffer()).read_all().num_rows for batch in packed(tables, lives.send, 0)
-    ]
+    tables = [read_rows(file, lives.sender.columns) for file in source.files]
+    sent = packed(map(lives.sender.from_rows, tables), 0)
+    values = [pa.ipc.open_stream(batch["rows"][0].as_buffer()).read_all().num_rows for batch in sent]
     assert sum(values) > 0.9 * sum(map(len, tables))
     assert max(values) < 500 + max(map(len, tables))

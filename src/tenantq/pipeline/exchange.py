@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from operator import itemgetter
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -24,6 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from tenantq.pipeline.arrow_columns import Vocabulary, decoded, mixed
+from tenantq.pipeline.reduction import REDUCED, Reduce, Reduction, read_reduced, unreduced
 
 FEW_BYTES: Final = 4_000_000
 """Files of this size have so few rows, about 200,000, that tasks would take longer to begin than this process to read them."""
@@ -39,20 +41,34 @@ _REPEATED: Final = (
 )  # fmt: skip
 """Text columns with few different values. They stay dictionaries from the file to the merge."""
 
-Send = Callable[[pa.Table], Iterable[tuple[int, int, pa.Table]]]
-"""Returns what a table has for each part, by kind. Tables of one kind have the same columns."""
+Sent = Iterable[tuple[int, int, pa.Table]]
+"""Rows for parts, by kind."""
+Send = Callable[..., Sent]
+"""Returns what the rows of a file, or the tables to which they are reduced, have for each part.
+
+Tables of one kind have the same columns.
+"""
 Merge = Callable[[int, list[list[pa.Table]]], pa.Table]
 """Returns the rows of a part, from the tables that were sent to it, by kind: first those of files, in the order of the files."""
 
 
 class FileRows:
-    """The rows of Parquet files, which the tasks of a session read; few of them are read by this process."""
+    """The rows of Parquet files, which the tasks of a session read; few of them are read by this process.
 
-    def __init__(self, session: SparkSession, files: Iterable[Path]) -> None:
+    Instead of a file, tasks read what its rows were ``reduced`` to when it was written.
+    """
+
+    def __init__(
+        self, session: SparkSession, files: Iterable[Path], reduced: Mapping[Path, Path] = MappingProxyType({})
+    ) -> None:
         self.sparkSession = session  # as a DataFrame has it
-        self.files = tuple(str(file.absolute()) for file in files)
-        self.sizes = tuple(Path(file).stat().st_size for file in self.files)
-        self.few = sum(self.sizes) <= FEW_BYTES
+        given = [file.absolute() for file in files]
+        read = [reduced.get(file, file) for file in given]
+        self.files = tuple(map(str, given))
+        self.sizes = tuple(file.stat().st_size for file in given)
+        self.read = tuple(map(str, read))
+        self.read_sizes = tuple(file.stat().st_size for file in read)
+        self.few = sum(self.read_sizes) <= FEW_BYTES
 
 
 class PeriodParts(msgspec.Struct, frozen=True):
@@ -101,12 +117,35 @@ class PeriodParts(msgspec.Struct, frozen=True):
         return self.spread(periods, hashes)
 
 
-class SentRows(msgspec.Struct, frozen=True):
-    """An input of an exchange: rows, the columns that are read, and how they are sent."""
+class Sender(msgspec.Struct, frozen=True):
+    """Reads columns of files, reduces the rows of each, and sends them to parts."""
 
-    rows: DataFrame | FileRows
     columns: tuple[str, ...]
     send: Send
+    reduce: Reduce = unreduced
+
+    @classmethod
+    def reducing(cls, reduction: Reduction, send: Send, **values: object) -> Sender:
+        """Return a sender of what ``reduction`` leaves, given the ``values`` that it takes."""
+        return cls(reduction.columns, send, reduction.given(values))
+
+    def from_file(self, file: str) -> Sent:
+        """Return what a file has for each part."""
+        return self._sent(_reduced(file, self.columns, self.reduce))
+
+    def from_rows(self, rows: pa.Table) -> Sent:
+        """Return what rows have for each part."""
+        return self._sent(self.reduce(rows))
+
+    def _sent(self, tables: list[pa.Table]) -> Sent:
+        return self.send(*tables) if tables else ()
+
+
+class SentRows(msgspec.Struct, frozen=True):
+    """An input of an exchange: rows, and how they are sent."""
+
+    rows: DataFrame | FileRows
+    sender: Sender
 
 
 class Exchange:
@@ -128,7 +167,7 @@ class Exchange:
             merged = [
                 decoded(self._merge(part, sent).select(columns.names)) for part, sent in self._sent_here().items()
             ]
-            return self._spark.createDataFrame(pa.concat_tables(merged), columns) if merged else self._empty(columns)
+            return _local_frame(self._spark, merged, columns)
         merge = partial(_merged_rows, merge=self._merge, kinds=self._kinds, names=columns.names)
         return self._sent().mapInArrow(merge, columns)
 
@@ -141,15 +180,12 @@ class Exchange:
         merge = partial(_written, merge=self._merge, kinds=self._kinds, write=write)
         self._sent().mapInArrow(merge, "part int").collect()
 
-    def _empty(self, columns: StructType) -> DataFrame:
-        return self._spark.createDataFrame([], columns)
-
     def _sent_here(self) -> dict[int, list[list[pa.Table]]]:
         found: dict[int, list[list[pa.Table]]] = {}
         for one in self.inputs:
             assert isinstance(one.rows, FileRows)
-            for file in one.rows.files:
-                for part, kind, rows in one.send(read_rows(file, one.columns)):
+            for file in one.rows.read:
+                for part, kind, rows in one.sender.from_file(file):
                     found.setdefault(part, [[] for _ in range(self._kinds)])[kind].append(rows)
         return dict(sorted(found.items()))
 
@@ -160,12 +196,41 @@ class Exchange:
 
     def _sent_by(self, one: SentRows) -> DataFrame:
         if isinstance(one.rows, DataFrame):
-            rows = one.rows.select(*one.columns)
-            return rows.mapInArrow(partial(_sent_batches, send=one.send), _SENT)
+            rows = one.rows.select(*one.sender.columns)
+            return rows.mapInArrow(partial(_sent_batches, sender=one.sender), _SENT)
         groups = file_groups(one.rows)
         numbers = self._spark.range(0, len(groups), 1, max(1, len(groups)))
-        send = partial(_sent_files, groups=groups, columns=one.columns, send=one.send)
-        return numbers.mapInArrow(send, _SENT)
+        return numbers.mapInArrow(partial(_sent_files, groups=groups, sender=one.sender), _SENT)
+
+
+def few_rows_frame(rows: FileRows, reduction: Reduction, table: StructType) -> DataFrame:
+    """Return the rows that a reduction to ``few_rows`` of a table keeps, as a DataFrame."""
+    columns = StructType([table[name] for name in (*reduction.columns, "date")])
+    read = partial(_reduced, columns=reduction.columns, reduce=reduction.given({}))
+    if rows.few:
+        return _local_frame(rows.sparkSession, [one for file in rows.read for one in read(file)], columns)
+    groups = file_groups(rows)
+    numbers = rows.sparkSession.range(0, len(groups), 1, max(1, len(groups)))
+    return numbers.mapInArrow(partial(_read_groups, groups=groups, read=read), columns)
+
+
+def _read_groups(
+    batches: Iterator[pa.RecordBatch], groups: list[list[str]], read: Callable[[str], list[pa.Table]]
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            for file in groups[number]:
+                for table in read(file):
+                    yield from table.combine_chunks().to_batches(_BATCH_ROWS)
+
+
+def _reduced(file: str, columns: Sequence[str], reduce: Reduce) -> list[pa.Table]:
+    """Return the reduced rows of a file, which may be reduced already."""
+    return read_reduced(file) if file.endswith(REDUCED) else reduce(read_rows(file, columns))
+
+
+def _local_frame(spark: SparkSession, tables: list[pa.Table], columns: StructType) -> DataFrame:
+    return spark.createDataFrame(pa.concat_tables(tables) if tables else [], columns)
 
 
 def read_rows(file: str, columns: Sequence[str]) -> pa.Table:
@@ -200,7 +265,7 @@ def file_groups(rows: FileRows) -> list[list[str]]:
     """Divide files into groups of about the same size, in their order."""
     found: list[list[str]] = []
     room = 0
-    for file, size in zip(rows.files, rows.sizes, strict=True):
+    for file, size in zip(rows.read, rows.read_sizes, strict=True):
         if room < size or not found:
             found.append([])
             room = TASK_BYTES
@@ -209,26 +274,24 @@ def file_groups(rows: FileRows) -> list[list[str]]:
     return found
 
 
-def _sent_files(
-    batches: Iterator[pa.RecordBatch], groups: list[list[str]], columns: Sequence[str], send: Send
-) -> Iterator[pa.RecordBatch]:
+def _sent_files(batches: Iterator[pa.RecordBatch], groups: list[list[str]], sender: Sender) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for number in batch.column(0).to_pylist():
-            yield from packed((read_rows(file, columns) for file in groups[number]), send, number)
+            yield from packed(map(sender.from_file, groups[number]), number)
 
 
-def _sent_batches(batches: Iterator[pa.RecordBatch], send: Send) -> Iterator[pa.RecordBatch]:
+def _sent_batches(batches: Iterator[pa.RecordBatch], sender: Sender) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         if batch.num_rows:
-            yield from packed([pa.Table.from_batches([batch])], send, _LAST)
+            yield from packed([sender.from_rows(pa.Table.from_batches([batch]))], _LAST)
 
 
-def packed(tables: Iterable[pa.Table], send: Send, place: int) -> Iterator[pa.RecordBatch]:
-    """Yield what is sent to each part as one value for each kind, or as more if a task sends many rows."""
+def packed(files: Iterable[Sent], place: int) -> Iterator[pa.RecordBatch]:
+    """Yield what files send to each part as one value for each kind, or as more if a task sends many rows."""
     parts: dict[tuple[int, int], list[pa.Table]] = {}
     held = 0
-    for table in tables:
-        for part, kind, rows in send(table):
+    for file in files:
+        for part, kind, rows in file:
             parts.setdefault((part, kind), []).append(rows)
             held += rows.num_rows
         if held >= HELD_ROWS:
@@ -262,8 +325,10 @@ def _unpacked(batches: Iterator[pa.RecordBatch], kinds: int) -> Iterator[tuple[i
         for part, kind, place, rows in zip(*batch.columns, strict=True):
             number = part.as_py()
             found[kind.as_py()].append((place.as_py(), pa.ipc.open_stream(rows.as_buffer()).read_all()))
+    tables = [[rows for _, rows in sorted(some, key=itemgetter(0))] for some in found]
+    found.clear()
     if number >= 0:
-        yield number, [[rows for _, rows in sorted(some, key=itemgetter(0))] for some in found]
+        yield number, tables
 
 
 def _merged_rows(
@@ -277,7 +342,9 @@ def _written(
     batches: Iterator[pa.RecordBatch], merge: Merge, kinds: int, write: Callable[[int, pa.Table], None]
 ) -> Iterator[pa.RecordBatch]:
     for part, sent in _unpacked(batches, kinds):
-        write(part, merge(part, sent))
+        rows = merge(part, sent)
+        sent.clear()  # frees memory for the writer
+        write(part, rows)
         yield pa.RecordBatch.from_arrays([pa.array([part], pa.int32())], ["part"])
 
 

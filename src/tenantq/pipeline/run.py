@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from decimal import Decimal
@@ -16,11 +16,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tenantq.pipeline.bronze.ingestion import LOCAL_ROWS, NewSegments, overlap
 from tenantq.pipeline.bronze.rows import RowRules
-from tenantq.pipeline.exchange import FileRows
+from tenantq.pipeline.exchange import FileRows, few_rows_frame
 from tenantq.pipeline.journal_source import FETCH, JournalFiles, local_journal
 from tenantq.pipeline.lake.archive import bring_back, deleted_dates
 from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.lake.pieces import Pieces
+from tenantq.pipeline.reduction import Reduce
 from tenantq.pipeline.run_options import RunOptions, RunReport
 from tenantq.pipeline.scopes import NEEDED, Selection, Selector
 from tenantq.pipeline.session import MEDIUM_ROWS, SMALL_ROWS
@@ -117,7 +118,7 @@ class _Run:
                 restore = self._restore if any(day.is_cold for day in state.archived) else None
                 new.read(files.root, rules, restore, lambda: lake.read(self._spark, "bronze"))
         report.rows = new.summary.rows
-        self._selector = Selector(lambda: self._spark, lake, self._options, new, lake.state(), report, self._new_rows)
+        self._selector = Selector(lake, self._options, new, lake.state(), report)
 
     def _verify(self, files: JournalFiles, rules: RowRules, rows: int) -> None:
         """Verify the segments: few in this process while Java starts, many on Spark."""
@@ -168,24 +169,23 @@ class _Run:
         with self._timed(table.name):
             known = {name for name in self._lake.partitions(table.name, staged=False) if selection.covers(name)}
             pieces = self._pieces(table, known)
-            frames = [self._input(one, selection, known) for one in table.inputs]
+            frames = [self._input(table, one, selection, known) for one in table.inputs]
             values: dict[str, Callable[[], Any]] = {**self._values(selection), "pieces": lambda: pieces}
             rows = table.function(*frames, **{name: values[name]() for name in table.parameters})
             if table.appends and known:
                 assert isinstance(rows, DataFrame), table.name
                 rows = self._lake.view(self._spark, table.name, known.__contains__).unionByName(rows)
-            self._lake.stage(rows, table.name, selection.covers, pieces, few=self._rows <= MEDIUM_ROWS)
-
-    def _new_rows(self, name: str) -> DataFrame:
-        """Return the rows that this run adds to bronze or to queue_resets. They depend on nothing but the journal."""
-        return self._new.rows if name == "bronze" else self._new.frame("resets")
+            few, reductions = self._rows <= MEDIUM_ROWS or not table.partitions, _reductions(table, values)
+            self._lake.stage(rows, table.name, selection.covers, pieces, few=few, reductions=reductions)
 
     def _is_large(self, table: LakeTable) -> bool:
         """Return whether a table is computed from many rows. Only then it pays off to compile code.
 
         If there are very many, that is true of most tables, and the others need not wait for their turn.
         """
-        of_rows = [TABLES[one.table].split and not one.files for one in table.inputs if one.table != JOURNAL]
+        of_rows = [
+            TABLES[one.table].split and not (one.files or one.reduction) for one in table.inputs if one.table != JOURNAL
+        ]
         return self._rows > MEDIUM_ROWS or (self._rows > SMALL_ROWS and any(of_rows))
 
     def _pieces(self, table: LakeTable, known: set[str]) -> Pieces | None:
@@ -196,8 +196,10 @@ class _Run:
         sizes = self._lake.sizes(table.name, known)
         return Pieces({name: sizes.get(name, 0) + new.get(name, 0) for name in {*sizes, *new}}, table.split.rows)
 
-    def _input(self, one: Input, selection: Selection, known: set[str]) -> DataFrame | FileRows | None:
-        """Return the part of a table that an input asks for."""
+    def _input(
+        self, reader: LakeTable, one: Input, selection: Selection, known: set[str]
+    ) -> DataFrame | FileRows | None:
+        """Return the part of a table that an input of another one asks for."""
         if one.part == "new":
             return self._new.source()
         if one.table == JOURNAL or one.part == "resets":
@@ -211,11 +213,12 @@ class _Run:
             return self._small[one.table]
         wanted = {"all": lambda _: True, "selected": selection.covers, "known": known.__contains__}[one.part]
         if one.files:
-            return self._lake.file_rows(self._spark, one.table, wanted)
-        rows = self._in_one(
-            self._lake.view(self._spark, one.table, wanted), few=self._lake.has_few_bytes(one.table, wanted)
-        )
-        return one.through(rows) if one.through is not None else rows
+            return self._lake.file_rows(self._spark, one.table, wanted, reader.name)
+        if one.reduction is not None:
+            files = self._lake.file_rows(self._spark, one.table, wanted, reader.name)
+            return self._in_one(few_rows_frame(files, one.reduction, TABLES[one.table].columns), few=files.few)
+        few = self._lake.has_few_bytes(one.table, wanted)
+        return self._in_one(self._lake.view(self._spark, one.table, wanted), few=few)
 
     def _in_one(self, rows: DataFrame, *, few: bool = False) -> DataFrame:
         """Return rows of a small run, or ``few`` of a larger one, in one partition, so that nothing is shuffled."""
@@ -225,6 +228,7 @@ class _Run:
         """Return the values that tables may name as parameters of their function."""
         return {
             "from_date": lambda: selection.first,
+            "resets": lambda: self._selector.resets,
             "days": lambda: sorted({day_of(one) for one in self._lake.partitions("bronze") if selection.covers(one)}),
             "dates": lambda: sorted(day_of(one) for one in self._lake.partitions("ops_daily")),
             "as_of_ms": partial(self._lake.newest_ms, "bronze"),
@@ -279,8 +283,18 @@ class _Run:
 
 def _awaited(table: LakeTable) -> set[str]:
     """Return the tables that must be staged before a table is computed. New rows of a table are there before it is."""
-    sources = {one.table for one in table.inputs if one.part != "new"} - {JOURNAL, table.name}
+    sources = {one.table for one in table.inputs if one.part not in {"new", "resets"}} - {JOURNAL, table.name}
     return {*sources, *NEEDED.get(table.scope, ())}
+
+
+def _reductions(table: LakeTable, values: Mapping[str, Callable[[], Any]]) -> dict[str, Reduce]:
+    """Return to what the rows of a table's new files are reduced, by the tables that read them."""
+    return {
+        reader.name: one.reduction.given({name: values[name]() for name in one.reduction.parameters})
+        for reader in TABLES.values()
+        for one in reader.inputs
+        if one.table == table.name and one.reduction is not None
+    }
 
 
 def _compile_code(spark: SparkSession, *, wanted: bool) -> None:

@@ -7,14 +7,15 @@ from functools import cached_property
 from typing import Final
 
 import msgspec
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
 
 from tenantq.pipeline.bronze.ingestion import NewSegments
+from tenantq.pipeline.bronze.row_summary import reset_of
 from tenantq.pipeline.lake.lake import Lake
 from tenantq.pipeline.lake.state import LakeState
 from tenantq.pipeline.run_options import RunOptions, RunReport
-from tenantq.pipeline.silver.message_lives import OPEN, life_events
+from tenantq.pipeline.silver.queue_resets import ResetIndex
+from tenantq.pipeline.silver.removed_leases import removed_leases_in
+from tenantq.pipeline.silver.reset_lives import are_changed
 from tenantq.pipeline.tables import Scope, day_of
 
 NEEDED: Final = {Scope.SINCE_VERDICT: ("segments", "quarantine", "ops_daily")}
@@ -31,13 +32,9 @@ class Selection(msgspec.Struct, frozen=True):
 class Selector:
     """Selects partitions for one run. ``state`` becomes what the lake must record about prices and objective."""
 
-    def __init__(
-        self, spark: Callable[[], SparkSession], lake: Lake, options: RunOptions, new: NewSegments, state: LakeState,
-        report: RunReport, new_rows: Callable[[str], DataFrame],
-    ) -> None:  # fmt: skip
-        self._spark, self._lake, self._options, self._new, self._report = spark, lake, options, new, report
+    def __init__(self, lake: Lake, options: RunOptions, new: NewSegments, state: LakeState, report: RunReport) -> None:
+        self._lake, self._options, self._new, self._report = lake, options, new, report
         self.state = state
-        self._new_rows = new_rows  # returns what this run adds to a table that appends
 
     def select(self, scope: Scope) -> Selection | None:
         """Return the partitions of a table with this scope; None if it is up to date. Its sources must be staged."""
@@ -79,17 +76,18 @@ class Selector:
         return _whole() if missing or self._new.summary.first_reset_ms is not None else None
 
     @cached_property
+    def resets(self) -> ResetIndex:
+        """All resets of the lake, with the new ones."""
+        known = (reset_of(row) for row in self._lake.rows("queue_resets", staged=False))
+        return ResetIndex([*known, *self._new.summary.resets])
+
+    @cached_property
     def _life_days(self) -> set[str]:
-        names = set(self._new.summary.lives)
-        if self._new.summary.first_reset_ms is None:
-            return names
-        lives = self._lake.read(self._spark(), "message_lives").where(f.col("outcome").isin(*OPEN)).alias("life")
-        reset = self._new_rows("queue_resets").select("tenant", "queue").distinct().alias("reset")
-        of_queue = (f.col("life.tenant") == f.col("reset.tenant")) & (
-            (f.col("reset.queue") == "") | (f.col("life.last.queue") == f.col("reset.queue"))
-        )
-        ended = lives.join(f.broadcast(reset), of_queue, "left_semi").select("date").distinct().collect()
-        return names | {f"date={row[0]}" for row in ended}
+        names, tenants = set(self._new.summary.lives), {tenant for _, tenant, *_ in self._new.summary.resets}
+        for name, files in self._lake.files("message_lives").items() if tenants else ():
+            if name not in names and any(are_changed(file, self.resets, tenants) for file in files):
+                names.add(name)
+        return names
 
     def _level_hours(self) -> Selection | None:
         if not self._new.summary.rows:
@@ -102,17 +100,17 @@ class Selector:
         return _among(hours | (self._hours_of_removed_leases() & there))
 
     def _hours_of_removed_leases(self) -> set[str]:
-        """Return the hours in which leases of known messages ended by a remove, if new rows are about these messages."""
+        """Return the hours of the lake in which other leases ended by a remove than before. Other hours are new."""
         known = self._life_days & self._lake.partitions("message_lives", staged=False)
-        if not known:
-            return set()  # then the remove itself is new, and so is its hour
-        lives = self._lake.view(self._spark(), "message_lives", known.__contains__)
-        leased = lives.where((f.col("outcome") == "removed") & f.col("leased_at_end"))
-        if leased.isEmpty():
-            return set()
-        events = life_events(self._new_rows("bronze")).select("tenant", "message_id")
-        hour = f.date_format("ended_at", "'date='yyyy-MM-dd'/hour='HH")
-        return {row[0] for row in leased.join(events, ["tenant", "message_id"], "left_semi").select(hour).distinct().collect()}  # fmt: skip
+        before, now = (
+            removed_leases_in(
+                file
+                for files in self._lake.files("message_lives", known.__contains__, staged=staged).values()
+                for file in files
+            )
+            for staged in (False, True)
+        )
+        return {f"{lease[-1]:date=%Y-%m-%d/hour=%H}" for lease in before ^ now}
 
     # ---- what else changed ----
 

@@ -20,21 +20,23 @@ from tenantq.pipeline.bronze.quarantine import quarantine
 from tenantq.pipeline.bronze.rows import bronze, hour_places
 from tenantq.pipeline.bronze.segments import segments
 from tenantq.pipeline.exchange import Exchange
-from tenantq.pipeline.gold.anomalies import anomalies
-from tenantq.pipeline.gold.compliance_evidence import evaluations
+from tenantq.pipeline.gold.anomalies import REPORTED, anomalies
+from tenantq.pipeline.gold.compliance_evidence import EVALUATIONS
 from tenantq.pipeline.gold.compliance_gdpr_art30 import compliance_gdpr_art30
 from tenantq.pipeline.gold.compliance_soc2 import compliance_soc2
 from tenantq.pipeline.gold.invoice_corrections import invoice_corrections
 from tenantq.pipeline.gold.invoice_lines import invoice_lines
+from tenantq.pipeline.gold.service_times import STAYS, TIMES
 from tenantq.pipeline.gold.slo_daily import slo_daily
 from tenantq.pipeline.gold.tenant_growth import tenant_growth
 from tenantq.pipeline.gold.usage_hourly import usage_hourly
+from tenantq.pipeline.reduction import Reduction
 from tenantq.pipeline.silver.message_lives import life_places, message_lives
-from tenantq.pipeline.silver.ops_daily import ops_daily
-from tenantq.pipeline.silver.places_daily import places_daily
-from tenantq.pipeline.silver.queue_hours import queue_hours
+from tenantq.pipeline.silver.ops_daily import OPS, ops_daily
+from tenantq.pipeline.silver.places_daily import PLACES, places_daily
+from tenantq.pipeline.silver.queue_hours import CHANGES, LEASES_OF_REMOVED, queue_hours
 from tenantq.pipeline.silver.queue_resets import queue_resets
-from tenantq.pipeline.silver.tenant_changes import tenant_changes
+from tenantq.pipeline.silver.tenant_changes import TENANT_ROWS, tenant_changes
 
 JOURNAL: Final = "journal"
 """The source of the first tables: the segments that a server exports."""
@@ -67,7 +69,7 @@ class Input(msgspec.Struct, frozen=True):
     table: str
     part: Literal["all", "selected", "new", "resets", "known", "verdicts", "orphans", "faults"] = "all"
     files: bool = False  # the function takes FileRows
-    through: Callable[[DataFrame], DataFrame] | None = None  # applied to the rows
+    reduction: Reduction | None = None  # what the function needs of each file; computed by the task that writes it
 
 
 class Split(msgspec.Struct, frozen=True):
@@ -117,7 +119,7 @@ class LakeTable(msgspec.Struct, frozen=True, kw_only=True):
         return "tenant" in self.columns.names
 
 
-_EVALUATIONS: Final = Input("bronze", "selected", through=evaluations)
+_EVALUATIONS: Final = Input("bronze", "selected", reduction=EVALUATIONS)
 _EVIDENCE: Final = ("control", "tenant", "evidence")
 
 
@@ -153,20 +155,23 @@ _REGISTERED: Final = (
     ),
     LakeTable(
         name="queue_hours", layer="silver", function=queue_hours, scope=Scope.LEVEL_HOURS,
-        inputs=(Input("bronze", "selected", files=True), Input("message_lives", files=True), Input("queue_resets")),
+        inputs=(Input("bronze", "selected", files=True, reduction=CHANGES),
+                Input("message_lives", files=True, reduction=LEASES_OF_REMOVED), Input("queue_resets")),
         columns=schemas.QUEUE_HOURS, partitions=("date", "hour"), order=("tenant", "queue", "shard", "epoch"),
     ),
     LakeTable(
         name="ops_daily", layer="silver", function=ops_daily, scope=Scope.NEW_DAYS,
-        inputs=(Input("bronze", "selected", files=True),), columns=schemas.OPS_DAILY, order=("tenant", "op", "outcome"),
+        inputs=(Input("bronze", "selected", files=True, reduction=OPS),),
+        columns=schemas.OPS_DAILY, order=("tenant", "op", "outcome"),
     ),
     LakeTable(
         name="places_daily", layer="silver", function=places_daily, scope=Scope.NEW_DAYS,
-        inputs=(Input("bronze", "selected", files=True),), columns=schemas.PLACES_DAILY, order=("tenant", "principal", "network"),
+        inputs=(Input("bronze", "selected", files=True, reduction=PLACES),),
+        columns=schemas.PLACES_DAILY, order=("tenant", "principal", "network"),
     ),
     LakeTable(
         name="tenant_changes", layer="silver", function=tenant_changes, scope=Scope.NEW_DAYS,
-        inputs=(Input("bronze", "selected"),), columns=schemas.TENANT_CHANGES, order=("shard", "seq", "n"),
+        inputs=(Input("bronze", "selected", reduction=TENANT_ROWS),), columns=schemas.TENANT_CHANGES, order=("shard", "seq", "n"),
     ),
     LakeTable(
         name="usage_hourly", layer="gold", function=usage_hourly, scope=Scope.SINCE, parameters=("from_date",),
@@ -175,7 +180,8 @@ _REGISTERED: Final = (
     ),
     LakeTable(
         name="slo_daily", layer="gold", function=slo_daily, scope=Scope.SINCE_OBJECTIVE,
-        inputs=(Input("bronze", "selected", files=True), Input("message_lives", files=True)),
+        inputs=(Input("bronze", "selected", files=True, reduction=TIMES),
+                Input("message_lives", files=True, reduction=STAYS)),
         parameters=("days", "as_of_ms", "objective"),
         columns=schemas.SLO_DAILY, order=("tenant", "queue"), archivable=True,
     ),
@@ -196,7 +202,8 @@ _REGISTERED: Final = (
     ),
     LakeTable(
         name="anomalies", layer="gold", function=anomalies, scope=Scope.SINCE_VERDICT, parameters=("from_date",),
-        inputs=(Input("bronze", "selected"), Input("usage_hourly"), Input("places_daily"), Input("quarantine")),
+        inputs=(Input("bronze", "selected", reduction=REPORTED), Input("usage_hourly"), Input("places_daily"),
+                Input("quarantine")),
         columns=schemas.ANOMALIES, order=("kind", "tenant", "queue", "principal", "first_at", "details"),
         archivable=True, mention=Mention("details", "cross_tenant_probing"),
     ),

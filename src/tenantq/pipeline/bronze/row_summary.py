@@ -1,8 +1,8 @@
 """What new journal rows affect: computed on whole Arrow columns, by the verification of a segment while it has the rows."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import msgspec
@@ -20,6 +20,7 @@ from tenantq.pipeline.silver.message_lives import changes_of_lives
 from tenantq.pipeline.silver.queue_resets import RESETS
 
 _HOUR_MS: Final = 3_600_000
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
 Reset = tuple[str, str, str, int, int, int, str]
 """A row that emptied a queue: shard, tenant, queue, seq, n, microseconds and op."""
 RESET_COLUMNS: Final = ("shard", "tenant", "queue", "seq", "n", "ts", "op")
@@ -76,6 +77,12 @@ def resets_of(rows: pa.Table) -> list[Reset]:
     columns = rows.select(RESET_COLUMNS).take(pa.array(found))
     values = [numbers(columns[name]).tolist() if name == "ts" else columns[name].to_pylist() for name in RESET_COLUMNS]
     return list(zip(*values, strict=True))
+
+
+def reset_of(row: Mapping[str, Any]) -> Reset:
+    """Return a row of QUEUE_RESETS as those of a summary."""
+    us = (row["ts"] - _EPOCH) // timedelta(microseconds=1)
+    return row["shard"], row["tenant"], row["queue"], row["seq"], row["n"], us, row["op"]
 
 
 def _may_be_faulty(rows: pa.Table, hours: list[str], ms: NDArray[Any], rules: RowRules) -> bool:

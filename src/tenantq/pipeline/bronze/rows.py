@@ -21,7 +21,7 @@ from tenantq.pipeline.arrow_columns import (
     record_hashes,
     whole,
 )
-from tenantq.pipeline.exchange import Exchange, FileRows, SentRows, joined
+from tenantq.pipeline.exchange import Exchange, FileRows, Sender, SentRows, joined
 from tenantq.pipeline.lake.pieces import HOUR_US, Pieces
 from tenantq.pipeline.schemas import BRONZE, JOURNAL, KNOWN_OPS
 
@@ -82,8 +82,8 @@ def valid_rows(rows: DataFrame, rules: RowRules) -> DataFrame:
 
 def bronze(rows: DataFrame | FileRows, known: DataFrame | FileRows | None, pieces: Pieces) -> Exchange:
     """Return the ``known`` rows of some hours, if any, and new valid ``rows``, in the files that ``pieces`` describe."""
-    send = partial(_send, pieces=pieces)
-    inputs = [SentRows(one, tuple(JOURNAL.names), send) for one in (rows, known) if one is not None]
+    sender = Sender(tuple(JOURNAL.names), partial(_send, pieces=pieces))
+    inputs = [SentRows(one, sender) for one in (rows, known) if one is not None]
     return Exchange(rows.sparkSession, inputs, pieces.count, _merged, BRONZE)
 
 

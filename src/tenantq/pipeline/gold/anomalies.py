@@ -3,10 +3,13 @@
 from functools import reduce
 from typing import Final
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
+from tenantq.pipeline.arrow_columns import Vocabulary, numbers
 from tenantq.pipeline.gold.exclude_probe_tenants import exclude_probe_tenants
+from tenantq.pipeline.reduction import Reduction, few_rows
 from tenantq.pipeline.schemas import ANOMALIES
 from tenantq.pipeline.silver.places_daily import offset
 
@@ -27,7 +30,7 @@ def anomalies(
 ) -> DataFrame:
     """Return rows of ANOMALIES since ``from_date``.
 
-    ``rows`` is bronze since that day. ``usage`` (usage_hourly) and ``places`` (places_daily) are whole tables.
+    ``rows`` is bronze since that day as reduced by REPORTED. ``usage`` (usage_hourly) and ``places`` (places_daily) are whole tables.
     """
     found = [
         denial_bursts(rows),
@@ -148,3 +151,17 @@ def _shaped(
         (expected if expected is not None else f.lit(0.0)).cast("double").alias("expected"), details.alias("details"),
         "evidence", "date",
     ).select(*ANOMALIES.names)  # fmt: skip
+
+
+def _reported(rows: pa.Table) -> list[pa.Table]:
+    ops, outcomes, us = Vocabulary(rows["op"]), Vocabulary(rows["outcome"]), numbers(rows["ts"])
+    wanted = ops.marked(ops.ranks[0], ("alert",)) | outcomes.marked(outcomes.ranks[0], ("denied",))
+    if len(us):
+        wanted[us.argmax()] = True
+    return few_rows(rows, wanted, REPORTED.columns)
+
+
+REPORTED: Final = Reduction(
+    ("tenant", "principal", "op", "outcome", "details", "count", "ts", "shard", "seq", "n"), _reported
+)
+"""Denials and alerts, and the newest row."""

@@ -7,11 +7,14 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Final, Literal
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from tenantq.domain.compliance import CONTROLS
+from tenantq.pipeline.arrow_columns import Vocabulary
 from tenantq.pipeline.gold.exclude_probe_tenants import exclude_probe_tenants
+from tenantq.pipeline.reduction import Reduction, few_rows
 from tenantq.pipeline.schemas import COMPLIANCE
 
 RECORDED: Final = "recorded"
@@ -41,13 +44,18 @@ def verification(
     return evidence_rows(both.withColumn("tenant", f.lit("")), control, title)
 
 
-def evaluations(rows: DataFrame) -> DataFrame:
-    """Return the rows of the journal in which servers recorded the results of controls."""
-    return rows.where((f.col("op") == "compliance") & f.col("outcome").isin("ok", "failed"))
+def _evaluated(rows: pa.Table) -> list[pa.Table]:
+    ops, outcomes = Vocabulary(rows["op"]), Vocabulary(rows["outcome"])
+    wanted = ops.marked(ops.ranks[0], ("compliance",)) & outcomes.marked(outcomes.ranks[0], ("ok", "failed"))
+    return few_rows(rows, wanted, EVALUATIONS.columns)
+
+
+EVALUATIONS: Final = Reduction(("tenant", "shard", "ts", "seq", "n", "op", "outcome", "details"), _evaluated)
+"""The rows of the journal in which servers recorded the results of controls."""
 
 
 def control_results(rows: DataFrame, standard: Literal["soc2", "gdpr"]) -> DataFrame:
-    """Return rows of COMPLIANCE from ``rows`` (see ``evaluations``): the last result of each control on each day."""
+    """Return rows of COMPLIANCE from ``rows`` (see EVALUATIONS): the last result of each control on each day."""
     results = rows.select(
         "date", "tenant", "shard", f.struct("ts", "seq", "n").alias("place"),
         f.explode(f.from_json("details", f"MAP<STRING, STRUCT<{_RESULT}>>")).alias("name", "result"),

@@ -28,11 +28,10 @@ from tenantq.pipeline.arrow_columns import (
     ordered,
     whole,
 )
-from tenantq.pipeline.exchange import Exchange, FileRows, PeriodParts, SentRows
+from tenantq.pipeline.exchange import Exchange, FileRows, PeriodParts, Sender, SentRows
+from tenantq.pipeline.reduction import Reduction
 from tenantq.pipeline.silver.life_days import DAY_MS, DAY_US, date_texts
 
-_READ: Final = ("tenant", "queue", "op", "outcome", "wait_ms", "process_ms", "ts")
-_READ_LIVES: Final = ("tenant", "queue", "added_at", "ended_at", "outcome", "last")
 WAIT, ACKED, FAILED, DEAD, EXPIRED = range(5)
 _KINDS: Final = {
     ("poll", "ok"): WAIT, ("ack", "ok"): ACKED, ("nack", "ok"): FAILED, ("dead_letter", "dead"): DEAD,
@@ -63,19 +62,18 @@ def service_times(rows: DataFrame | FileRows, lives: DataFrame | FileRows, as_of
 def time_exchange(rows: DataFrame | FileRows, lives: DataFrame | FileRows, as_of_ms: int, slow_ms: int) -> Exchange:
     """Return the exchange that computes ``service_times``."""
     parts = PeriodParts.by_date(rows, _PART_BYTES)
-    inputs = (
-        SentRows(rows, _READ, partial(_send_times, parts=parts)),
-        SentRows(lives, _READ_LIVES, partial(_send_ages, parts=parts, as_of_ms=as_of_ms)),
-    )
+    times = Sender.reducing(TIMES, partial(_sent, kind=_TIMES, parts=parts))
+    ages = Sender.reducing(STAYS, partial(_send_ages, parts=parts, as_of_ms=as_of_ms))
+    inputs = (SentRows(rows, times), SentRows(lives, ages))
     return Exchange(rows.sparkSession, inputs, parts.count, partial(_merged, slow_ms=slow_ms), _COLUMNS, kinds=2)
 
 
-def _send_times(rows: pa.Table, parts: PeriodParts) -> Iterator[tuple[int, int, pa.Table]]:
+def _times(rows: pa.Table) -> list[pa.Table]:
     """Count how often each time occurred in a queue and day."""
     ops, queues = Vocabulary(rows["op"]), Vocabulary(rows["queue"])
     wanted = ops.marked(ops.ranks[0], _OPS) & ~queues.marked(queues.ranks[0], ("",)) & (queues.ranks[0] >= 0)
     if not wanted.any():
-        return
+        return []
     outcomes, tenants = Vocabulary(rows["outcome"]), Vocabulary(rows["tenant"])
     kinds = np.array([[_kind(op, outcome) for outcome in (*outcomes.words, None)] for op in ops.words])
     kind = kinds[ops.ranks[0], outcomes.ranks[0]][wanted]
@@ -89,33 +87,42 @@ def _send_times(rows: pa.Table, parts: PeriodParts) -> Iterator[tuple[int, int, 
     starts = group_starts(key[order])
     first, counts = order[starts], np.diff(np.append(starts, len(order)))
     tenant, queue, day, kind, value = (one[first] for one in columns)
-    found = pa.table({
+    return [pa.table({
         "tenant": tenants.array(tenant), "queue": queues.array(queue), "day": day, "kind": kind, "value": value, "calls": counts,
-    })  # fmt: skip
-    yield from _sent(found, _TIMES, parts)
+    })]  # fmt: skip
 
 
 def _kind(op: str, outcome: str | None) -> int:
     return FAILED if op == "lease_expired" else _KINDS.get((op, outcome or ""), _OTHER)
 
 
-def _send_ages(lives: pa.Table, parts: PeriodParts, as_of_ms: int) -> Iterator[tuple[int, int, pa.Table]]:
-    """Find the oldest message in each queue at the end of each day."""
+def _stays(lives: pa.Table) -> list[pa.Table]:
+    """Return the messages that were in a queue at the end of a day, or are still: when they were added and left, or -1."""
     gone = pc.if_else(
         pc.equal(whole(lives["outcome"]), "dead"), whole(lives["last"]).field("at"), whole(lives["ended_at"])
     )
     known = pc.and_(pc.is_valid(whole(lives["queue"])), pc.is_valid(whole(lives["added_at"])))
     added, left = numbers(lives["added_at"]) // 1_000, numbers(gone, -1)
+    held = ((left < 0) | (left // DAY_US > added // DAY_MS)) & known.to_numpy(zero_copy_only=False)
+    if not held.any():
+        return []
+    found = decoded(lives.select(["tenant", "queue"]).filter(pa.array(held)))
+    return [found.append_column("added", pa.array(added[held])).append_column("left", pa.array(left[held]))]
+
+
+def _send_ages(stays: pa.Table, parts: PeriodParts, as_of_ms: int) -> Iterator[tuple[int, int, pa.Table]]:
+    """Find the oldest message in each queue at the end of each day."""
+    added, left = numbers(stays["added"]), numbers(stays["left"])
     first = added // DAY_MS
     last = np.where(left >= 0, left // DAY_US - 1, as_of_ms // DAY_MS)
-    held = np.flatnonzero((last >= first) & known.to_numpy(zero_copy_only=False))
+    held = np.flatnonzero(last >= first)
     if not len(held):
         return
     days = (last - first + 1)[held]
     rows = np.repeat(held, days)
     day = first[rows] + np.arange(len(rows)) - np.repeat(np.cumsum(days) - days, days)
     age = np.maximum(np.minimum((day + 1) * DAY_MS, as_of_ms) - added[rows], 0)
-    found = decoded(lives.select(["tenant", "queue"]).take(pa.array(rows))).append_column("day", pa.array(day))
+    found = stays.select(["tenant", "queue"]).take(pa.array(rows)).append_column("day", pa.array(day))
     oldest = found.append_column("age", pa.array(age)).group_by(["tenant", "queue", "day"], use_threads=False)
     yield from _sent(oldest.aggregate([("age", "max")]), _AGES, parts)
 
@@ -208,3 +215,7 @@ _NONE: Final = (
     pa.table({**_PLACE, **{name: pa.array([], pa.int64()) for name in ("kind", "value", "calls")}}),
     pa.table({**_PLACE, "age_max": pa.array([], pa.int64())}),
 )
+TIMES: Final = Reduction(("tenant", "queue", "op", "outcome", "wait_ms", "process_ms", "ts"), _times)
+"""Of rows of bronze."""
+STAYS: Final = Reduction(("tenant", "queue", "added_at", "ended_at", "outcome", "last"), _stays)
+"""Of message lives."""

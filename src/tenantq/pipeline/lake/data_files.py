@@ -2,7 +2,7 @@
 
 import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -20,8 +20,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tenantq.pipeline.arrow_columns import Vocabulary, by_part, group_starts
-from tenantq.pipeline.exchange import Exchange, SentRows, joined
+from tenantq.pipeline.exchange import Exchange, Sender, SentRows, joined
 from tenantq.pipeline.lake.pieces import Pieces
+from tenantq.pipeline.reduction import REDUCED, Reduce, write_reduced
 from tenantq.pipeline.tables import LakeTable
 
 _GROUP_ROWS: Final = 100_000  # of a row group
@@ -37,7 +38,7 @@ def split_rows(rows: DataFrame, table: LakeTable, pieces: Pieces) -> Exchange:
     assert table.split is not None, table.name
     send = partial(_send_pieces, places=table.split.places, pieces=pieces)
     merge = partial(_sorted_rows, order=table.order)
-    inputs = [SentRows(rows, tuple(table.columns.names), send)]
+    inputs = [SentRows(rows, Sender(tuple(table.columns.names), send))]
     return Exchange(rows.sparkSession, inputs, pieces.count, merge, table.columns)
 
 
@@ -77,11 +78,18 @@ def _order(rows: pa.Table, names: tuple[str, ...]) -> pa.Array:
     return pc.sort_indices(pa.table(keys), [(name, "ascending") for name in keys])
 
 
-def write_piece(part: int, rows: pa.Table, place: str, pieces: Pieces, columns: pa.Schema) -> None:
-    """Write a file of a split table below ``place``. Equal rows give equal files, whichever task writes them last."""
+def write_piece(
+    part: int, rows: pa.Table, place: str, pieces: Pieces, columns: pa.Schema, reductions: Mapping[str, Reduce]
+) -> None:
+    """Write a file of a split table below ``place``, and its rows as reduced by each of ``reductions``, by their place.
+
+    Equal rows give equal files, whichever task writes them last.
+    """
     if not rows.num_rows:
         return
     partition, number = pieces.place(part)
+    for other, reduce in reductions.items():
+        write_reduced(Path(other) / partition / f"{number:05d}{REDUCED}", reduce(rows))
     directory = Path(place) / partition
     directory.mkdir(parents=True, exist_ok=True)
     keys = partition_values(partition)
@@ -123,6 +131,15 @@ def nullable_columns(rows: DataFrame, columns: StructType, keys: tuple[str, ...]
         for column in wanted
     ]
     return rows.select(*shaped, *keys)
+
+
+def reduced_files(root: Path, written: Mapping[str, list[Path]]) -> dict[Path, Path]:
+    """Return the file below ``root`` with the reduced rows of each written one. Both have the same order."""
+    return {
+        file: reduced
+        for partition, files in written.items()
+        for file, reduced in zip(files, sorted((root / partition).glob(f"*{REDUCED}")), strict=True)
+    }
 
 
 def name_files(root: Path, token: str) -> dict[str, list[Path]]:

@@ -12,10 +12,11 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -29,6 +30,7 @@ from tenantq.pipeline.lake.data_files import (
     count_rows,
     name_files,
     nullable_columns,
+    reduced_files,
     same_rows,
     split_rows,
     write_piece,
@@ -38,6 +40,7 @@ from tenantq.pipeline.lake.delta_tables import DeltaTables
 from tenantq.pipeline.lake.pieces import Pieces
 from tenantq.pipeline.lake.state import LakeState
 from tenantq.pipeline.lake.versions import VERSIONS, VersionSet, drop_torn_entry
+from tenantq.pipeline.reduction import Reduce
 from tenantq.pipeline.schemas import local_frame
 from tenantq.pipeline.tables import TABLES
 from tenantq.runtime.clock import Clock, SystemClock
@@ -58,6 +61,7 @@ class Lake:
         self.path, self.name = self.tables.path, self.tables.name
         self._clock = clock
         self._staged: dict[str, dict[str, list[Path]]] = {}  # by table: partition -> its new files, empty: removed
+        self._reduced: dict[str, dict[str, dict[Path, Path]]] = {}  # by table and reader: new file -> its reduced rows
         self._state: LakeState | None = None  # to commit
         self._staging = ""  # unique per commit, because Spark caches what it read by path
 
@@ -160,10 +164,11 @@ class Lake:
             found = part if found is None else found.unionByName(part)
         return found if found is not None else local_frame(spark, [], known.columns)
 
-    def file_rows(self, spark: SparkSession, table: str, wanted: Callable[[str], bool]) -> FileRows:
-        """Return the same rows as ``view``, in files that tasks read."""
+    def file_rows(self, spark: SparkSession, table: str, wanted: Callable[[str], bool], reader: str) -> FileRows:
+        """Return the same rows as ``view``, in files that tasks read, reduced for a table if it has a reduction."""
         found = self.files(table, wanted, staged=True)
-        return FileRows(spark, (file for name in sorted(found) for file in found[name]))
+        reduced = self._reduced.get(table, {}).get(reader, {})
+        return FileRows(spark, (file for name in sorted(found) for file in found[name]), reduced)
 
     def has_few_bytes(self, table: str, wanted: Callable[[str], bool] = lambda _: True) -> bool:
         """Return whether the files that ``view`` reads are small enough for one task."""
@@ -207,11 +212,13 @@ class Lake:
         pieces: Pieces | None = None,
         *,
         few: bool = False,
+        reductions: Mapping[str, Reduce] = MappingProxyType({}),
     ) -> None:
         """Write rows that replace every partition that ``covers`` accepts. Partitions that get no rows are removed.
 
         A partition is one file. Spark writes it, or this process if the rows are ``few``. Partitions of a split table may be
         several files: their ``pieces``, which are counted if not given. Rows of an exchange are in these pieces already.
+        ``reductions`` are those of the tables that read a split table.
         """
         known = TABLES[table]
         place = self._place(table)
@@ -221,7 +228,10 @@ class Lake:
                 pieces = Pieces(count_rows(rows, known), known.split.rows)
             given = split_rows(rows, known, pieces) if isinstance(rows, DataFrame) else rows
             columns = to_arrow_schema(known.columns, timezone="UTC")
-            given.write(partial(write_piece, place=str(place.absolute()), pieces=pieces, columns=columns))
+            reduced = {f"{self._reduced_place(table, name).absolute()}": one for name, one in reductions.items()}
+            given.write(
+                partial(write_piece, place=str(place.absolute()), pieces=pieces, columns=columns, reductions=reduced)
+            )
         else:
             assert isinstance(rows, DataFrame), table
             if few:
@@ -237,6 +247,7 @@ class Lake:
         removed: dict[str, list[Path]] = {name: [] for name in self.partitions(table, staged=False) if covers(name)}
         written = name_files(place, self._staging.rpartition("/")[2])
         self._staged[table] = {**removed, **({} if known.partitions and set(written) == {"."} else written)}
+        self._reduced[table] = {name: reduced_files(self._reduced_place(table, name), written) for name in reductions}
 
     def stage_missing(self) -> None:
         """Create every table that no run has created yet, without rows."""
@@ -268,9 +279,13 @@ class Lake:
             self._staging = f"{_STAGING}/{Path(tempfile.mkdtemp(prefix='', dir=self.path / _STAGING)).name}"
         return self.path / self._staging / table
 
+    def _reduced_place(self, table: str, reader: str) -> Path:
+        return self._place(f"_reduced/{table}/{reader}")
+
     def _forget_staged(self) -> None:
         shutil.rmtree(self.path / _STAGING, ignore_errors=True)
         self._staged.clear()
+        self._reduced.clear()
         self._staging = ""
 
     def commit(self, *, keep: int | None = None, erased: str = "") -> list[str]:

@@ -20,7 +20,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tenantq.pipeline.arrow_columns import Vocabulary, by_part, id_hashes, whole
-from tenantq.pipeline.exchange import Exchange, FileRows, PeriodParts, SentRows
+from tenantq.pipeline.exchange import Exchange, FileRows, PeriodParts, Sender, SentRows
 from tenantq.pipeline.lake.pieces import Pieces
 from tenantq.pipeline.schemas import MESSAGE_LIVES
 from tenantq.pipeline.silver.life_days import DAY_MS, DAY_US, LAST_DAY, life_days
@@ -59,9 +59,9 @@ def message_lives(
     ``pieces`` are the files of the lives; without them, lives are computed in some parts.
     """
     parts = pieces or PeriodParts.by_date(rows, _PART_BYTES)
-    inputs = [SentRows(rows, _READ, partial(_send_events, parts=parts))]
+    inputs = [SentRows(rows, Sender(_READ, partial(_send_events, parts=parts)))]
     if known is not None:
-        inputs.append(SentRows(known, LIVES, partial(_send_lives, parts=parts, kind=_KNOWN)))
+        inputs.append(SentRows(known, Sender(LIVES, partial(_send_lives, parts=parts, kind=_KNOWN))))
     merge = partial(_merged, resets=ResetIndex.of(resets))
     return Exchange(rows.sparkSession, inputs, parts.count, merge, MESSAGE_LIVES, kinds=2)
 

@@ -8,11 +8,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from tenantq.pipeline.arrow_columns import by_part, decoded, numbers
-from tenantq.pipeline.exchange import Exchange, FileRows, PeriodParts, SentRows
+from tenantq.pipeline.exchange import Exchange, FileRows, PeriodParts, Sender, SentRows
+from tenantq.pipeline.reduction import Reduction
 from tenantq.pipeline.schemas import OPS_DAILY
 from tenantq.pipeline.silver.life_days import DAY_US, date_texts
 
-_READ: Final = ("tenant", "op", "outcome", "principal", "count", "ts")
 _PART_BYTES: Final = 128_000_000  # of rows whose sums are merged by one task
 _KEY: Final = ("tenant", "op", "outcome", "date")
 
@@ -20,17 +20,19 @@ _KEY: Final = ("tenant", "op", "outcome", "date")
 def ops_daily(rows: DataFrame | FileRows) -> DataFrame:
     """Return calls by tenant, op and outcome."""
     parts = PeriodParts.by_date(rows, _PART_BYTES)
-    sent = SentRows(rows, _READ, partial(_send, parts=parts))
+    sent = SentRows(rows, Sender.reducing(OPS, partial(_send, parts=parts)))
     return Exchange(rows.sparkSession, [sent], parts.count, _merged, OPS_DAILY).frame()
 
 
-def _send(rows: pa.Table, parts: PeriodParts) -> Iterator[tuple[int, int, pa.Table]]:
+def _reduced(rows: pa.Table) -> list[pa.Table]:
     """Add up the rows of each principal, because a day counts how many there are."""
     us = numbers(rows["ts"])
     rows = rows.append_column("date", date_texts(us)).append_column("day", pa.array(us // DAY_US))
-    counted = rows.group_by([*_KEY, "principal", "day"], use_threads=False).aggregate(
-        [("count", "sum"), ("count", "count")]
-    )
+    keys = [*_KEY, "principal", "day"]
+    return [rows.group_by(keys, use_threads=False).aggregate([("count", "sum"), ("count", "count")])]
+
+
+def _send(counted: pa.Table, parts: PeriodParts) -> Iterator[tuple[int, int, pa.Table]]:
     for part, sent in by_part(parts.parts(numbers(counted["day"]), counted["tenant"]), counted):
         yield part, 0, sent
 
@@ -45,3 +47,7 @@ def _merged(_: int, sent: list[list[pa.Table]]) -> pa.Table:
     )
     names = {"count_sum_sum_sum": "calls", "count_count_sum_sum": "rows", "principal_count": "principals"}
     return counted.rename_columns([names.get(name, name) for name in counted.column_names])
+
+
+OPS: Final = Reduction(("tenant", "op", "outcome", "principal", "count", "ts"), _reduced)
+"""Of rows of bronze."""

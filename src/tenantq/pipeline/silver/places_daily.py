@@ -22,11 +22,11 @@ from tenantq.pipeline.arrow_columns import (
     ordered,
     times,
 )
-from tenantq.pipeline.exchange import Exchange, FileRows, PeriodParts, SentRows
+from tenantq.pipeline.exchange import Exchange, FileRows, PeriodParts, Sender, SentRows
+from tenantq.pipeline.reduction import Reduction
 from tenantq.pipeline.schemas import PLACES_DAILY
 from tenantq.pipeline.silver.life_days import DAY_US, date_texts
 
-_READ: Final = ("tenant", "principal", "remote", "outcome", "count", "shard", "seq", "n", "ts")
 _PART_BYTES: Final = 128_000_000  # of rows whose sums are merged by one task
 
 
@@ -38,17 +38,21 @@ def offset(row: str = "") -> Column:
 def places_daily(rows: DataFrame | FileRows) -> DataFrame:
     """Return the networks (/24, /48) that each principal called from with success."""
     parts = PeriodParts.by_date(rows, _PART_BYTES)
-    sent = SentRows(rows, _READ, partial(_send, parts=parts))
+    sent = SentRows(rows, Sender.reducing(PLACES, partial(_send, parts=parts)))
     return Exchange(rows.sparkSession, [sent], parts.count, _merged, PLACES_DAILY).frame()
 
 
-def _send(rows: pa.Table, parts: PeriodParts) -> Iterator[tuple[int, int, pa.Table]]:
+def _reduced(rows: pa.Table) -> list[pa.Table]:
+    """Find the first call from each address."""
     words = {name: Vocabulary(rows[name]) for name in ("remote", "principal", "outcome")}
     wanted = words["outcome"].marked(words["outcome"].ranks[0], ("ok",))
     for name, without in (("remote", ""), ("principal", "system")):
         ranks = words[name].ranks[0]
         wanted &= (ranks >= 0) & ~words[name].marked(ranks, (without,))
-    found = _first_calls(rows.filter(pa.array(wanted)), "remote", numbers(rows["count"])[wanted])
+    return [_first_calls(rows.filter(pa.array(wanted)), "remote", numbers(rows["count"])[wanted])]
+
+
+def _send(found: pa.Table, parts: PeriodParts) -> Iterator[tuple[int, int, pa.Table]]:
     for part, sent in by_part(parts.parts(numbers(found["us"]) // DAY_US, found["tenant"]), found):
         yield part, 0, sent
 
@@ -96,3 +100,7 @@ def network(remote: str) -> str:
         return f"{v4.group(1)}.0/24"
     v6 = re.search(r"^\[?((?:[0-9a-fA-F]+:){3})", remote)
     return f"{v6.group(1)}:/48" if v6 else host
+
+
+PLACES: Final = Reduction(("tenant", "principal", "remote", "outcome", "count", "shard", "seq", "n", "ts"), _reduced)
+"""Of rows of bronze."""

@@ -31,7 +31,8 @@ from tenantq.pipeline.arrow_columns import (
     ordered,
     whole,
 )
-from tenantq.pipeline.exchange import Exchange, FileRows, PeriodParts, SentRows
+from tenantq.pipeline.exchange import Exchange, FileRows, PeriodParts, Sender, SentRows
+from tenantq.pipeline.reduction import Reduction
 from tenantq.pipeline.schemas import QUEUE_HOURS
 from tenantq.pipeline.silver.queue_changes import (
     CALL,
@@ -47,15 +48,12 @@ from tenantq.pipeline.silver.queue_changes import (
     selected_table,
 )  # fmt: skip
 from tenantq.pipeline.silver.queue_resets import ResetIndex
+from tenantq.pipeline.silver.removed_leases import removed_leases
 
 _HOUR_MS: Final = 3_600_000
 _PART_BYTES: Final = 32_000_000  # of rows whose rounds are merged by one task
 _LIMB_BITS: Final = 12
 """Byte-milliseconds are added up in two integers: an hour of petabytes or a billion rows fits into each."""
-_READ: Final = (
-    "shard", "seq", "n", "ts", "tenant", "queue", "op", "message_id", "principal", "bytes", "outcome", "count", "details",
-)  # fmt: skip
-_READ_LIVES: Final = ("tenant", "outcome", "leased_at_end", "last")
 _KEY: Final = ("tenant", "queue", "shard", "epoch", "hour")
 _SUMS: Final = ("rows", "calls", "bytes", "purged", "high", "low")
 _SUMMED, _ROUNDS, _SUMMED_LEASES, _ROUNDS_OF_LEASES = range(4)  # kinds of sent tables; leases of removed messages
@@ -73,10 +71,9 @@ def hour_exchange(rows: DataFrame | FileRows, lives: DataFrame | FileRows, reset
     """Return the exchange that computes ``queue_hours``."""
     parts = PeriodParts.by_hour(rows, _PART_BYTES)
     index = ResetIndex.of(resets)
-    inputs = (
-        SentRows(rows, _READ, partial(_send_changes, resets=index, parts=parts)),
-        SentRows(lives, _READ_LIVES, partial(_send_removed, resets=index, parts=parts)),
-    )
+    changes = Sender.reducing(CHANGES, partial(_send, parts=parts, kinds=(_SUMMED, _ROUNDS)), resets=index)
+    leases = Sender.reducing(LEASES_OF_REMOVED, partial(_send_removed, resets=index, parts=parts))
+    inputs = (SentRows(rows, changes), SentRows(lives, leases))
     return Exchange(rows.sparkSession, inputs, parts.count, _merged, QUEUE_HOURS, kinds=4)
 
 
@@ -150,18 +147,20 @@ class _QueueEffects:
         }  # fmt: skip
 
 
-def _send_changes(rows: pa.Table, resets: ResetIndex, parts: PeriodParts) -> Iterator[tuple[int, int, pa.Table]]:
+def _reduced(rows: pa.Table, resets: ResetIndex) -> list[pa.Table]:
     """Add up the effects of rows of bronze."""
-    if not rows.num_rows:
-        return
-    yield from _sent(_QueueEffects(_effects(rows)), resets, parts, (_SUMMED, _ROUNDS))
+    return _added_up(_QueueEffects(_effects(rows)), resets) if rows.num_rows else []
 
 
-def _sent(
-    effects: _QueueEffects, resets: ResetIndex, parts: PeriodParts, kinds: tuple[int, int]
-) -> Iterator[tuple[int, int, pa.Table]]:
+def _added_up(effects: _QueueEffects, resets: ResetIndex) -> list[pa.Table]:
     effects.place(resets)
-    for kind, table in zip(kinds, (effects.sums(), effects.rounds()), strict=True):
+    return [effects.sums(), effects.rounds()]
+
+
+def _send(
+    sums: pa.Table, rounds: pa.Table, parts: PeriodParts, kinds: tuple[int, int]
+) -> Iterator[tuple[int, int, pa.Table]]:
+    for kind, table in zip(kinds, (sums, rounds), strict=True):
         found = parts.parts(numbers(table["hour"]), table["tenant"], table["queue"])
         for part, sent in by_part(found, table):
             yield part, kind, sent
@@ -219,11 +218,13 @@ def _matches(pattern: str, details: pa.ChunkedArray, rows: NDArray[Any]) -> list
     return [one.group(1) if one else "" for one in found]
 
 
-def _send_removed(lives: pa.Table, resets: ResetIndex, parts: PeriodParts) -> Iterator[tuple[int, int, pa.Table]]:
+def _removed(lives: pa.Table) -> list[pa.Table]:
+    found = removed_leases(lives.select(LEASES_OF_REMOVED.columns))
+    return [found] if found.num_rows else []
+
+
+def _send_removed(removed: pa.Table, resets: ResetIndex, parts: PeriodParts) -> Iterator[tuple[int, int, pa.Table]]:
     """Send the leases that ended because their message was removed, at the place of the remove."""
-    removed = lives.filter(pc.and_(pc.equal(whole(lives["outcome"]), "removed"), whole(lives["leased_at_end"])))
-    if not removed.num_rows:
-        return
     last = whole(removed["last"])
     none = np.zeros(len(last), "i8")
     effects = _QueueEffects({
@@ -232,7 +233,8 @@ def _send_removed(lives: pa.Table, resets: ResetIndex, parts: PeriodParts) -> It
         "seq": numbers(last.field("seq")), "n": numbers(last.field("place")), "us": numbers(last.field("at")),
         "bytes": none, "count": none, "purged": none, "asked": none.astype("?"),
     })  # fmt: skip
-    yield from _sent(effects, resets, parts, (_SUMMED_LEASES, _ROUNDS_OF_LEASES))
+    sums, rounds = _added_up(effects, resets)
+    yield from _send(sums, rounds, parts, (_SUMMED_LEASES, _ROUNDS_OF_LEASES))
 
 
 def _merged(_: int, sent: list[list[pa.Table]]) -> pa.Table:
@@ -343,3 +345,10 @@ _NO_ROUNDS: Final = pa.table(
     }
 )
 _NONE: Final = to_arrow_schema(QUEUE_HOURS, timezone="UTC").empty_table()
+CHANGES: Final = Reduction(
+    ("shard", "seq", "n", "ts", "tenant", "queue", "op", "message_id", "principal", "bytes", "outcome", "count", "details"),
+    _reduced, ("resets",),
+)  # fmt: skip
+"""Of rows of bronze."""
+LEASES_OF_REMOVED: Final = Reduction(("tenant", "outcome", "leased_at_end", "last"), _removed)
+"""Of message lives."""

@@ -3,9 +3,12 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
+from tenantq.pipeline.arrow_columns import Vocabulary
+from tenantq.pipeline.reduction import Reduction, few_rows
 from tenantq.pipeline.schemas import TENANT_CHANGES
 
 PLACED: Final = "hold_tenant"
@@ -15,8 +18,18 @@ _OPS: Final = ("create_tenant", "configure_tenant", "delete_tenant", *HOLD_OPS)
 
 
 def tenant_changes(rows: DataFrame) -> DataFrame:
-    """Return rows of TENANT_CHANGES."""
-    return rows.where(f.col("op").isin(*_OPS) & (f.col("outcome") == "ok")).select(*TENANT_CHANGES.names)
+    """Return rows of TENANT_CHANGES, from rows of bronze as reduced by TENANT_ROWS."""
+    return rows.select(*TENANT_CHANGES.names)
+
+
+def _reduced(rows: pa.Table) -> list[pa.Table]:
+    ops, outcomes = Vocabulary(rows["op"]), Vocabulary(rows["outcome"])
+    wanted = ops.marked(ops.ranks[0], _OPS) & outcomes.marked(outcomes.ranks[0], ("ok",))
+    return few_rows(rows, wanted, TENANT_ROWS.columns)
+
+
+TENANT_ROWS: Final = Reduction((*TENANT_CHANGES.names[:-1], "outcome"), _reduced)
+"""The rows that change a tenant."""
 
 
 def held_tenants(changes: Iterable[Mapping[str, Any]]) -> set[str]:
