@@ -6,11 +6,30 @@ from typing import Protocol
 from tenantq.domain.cluster_view import Cluster, Heartbeats, Member, TenantPlacement
 
 
-class Registry(Protocol):
-    """The cluster's rows in a shared store. Every method blocks: call it from a thread.
+class PlacementRows(Protocol):
+    """The tenant directory in a store that several processes share. Every method blocks: call it from a thread.
 
     Each raises StoreFailed if the store does not answer in time.
     """
+
+    def place_tenant(self, tenant: str, placement: TenantPlacement) -> TenantPlacement:
+        """Return the tenant's placement; write the given one if it has none. The first writer wins."""
+
+    def move_tenant(self, tenant: str, placement: TenantPlacement, expected_version: int) -> TenantPlacement | None:
+        """Replace a placement that has this version. Return None if it has another one."""
+
+    def remove_tenant(self, tenant: str) -> None:
+        """Delete a tenant's placement."""
+
+    def placements(self) -> tuple[int, dict[str, TenantPlacement]]:
+        """Return the directory and its version."""
+
+    def placement_changes(self, since: int) -> tuple[int, dict[str, TenantPlacement | None]] | None:
+        """Return what changed after a version, None for tenants that were removed; None: too long ago, read it all."""
+
+
+class Registry(PlacementRows, Protocol):
+    """The rows of a cluster in a shared store: the tenant directory, and what members agree on. Every method blocks, too."""
 
     def create(self, shards: int | None, regions: tuple[str, ...]) -> Cluster:
         """Create the cluster, or return the one that exists, with at least ``shards`` shards.
@@ -42,21 +61,6 @@ class Registry(Protocol):
 
     def assign(self, assigner: str, changes: Mapping[int, str], forget: Sequence[str]) -> bool:
         """Change the assignment and delete the rows of members to ``forget``. Return False if another member assigns now."""
-
-    def place_tenant(self, tenant: str, placement: TenantPlacement) -> TenantPlacement:
-        """Return the tenant's placement; write the given one if it has none. The first writer wins."""
-
-    def move_tenant(self, tenant: str, placement: TenantPlacement, expected_version: int) -> TenantPlacement | None:
-        """Replace a placement that has this version. Return None if it has another one."""
-
-    def remove_tenant(self, tenant: str) -> None:
-        """Delete a tenant's placement."""
-
-    def placements(self) -> tuple[int, dict[str, TenantPlacement]]:
-        """Return the directory and its version."""
-
-    def placement_changes(self, since: int) -> tuple[int, dict[str, TenantPlacement | None]] | None:
-        """Return what changed after a version, None for tenants that were removed; None: too long ago, read it all."""
 
     def shared_value(self, name: str, value: bytes) -> bytes:
         """Return a small value that all members share; store the given one if there is none."""

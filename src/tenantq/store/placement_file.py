@@ -1,0 +1,217 @@
+"""The tenant directory of embedded shards: one SQLite file, which the processes of all shards share."""
+
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from tenantq.domain.cluster_view import TenantPlacement
+from tenantq.domain.placement import split_unit
+from tenantq.errors import Conflict, StoreDamaged, StoreFailed
+from tenantq.runtime.durable_files import sync
+
+R = TypeVar("R")
+
+FILE: Final = "directory.db"
+BUSY_S: Final = 2.0
+"""How long a change waits for one of another process. A change takes as long as a sync of the disk."""
+
+CHANGES_KEPT: Final = 10_000
+"""Changes that a process can catch up with; one that missed more reads the whole directory."""
+
+_SCHEMA: Final = Path(__file__).with_name("placement_file.sql").read_text(encoding="utf-8")
+_MODE: Final = 0o600
+_FIRST_VERSION: Final = 1
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder(TenantPlacement).decode
+
+
+class PlacementFile:
+    """See ``cluster.registry.PlacementRows``. Every commit is synced; a killed process leaves nothing half written."""
+
+    def __init__(self, home: Path) -> None:
+        """Open the directory of the shards in ``home``; create it if it is missing. Raises StoreFailed, StoreDamaged or OSError."""
+        self.path = home / FILE
+        if not self.path.exists():
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, _MODE))
+            sync(home)
+        with self._translated():
+            self._writer, self._reader = self._connect(), self._connect()  # a reader never waits for a writer
+            self._writer.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}COMMIT;")
+        self._writing, self._reading = threading.Lock(), threading.Lock()
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        return connection
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._writing, self._reading:
+            self._reader.close()
+            self._writer.close()
+
+    # ---- see ``PlacementRows`` ----
+
+    def place_tenant(self, tenant: str, placement: TenantPlacement) -> TenantPlacement:
+        """Return the placement of a tenant; write the given one if it has none."""
+        return self._change(lambda: self._read(tenant) or self._write(tenant, placement))
+
+    def move_tenant(self, tenant: str, placement: TenantPlacement, expected_version: int) -> TenantPlacement | None:
+        """Replace a placement that has this version. Return None if it has another one."""
+
+        def change() -> TenantPlacement | None:
+            found = self._read(tenant)
+            return self._write(tenant, placement) if found is not None and found.version == expected_version else None
+
+        return self._change(change)
+
+    def remove_tenant(self, tenant: str) -> None:
+        """Delete the placement of a tenant."""
+        self._change(lambda: self._delete(tenant))
+
+    def placements(self) -> tuple[int, dict[str, TenantPlacement]]:
+        """Return the directory and its version."""
+        with self._read_transaction() as reader:
+            rows = reader.execute("SELECT name, version, placement FROM directory").fetchall()
+            return _version(reader), {name: _placement(version, row) for name, version, row in rows}
+
+    def placement_changes(self, since: int) -> tuple[int, dict[str, TenantPlacement | None]] | None:
+        """Return what changed after a version, None for removed tenants; None: too long ago, read it all."""
+        with self._read_transaction() as reader:
+            version = _version(reader)
+            if version == since:
+                return version, {}
+            found = reader.execute(
+                "SELECT version, name, placement FROM changes WHERE version > ? ORDER BY version", (since,)
+            ).fetchall()
+            if len(found) != version - since:
+                return None
+            return version, {name: _placement(number, row) if row is not None else None for number, name, row in found}
+
+    # ---- moves ----
+
+    def hold_moves(self, holder: int) -> None:
+        """Refuse to begin moves until ``release_moves``. Raises Conflict if something moves, or ``holder`` holds already."""
+
+        def change() -> None:
+            rows = self._writer.execute("SELECT name, version, placement FROM directory").fetchall()
+            if any(_is_moving(name, _placement(version, row)) for name, version, row in rows):
+                raise tenants_moving()
+            if not self._writer.execute("INSERT OR IGNORE INTO holds VALUES (?)", (holder,)).rowcount:
+                raise Conflict("another backup is running. Wait until it is complete.")
+
+        self._change(change)
+
+    def release_moves(self, holder: int) -> None:
+        """Let moves begin again."""
+        self._change(lambda: self._writer.execute("DELETE FROM holds WHERE holder = ?", (holder,)))
+
+    # ---- for a server that starts ----
+
+    def is_new(self) -> bool:
+        """Return whether nothing was ever written."""
+        with self._read_transaction() as reader:
+            return _version(reader) == _FIRST_VERSION
+
+    def fill(self, rows: Mapping[str, TenantPlacement]) -> None:
+        """Write all rows of a new directory, in one commit."""
+
+        def change() -> None:
+            for name, row in rows.items():
+                self._write(name, row)
+
+        self._change(change)
+
+    # ---- inside a change ----
+
+    def _read(self, name: str) -> TenantPlacement | None:
+        found = self._writer.execute("SELECT version, placement FROM directory WHERE name = ?", (name,)).fetchone()
+        return _placement(*found) if found is not None else None
+
+    def _write(self, name: str, placement: TenantPlacement) -> TenantPlacement:
+        if _is_moving(name, placement) and self._writer.execute("SELECT * FROM holds").fetchone() is not None:
+            raise Conflict("a backup is being created. Try again when it is complete.", tenant=split_unit(name)[0])
+        row = _encode(msgspec.structs.replace(placement, version=0))
+        version = self._log(name, row)
+        self._writer.execute("INSERT OR REPLACE INTO directory VALUES (?, ?, ?)", (name, version, row))
+        return msgspec.structs.replace(placement, version=version)
+
+    def _delete(self, name: str) -> None:
+        if self._writer.execute("DELETE FROM directory WHERE name = ?", (name,)).rowcount:
+            self._log(name, None)
+
+    def _log(self, name: str, row: bytes | None) -> int:
+        version = _version(self._writer) + 1
+        self._writer.execute("UPDATE state SET version = ?", (version,))
+        self._writer.execute("INSERT INTO changes VALUES (?, ?, ?)", (version, name, row))
+        self._writer.execute("DELETE FROM changes WHERE version <= ?", (version - CHANGES_KEPT,))
+        return version
+
+    # ---- transactions ----
+
+    def _change(self, change: Callable[[], R]) -> R:
+        with self._writing, self._translated(), _transaction(self._writer, "IMMEDIATE"):
+            return change()
+
+    @contextmanager
+    def _read_transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._reading, self._translated(), _transaction(self._reader, "DEFERRED"):
+            yield self._reader
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Raise errors of SQLite as those of a store."""
+        try:
+            yield
+        except (sqlite3.OperationalError, sqlite3.ProgrammingError) as error:
+            raise StoreFailed(f"{self.path}: {error}") from error
+        except (sqlite3.DatabaseError, msgspec.DecodeError) as error:
+            raise StoreDamaged(
+                f"{self.path} is damaged: {error}. Stop the server and delete the file: the next start writes it again from"
+                " the shards, without pins."
+            ) from error
+
+
+def remove_placements(home: Path) -> None:
+    """Delete the directory of a server that has one shard now."""
+    for ending in ("-wal", "-shm", ""):
+        (home / f"{FILE}{ending}").unlink(missing_ok=True)
+
+
+def tenants_moving() -> Conflict:
+    """Return the error for a backup that would miss a tenant, or have it twice."""
+    return Conflict("tenants are moving between shards. Create the backup when they have moved.")
+
+
+def _is_moving(name: str, row: TenantPlacement) -> bool:
+    """Return whether rows of a tenant move, or soon will."""
+    is_group = bool(split_unit(name)[1])  # it has a row until it is where its hash says
+    return is_group or row.moving_to is not None or bool(row.next_shards or row.leaving) or len(row.shards) == 1
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection, kind: str) -> Iterator[None]:
+    connection.execute(f"BEGIN {kind}")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    found: int = connection.execute("SELECT version FROM state").fetchone()[0]
+    return found
+
+
+def _placement(version: int, row: bytes) -> TenantPlacement:
+    return msgspec.structs.replace(_decode(row), version=version)

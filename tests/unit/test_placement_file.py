@@ -1,0 +1,103 @@
+"""The directory of embedded shards in one file that several processes share."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tenantq.domain.cluster_view import TenantPlacement
+from tenantq.errors import Conflict, StoreDamaged, StoreFailed
+from tenantq.store import placement_file
+from tenantq.store.placement_file import FILE, PlacementFile, remove_placements
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Iterator[tuple[PlacementFile, PlacementFile]]:
+    """Return the directory as two processes have it open."""
+    pair = PlacementFile(tmp_path), PlacementFile(tmp_path)
+    yield pair
+    for one in pair:
+        one.close()
+
+
+def test_of_writers_at_the_same_time_one_wins(both: tuple[PlacementFile, PlacementFile]) -> None:
+    """All get the row that was stored, and every change has a version of its own."""
+    with ThreadPoolExecutor(8) as pool:
+        placed = [
+            pool.submit(both[number % 2].place_tenant, f"tenant-{number // 4}", TenantPlacement(shard=number))
+            for number in range(40)
+        ]
+        rows = [one.result() for one in placed]
+    version, stored = both[0].placements()
+    assert (version, len(stored)) == (11, 10)
+    assert [stored[f"tenant-{number // 4}"] for number in range(40)] == rows
+    assert sorted(row.version for row in stored.values()) == list(range(2, 12))
+
+
+def test_row_is_replaced_only_from_the_version_that_was_read(both: tuple[PlacementFile, PlacementFile]) -> None:
+    """A row that is gone is not replaced."""
+    first, second = both
+    row = first.place_tenant("acme", TenantPlacement(shard=1, regions=("eu",)))
+    moved = second.move_tenant("acme", TenantPlacement(shard=2), row.version)
+    assert (moved is not None and moved.shard, first.placements()[1]) == (2, {"acme": moved})
+    assert first.move_tenant("acme", TenantPlacement(shard=3), row.version) is None
+    first.remove_tenant("acme")
+    assert second.move_tenant("acme", TenantPlacement(shard=3), row.version) is None
+    assert second.placements()[1] == {}
+
+
+def test_processes_follow_changes(both: tuple[PlacementFile, PlacementFile], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that missed too many reads everything."""
+    first, second = both
+    assert first.is_new()
+    first.place_tenant("gone", TenantPlacement(shard=1))
+    since, _ = second.placements()
+    assert second.placement_changes(since) == (since, {})
+    kept = first.place_tenant("kept", TenantPlacement(shard=1))
+    first.remove_tenant("gone")
+    first.remove_tenant("unknown")
+    assert second.placement_changes(since) == (since + 2, {"kept": kept, "gone": None})
+    monkeypatch.setattr(placement_file, "CHANGES_KEPT", 1)
+    first.place_tenant("last", TenantPlacement(shard=1))
+    assert second.placement_changes(since) is None
+    assert not first.is_new()
+
+
+def test_nothing_begins_to_move_during_a_backup(both: tuple[PlacementFile, PlacementFile]) -> None:
+    """And a backup does not begin while something moves."""
+    first, second = both
+    row = first.place_tenant("acme", TenantPlacement(shard=1))
+    first.hold_moves(0)
+    with pytest.raises(Conflict, match="another backup"):
+        second.hold_moves(0)
+    for change in (TenantPlacement(shard=1, moving_to=2), TenantPlacement(shard=1, next_shards=(1, 2))):
+        with pytest.raises(Conflict, match="a backup is being created"):
+            second.move_tenant("acme", change, row.version)
+    first.release_moves(0)
+    moving = second.move_tenant("acme", TenantPlacement(shard=1, moving_to=2), row.version)
+    assert moving is not None
+    with pytest.raises(Conflict, match="tenants are moving"):
+        first.hold_moves(0)
+    second.move_tenant("acme", TenantPlacement(shard=2), moving.version)
+    first.hold_moves(0)
+
+
+def test_damage_and_closed_files_are_errors_of_the_store(tmp_path: Path) -> None:
+    """Only the owner can read the file. It disappears with the last but one shard."""
+    stored = PlacementFile(tmp_path)
+    stored.place_tenant("acme", TenantPlacement(shard=1))
+    assert (tmp_path / FILE).stat().st_mode & 0o077 == 0
+    stored.close()
+    with pytest.raises(StoreFailed):
+        stored.placements()
+    (tmp_path / FILE).write_bytes(b"not a database" * 100)
+    with pytest.raises(StoreDamaged, match="delete the file"):
+        PlacementFile(tmp_path)
+    remove_placements(tmp_path)
+    assert list(tmp_path.iterdir()) == []
