@@ -74,8 +74,8 @@ class SpreadParts:
     async def _own_tenant(self, call: Call) -> str:
         return own_tenant(await self._service.admission.authenticator.authenticate(call.bearer, call.certificate))
 
-    def _placed_here(self, tenant: str, queue: str) -> bool | None:
-        row = self._placements.row(unit_name(tenant, queue))
+    def _placed_here(self, tenant: str, queue: str | None) -> bool | None:
+        row = self._placements.row(unit_name(tenant, queue) if queue is not None else tenant)
         return row.shard == self._number if row is not None else None
 
     def start(self) -> None:

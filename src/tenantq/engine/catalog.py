@@ -116,8 +116,8 @@ class Catalog:
         self._configs: dict[bytes, TenantConfig] = {}  # tenants of one plan share one object
         self.moved: dict[str, MovedRow] = {}
         self.arriving: dict[str, tuple[int, ArrivingRow]] = {}  # by name, with the id of the tenant
-        # Whether a queue of a spread tenant is placed here, by the directory; None: it does not say.
-        self.placed_here: Callable[[str, str], bool | None] = lambda *_: None
+        # Whether a tenant, or a queue of a spread one, is placed here, by the directory; None: it does not say.
+        self.placed_here: Callable[[str, str | None], bool | None] = lambda *_: None
 
     # ---- reading ----
 
@@ -132,7 +132,8 @@ class Catalog:
 
     def missing(self, name: str) -> TenantqError:
         """Return the error for a tenant that is not here: TenantMoved if it has left or is arriving, else NotFound."""
-        return TenantMoved(tenant=name) if name in self.moved or self.is_in_transit(name) else no_tenant(name)
+        has_left = name in self.moved and not self.placed_here(name, None)  # it may be about to be created again
+        return TenantMoved(tenant=name) if has_left or self.is_in_transit(name) else no_tenant(name)
 
     def check_here(self, name: str) -> None:
         """Raise TenantMoved for a tenant that has left or is arriving."""

@@ -11,7 +11,7 @@ from tenantq.domain.config import TenantConfig, change_config
 from tenantq.domain.names import PROBE_TENANTS, check_tenant_name
 from tenantq.domain.plans import PLANS, PlanSettings
 from tenantq.domain.validation import all_fields, check_field, projected
-from tenantq.engine.ops.lifecycle import PutTenant
+from tenantq.engine.ops.lifecycle import PutTenant, deleted_just_now
 from tenantq.engine.ops.suspension import ResumeTenant, SuspendTenant
 from tenantq.engine.queue_state import TenantState, is_home
 from tenantq.engine.restrictions import SuspensionMode
@@ -74,12 +74,13 @@ class Tenants:
             return
         regions = change_config(TenantConfig(), {"regions": changes["regions"]}).regions
         self._admission.residency.check_regions(tenant, regions)
-        if tenant not in self._shard.state.catalog.tenants:
-            return
-        state = self._shard.state.catalog.tenants[tenant]
-        await self._other_shards.ask_parts(state, "check_regions", tenant, list(regions))
+        state = self._shard.state.catalog.tenants.get(tenant)
+        if state is not None:
+            await self._other_shards.ask_parts(state, "check_regions", tenant, list(regions))
         here = self._shard.settings.region
         if here not in regions and self._other_shards.has_shard_in(regions):
+            if state is None:  # a new one would not be placed here
+                raise deleted_just_now(tenant)
             raise Conflict(
                 f"regions: the tenant lives on shard {self._other_shards.number}, which is in {here or 'none'}; "
                 "it can be moved to another server only, with tenantq migrate",

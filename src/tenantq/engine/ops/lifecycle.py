@@ -51,9 +51,7 @@ class PutTenant(Operation[bool]):
         elif catalog.is_in_transit(self.name) or (self.name in catalog.moved and not self.may_create):
             raise catalog.missing(self.name)
         elif not self.may_create:
-            raise Conflict(
-                "the tenant was deleted a moment ago. Send the request again to create a new one.", tenant=self.name
-            )
+            raise deleted_just_now(self.name)
         changes = self.changes
         if tenant is None and self.plans is not None:
             changes = {"plan": self.plans.default, **changes}
@@ -84,6 +82,11 @@ class PutTenant(Operation[bool]):
         effects.log_tenant(
             "configure_tenant", tenant, self.caller, f"version {tenant.version}: {_shown(plans.shown(changes))}"
         )
+
+
+def deleted_just_now(tenant: str) -> Conflict:
+    """Return the error for a call that would create a tenant where it has been, but shall not be."""
+    return Conflict("the tenant was deleted a moment ago. Send the request again to create a new one.", tenant=tenant)
 
 
 class SpreadBegun(Conflict):
